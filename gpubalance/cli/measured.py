@@ -37,7 +37,7 @@ from gpubalance.settings.requests import (
     RunRequest,
     Tracing,
 )
-from gpubalance.workers.agents import connected
+from gpubalance.workers.hosts import connected
 
 Request = TypeVar("Request", RunRequest, ProbeRequest, BalanceRequest, IndependentRequest, LayersRequest)
 Result = TypeVar("Result", Run, Probe, Plan, Independent, Layers)

@@ -40,11 +40,13 @@ class Devices(Record):
     )
 
     def machine(self) -> Machine:
-        """The devices here, on these hosts, or simulated. Raises what `find_machine` and `reach` raise."""
+        """The devices here, on these hosts, or simulated. Raises what finds and reaches them."""
         from gpubalance.devices.hosts import reach
         from gpubalance.devices.machine import find_machine
+        from gpubalance.workers.hosts import machine_over
 
-        return find_machine(self.simulate, reach(self.hosts, self.via))
+        hosts = reach(self.hosts, self.via)
+        return machine_over(hosts) if hosts and self.simulate is None else find_machine(self.simulate, hosts)
 
 
 class Care(Record):

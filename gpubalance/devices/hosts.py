@@ -2,60 +2,29 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import json
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from gpubalance._version import __version__
-from gpubalance.devices import on_host
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.settings.device import Host
-from gpubalance.settings.record import Record
-from gpubalance.system.versions import software
 from gpubalance.text import clean
 
 SSH = "ssh -o BatchMode=yes {host}"
+# All of a command's processes on a host, and those of another one soon after, share one login.
+_ONE_LOGIN = ("-o", "ControlMaster=auto", "-o", "ControlPersist=60", "-o", "ControlPath=~/.ssh/gpubalance-%C")
 RAY = "ray"
 _HOST, _GPUS = "{host}", "{gpus}"
 _RAY_ANSWERS_WITHIN_S = 60.0  # Ray itself waits for minutes if another program listens at the address
 _NO_CLUSTER = "`ray status` must show the cluster: `ray start --head` on one host starts one, and says how others join"
-
-
-class Installed(Record):
-    """Versions that must be the same on all hosts of a run."""
-
-    gpubalance: str
-    python: str
-    tensorflow: str | None
-    keras: str | None
-
-    @classmethod
-    @functools.cache
-    def here(cls) -> Installed:
-        """The versions on this host."""
-        found = software()
-        python = ".".join(map(str, sys.version_info[:2]))
-        return cls(gpubalance=__version__, python=python, tensorflow=found.tensorflow, keras=found.keras)
-
-    def check(self, host: Host) -> None:
-        """Raises EnvironmentFault if that host's versions, in this record, differ from the ones here."""
-        here = Installed.here()
-        other = [
-            f"{name} {value or 'is not installed'} (here {getattr(here, name) or 'none'})"
-            for name, value in self
-            if value != getattr(here, name)
-        ]
-        if other:
-            raise EnvironmentFault(
-                f"{host} has {', '.join(other)}", remedy="install the same versions on all hosts of a run"
-            )
 
 
 class _Reach:
@@ -93,7 +62,7 @@ def _reach_ray(cluster: str, via: str | None) -> tuple[str, ...]:
         remedy = "`pip install '.[ray]'` in gpubalance's checkout, on each host"
         raise EnvironmentFault(f"--hosts {cluster}: Ray is not installed", remedy=remedy)
     address = "auto" if cluster == RAY else cluster  # auto knows RAY_ADDRESS and starts no cluster
-    joins = own_program("gpubalance.devices.over_ray", address)
+    joins = [sys.executable, str(Path(__file__).with_name("over_ray.py")), address]
     try:
         asked = subprocess.run(  # noqa: S603  (our own)
             [*joins, "nodes"], check=False, capture_output=True, text=True, timeout=_RAY_ANSWERS_WITHIN_S
@@ -135,24 +104,19 @@ def _words(via: str) -> tuple[str, ...]:
     return words
 
 
-def command_on(host: Host | None, main: str, *words: str, gpus: int = 0) -> list[str] | None:
-    """The command here that runs our module `main` with these words on that host.
+def command_on(host: Host | None, program: str, gpus: int = 0) -> list[str] | None:
+    """The command here that runs our Python file `program` on that host, which has it at the same place.
 
-    None if the devices are on this host. `gpus` is how many GPUs it uses, which Ray reserves. The other host has Python
-    at the same place. No shell here sees the words, and a shell there finds nothing special in them.
+    None if the devices are on this host. `gpus` is how many GPUs it uses, which Ray reserves. None of the words means
+    anything to a shell, so any number of shells may read them on the way, as ssh's does.
     """
     if host is None or _Reach.via is None:
         return None
-    program = on_host.command(main, words)
     if _Reach.by == RAY:
-        return [*(str(gpus) if word == _GPUS else host if word == _HOST else word for word in _Reach.via), *program[1:]]
-    return [*(word.replace(_HOST, host) for word in _Reach.via), *program]
-
-
-def own_program(main: str, *words: str) -> list[str]:
-    """The same command for this host. It drops the current folder from the path, which could hide a module."""
-    code = f"import sys; sys.path[:] = filter(None, sys.path); from {main} import main; main()"
-    return [sys.executable, "-c", code, *words]
+        values = {_HOST: host, _GPUS: str(gpus)}
+        return [*(values.get(word, word) for word in _Reach.via), program, host]
+    first, *words = (word.replace(_HOST, host) for word in _Reach.via)
+    return [first, *(_ONE_LOGIN if _Reach.via == _words(SSH) else ()), *words, sys.executable, program, host]
 
 
 def _names(hosts: str) -> tuple[str, ...]:
@@ -183,6 +147,19 @@ def unreachable(host: Host, how: str, remedy: str = "") -> EnvironmentFault:
         "gpubalance is needed on each host, at the same place as here; --via names another command"
     )
     return EnvironmentFault(f"{host} can't be reached: {typed} {how}", remedy=remedy or by_hand)
+
+
+def check_installed(host: Host, there: Mapping[str, str | None], here: Mapping[str, str | None]) -> None:
+    """Raises EnvironmentFault if that host's versions differ from the ones here."""
+    other = [
+        f"{name} {there.get(name) or 'is not installed'} (here {version or 'none'})"
+        for name, version in here.items()
+        if version != there.get(name)
+    ]
+    if other:
+        raise EnvironmentFault(
+            f"{host} has {', '.join(other)}", remedy="install the same versions on all hosts of a run"
+        )
 
 
 def other_gpubalance(host: Host) -> EnvironmentFault:

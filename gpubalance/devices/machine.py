@@ -8,12 +8,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from gpubalance.devices.asked import Answer, ask
 from gpubalance.devices.cluster import cluster_ignored
 from gpubalance.devices.gpus import Gpu, Process, Reading
-from gpubalance.devices.hosts import other_gpubalance
 from gpubalance.devices.nvml import read
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
@@ -120,18 +116,16 @@ def read_gpus() -> Reading:
 
 
 def find_machine(simulate: int | str | Path | None, hosts: Sequence[str] = ()) -> Machine:
-    """The devices here, or on these `hosts`, which are already reachable.
+    """The devices here, or simulated ones, which may be on these `hosts`.
 
-    Raises EnvironmentFault if no GPU can be used or a host can't be reached, BadInput for a bad profile, and UsageError
-    for a profile whose devices are not on these hosts.
+    Raises EnvironmentFault if no GPU can be used, BadInput for a bad profile, and UsageError for one whose devices are
+    not on these hosts.
     """
     if simulate is not None:
         devices, joint = simulated_devices(simulate)
         check_hosts(devices, hosts, "the profile's")
         return Machine(devices, joint, None)
-    if hosts:
-        return _over(hosts)
-    return _machine_of(read_gpus())
+    return machine_of(read_gpus())
 
 
 def machine_of_script(simulate: int | str | Path | None) -> Machine:
@@ -157,47 +151,19 @@ def check_hosts(devices: Sequence[Device], hosts: Sequence[str], whose: str) -> 
         raise UsageError(f"--hosts has no {', '.join(missing)}, which {whose} devices are on")
 
 
-def _over(hosts: Sequence[str]) -> Machine:
-    """The GPUs of these hosts, each listed by its own `gpubalance devices`, all at once."""
-    answers = ask(dict.fromkeys(hosts, ("devices", "--json")))
-    machines = [_on(host, answer) for host, answer in answers.items()]
-    drivers = dict.fromkeys(machine.driver or "unknown" for machine in machines)
-    devices: dict[str, Device] = {}
-    for host, machine in zip(hosts, machines, strict=True):
-        for device in machine.devices:
-            if device.uuid in devices:
-                raise UsageError(f"{devices[device.uuid].host} and {host} are one machine", remedy="name it once")
-            devices[device.uuid] = device.model_copy(update={"host": host})
-    return Machine(tuple(devices.values()), JointProfile(), ", ".join(drivers))
-
-
-def _on(host: str, answer: Answer) -> Machine:
-    """The machine that a host describes. Raises EnvironmentFault if it has no GPU or did not answer."""
-    if isinstance(answer, EnvironmentFault):
-        raise answer
-    try:
-        reading = Reading.model_validate(answer["nvidia"])
-    except (KeyError, ValidationError):
-        raise other_gpubalance(host) from None
-    try:
-        return _machine_of(reading)
-    except EnvironmentFault as error:
-        error.message = f"{host}: {error.message}"
-        raise
-
-
-def _machine_of(reading: Reading) -> Machine:
+def machine_of(reading: Reading, whose: str = "") -> Machine:
+    """The GPUs that can be used. Raises EnvironmentFault, which begins with `whose` they are, if there are none."""
     if reading.problem:
         cause = known(reading.code).cause if reading.code else ""
-        raise EnvironmentFault(reading.problem, cause=cause, remedy=f"{reading.remedy}\n{_SIMULATE}")
+        raise EnvironmentFault(whose + reading.problem, cause=cause, remedy=f"{reading.remedy}\n{_SIMULATE}")
     old = too_old(reading.driver_version, reading.cuda_driver_version, software().cuda)
     if old is not None:
         row = known("driver-too-old")
-        raise EnvironmentFault(old, cause=row.cause, remedy=f"{row.remedy}\n{_SIMULATE}")
+        raise EnvironmentFault(whose + old, cause=row.cause, remedy=f"{row.remedy}\n{_SIMULATE}")
     usable = tuple(device for gpu in reading.gpus for device in gpu.devices)
     if not usable:
         why = "; ".join(f"GPU {gpu.index}: {gpu.unusable}" for gpu in reading.gpus)
         found = (match(gpu.unusable or "") for gpu in reading.gpus)
         remedies = dict.fromkeys(row.remedy for row in found if row)
-        raise EnvironmentFault(f"no GPU can be used: {why}", remedy="\n".join([*remedies, _SIMULATE]))
+        raise EnvironmentFault(f"{whose}no GPU can be used: {why}", remedy="\n".join([*remedies, _SIMULATE]))
     return Machine(usable, JointProfile(), reading.driver_version, reading.gpus)

@@ -179,3 +179,8 @@ def _gpus(number: int) -> str:
 def _give_up(why: str) -> NoReturn:
     os.write(2, f"Ray {why}\n".encode())
     os._exit(_LOST)
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # this folder, which Python puts first
+    main()

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from gpubalance.devices.asked import ask
 from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.hosts import other_gpubalance
 from gpubalance.devices.machine import read_gpus
@@ -17,6 +16,7 @@ from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.common import Environment
 from gpubalance.settings.device import Device, Host
 from gpubalance.settings.record import Record
+from gpubalance.workers.hosts import ask
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 

@@ -5,35 +5,35 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 
 from gpubalance.errors import Interrupted
 from gpubalance.results.plan import Plan
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import hosts_of
-from gpubalance.workers.agents import connected, free_addresses
+from gpubalance.workers.hosts import connected
+from gpubalance.workers.keeper import GRACE_S
 from gpubalance.workers.script import Script, Tell
 from gpubalance.workers.signals import signals_held
-from gpubalance.workers.wire import GRACE_S
 
 
 def launch(plan: Plan, command: Sequence[str], tell: Tell) -> int:
     """Runs the command in all processes until they end. Returns the exit code of the first that failed, else 0.
 
     A plan for one host takes one process, as one strategy has all its devices. An interrupt is passed on to every
-    process. Raises what `free_addresses` and `Script` do if a process can't start or its host is lost: then all end.
+    process. Raises what `Script` does if a process can't start or its host is lost: then all end.
     """
     devices = [plan.devices[number] for number in plan.split.used]
     groups = [[device] for device in devices] if len(hosts_of(devices)) > 1 else [devices]
-    scripts: list[Script] = []
     codes: list[Future[int]] = []
-    with ThreadPoolExecutor(len(groups)) as threads, connected(devices):
+    with ThreadPoolExecutor(len(groups)) as threads, connected(devices), ExitStack() as started:
+        scripts = [started.enter_context(Script(group)) for group in groups]
+        addresses = tuple(script.address for script in scripts)
         try:
-            addresses = free_addresses([group[0].host for group in groups], command[0])
             with signals_held():
-                for rank, group in enumerate(groups):
-                    place = Cluster(addresses=addresses, rank=rank) if len(groups) > 1 else None
-                    scripts.append(Script(group, command, place, tell))
-                codes += [threads.submit(script.code) for script in scripts]
+                for rank, script in enumerate(scripts):
+                    script.run(command, Cluster(addresses=addresses, rank=rank) if len(groups) > 1 else None)
+                codes += [threads.submit(script.code, tell) for script in scripts]
             return _first(codes)
         except KeyboardInterrupt as interrupt:
             for script in scripts:

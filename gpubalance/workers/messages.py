@@ -1,6 +1,8 @@
 """The messages between a worker and its parent: one JSON object a line, each one of these records.
 
-    parent                          worker
+    parent                          worker, or the keeper that starts and ends it
+                                    Hello
+    Start                      →    Printed … of a script, Ended at last
     Open (once)                →    Ready
     Measure                    →    Timing …, Measured
     Measure at_once, Stop      →    Timing …, Measured after the Stop
@@ -28,7 +30,7 @@ from gpubalance.results.common import Model, Refusal
 from gpubalance.results.piped import BlockTimed, Piped
 from gpubalance.results.pulled import Pulled, Remedy
 from gpubalance.results.timing import Timing
-from gpubalance.settings.cluster import Cluster
+from gpubalance.settings.cluster import Address, Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Record, Seconds
 from gpubalance.settings.requests import Settings, Tracing
@@ -274,6 +276,41 @@ class Failed(Record):
     doing: str = ""
 
 
+class Start(Record):
+    """Start a worker, or Python with these words, in that folder if the host has it, with these variables besides.
+
+    A variable that is None is taken away.
+    """
+
+    environment: dict[str, str | None]
+    folder: str
+    words: tuple[str, ...] = ()
+
+
+class Hello(Record):
+    """Where the process may listen for its peers, and on another host than this one what is installed there."""
+
+    kind: Literal["hello"] = "hello"
+    address: Address
+    installed: dict[str, str | None] | None
+
+
+class Printed(Record):
+    """A line that a script has printed."""
+
+    kind: Literal["printed"] = "printed"
+    stream: Literal["stdout", "stderr"]
+    text: str
+
+
+class Ended(Record):
+    """The exit code; below 0 it is the number of a signal. `missing` is the folder in which there is no such script."""
+
+    kind: Literal["ended"] = "ended"
+    code: int
+    missing: str | None = None
+
+
 AnyRequest = (
     Open | Measure | Stop | Pull | CountFlops | Trace | Describe | TimeBlocks | Pipe | Survey | Inspect | Copy | Reduce
 )
@@ -281,8 +318,10 @@ Request = Annotated[AnyRequest, Field(discriminator="kind")]
 _OfLayers = Described | BlockTimed | BlocksTimed | Piped
 _OfChecks = Surveyed | Inspected | Copied | Reduced | Whereabouts
 AnyReply = Ready | Timing | Measured | Pulled | PulledAll | Flops | Traced | _OfLayers | _OfChecks | Failed
-Reply = Annotated[AnyReply, Field(discriminator="kind")]
+Message = AnyReply | Printed | Ended
 
 # For each kind of message, one process reads and the other writes.
 REQUEST: TypeAdapter[AnyRequest] = TypeAdapter(Request, config=ConfigDict(defer_build=True))
-REPLY: TypeAdapter[AnyReply] = TypeAdapter(Reply, config=ConfigDict(defer_build=True))
+MESSAGE: TypeAdapter[Message] = TypeAdapter(
+    Annotated[Message, Field(discriminator="kind")], config=ConfigDict(defer_build=True)
+)

@@ -70,8 +70,7 @@ class Party:
     End         After `end`, which leaving the `with` block calls, no worker is left, nor any process that one started.
                 Workers also end by themselves when this process is gone, however it ended.
 
-    Only `Worker` knows that a worker is a process of this host. One on another host keeps the same promises: an agent
-    there passes the same messages on.
+    Only `Process` knows on which host a worker runs: one on another host keeps the same promises.
     """
 
     facts: Ready  # what the workers reported when they built the model; memory limits are of all devices

@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import repeat
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
-from gpubalance.devices.hosts import are_reached
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, PartialResult, TimeLimitPassed
 from gpubalance.remedies import known
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
-from gpubalance.workers import agents
-from gpubalance.workers.code import code_key
-from gpubalance.workers.elsewhere import process_of
+from gpubalance.workers.environment import worker_environment
 from gpubalance.workers.merged import merged
-from gpubalance.workers.messages import AnyReply, Failed, Open, Where
-from gpubalance.workers.pipes import make_room
-from gpubalance.workers.process import Process, free_addresses
+from gpubalance.workers.messages import AnyReply, Failed, Open, Where, Whereabouts
+from gpubalance.workers.process import Process
 from gpubalance.workers.signals import signals_held
-from gpubalance.workers.whereabouts import Held, held_up_by
 
 # TensorFlow in the other processes may report a failure before the process that failed does.
 _GRACE_S = 3.0
 
+T = TypeVar("T")
 Said = AnyReply | GpubalanceError
+
+
+def worker_process(devices: Sequence[Device], purpose: str, limit: TimeLimit = NO_LIMIT) -> Process:
+    """A worker's process with these devices, all on one host, which loads TensorFlow.
+
+    Raises EnvironmentFault if it can't start.
+    """
+    process = Process(purpose, devices[0].host, limit)
+    process.start(worker_environment(devices))
+    return process
 
 
 class Ranks:
@@ -48,12 +52,10 @@ class Ranks:
         self._devices = tuple(devices)
         self._members: list[Process] = []
         self._told_by = 0
-        self._limit = limit
         self._killed = self._gone = False
-        make_room(2 * len(devices))
         with ExitStack() as at_a_failure:
             for device in devices:
-                self._members.append(process_of([device], purpose, limit))
+                self._members.append(worker_process([device], purpose, limit))
                 at_a_failure.callback(self._members[-1].end)
             at_a_failure.pop_all()
         self._threads = ThreadPoolExecutor(len(devices))
@@ -88,52 +90,39 @@ class Ranks:
 
     def send(self, request: Record) -> None:
         """Sends a request to all. Raises DeadlinePassed, naming the device, if one reads nothing."""
-        lines = self._openings(request) if isinstance(request, Open) else repeat(request.model_dump_json().encode())
-        for rank, (member, line) in enumerate(zip(self._members, lines, strict=False)):
-            with self._named(rank):
-                member.write(line)
+        if isinstance(request, Open):
+            self._addresses = tuple(self._each(lambda _, member: member.address))
+        self._each(lambda rank, member: member.send(self._placed(request, rank)))
 
-    def _openings(self, request: Open) -> Iterator[bytes]:
-        """A request for each process, with its place. It names no other GPUs: they may be thousands for thousands."""
-        code = code_key(request.settings.model, request.settings.data) if are_reached() else None
-        cluster = Cluster(addresses=self._free_addresses(), rank=0)
-        for rank, device in enumerate(self._devices):
-            devices = request.devices if device.simulated else (device,)
-            place = cluster.model_copy(update={"rank": rank})  # not validated: n times n addresses
-            update = {"cluster": place, "devices": devices, "code": code}
-            yield request.model_copy(update=update).model_dump_json().encode()
+    def _placed(self, request: Record, rank: int) -> Record:
+        """The request, to open a model with a process's place in the cluster, and of GPUs only its own."""
+        if not isinstance(request, Open):
+            return request
+        devices = request.devices if self._devices[rank].simulated else (self._devices[rank],)
+        place = Cluster(addresses=self._addresses, rank=rank)
+        return request.model_copy(update={"devices": devices, "cluster": place})
 
-    def _free_addresses(self) -> tuple[str, ...]:
-        """Addresses at which each process may listen. Raises what the connections to hosts raise."""
-        if not are_reached():
-            return free_addresses(len(self._members))
-        try:
-            return agents.free_addresses([device.host for device in self._devices], limit=self._limit)
-        except GpubalanceError:
-            self.kill()
-            raise
-
-    @contextlib.contextmanager
-    def _named(self, rank: int) -> Iterator[None]:
-        """If the block fails for one process, kills all and raises the error with that process' device."""
-        try:
-            yield
-        except GpubalanceError as error:
-            self.kill()
-            self._raise(rank, error)
+    def _each(self, work: Callable[[int, Process], T]) -> list[T]:
+        """What `work` returns for each. If it fails for one, kills all and raises the error with its device."""
+        done: list[T] = []
+        for rank, member in enumerate(self._members):
+            try:
+                done.append(work(rank, member))
+            except GpubalanceError as error:
+                self.kill()
+                self._raise(rank, error)
+        return done
 
     def receive(self, within_s: float, doing: str) -> AnyReply:
         """The merged reply of all. Raises what `Process.receive` does, naming the device."""
         try:
             said = self._gather(within_s, doing)
+            replies = [one for _, one in sorted(said.items()) if not isinstance(one, GpubalanceError | Failed)]
+            if len(replies) < len(self._members):
+                return self._blamed(said, doing)
         except BaseException:  # each thread that waits for its process must hear of it
             self.kill()
             raise
-        replies = [one for _, one in sorted(said.items()) if not isinstance(one, GpubalanceError | Failed)]
-        if len(replies) < len(self._members):
-            held = self._held(said)
-            self.kill()
-            return self._blamed(said, doing, held)
         if len({type(reply) for reply in replies}) > 1:
             raise self.unreadable("one goes on where another has ended")
         return merged(replies)
@@ -141,7 +130,7 @@ class Ranks:
     def _gather(self, within_s: float, doing: str) -> dict[int, Said]:
         """What each process said, in order of arrival; those that said nothing in time are missing."""
         said: dict[int, Said] = {}
-        came = queue.SimpleQueue[Future[Said]]()  # `wait` would check thousands again for each that arrives
+        came = queue.SimpleQueue[Future[Said]]()  # `wait` would check all again for each that arrives
         with signals_held():
             waiting = {self._threads.submit(_heard, m, within_s, doing): rank for rank, m in enumerate(self._members)}
             for heard in waiting:
@@ -159,20 +148,13 @@ class Ranks:
                 end = time.monotonic() + _GRACE_S
         return said
 
-    def _held(self, said: Mapping[int, Said]) -> Held | None:
-        """Asks the silent processes, before they are killed, which of them the others wait for."""
-        silent = [rank for rank, one in said.items() if _blame(one) == _SILENCE]
-        if len(said) < len(self._members) or {_blame(one) for one in said.values()} - {_SILENCE, _NOTHING}:
-            return None  # a failure explains it
-        places = self._threads.map(_place_of, [self._members[rank] for rank in silent])
-        return held_up_by(dict(zip(silent, places, strict=True)), len(self._members))
-
-    def _blamed(self, said: Mapping[int, Said], doing: str, held: Held | None) -> AnyReply:
-        """The failure that explains the others: the first of several like it."""
+    def _blamed(self, said: Mapping[int, Said], doing: str) -> AnyReply:
+        """The failure that explains the others: the first of several like it. Ends all."""
         self._told_by, cause = min(said.items(), key=lambda one: _blame(one[1]))
         rank, kind = self._told_by, _blame(cause)
         if kind in (_SILENCE, _PEER):
-            self._raise_silence(said, doing, held)
+            self._raise_silence(said, doing)
+        self.kill()
         if isinstance(cause, GpubalanceError):
             self._raise(rank, cause)
         assert isinstance(cause, Failed)  # noqa: S101  (the others are no failures)
@@ -191,46 +173,61 @@ class Ranks:
             error.message = f"{label}: {error.message}"
         raise error
 
-    def _raise_silence(self, said: Mapping[int, Said], doing: str, held: Held | None) -> NoReturn:
+    def _raise_silence(self, said: Mapping[int, Said], doing: str) -> NoReturn:
         """Raises who is silent: TensorFlow in the others reports that it lost a peer, but not which one or why."""
-        for error in said.values():
-            if isinstance(error, TimeLimitPassed):
-                raise error
-        if held is not None:
-            self._raise_held(said, held)
         lost = [rank for rank, one in said.items() if _blame(one) == _PEER]
         silent = [rank for rank in range(len(self._members)) if rank not in said or _blame(said[rank]) == _SILENCE]
+        if len(said) == len(self._members) and not lost:
+            self._raise_held(said, silent)
         self._told_by = (silent or lost)[0]
-        if silent:
-            message = f"{self._names(silent)} said nothing while {doing}"
-            message += f", and {self._names(lost)} lost it" if lost else ""
-        else:
+        message = f"{self._names(silent)} said nothing while {doing}, and {self._names(lost)} lost it"
+        if not silent:
             message = f"{self._names(lost)} lost each other while {doing}"
         row = known("peer-lost")
         raise DeadlinePassed(
             message, cause=row.cause, remedy=f"{row.remedy}\nits log is {self.log}", log=self.log_tail()
         )
 
-    def _raise_held(self, said: Mapping[int, Said], held: Held) -> NoReturn:
-        """Raises that all wait, and which of the silent processes keep them waiting."""
-        self._told_by = (held.ranks or [rank for rank, one in said.items() if _blame(one) == _SILENCE])[0]
-        error = said[self._told_by]
-        assert isinstance(error, GpubalanceError)  # noqa: S101  (it is silent)
-        if held.ranks:
-            it = "it" if len(held.ranks) == 1 else "each"
-            error.message = f"{self._names(held.ranks)}: {error.message}; the others wait, as {it} {held.how}"
+    def _raise_held(self, said: Mapping[int, Said], silent: Sequence[int]) -> NoReturn:
+        """Raises that all wait, and which of the silent processes keep them waiting, if that is known."""
+        errors = {rank: one for rank in silent if isinstance(one := said[rank], GpubalanceError)}
+        for error in errors.values():
+            if isinstance(error, TimeLimitPassed):
+                raise error
+        blamed, how = self._held_up_by(silent)
+        self._told_by = (blamed or silent)[0]
+        error = errors[self._told_by]
+        if blamed:
+            it = "it" if len(blamed) == 1 else "each"
+            error.message = f"{self._names(blamed)}: {error.message}; the others wait, as {it} {how}"
         else:
-            error.message = f"all are silent: {error.message}; {held.how}"
-        if held.cause:
-            error.cause, error.remedy = held.cause, f"what its threads do is in its log, {self.log}"
+            error.message = f"all are silent: {error.message}; {how}"
+        error.remedy = f"what its threads do is in its log, {self.log}"
         error.log = self.log_tail()
         raise error
+
+    def _held_up_by(self, silent: Sequence[int]) -> tuple[list[int], str]:
+        """Which ranks the others wait for, empty if that is unknown, and why.
+
+        A process that hangs makes all others wait for it in a collective, and from outside they look the same.
+        """
+        answers = dict(zip(silent, self._threads.map(_place_of, [self._members[rank] for rank in silent]), strict=True))
+        dumb = [rank for rank, one in answers.items() if one is None]
+        where = {rank: one for rank, one in answers.items() if isinstance(one, Whereabouts)}
+        last = min((one.computed for one in where.values()), default=0)
+        behind = {rank: one.at for rank, one in where.items() if one.computed == last}
+        blamed = dumb or [rank for rank, at in behind.items() if at] or list(behind)
+        if len(blamed) in (0, len(self._members)):
+            return [], "each waits for the others, or for the network between them"
+        if dumb:
+            return dumb, "does not answer from another thread either: it is stopped, or its interpreter is held"
+        return blamed, behind[blamed[0]] or "has not computed its gradients"
 
     def _names(self, ranks: Sequence[int]) -> str:
         return ", ".join(self._devices[rank].label for rank in sorted(ranks))
 
     def kill(self) -> None:
-        """Kills all processes, from any thread: one stuck in a collective survives TERM."""
+        """Kills all processes, from any thread."""
         self._killed = True
         for member in self._members:
             member.kill()

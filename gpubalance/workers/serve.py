@@ -47,7 +47,6 @@ from gpubalance.workers.messages import (
     Traced,
     Where,
 )
-from gpubalance.workers.parent import die_with_parent, end_group_with_parent
 from gpubalance.workers.whereabouts import whereabouts
 
 if TYPE_CHECKING:
@@ -57,8 +56,6 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str]) -> None:
     """Serves until the parent closes its end of the pipe."""
-    end_group_with_parent(*map(int, arguments))
-    die_with_parent()
     session: Any = None  # a Session, or a LayersSession
     with os.fdopen(int(arguments[1]), "w", encoding="utf-8") as replies:
         requests = _requests(int(arguments[0]), lambda: _say(replies, whereabouts(session)))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from gpubalance.devices.hosts import are_reached
 from gpubalance.errors import (
     BadInput,
     DeadlinePassed,
@@ -22,7 +23,7 @@ from gpubalance.settings.device import Device, JointProfile, hosts_of
 from gpubalance.settings.requests import Settings, Tracing
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
-from gpubalance.workers.elsewhere import process_of
+from gpubalance.workers.code import code_key
 from gpubalance.workers.messages import (
     AnyReply,
     AnyRequest,
@@ -48,7 +49,7 @@ from gpubalance.workers.messages import (
     Traced,
 )
 from gpubalance.workers.process import Process
-from gpubalance.workers.ranks import Ranks
+from gpubalance.workers.ranks import Ranks, worker_process
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -91,7 +92,7 @@ class Worker:
         limit: TimeLimit = NO_LIMIT,
     ) -> None:
         self.process: Process | Ranks = (
-            process_of(devices, purpose, limit) if len(hosts_of(devices)) == 1 else Ranks(devices, purpose, limit)
+            worker_process(devices, purpose, limit) if len(hosts_of(devices)) == 1 else Ranks(devices, purpose, limit)
         )
         self.devices = tuple(devices)
         self.is_open = False
@@ -111,7 +112,8 @@ class Worker:
     def open(self, settings: Settings, joint: JointProfile, *, seed: int, layers: bool = False) -> None:
         """Builds the model on the devices; with `layers` in the host's memory, to be cut."""
         self.settings = settings
-        request = Open(devices=self.devices, settings=settings, joint=joint, seed=seed, layers=layers)
+        code = code_key(settings.model, settings.data) if are_reached() else None
+        request = Open(devices=self.devices, settings=settings, joint=joint, seed=seed, layers=layers, code=code)
         self.facts = self.ask(request, Ready, _OPENS_WITHIN_S, f"building {settings.model}")
         self.is_open = True
 

@@ -43,7 +43,7 @@ def samples():
 
 
 def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) -> None:
-    """Each behind an agent, with TensorFlow's real collectives between two processes, which read the user's samples."""
+    """Each behind a prefix, with TensorFlow's real collectives between two processes, which read the user's samples."""
     path = tmp_path / "run.json"
     (tmp_path / "mine.py").write_text(DATA)
     split = ("--gpus", "alpha:0", "beta:0", "--batches", "120", "24", "--baseline", "none", "-o", str(path))
@@ -138,7 +138,7 @@ def test_hosts_check_themselves_at_the_same_time(three_hosts: tuple[str, ...]) -
 def test_a_host_that_prints_without_end_is_not_heard_out(in_process: Program) -> None:
     code, _, err = in_process(["devices", "--hosts", "alpha", "--via", "yes {host}"])
     assert code == 3
-    assert err.startswith("error: alpha can't be reached: yes alpha prints 16 MiB and more")
+    assert err.startswith("error: alpha can't be reached: yes alpha prints 1 MiB and more")
 
 
 def test_an_interrupt_waits_for_no_host() -> None:

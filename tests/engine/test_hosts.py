@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,6 @@ from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measure
 from gpubalance.workers.party import Build, Party
-from gpubalance.workers.process import free_addresses
 from gpubalance.workers.worker import Worker
 from tests.engine.rank import BATCHES, CASES, RAGGED
 from tests.engine.test_exact import STEPS, TOLERANCE, difference, train_on_one_device
@@ -29,7 +30,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.campaign)])
 def test_uneven_steps_over_processes_equal_one_device(tensorflow: Any, tmp_path: Path, count: int) -> None:
     assert sum(BATCHES[count]) == 100
-    addresses = free_addresses(count)
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        addresses = tuple(f"127.0.0.1:{one.getsockname()[1]}" for one in sockets)
     clusters = [Cluster(addresses=addresses, rank=rank) for rank in range(count)]
     command = [sys.executable, "-m", "tests.engine.rank"]
     ranks = [

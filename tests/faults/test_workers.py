@@ -16,12 +16,11 @@ import pytest
 from gpubalance.errors import DeadlinePassed
 from gpubalance.remedies import known
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.environment import worker_environment
 from gpubalance.workers.messages import Measure
-from gpubalance.workers.process import Process
+from gpubalance.workers.ranks import worker_process
 from tests.faults.machine import BRIEF, HOLDS_32, Machine, first_line
 from tests.stand_in import TWO_UNLIKE_GPUS
-from tests.workers.test_process import gone
+from tests.workers.test_process import PAIR, gone
 
 # Seconds: more than a worker takes to start on a busy machine.
 SILENCE = "5"
@@ -140,7 +139,7 @@ def test_20_a_worker_that_never_starts_is_ended_at_the_deadline(tmp_path: Path) 
 
 def test_20_a_stopped_worker_that_takes_nothing_in_is_ended_too() -> None:
     """A request may be larger than what a pipe holds: its sender must not wait for ever either."""
-    with Process("test", worker_environment([])) as worker:
+    with worker_process(PAIR, "test") as worker:
         os.kill(worker.pid, signal.SIGSTOP)
         with pytest.raises(DeadlinePassed, match=r"said nothing for 0\.2 s while being asked"):
             worker.send(Measure(split=Shares((1,) * 100_000), seconds=1.0, at_least=1), within_s=0.2)

@@ -20,6 +20,7 @@ from tests.guide.generate import generated
 # pip's, nvidia-smi's, docker's, TensorBoard's, scripts/bench's
 _OF_RAY = {"--head", "--address", "--node-name", "--num-cpus", "--include-dashboard", "--generate"}
 _FLAGS_OF_OTHERS = {
+    "--overlap",
     "--force-reinstall",
     "--gpu-reset",
     "--shm-size",

@@ -1,4 +1,4 @@
-"""Workers on the nodes of a Ray cluster, with real nodes, actors and agents, and an engine that trains nothing.
+"""Workers on the nodes of a Ray cluster, with real nodes and actors, and an engine that trains nothing.
 
 What they measure with TensorFlow is in test_networks.py.
 """
@@ -6,6 +6,7 @@ What they measure with TensorFlow is in test_networks.py.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -20,11 +21,11 @@ from gpubalance.devices.hosts import reach
 from gpubalance.errors import EnvironmentFault, PartialResult, UsageError
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.agents import connected
+from gpubalance.workers.hosts import connected
 from gpubalance.workers.party import Party
 from tests.cli.program import lines_until, lives, start
 from tests.stand_in import engine
-from tests.workers.test_elsewhere import FAILS, measured
+from tests.workers.test_hosts import FAILS, measured
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT
 
 TWO_HOSTS = ("--simulate", str(ROOT / "configs/two-hosts.toml"))
@@ -51,31 +52,30 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def party_that(cluster: Any) -> Iterator[Callable[..., Party]]:
-    """A party over these devices, each behind an agent that Ray has started, whose engine follows the script."""
+    """A party over these devices, each held by a process that Ray has started, whose engine follows the script."""
 
     def make(script: str, devices: Any = DEVICES) -> Party:
         engine(cluster.folder, script)
         return Party(devices, build=BUILD)
 
     assert reach("ray", None) == ("alpha", "beta")
-    with connected(()):
-        yield make
+    yield make
     engine(cluster.folder)
     reach(None, None)
 
 
-def agents_and_workers(cluster: Any) -> list[psutil.Process]:
-    """This cluster's agents and workers, with the processes that connect this host to them."""
+def ours_of(cluster: Any) -> list[psutil.Process]:
+    """This cluster's workers, with the processes that hold them and that connect this host to those."""
     found = []
     for process in psutil.process_iter(["cmdline", "environ"]):
         ours = str(cluster.folder) in (process.info["environ"] or {}).get("ENGINE_STAND_IN_SCRIPT", "")
-        if ours and "gpubalance.workers." in " ".join(process.info["cmdline"] or ()):
+        if ours and re.search("gpubalance.workers.", " ".join(process.info["cmdline"] or ())):
             found.append(process)
     return found
 
 
 def left_of(there: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """The processes that have not ended within an agent's wait for its controller."""
+    """The processes that have not ended within a host's wait for whoever has started it."""
     end = time.monotonic() + 35
     while (left := [process for process in there if lives(process)]) and time.monotonic() < end:
         time.sleep(0.2)
@@ -91,7 +91,7 @@ def test_a_worker_that_dies_is_told_with_its_host(party_that: Callable[..., Part
 
 
 def test_a_node_that_is_lost_is_told(cluster: Any, party_that: Callable[..., Party]) -> None:
-    """Its actor may live on for a while; of an agent that hears nothing see test_elsewhere.py."""
+    """Its actor may live on for a while; of a process that hears nothing see test_hosts.py."""
     node = cluster.add_node(node_name="gamma", num_cpus=0, include_dashboard=False)
     devices = (DEVICES[0], DEVICES[2].model_copy(update={"host": "gamma"}))
     with party_that("def step(*_):\n    import time\n    time.sleep(600)\n", devices) as party:
@@ -108,12 +108,12 @@ def test_ray_gives_no_gpu_that_it_has_not(party_that: Callable[..., Party]) -> N
         Device(index=index, uuid=f"GPU-{index}", name="card", memory_bytes=1 << 30, simulated=False, host="alpha")
         for index in range(2)
     ]
+    party_that("")
     with (
-        connected(cards),
-        party_that("", cards[:1]) as party,
         pytest.raises(EnvironmentFault, match=r"^alpha can't be reached: the process that Ray") as told,
+        connected(cards),
     ):
-        party.start()
+        pass
     assert "alpha has no GPUs in the cluster, and 2 are asked for" in told.value.log
 
 
@@ -124,8 +124,8 @@ def test_devices_of_all_nodes_are_probed_and_a_killed_controller_leaves_nothing(
     told = lines_until(program, "^alpha:0 batch ")
     if not any(line.startswith("beta:0 batch ") for line in told):  # both at the same time
         lines_until(program, "^beta:0 batch ")
-    there = agents_and_workers(cluster)
-    assert len(there) > 2 * 2  # a worker besides what connects this host to an agent, for each of two
+    there = ours_of(cluster)
+    assert len(there) > 2 * 3  # a worker, its keeper and what connects this host to that, for each of two
     program.send_signal(signal.SIGKILL)
     program.communicate()
     assert not left_of(there)

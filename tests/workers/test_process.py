@@ -24,6 +24,7 @@ from gpubalance.settings.shares import Shares
 from gpubalance.workers.environment import worker_environment
 from gpubalance.workers.messages import Measured
 from gpubalance.workers.process import Process
+from gpubalance.workers.ranks import worker_process
 from gpubalance.workers.worker import Worker
 from tests.cli.program import TINY, lives
 from tests.stand_in import engine
@@ -33,7 +34,15 @@ PAIR, JOINT = simulated_devices(str(ROOT / "configs/quick-pair.toml"))
 
 
 def process() -> Process:
-    return Process("test", worker_environment(PAIR))
+    return worker_process(PAIR, "test")
+
+
+def pid_of(started: Process) -> int:
+    """The worker's process, which its keeper has started."""
+    started.greeted()
+    while not (children := psutil.Process(started.pid).children()):
+        time.sleep(0.01)
+    return int(children[0].pid)
 
 
 def gone(pid: int) -> bool:
@@ -66,7 +75,7 @@ def test_the_environment_shows_a_worker_its_gpus_only_by_uuid() -> None:
 )
 def test_a_killed_worker_is_one_error(number: int, says: str) -> None:
     with process() as started:
-        os.kill(started.pid, number)
+        os.kill(pid_of(started), number)
         with pytest.raises(PartialResult) as caught:
             started.receive(10, "training with batches 820/568 on GPU:0, GPU:1")
     assert says in caught.value.message
@@ -91,7 +100,7 @@ def test_a_worker_that_cannot_be_started_is_one_error() -> None:
 
 def test_a_silent_worker_is_ended_at_the_deadline() -> None:
     with process() as started:
-        os.kill(started.pid, signal.SIGSTOP)
+        os.kill(pid_of(started), signal.SIGSTOP)
         with pytest.raises(DeadlinePassed, match="said nothing"):
             started.receive(0.2, "waiting")
     # A stopped process ignores TERM: only KILL ends it.
@@ -101,7 +110,7 @@ def test_a_silent_worker_is_ended_at_the_deadline() -> None:
 @pytest.mark.usefixtures("stand_in")
 def test_a_worker_that_says_nonsense_is_refused() -> None:
     with process() as started:
-        os.write(started._requests, b'{"kind": "open", "surprise": 1}\n')
+        started.write(b'{"kind": "open", "surprise": 1}')
         with pytest.raises(PartialResult) as caught:
             started.receive(30, "opening")
     assert "surprise" in caught.value.log
@@ -110,8 +119,8 @@ def test_a_worker_that_says_nonsense_is_refused() -> None:
 def test_a_worker_ends_when_its_parent_is_killed() -> None:
     code = (
         "import sys, time\n"
-        "from tests.workers.test_process import process\n"
-        "started = process(); print(started.pid, flush=True); time.sleep(60)"
+        "from tests.workers.test_process import pid_of, process\n"
+        "started = process(); print(pid_of(started), flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
@@ -203,7 +212,7 @@ def test_a_worker_killed_in_a_step_is_one_error(tmp_path: Path, monkeypatch: pyt
         steps = opened.measure(Shares((30, 20)), seconds=60)
         next(steps)
         assert isinstance(opened.process, Process)
-        os.kill(opened.process.pid, signal.SIGABRT)
+        os.kill(pid_of(opened.process), signal.SIGABRT)
         with pytest.raises(PartialResult, match="SIGABRT while training with batches 30/20 on GPU:0, GPU:1"):
             list(steps)
 

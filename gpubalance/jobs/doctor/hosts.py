@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from gpubalance.devices.asked import Answer, ask
 from gpubalance.devices.hosts import other_gpubalance
 from gpubalance.errors import EnvironmentFault, Interrupted, UsageError
 from gpubalance.jobs.doctor.topic import failed
@@ -14,6 +13,7 @@ from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.checkup import Checkup, Checkups
 from gpubalance.results.common import now
 from gpubalance.settings.device import Host
+from gpubalance.workers.hosts import Answer, ask
 
 _WITHIN_S = 900.0  # a healthy host takes a minute; a step that hangs has its deadline on the host
 

@@ -31,7 +31,7 @@ def busy(device: Device) -> Iterator[None]:
     variables = worker_environment([device.model_copy(update={"uuid": card_of(device.uuid)})])
     process = subprocess.Popen(
         [sys.executable, "-c", _ON_A_CPU if device.simulated else _ON_A_GPU],
-        env={**os.environ, **variables},
+        env={n: value for n, value in {**os.environ, **variables}.items() if value is not None},
         stdout=subprocess.PIPE,
     )
     try:

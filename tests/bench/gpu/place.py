@@ -18,7 +18,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.workers.environment import worker_environment
 from gpubalance.workers.imports import lean_import
-from gpubalance.workers.parent import die_with_parent
+from gpubalance.workers.keeper import die_with_parent
 from tests.cli.program import QUICK_PAIR, TINY
 
 if TYPE_CHECKING:
@@ -119,9 +119,9 @@ class Place:
 
 def show(devices: Sequence[Device]) -> None:
     """Gives this process the environment of a worker with these devices, and loads TensorFlow as a worker does."""
-    wanted = worker_environment(devices)
+    wanted = os.environ | worker_environment(devices)
     os.environ.clear()
-    os.environ.update(wanted)
+    os.environ.update({name: value for name, value in wanted.items() if value is not None})
     if "tensorflow" not in sys.modules:
         with lean_import():
             import gpubalance.engine.session  # noqa: F401

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 from gpubalance.system.state import write_whole
-from gpubalance.workers.parent import die_with_parent
+from gpubalance.workers.keeper import die_with_parent
 from tests.bench.gpu.place import Place, usable_gpus
 
 

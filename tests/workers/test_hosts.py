@@ -1,10 +1,8 @@
-"""Workers behind an agent, with real agents and real processes: the prefix that reaches both hosts is a shell."""
+"""Workers on other hosts, with real processes: the prefix that reaches both hosts is a shell."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -14,19 +12,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpubalance.devices.hosts import Installed, command_on, reach
+from gpubalance.devices.hosts import reach
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, PartialResult
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.workers import agents as agents_module
-from gpubalance.workers import there as there_module
-from gpubalance.workers.agents import connected, end_connections
+from gpubalance.workers import process as process_module
+from gpubalance.workers.hosts import connected
+from gpubalance.workers.keeper import installed
 from gpubalance.workers.party import Build, Party
-from gpubalance.workers.pipes import make_room, readable
 from gpubalance.workers.worker import Worker
-from tests.bench import hosts
 from tests.stand_in import engine
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT, SPLIT
 
@@ -35,7 +31,7 @@ VIA = """sh -c 'echo; echo Welcome.; printf "Last login: "; ON=$0 exec "$@"' {ho
 
 @pytest.fixture
 def party_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Party]]:
-    """A function that makes a party over both hosts, each behind an agent, whose engine follows the script."""
+    """A function that makes a party over both hosts, each behind a prefix, whose engine follows the script."""
 
     def make(script: str) -> Party:
         for name, value in engine(tmp_path, script).items():
@@ -43,36 +39,17 @@ def party_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
         return Party(DEVICES, build=BUILD)
 
     reach("alpha,beta", VIA)
-    with connected(()):
-        yield make
+    yield make
     reach(None, None)
-
-
-def test_a_shell_on_the_other_side_reads_the_same_words_as_none() -> None:
-    """As ssh's, whose words are one line to it. What looks like Ray's is nothing but a word."""
-    reach("alpha", "env {host} {gpus}")
-    command = command_on("alpha", "gpubalance.__main__", "a 'word'", "")
-    reach(None, None)
-    assert command is not None
-    assert command[:3] == ["env", "alpha", "{gpus}"]
-    by_shell = subprocess.run(["sh", "-c", " ".join(command[3:])], capture_output=True, text=True, check=False)
-    by_none = subprocess.run(command[3:], capture_output=True, text=True, check=False)
-    assert "a 'word'" in by_shell.stderr
-    assert by_shell.stderr == by_none.stderr
 
 
 def below() -> list[psutil.Process]:
-    """All child processes: agents and workers."""
+    """All child processes: what reaches a host, and workers."""
     return [one for child in psutil.Process().children() for one in (child, *child.children(recursive=True))]
 
 
-def agents() -> list[psutil.Process]:
-    """The agents among the child processes; each is its own connection."""
-    return [child for child in psutil.Process().children() if "gpubalance.workers.agent" in " ".join(child.cmdline())]
-
-
 def left_of(there: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """The processes that have not ended within an agent's wait for its controller."""
+    """The processes that have not ended within a host's wait for this one."""
     return list(psutil.wait_procs(there, timeout=35)[1])
 
 
@@ -80,20 +57,16 @@ def measured(worker: Worker) -> list[object]:
     return list(worker.measure(SPLIT, at_least=2, stamped=True))
 
 
-def test_a_worker_behind_an_agent_is_a_worker(party_that: Callable[[str], Party]) -> None:
-    """Its log is here too: what it prints comes over its agent's stderr."""
+def test_a_worker_on_another_host_is_a_worker(party_that: Callable[[str], Party]) -> None:
+    """Its log is here too: what it prints comes over what reaches the host."""
     with party_that("def built(devices):\n    import os\n    print('on', os.environ['ON'])\n") as party:
-        timing, *_ = party.ask(measured)
+        with connected(DEVICES):
+            timing, *_ = party.ask(measured)
         assert isinstance(timing, Timing)
         assert timing.compute_s == pytest.approx((0.110, 0.110, 0.112))
         assert "on alpha" in party.ask(lambda worker: worker.process.log_tail())
-        before = agents()
-        assert len(before) == 2
-        party.regroup([DEVICES[2]])
-        assert party.ask(lambda worker: worker.devices) == (DEVICES[2],)
-        assert agents() == before
         there = below()
-    end_connections()
+        assert len(there) == 2 * len(DEVICES)
     assert not left_of(there)
 
 
@@ -110,40 +83,18 @@ def test_of_gpus_a_worker_of_a_cluster_is_told_its_own(party_that: Callable[[str
         assert timing.compute_s == pytest.approx((0.0108, 0.0116))
 
 
-def test_thousands_of_pipes_can_be_waited_for() -> None:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
-    try:
-        make_room(2000)
-        reading, writing = os.pipe()
-        high = fcntl.fcntl(reading, fcntl.F_DUPFD, 2000)
-        os.write(writing, b"\n")
-        assert readable(high, 0)
-        for end in (reading, writing, high):
-            os.close(end)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-def test_the_bench_of_many_hosts_counts_two() -> None:
-    (_, two) = hosts.main(2)
-    assert two.split()[:2] == ["2", "16"]
-
-
 def test_a_prefix_that_is_slow_holds_up_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on Ctrl-C: nothing is held yet by an agent that has not answered."""
-    for module, name in ((agents_module, "_END_WITHIN_S"), (there_module, "_ENDS_WITHIN_S")):
-        monkeypatch.setattr(module, name, 600.0)
+    """As on Ctrl-C: nothing is held yet by what has not answered."""
+    monkeypatch.setattr(process_module, "_DIES_WITHIN_S", 600.0)
     reach("alpha,beta", "sh -c 'sleep 600' {host}")
     with Party(DEVICES, build=BUILD) as party:
         party.load()
-    end_connections()
     reach(None, None)
     assert not below()
 
 
 def test_a_prefix_that_makes_a_terminal_is_told(party_that: Callable[[str], Party]) -> None:
-    """As `ssh -tt` does: the agent would read its own words."""
+    """As `ssh -tt` does: it would read its own words."""
     with party_that("") as party:
         reach("alpha,beta", f"{sys.executable} -c 'import pty, sys; pty.spawn(sys.argv[2:])' {{host}}")
         with pytest.raises(EnvironmentFault, match=r" alpha makes a terminal there\n.* leave that option out of --via"):
@@ -179,7 +130,6 @@ def test_what_is_lost_is_told_with_its_host_and_nothing_is_left(
         there = below()
         with pytest.raises(kind, match=says):
             party.ask(measured)
-    end_connections()
     assert not left_of(there)
 
 
@@ -196,10 +146,9 @@ def test_other_software_and_another_model_are_told_before_anything_is_built(
     reach("alpha,beta", f"env PYTHONPATH={tmp_path}/{{host}}:{os.environ['PYTHONPATH']}")
     with Party(DEVICES, build=mine) as party, pytest.raises(BadInput, match="mine:net on beta is not the same as here"):
         party.start()
-    end_connections()  # they know what was installed when they began
     (tmp_path / "beta/keras-1.0.dist-info").mkdir()
     (tmp_path / "beta/keras-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: keras\nVersion: 1.0\n")
-    here = Installed.here().keras
+    here = installed()["keras"]
     with (
         Party(DEVICES, build=BUILD) as party,
         pytest.raises(EnvironmentFault, match=rf"^beta has keras 1\.0 \(here {here}\)"),
@@ -220,7 +169,7 @@ def test_a_killed_controller_leaves_nothing(tmp_path: Path) -> None:
         if "window 1 of" in line:
             break
     there = psutil.Process(program.pid).children(recursive=True)
-    assert len(there) >= 2 + len(DEVICES)  # an agent a host
+    assert len(there) >= 2 + 2 * len(DEVICES)  # a connection a host besides
     program.send_signal(signal.SIGKILL)
     program.communicate()
     assert not left_of(there)
