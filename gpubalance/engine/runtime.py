@@ -200,13 +200,26 @@ def memory_limits_bytes(devices: Sequence[Device], names: Sequence[str]) -> tupl
     )
 
 
-def memory_peak_bytes(name: str) -> int | None:
-    """The most bytes that TensorFlow held on a device since the last reset; None if its allocator does not say.
+def memory_peaks(
+    devices: Sequence[Device], names: Sequence[str], by_profile: Sequence[int | None]
+) -> tuple[int | None, ...]:
+    """The most bytes that TensorFlow held on each device since the last call; a simulated one's are given.
 
-    All CPU devices of a process share one allocator, so several of them have no peaks of their own.
+    None if its allocator does not say. All CPU devices of a process share one, so several have no peaks of their own.
     """
+    peaks = []
+    for device, name, simulated in zip(devices, names, by_profile, strict=True):
+        shared = name.startswith("CPU") and len(names) > 1
+        peaks.append(simulated if device.profile else None if shared else memory_bytes(name, "peak") or None)
+        if device.profile is None and not shared:
+            reset_memory_peak(name)
+    return tuple(peaks)
+
+
+def memory_bytes(name: str, what: str) -> int | None:
+    """The `current` or `peak` bytes on a device; None if its allocator does not say."""
     try:
-        return int(tf.config.experimental.get_memory_info(name)["peak"]) or None
+        return int(tf.config.experimental.get_memory_info(name)[what])
     except ValueError:
         return None
 

@@ -290,15 +290,9 @@ class Session:
     def memory_peaks(self) -> tuple[int | None, ...]:
         """Each device's peak bytes since the last call; a simulated one's by its profile and micro-batch."""
         extra = self._joint.extra_memory if self._replicas > 1 else 0
-        peaks: list[int | None] = []
-        sizes = self._split.micro_batches[self._here]
-        for device, name, micro_batch in zip(self._devices, self._names, sizes, strict=True):
-            profile = device.profile
-            if profile is not None:
-                peaks.append(profile.memory_at(micro_batch, extra) if profile.memory is not None else None)
-            elif name.startswith("CPU") and len(self._names) > 1:
-                peaks.append(None)
-            else:
-                peaks.append(runtime.memory_peak_bytes(name))
-                runtime.reset_memory_peak(name)
-        return tuple(peaks)
+        pairs = zip(self._devices, self._split.micro_batches[self._here], strict=True)
+        by_profile = [
+            device.profile.memory_at(size, extra) if device.profile and device.profile.memory is not None else None
+            for device, size in pairs
+        ]
+        return runtime.memory_peaks(self._devices, self._names, by_profile)

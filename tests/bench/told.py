@@ -104,9 +104,9 @@ def _peak_bytes(name: str, what: str) -> float:
         _told(name).throughput(_BATCHES, _STEPS, seconds=0.0)
     else:
         _trained(name).fit(steps_per_epoch=_STEPS, verbose=0)
-    from gpubalance.engine.runtime import memory_peak_bytes
+    from gpubalance.engine.runtime import memory_bytes
 
-    return float(memory_peak_bytes("CPU:0") or 0)
+    return float(memory_bytes("CPU:0", "peak") or 0)
 
 
 if __name__ == "__main__":

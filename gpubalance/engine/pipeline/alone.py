@@ -41,29 +41,28 @@ class Alone:
         self._update = Update(optimizer, {0: name}, {0: trained})
         self._fixed_bytes = sum(map(bytes_of, (*self._section.variables, *trained)))
         self._fixed_bytes += sum(bytes_of(variable) for variable in optimizer.variables) if trained else 0
-        self._is_traced = False
 
     def time(self, micro: MicroBatch, clock: Clock, *, seconds: float, at_least: int) -> BlockTimed:
-        """Times passes of a micro-batch, and updates, for `seconds` and at least so many times."""
+        """Times passes of a micro-batch, and updates, for `seconds` and at least so many times.
+
+        Then it moves the variables back to the host's memory.
+        """
         clock.is_stamped = True
         with tf.device(self._name):
-            tensors = {slot: tf.identity(micro.inputs[slot]) for slot in self._section.inputs}
-            tensors.update((slot, self._random(slot, micro.samples)) for slot in self._section.takes)
-            labels = tf.nest.map_structure(tf.identity, micro.labels) if self._section.is_last else ()
-            before = self._memory("current")
+            given = self._given(micro)
+            before = runtime.memory_bytes(self._name, "current")
             runtime.reset_memory_peak(self._name)
-            passed = self._forward(tensors, labels, micro.samples)
-            held = self._memory("current")
+            passed = self._section.forward(*given)
+            held = runtime.memory_bytes(self._name, "current")
             grads = self._backward(passed)
-            peak = self._memory("peak")
+            peak = runtime.memory_bytes(self._name, "peak")
             self._update.trace(0, grads)
-            self._once(clock, tensors, labels, micro.samples)  # unmeasured, to fill caches
+            self._once(clock, given)  # unmeasured, to fill caches
             times: list[tuple[float, float, float]] = []
             ends = time.perf_counter() + seconds
             while len(times) < at_least or time.perf_counter() < ends:
-                times.append(self._once(clock, tensors, labels, micro.samples))
-        held_bytes = None if before is None or held is None else max(0, held - before)
-        working_bytes = None if held is None or peak is None else max(0, peak - held)
+                times.append(self._once(clock, given))
+        self._section.place("CPU:0")
         forward_s, backward_s, update_s = zip(*times, strict=True)
         return BlockTimed(
             first=self._run[0],
@@ -72,34 +71,39 @@ class Alone:
             backward_s=backward_s,
             update_s=update_s,
             fixed_bytes=self._fixed_bytes,
-            held_bytes=held_bytes,
-            working_bytes=working_bytes,
+            held_bytes=None if before is None or held is None else max(0, held - before),
+            working_bytes=None if held is None or peak is None else max(0, peak - held),
         )
 
-    def leave(self) -> None:
-        """Moves the variables back to the host's memory."""
-        self._section.place("CPU:0")
+    def _once(self, clock: Clock, given: Any) -> tuple[float, float, float]:
+        """The seconds of a forward pass, a backward pass and an update."""
 
-    def _once(self, clock: Clock, tensors: Any, labels: Any, samples: int) -> tuple[float, float, float]:
         def timed(task: Task | None, work: Callable[[], Any]) -> tuple[float, Any]:
             _, began_s = clock.begin(task)
             done = work()
             return clock.end(task) - began_s, done
 
+        def update() -> None:
+            self._update.apply(0, grads, [self._update.tell(0, grads)] if self._update.meets else [])
+
         clock.start(time.perf_counter())
-        forward_s, passed = timed(Task(0, "forward", 0), lambda: self._forward(tensors, labels, samples))
+        forward_s, passed = timed(Task(0, "forward", 0), lambda: self._section.forward(*given))
         backward_s, grads = timed(Task(0, "backward", 0), lambda: self._backward(passed))
-        told = [self._update.tell(0, grads)] if self._update.meets else []
-        update_s, _ = timed(None, lambda: self._update.apply(0, grads, told))
+        update_s, _ = timed(None, update)
         return forward_s, backward_s, update_s
 
-    def _forward(self, tensors: Any, labels: Any, samples: int) -> Passed:
-        total = tf.constant(float(samples))
-        return self._section.forward(tensors, {}, labels, total, total)
+    def _given(self, micro: MicroBatch) -> tuple[Any, ...]:
+        """What the section's forward pass takes."""
+        tensors = {slot: tf.identity(micro.inputs[slot]) for slot in self._section.inputs}
+        tensors.update((slot, self._random(slot, micro.samples)) for slot in self._section.takes)
+        labels = tf.nest.map_structure(tf.identity, micro.labels) if self._section.is_last else ()
+        total = tf.constant(float(micro.samples))
+        return tensors, {}, labels, total, total
 
     def _backward(self, passed: Passed) -> Sequence[Any]:
         given = {slot: [tf.ones_like(one)] for slot, one in passed.outputs.items() if one.dtype.is_floating}
-        return self._section.backward(passed, given)[0]
+        self._section.backward(passed, given)
+        return self._section.take()
 
     def _random(self, slot: int, samples: int) -> Any:
         symbol = self._calls.tensors[slot]
@@ -107,9 +111,3 @@ class Alone:
         shape = (samples, *(size or 1 for size in symbol.shape[1:]))
         values = np.random.default_rng(slot).random(shape, np.float32) if kind.is_floating else np.zeros(shape)
         return tf.cast(values, kind)
-
-    def _memory(self, what: str) -> int | None:
-        try:
-            return int(tf.config.experimental.get_memory_info(self._name)[what])
-        except ValueError:
-            return None

@@ -27,6 +27,7 @@ class Clock:
 
     free_s = 0.0  # when its last step ended by its profile, if it has one
     tasks = late_tasks = 0
+    peak_bytes: int | None = None  # by its profile, if that tells
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -105,7 +106,6 @@ class PacedClock(Clock):
         self._lines_s: dict[int, float] = {}
         self._held = dict.fromkeys(shares, 0)
         self.tasks = self.late_tasks = 0
-        self.peak_bytes = 0
 
     def start(self, began_s: float) -> None:
         """Begins a step, with nothing of another one held or on its way."""
@@ -125,12 +125,14 @@ class PacedClock(Clock):
         return sent_s, self._began_s
 
     def _check_memory(self) -> None:
+        limit = self._profile.memory
+        if limit is None:
+            return
         of_each = {segment: self.memory_bytes(segment) for segment in self._shares}
         needed = sum(one["fixed_bytes"] + self._held[segment] * one["held_bytes"] for segment, one in of_each.items())
         needed += self._joint.extra_memory
-        self.peak_bytes = max(self.peak_bytes, needed)
-        limit = self._profile.memory
-        if limit is not None and needed > limit:
+        self.peak_bytes = max(self.peak_bytes or 0, needed)
+        if needed > limit:
             raise tf.errors.ResourceExhaustedError(
                 None, None, f"OOM on replica {self._number}: its stage needs {needed} of {limit} B"
             )

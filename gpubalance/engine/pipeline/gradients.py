@@ -20,33 +20,27 @@ class Sums:
 
     def __init__(self) -> None:
         self._sums: list[list[Gradient]] = []
-        self._fixed_rows: Set[int] = frozenset()
-        self._traced: Any = None
-
-    def trace(self, grads: Sequence[Gradient], fixed_rows: Set[int]) -> None:
-        """Traces the sum, once, for gradients like these; those in `fixed_rows` have the same in each micro-batch."""
-        self._fixed_rows = fixed_rows
-        specs = [tf.TensorSpec(grad.shape, grad.dtype) for grad in grads if isinstance(grad, tf.Tensor)]
-        self._traced = Traced(_add, specs, specs) if specs else None
+        self._traced: Traced | None = None
 
     def add(self, grads: Sequence[Gradient]) -> None:
         """Adds the gradients of one micro-batch. Call it on their device."""
         if not self._sums:
             self._sums = [[grad] for grad in grads]
             return
-        dense = [place for place, grad in enumerate(grads) if isinstance(grad, tf.Tensor)]
-        before = [self._sums[place][0] for place in dense]
-        added = self._traced(before, [grads[place] for place in dense]) if dense else ()
+        dense = {place: grad for place, grad in enumerate(grads) if isinstance(grad, tf.Tensor)}
+        specs = [tf.TensorSpec(grad.shape, grad.dtype) for grad in dense.values()]
+        self._traced = self._traced or Traced(_add, specs, specs)
+        added = self._traced([self._sums[place][0] for place in dense], [*dense.values()])
         for place, total in zip(dense, added, strict=True):
             self._sums[place] = [total]
         for place, grad in enumerate(grads):
             if isinstance(grad, tf.IndexedSlices):
                 self._sums[place].append(grad)
 
-    def take(self) -> list[Gradient]:
-        """Returns the sums and forgets them."""
+    def take(self, fixed_rows: Set[int] = frozenset()) -> list[Gradient]:
+        """Returns the sums and forgets them; each micro-batch has the same rows for those in `fixed_rows`."""
         sums, self._sums = self._sums, []
-        return [_joined(parts, fixed=place in self._fixed_rows) for place, parts in enumerate(sums)]
+        return [_joined(parts, fixed=place in fixed_rows) for place, parts in enumerate(sums)]
 
 
 def _add(sums: Sequence[Any], grads: Sequence[Any]) -> list[Any]:

@@ -15,7 +15,6 @@ from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pace import QUEUED_WITHIN_S
 from gpubalance.engine.pipeline.blocks import Blocks
 from gpubalance.engine.pipeline.clock import Clock
-from gpubalance.engine.pipeline.gradients import Sums
 from gpubalance.engine.pipeline.mailbox import StoppedError
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss
 from gpubalance.engine.pipeline.section import Section, kind_of
@@ -65,10 +64,9 @@ class Pipeline:
             trained[one.device] += section.trained
         update = Update(optimizer, {device: names[device] for device in self._devices}, trained)
         links = links_between(blocks.graph, segments)
-        sums = tuple(Sums() for _ in segments)
         self.segments = tuple(segments)
         self.clocks = [Clock(name) for name in names]
-        self._parts = Parts(self.segments, links, tuple(sections), sums, tuple(names), update)
+        self._parts = Parts(self.segments, links, tuple(sections), tuple(names), update)
         self._threads = ThreadPoolExecutor(len(self._devices))
         self._traced: set[str] = set()  # by kinds of labels
 
@@ -156,10 +154,7 @@ class Pipeline:
         while not all(section.is_traced(micro.labels) for section in parts.sections):
             self._try(micro)
         for device in self._devices:
-            grads = {number: parts.sums[number].take() for number in parts.of(device)}
-            for number, own in grads.items():
-                parts.sums[number].trace(own, parts.sections[number].fixed_rows)
-            parts.update.trace(device, [grad for own in grads.values() for grad in own])
+            parts.update.trace(device, [grad for number in parts.of(device) for grad in parts.sections[number].take()])
         for variable, value in zip(counted, before, strict=True):
             variable.assign(value)
         self._traced.add(kind)

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from gpubalance.engine import keras_inside
 from gpubalance.engine.pipeline.calls import Calls
+from gpubalance.engine.pipeline.gradients import Sums
 from gpubalance.engine.pipeline.traced import Traced
 from gpubalance.engine.sources import has_fixed_rows
 from gpubalance.errors import Refused
@@ -83,7 +84,8 @@ class Section:
         self.takes = tuple(slot for slot in taken if 0 <= calls.made[slot] < self._first)
         made = (slot for call in self.own for slot in call.gives)
         self.gives = tuple(slot for slot in made if calls.last.get(slot, -1) >= self._end)
-        self.fixed_rows: set[int] = set()  # places of such gradients in `backward`'s: see `has_fixed_rows`
+        self._sums = Sums()
+        self._fixed_rows: set[int] = set()  # places of such gradients in `backward`'s: see `has_fixed_rows`
         self._trains: dict[str, _Passes] = {}  # by the labels' kind
         self._idle: set[int] = set()  # slots for which no gradient comes back
         self._infers: Any = None
@@ -100,7 +102,7 @@ class Section:
 
     @property
     def trained(self) -> list[Any]:
-        """The variables that get gradients, in the order of `backward`'s."""
+        """The variables that get gradients, in the order of `take`'s."""
         return list(self._layers.trainable_variables)
 
     def place(self, device: str) -> None:
@@ -208,7 +210,7 @@ class Section:
                 ends, sources = [*scaled, *targets.values()], [*taken, *self._sources]
                 grads = tape.gradient(ends, sources, output_gradients=[*map(tf.ones_like, scaled), *given])
             own = grads[len(taken) :]
-            self.fixed_rows = {place for place, grad in enumerate(own) if has_fixed_rows(grad)}
+            self._fixed_rows = {place for place, grad in enumerate(own) if has_fixed_rows(grad)}
             return grads
 
         backward = Traced(gradients, [tf.TensorSpec(one.shape, one.dtype) for one in targets.values()])
@@ -237,8 +239,8 @@ class Section:
         finals = {slot: values[slot] for slot in self._calls.outputs} if self.is_last else {}
         return outputs, masks, finals
 
-    def backward(self, passed: Passed, given: Mapping[int, Sequence[Any]]) -> tuple[list[Any], Tensors]:
-        """The gradients of its trained variables, and of what it has taken; None where there is none.
+    def backward(self, passed: Passed, given: Mapping[int, Sequence[Any]]) -> Tensors:
+        """Adds up the gradients of its trained variables, and returns those of what it has taken, None without one.
 
         `given` has for each slot that it gave the gradients that came back.
         """
@@ -249,7 +251,12 @@ class Section:
             del self._trains[passed.kind]
         grads = [_sum(given[slot] or [tf.zeros_like(passed.outputs[slot])]) for slot in passes.targets]
         found = passes.backward(grads, needs=passed.needs)
-        return found[len(self._wanted) :], dict(zip(self._wanted, found, strict=False))
+        self._sums.add(found[len(self._wanted) :])
+        return dict(zip(self._wanted, found, strict=False))
+
+    def take(self) -> list[Any]:
+        """Returns its variables' summed gradients and forgets them; None where there is none."""
+        return self._sums.take(self._fixed_rows)
 
 
 def _sum(grads: Sequence[Any]) -> Any:

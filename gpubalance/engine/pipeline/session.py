@@ -79,7 +79,6 @@ class LayersSession:
             try:
                 run = Alone(self._blocks, *where, self._outputs, self._fresh_optimizer())
                 timed = run.time(micro, clock, seconds=seconds, at_least=at_least)
-                run.leave()
             except Exception as error:
                 raise TaskFailedError(0, f"blocks {first} to {last} alone") from error
             yield timed.model_copy(update=clock.memory_bytes(0))
@@ -143,12 +142,8 @@ class LayersSession:
             return micro_batch_of(self._samples.make(size, salt=1), self._calls)
 
     @property
-    def _clocks(self) -> Sequence[Any]:
-        return self._pipeline.clocks if self._pipeline else ()
-
-    @property
     def _paced(self) -> list[PacedClock]:
-        return [clock for clock in self._clocks if isinstance(clock, PacedClock)]
+        return [one for one in self._pipeline.clocks if isinstance(one, PacedClock)] if self._pipeline else []
 
     def late_part(self) -> float | None:
         """The worst device's part of the last measured tasks whose real compute took longer than the profile's time."""
@@ -156,14 +151,7 @@ class LayersSession:
 
     def memory_peaks(self) -> tuple[int | None, ...]:
         """Each device's peak bytes since the last call; a simulated one's by its profile and stage."""
-        peaks: list[int | None] = []
-        clocks = self._clocks or [None] * len(self._devices)
-        for device, name, clock in zip(self._devices, self._names, clocks, strict=True):
-            if device.profile is not None:
-                peaks.append(clock.peak_bytes if isinstance(clock, PacedClock) and device.profile.memory else None)
-            elif name.startswith("CPU") and len(self._names) > 1:
-                peaks.append(None)
-            else:
-                peaks.append(runtime.memory_peak_bytes(name))
-                runtime.reset_memory_peak(name)
-        return tuple(peaks)
+        by_profile = (
+            [one.peak_bytes for one in self._pipeline.clocks] if self._pipeline else [None] * len(self._devices)
+        )
+        return runtime.memory_peaks(self._devices, self._names, by_profile)

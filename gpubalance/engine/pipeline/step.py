@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pipeline.clock import Clock
-from gpubalance.engine.pipeline.gradients import Sums
 from gpubalance.engine.pipeline.mailbox import Mailbox, StoppedError
 from gpubalance.engine.pipeline.micro_batches import MicroBatch
 from gpubalance.engine.pipeline.section import Passed, Section
@@ -29,12 +28,11 @@ from gpubalance.planning.pipeline.simulate import Timed, inputs_of
 
 @dataclass(frozen=True)
 class Parts:
-    """A pipeline's parts: its segments and the links between them, their sections and gradients, the devices' names."""
+    """A pipeline's parts: its segments, the links between them, their sections, the devices' names."""
 
     segments: tuple[Segment, ...]
     links: tuple[Link, ...]
     sections: tuple[Section, ...]
-    sums: tuple[Sums, ...]
     names: tuple[str, ...]
     update: Update
 
@@ -54,8 +52,8 @@ class Step:
             self._total = tf.constant(float(sum(one.samples for one in batch)))
         self._box = Mailbox()
         self._passed: dict[tuple[int, int], Passed] = {}
-        for sums in parts.sums:
-            sums.take()  # left by a step that failed
+        for section in parts.sections:
+            section.take()  # left by a step that failed
         self.losses: list[Any] = []
         self.finals: dict[int, Any] = {}
         self.timed: list[Timed] = []
@@ -131,9 +129,7 @@ class Step:
         section = self._parts.sections[task.segment]
         passed = self._passed.pop((task.segment, task.micro_batch))
         back = {slot: [grads[slot] for grads in others.values() if slot in grads] for slot in section.gives}
-        own, gives = section.backward(passed, back)
-        self._parts.sums[task.segment].add(own)
-        return gives
+        return section.backward(passed, back)
 
     def _send(self, task: Task, gives: Any, clock: Clock, end_s: float) -> None:
         """Sends each segment the part of the outputs that it takes."""
@@ -157,7 +153,7 @@ class Step:
     def _apply(self, device: int, clock: Clock) -> None:
         """Does the device's update, after all devices have met if the optimizer needs that."""
         update, told = self._parts.update, list[Told]()
-        grads = [grad for number in self._parts.of(device) for grad in self._parts.sums[number].take()]
+        grads = [grad for number in self._parts.of(device) for grad in self._parts.sections[number].take()]
         if update.meets:
             mine = update.tell(device, grads)
             for other in update.devices:
