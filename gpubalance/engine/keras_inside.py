@@ -27,6 +27,20 @@ _NOT_OVER_DEVICES = {
 }
 
 
+def expect(*wanted: tuple[Any, str]) -> None:
+    """Raises EnvironmentFault for a Keras whose objects lack one of these attributes."""
+    missing = [
+        f"{getattr(owner, '__name__', type(owner).__name__)}.{name}"
+        for owner, name in wanted
+        if not hasattr(owner, name)
+    ]
+    if missing:
+        raise EnvironmentFault(
+            f"Keras {keras.__version__} has no {', '.join(missing)} where gpubalance expects it",
+            remedy=f"use Keras {KNOWN}",
+        )
+
+
 def summing(optimizer: Any) -> Any:
     """The optimizer whose method SUM sums gradients over the replicas: itself, or the one inside a LossScaleOptimizer.
 
@@ -36,11 +50,7 @@ def summing(optimizer: Any) -> Any:
     does not support under a strategy.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if not callable(getattr(inner, SUM, None)):
-        raise EnvironmentFault(
-            f"Keras {keras.__version__} sums gradients in another place than gpubalance expects",
-            remedy=f"use Keras {KNOWN}",
-        )
+    expect((inner, SUM), (inner, "_trainable_variables"), (inner, "global_clipnorm"))
     for option, instead in _NOT_OVER_DEVICES.items():
         if getattr(inner, option, None):
             raise BadInput(
@@ -121,7 +131,7 @@ def without_xla() -> Iterator[None]:
 
 
 def move(variable: Any, device: str) -> None:
-    """Moves a variable's value to a device, for all layers that have it. For an optimizer's sake see `known_anew`."""
+    """Moves a variable's value to a device, for all layers that have it, and for an optimizer that knows it."""
     old = variable._value
     if old.device.endswith(f":{device}"):
         return
@@ -134,27 +144,14 @@ def move(variable: Any, device: str) -> None:
             aggregation=old.aggregation,
             synchronization=old.synchronization,
         )
+    variable._value._unique_id = old._unique_id  # an optimizer's key
 
 
-@contextlib.contextmanager
-def known_anew(optimizer: Any, trained: Sequence[Any]) -> Iterator[None]:
-    """Keeps an optimizer's knowledge of variables that are moved inside the block, and moves its slots after them.
-
-    Before it is built it may already know which of the `trained` ones are excluded from weight decay.
-    """
+def move_slots(optimizer: Any) -> None:
+    """Moves what an optimizer keeps for each variable to where the variable is."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    variables = inner._trainable_variables if optimizer.built else trained
-    before = [inner._var_key(variable) for variable in variables]
-    yield
-    after = {old: inner._var_key(variable) for old, variable in zip(before, variables, strict=True)}
-    for owner in {id(one): one for one in (optimizer, inner)}.values():
-        if optimizer.built:
-            owner._trainable_variables_indices = {key: place for place, key in enumerate(after.values())}
-        left_out = getattr(owner, "_exclude_from_weight_decay", None)
-        if left_out:
-            owner._exclude_from_weight_decay = {after.get(key, key) for key in left_out}
-        owner._exclude_from_weight_decay_cache = {}
-    for slots in vars(inner).values() if optimizer.built else ():
+    variables = inner._trainable_variables
+    for slots in vars(inner).values():
         if isinstance(slots, list) and len(slots) == len(variables) and slots is not variables:
             for slot, variable in zip(slots, variables, strict=True):
                 if isinstance(slot, keras.Variable):
@@ -193,22 +190,11 @@ def _twin(one: Any, **changed: Any) -> Any:
     return made
 
 
-def check_graphs(model: Any, optimizer: Any = None) -> None:
-    """Raises EnvironmentFault for a Keras whose graphs, variables or optimizers differ from what a pipeline needs."""
-    try:
-        from keras.src.backend import get_keras_mask, set_keras_mask  # noqa: F401
-        from keras.src.models.functional import Functional, operation_fn  # noqa: F401
-    except ImportError as error:
-        missing = [str(error)]
-    else:
-        graph = graph_of(model)
-        wanted = [(graph, name) for name in ("_nodes_by_depth", "_standardize_inputs") if graph is not None]
-        wanted += [(variable, "_value") for variable in model.variables[:1]]
-        inner = getattr(optimizer, "inner_optimizer", optimizer)
-        wanted += [(inner, name) for name in ("_trainable_variables", "global_clipnorm") if inner is not None]
-        missing = [f"{type(owner).__name__}.{name}" for owner, name in wanted if not hasattr(owner, name)]
-    if missing:
-        raise EnvironmentFault(
-            f"Keras {keras.__version__} has no {', '.join(missing)} where gpubalance expects it",
-            remedy=f"use Keras {KNOWN}",
-        )
+def check_graph(function: Any) -> None:
+    """Raises EnvironmentFault for a Keras whose graphs and variables differ from what a pipeline needs."""
+    from keras.src import backend
+    from keras.src.models import functional
+
+    expect((backend, "get_keras_mask"), (backend, "set_keras_mask"), (functional, "operation_fn"))
+    expect((function, "_nodes_by_depth"), (function, "_standardize_inputs"))
+    expect(*((variable, "_value") for variable in function.variables[:1]))

@@ -84,7 +84,6 @@ class Calls:
 
 def calls_of(model: Any) -> Calls:
     """The calls of the model's graph, including nested models'. Raises Refused for a model without a graph."""
-    keras_inside.check_graphs(model)
     root = keras_inside.graph_of(model)
     if root is None:
         raise Refused(
@@ -92,6 +91,7 @@ def calls_of(model: Any) -> Calls:
             "of layers",
             remedy="layers need a functional or Sequential model: keras.Model(inputs, outputs)",
         )
+    keras_inside.check_graph(root)
     reader = _Reader()
     slots = {id(tensor): reader.slot(tensor) for tensor in root.inputs}
     reader.read(root, slots, "")

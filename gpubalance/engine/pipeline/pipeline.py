@@ -46,17 +46,17 @@ class Pipeline:
         optimizer: Any,
     ) -> None:
         """Moves the model's variables, and an optimizer's slots for them, to their devices: TensorFlow's `names`."""
-        keras_inside.check_graphs(model, optimizer)
         self.outputs = OutputsLoss(model, blocks.calls)
         sections = [
             Section(blocks.calls, blocks.span(one.first, one.last), names[one.device], model.dtype_policy)
             for one in segments
         ]
-        with keras_inside.known_anew(optimizer, model.trainable_variables):
-            for section in sections:
-                section.place(section.device)
-                section.train_with(self.outputs.part, optimizer.scale_loss)
-        if not optimizer.built:
+        for section in sections:
+            section.place(section.device)
+            section.train_with(self.outputs.part, optimizer.scale_loss)
+        if optimizer.built:
+            keras_inside.move_slots(optimizer)
+        else:
             optimizer.build(model.trainable_variables)
         self._devices = sorted({one.device for one in segments})
         trained: dict[int, list[Any]] = {device: [] for device in self._devices}
