@@ -14,7 +14,6 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from gpubalance.remedies import TABLE
-from gpubalance.render.report import formulas
 from gpubalance.results.checkup import Checkup
 from gpubalance.results.comparison import Comparison
 from gpubalance.results.independent import Independent
@@ -31,9 +30,7 @@ _KINDS = (Run, Probe, Independent, Layers, Plan, Comparison, Checkup)
 _RESULTS: Mapping[str, type[BaseModel]] = {kind.__name__: kind for kind in _KINDS}
 # A copy of what `scripts/bench gpu` writes; without it no GPU was seen yet.
 EVIDENCE = Path(__file__).with_name("gpu.json")
-_PART = re.compile(
-    r"(?ms)^<!-- (?P<what>troubles|steps on a GPU|(?:formulas|fields) of \w+) -->\n(?P<old>.*?)^<!-- end -->"
-)
+_PART = re.compile(r"(?ms)^<!-- (?P<what>troubles|steps on a GPU|fields of \w+) -->\n(?P<old>.*?)^<!-- end -->")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -45,11 +42,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def troubles() -> str:
     """The table of known errors."""
     return table(("message", "cause", "what to do"), [(row.message, row.cause, row.remedy) for row in TABLE])
-
-
-def formulas_of(group: str) -> str:
-    """A group of the report's formulas."""
-    return table(("number", "formula", "how it is measured, or what it means"), getattr(formulas, group))
 
 
 def steps_on_a_gpu(path: Path = EVIDENCE) -> str:
@@ -76,7 +68,7 @@ def generated(text: str) -> str:
         elif kind == "steps on a GPU":
             made = steps_on_a_gpu()
         else:
-            made = formulas_of(of) if kind == "formulas" else troubles()
+            made = troubles()
         return f"<!-- {found['what']} -->\n{made}<!-- end -->"
 
     return _PART.sub(part, text)

@@ -1,4 +1,4 @@
-"""README and guide name what there is: commands, options, profile keys, exit codes, fields, errors, formulas."""
+"""README and guide name what there is: commands, options, profile keys, exit codes, fields, errors."""
 
 from __future__ import annotations
 
@@ -53,19 +53,11 @@ def test_a_measurement_is_documented_with_its_run() -> None:
     assert set(Measurement.model_fields) <= set(Run.model_fields)
 
 
-def test_the_guide_has_errors_fields_and_formulas() -> None:
+def test_the_guide_has_errors_and_fields() -> None:
     marks = {mark for name in names() for mark in re.findall(r"(?m)^<!-- (.*) -->$", read(name))}
     assert marks >= {
         "troubles",
         *(f"fields of {kind}" for kind in ("Run", "Probe", "Independent", "Layers", "Plan", "Comparison", "Checkup")),
-    }
-    assert marks >= {
-        "formulas of STEP",
-        "formulas of INDEPENDENT",
-        "formulas of LAYERS",
-        "formulas of ALONE",
-        "formulas of GAP",
-        "formulas of PLAN",
     }
 
 

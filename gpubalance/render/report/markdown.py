@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpubalance.render.fields import Cell, Column, short
 from gpubalance.render.report.answer import answer_of
-from gpubalance.render.report.formulas import FORMULAS, TERMS
+from gpubalance.render.report.formulas import groups, terms
 from gpubalance.render.report.spreadsheet import LONGEST, spreadsheet_text
 from gpubalance.render.report.table import Table
 from gpubalance.render.report.tables import tables_of
@@ -28,9 +28,9 @@ def _words(subjects: Sequence[Subject]) -> Iterator[str]:
     labels = {column.label for subject in subjects for table in _short_tables(subject) for column in table.columns}
     yield "## What the words mean"
     yield ""
-    yield markdown_text(TERMS)
+    yield markdown_text(terms())
     yield ""
-    for one in FORMULAS:
+    for one in (formula for _, formulas in groups() for formula in formulas):
         if one.number in labels:
             yield f"- **{markdown_text(one.number)}**, {markdown_text(one.formula)}: {markdown_text(one.meaning)}"
 

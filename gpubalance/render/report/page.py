@@ -12,7 +12,7 @@ from gpubalance.render.fields import exact
 from gpubalance.render.report.answer import answer_of
 from gpubalance.render.report.charts.chart import NARROW, WIDE, Chart, Charts
 from gpubalance.render.report.charts.svg import chart_svg
-from gpubalance.render.report.formulas import GROUPS, TERMS
+from gpubalance.render.report.formulas import groups, terms
 from gpubalance.render.report.tables import tables_of
 from gpubalance.results.subject import Subject, warnings_of
 from gpubalance.text import clean
@@ -38,8 +38,8 @@ def html_page(subjects: Sequence[Subject], charts: Sequence[Charts]) -> str:
             for number, (subject, of) in enumerate(zip(subjects, charts, strict=True), 1)
         ],
         title="gpubalance: " + ", ".join(subject.name for subject in subjects),
-        terms=TERMS,
-        formulas=GROUPS,
+        terms=terms(),
+        formulas=list(groups()),
         most_rows=MOST_ROWS,
         widths={"wide": WIDE, "narrow": NARROW},
         exact=exact,

@@ -62,8 +62,9 @@ class Row(NamedTuple):
         """The row in words."""
         if self.is_heading:
             return f"{self.left} ({self.right}):"
-        told = (f"{key.name} {three_digits(value)}" for key, value in (*self.pieces, *self.marks) if value)
-        return f"{self.left}: {', '.join(told)}{' ' if self.ends[-1] or self.marks else ''}({self.right});"
+        seen = [(key, value) for key, value in self.pieces if abs(value) > _SEEN * abs(self.ends[-1])]
+        parts = (*(seen if len(seen) > 1 else ()), *self.marks)
+        return ", ".join([f"{self.left}: {self.right}", *(f"{key.name} {three_digits(x)}" for key, x in parts)]) + ";"
 
 
 def bars(rows: Sequence[Row], label: str, note: str = "") -> Drawing:
@@ -71,7 +72,7 @@ def bars(rows: Sequence[Row], label: str, note: str = "") -> Drawing:
     shown = rows[:_MOST_ROWS]
     more = f" The first {len(shown)} of {len(rows)} rows are drawn." if len(rows) > len(shown) else ""
     said = " ".join(row.text for row in shown).rstrip(";:")
-    return f"{note} {label.capitalize()}: {said}.{more}".strip(), lambda width: _draw_rows(shown, width, label)
+    return f"{note} {label[0].upper()}{label[1:]}: {said}.{more}".strip(), lambda width: _draw_rows(shown, width, label)
 
 
 def _draw_rows(rows: Sequence[Row], width: int, label: str) -> Figure:

@@ -97,12 +97,12 @@ def gap(subject: Subject) -> Drawing | str:
     rows = [
         Row(
             part.cause,
-            f"{part.text} ({format_percent(part.rate / found.solo_sum, 1).replace('-', '−')} of the solo sum)",
+            f"{part.text}, {format_percent(part.rate / found.solo_sum, 1).replace('-', '−')}",
             ((_LOSS if part.rate >= 0 else _GAIN, part.rate),),
         )
         for part in losses(subject.devices, found)
     ]
-    return bars([head, *rows], "lost, samples/s")
+    return bars([head, *rows], "lost, samples/s", "Lost on the way, in samples/s and as a part of the solo sum.")
 
 
 def rounds(subject: Subject) -> Drawing | str:
