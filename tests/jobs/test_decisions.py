@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from gpubalance.errors import Interrupted, OutOfMemory
-from gpubalance.jobs.events import Doing, Event, WindowDone
+from gpubalance.jobs.events import Doing, Event, RoundDone, WindowDone
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import Measurement
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Measuring
+from gpubalance.settings.shares import Shares
 from tests.bench.decisions import Machine, outcome
 from tests.jobs.drawn import drawn_run, noisy_devices
 
@@ -109,7 +112,8 @@ def test_a_device_that_slows_down_while_it_is_proven_is_planned_and_proven_again
     assert ended.balance is not None
     assert ended.balance.run is not None
     assert ended.balance.run.throughput.median == pytest.approx(slow.rate(ended.split), rel=0.01)
-    assert "throttled" in {warning.code for warning in ended.warnings}
+    (warning,) = [one for one in ended.warnings if one.code == "throttled"]
+    assert "close other programs" in warning.next  # no card that gets hot: it is simulated
 
 
 def test_what_another_split_takes_is_no_change_of_speed() -> None:
@@ -136,3 +140,46 @@ def test_a_window_lasts_until_its_step_time_is_known_and_no_longer(noise: float)
         assert len(step.samples) > 3 or noise == 0.0
     # Five timings each, of which two were stamped steps.
     assert noise or run.steps == 5 * len(told)
+
+
+class Busy:
+    """Other work beside a balance, which comes and goes: the devices' speed changes every some steps."""
+
+    def __init__(self, seed: int) -> None:
+        self.rounds_before: list[Shares] = []  # a proof
+        self.lines: list[str] = []
+        self._random = Random(seed)
+        self._factor, self._left = 1.0, 0
+        self._proving = False
+
+    def watch(self, event: Event) -> None:
+        if isinstance(event, Doing):
+            self._proving |= event.text.startswith("proving")
+            self.lines += [event.text] if "not steady" in event.text else []
+        elif isinstance(event, RoundDone) and not self._proving:
+            self.rounds_before.append(event.round.split)
+
+    def offset(self, device: Device, size: int) -> float:
+        del device, size
+        self._left -= 1
+        if self._left < 0:
+            self._factor, self._left = self._random.lognormvariate(0, 0.3), self._random.randint(5, 400)
+        return self._factor
+
+
+def test_on_a_busy_machine_a_split_is_measured_three_times_before_the_proof_and_its_median_counts() -> None:
+    told = 0
+    for seed in range(8):
+        busy = Busy(seed)
+        made = Machine(seed, 0.0).balanced(busy.watch, busy.offset)
+        assert made.balance is not None
+        assert made.balance.run is not None
+        rounds = Counter(busy.rounds_before)
+        assert max(rounds.values()) <= 3, seed
+        assert len(busy.lines) <= 1
+        told += len(busy.lines)
+        for line in busy.lines:
+            assert any(str(split) in line for split, count in rounds.items() if count == 3)
+            (warning,) = [one for one in made.warnings if one.code == "not-steady"]
+            assert warning.message == line
+    assert told

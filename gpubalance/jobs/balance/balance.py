@@ -25,7 +25,7 @@ from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.pipeline import ceiling
 from gpubalance.jobs.measure.trace import trace
-from gpubalance.jobs.measure.warnings import batches_joined, rounds_taken_over, speed_changed
+from gpubalance.jobs.measure.warnings import batches_joined, rounds_taken_over, speed_changed, unsteady_machine
 from gpubalance.jobs.plan.beside import best_at
 from gpubalance.jobs.plan.problem import best_split, find_probes
 from gpubalance.jobs.plan.record import plan_of
@@ -94,6 +94,7 @@ class Balancing:
         self._stepped_back = False
         self._failed: set[Shares] = set()
         self._trace_warnings: list[Warning_] = []
+        self._unsteady: Warning_ | None = None
         self._pipeline: Pipeline | None = None
 
     def run(self) -> Plan:
@@ -101,7 +102,10 @@ class Balancing:
         while True:
             best = self._known.best()
             planned = None if self._rounds.are_over else self._worth_a_round(best)
-            if planned is not None:
+            often = planned and self._known.too_often(planned.split)
+            if often:
+                self._not_steady(often)
+            elif planned is not None:
                 self._try(planned)
             elif best is None:
                 raise PartialResult(
@@ -144,6 +148,12 @@ class Balancing:
         is_new = not self._known.has(promised.split)
         value = self._known.problem.value(promised)
         return promised if is_new and value > (1 + WORTH_A_ROUND) * best.value else None
+
+    def _not_steady(self, tried: Tried) -> None:
+        """Goes on with the median of all measurements, as the devices' speed comes and goes."""
+        self._unsteady = unsteady_machine(tried.planned.split, [one.throughput.median for one in tried.seen])
+        self._watch(Doing(self._unsteady.message))
+        self._known.count_all()
 
     def _ceiling(self, split: Shares, proof: Run) -> Pipeline | None:
         """What the user's pipeline gives at most, which the proof, with batches on the devices, does not show."""
@@ -295,6 +305,7 @@ class Balancing:
         size = self._pipeline.joined_from if self._pipeline else None
         return [
             *(speed_changed(self.request.devices[device], change) for device, change in self._known.changed()),
+            *([self._unsteady] if self._unsteady else []),
             *([rounds_taken_over(self._taken_over)] if self._taken_over else []),
             *([batches_joined(size, plan.global_batch)] if size else []),
             *self._trace_warnings,

@@ -28,7 +28,7 @@ _MOVED = 0.05
 # A split that promises less than this part more is not worth a round, nor is less uncertainty than that.
 WORTH_A_ROUND = 0.005
 _ALIKE = 0.001  # of throughput: splits that differ by less count as equal
-_MOST_SEEN = 4  # measurements of a split to tell it from another: on some machines that never succeeds
+_MOST_SEEN = 3  # measurements of a split to tell it from another: on some machines that never succeeds
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,8 @@ class Knowledge:
         # The sync by the number of hosts that a split uses.
         self._syncs_s = {} if request.sync_s is None else {hosts: request.sync_s}
         self._tried: dict[Shares, Tried] = {}
+        self._all: dict[Shares, Tried] = {}  # at whatever speed
+        self.steady = True  # whether a device that changed its speed keeps the new one
         # For each device at its present speed, by micro-batch: its compute times together over those alone.
         self._factors: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._changes: dict[int, float] = {}
@@ -167,6 +169,7 @@ class Knowledge:
     def ran_out(self, split: Shares, limits: Iterable[tuple[int, int]]) -> None:
         """Forgets a split that ran out of memory, and lowers its devices' limits to (device, micro-batch)."""
         self._tried.pop(split, None)
+        self._all.pop(split, None)
         loads = list(self._loads)
         for device, limit in limits:
             loads[device] = replace(loads[device], limit=min(loads[device].limit, limit))
@@ -174,7 +177,7 @@ class Knowledge:
 
     def moved(self, split: Shares, measured: Measurement) -> dict[int, float]:
         """The devices whose speed changed since an earlier measurement of this split: compute time now over then."""
-        tried = self._tried.get(split)
+        tried = self._tried.get(split) if self.steady else None
         found = {}
         for before in tried.seen if tried else ():
             open_part = sum(_half_part(one.step_time_s) for one in (before, measured))
@@ -188,8 +191,9 @@ class Knowledge:
         """Takes in what a split gave. What devices with another speed gave before is forgotten."""
         split = planned.split
         self._forget(self.moved(split, measured))
-        before = self._tried.get(split)
-        self._tried[split] = Tried(planned, (*(before.seen if before else ()), measured), self.problem.objective)
+        for tried in (self._tried, self._all):
+            before = tried.get(split)
+            tried[split] = Tried(planned, (*(before.seen if before else ()), measured), self.problem.objective)
         loads = list(self._loads)
         for replica in measured.replicas:
             device = replica.device
@@ -201,6 +205,17 @@ class Knowledge:
             over = len({self._loads[replica.device].host for replica in measured.replicas})
             usual_s = measured.step_time_s.median - measured.slow_s
             self._syncs_s[over] = max(0.0, usual_s - max(r.busy_s for r in measured.replicas))
+
+    def too_often(self, split: Shares) -> Tried | None:
+        """All that was measured of a split, if another measurement of it would help no more; else None."""
+        tried = self._all.get(split)
+        return None if tried is None or tried.may_be_seen_again else tried
+
+    def count_all(self) -> None:
+        """Takes the machine for one that is not steady: all measurements of a split count, at whatever speed."""
+        self.steady = False
+        self._changes.clear()
+        self._tried = dict(self._all)
 
     def _forget(self, moved: Mapping[int, float]) -> None:
         for device, ratio in moved.items():

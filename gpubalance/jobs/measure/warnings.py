@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpubalance.numbers.units import format_percent
+from gpubalance.numbers.units import format_percent, format_rate
 from gpubalance.planning.slow import SLOW
 from gpubalance.results.common import Refusal, Warning_
 from gpubalance.settings.device import Device
@@ -183,7 +183,26 @@ def speed_changed(device: Device, change: float) -> Warning_:
         code="throttled",
         message=f"{device.label} became {100 * abs(change):.0f} % "
         f"{'slower' if change > 0 else 'faster'} while it was measured: the split is for its speed at the end",
-        next="look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE)",
+        next=to_keep_speed(device),
+    )
+
+
+def to_keep_speed(device: Device) -> str:
+    """What to do so that a device keeps its speed."""
+    if not device.simulated:
+        return "look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE)"
+    if device.profile is not None and device.profile.drift:
+        return "use a profile without drift"
+    return "close other programs: it is simulated with this machine's processor"
+
+
+def unsteady_machine(split: Shares, rates: Sequence[float]) -> Warning_:
+    """The warning that a split which was measured several times gave something else each time."""
+    return Warning_(
+        code="not-steady",
+        message=f"the machine is not steady: {split} gave {format_rate(min(rates))} to {format_rate(max(rates))} "
+        f"samples/s in {len(rates)} measurements; its median counts",
+        next="close other programs, and balance again",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubalance.errors import GpubalanceError
-from gpubalance.jobs.measure.warnings import LATE
+from gpubalance.jobs.measure.warnings import LATE, to_keep_speed
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.results.common import Warning_
@@ -57,7 +57,7 @@ def _drifted(device: Device, steady: bool, points: list[CurvePoint]) -> Warning_
         code="throttled",
         message=f"{device.label} changed its speed{why} while it was measured: batches were measured "
         f"once more after that{left}",
-        next="look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE), and probe again",
+        next=f"{to_keep_speed(device)}, and probe again",
     )
 
 
@@ -69,9 +69,7 @@ def _not_steady(device: Device, points: list[CurvePoint]) -> Warning_ | None:
     return Warning_(
         code="throttled" if reasons else "not-steady",
         message=f"{device.label}: the step time at batch {_batches(points)} {why}, and was measured once more",
-        next="look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE), and probe again"
-        if reasons
-        else "probe again with nothing else running",
+        next=f"{to_keep_speed(device)}, and probe again" if reasons else "probe again with nothing else running",
     )
 
 
