@@ -179,7 +179,7 @@ def test_on_a_busy_machine_a_split_is_measured_three_times_before_the_proof_and_
         assert len(busy.lines) <= 1
         told += len(busy.lines)
         for line in busy.lines:
-            assert any(str(split) in line for split, count in rounds.items() if count == 3)
+            assert any(str(one.split) in line for one in made.balance.rounds)
             (warning,) = [one for one in made.warnings if one.code == "not-steady"]
             assert warning.message == line
     assert told
