@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import ValidationError
-
 from gpubalance.devices.gpus import Gpu, Reading
-from gpubalance.devices.hosts import other_gpubalance
 from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault
@@ -42,18 +39,13 @@ def list_devices_of(hosts: Sequence[Host], *, redact: bool) -> tuple[Listings, l
     """Each host's own listing, and an error for each host that has no GPU or did not answer."""
     words = ("devices", "--json", *(["--redact"] if redact else []))
     listings, errors = [], []
-    for host, answer in ask(dict.fromkeys(hosts, words)).items():
+    for host, answer in ask(dict.fromkeys(hosts, words), Listing).items():
         if isinstance(answer, EnvironmentFault):
             errors.append(answer)
             continue
-        try:
-            listings.append(Listing.model_validate(answer).model_copy(update={"host": host}))
-        except ValidationError:
-            errors.append(other_gpubalance(host))
-            continue
-        reading = listings[-1].nvidia
-        if reading and reading.problem:
-            errors.append(EnvironmentFault(f"{host}: {reading.problem}", remedy=reading.remedy or ""))
+        listings.append(answer.model_copy(update={"host": host}))
+        if answer.nvidia and answer.nvidia.problem:
+            errors.append(EnvironmentFault(f"{host}: {answer.nvidia.problem}", remedy=answer.nvidia.remedy or ""))
     return Listings(hosts=tuple(listings)), errors
 
 

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from gpubalance.devices.gpus import Reading
 from gpubalance.devices.hosts import are_reached, other_gpubalance, unreachable
@@ -26,7 +26,13 @@ _ANSWERS_WITHIN_S = 120.0  # loading TensorFlow from a slow disk included
 _LONGEST = 1 << 24
 _OURS = "import sys; sys.path[:] = filter(None, sys.path); from gpubalance.__main__ import main; main()"
 
-Answer = dict[str, Any] | EnvironmentFault
+Answer = TypeVar("Answer", bound=BaseModel)
+
+
+class _Listed(BaseModel):
+    """What is read of the listing of a host's devices."""
+
+    nvidia: Reading
 
 
 @contextlib.contextmanager
@@ -44,15 +50,17 @@ def connected(devices: Sequence[Device]) -> Iterator[None]:
         yield
 
 
-def ask(words: Mapping[Host, Sequence[str]], within_s: float = _ANSWERS_WITHIN_S) -> dict[Host, Answer]:
-    """The JSON that `gpubalance` prints on each host with that host's words, or why there is none. All run at once.
+def ask(
+    words: Mapping[Host, Sequence[str]], kind: type[Answer], within_s: float = _ANSWERS_WITHIN_S
+) -> dict[Host, Answer | EnvironmentFault]:
+    """The record that `gpubalance` prints on each host with that host's words, or why there is none. All run at once.
 
     An interrupt ends all of them.
     """
     until_s = time.monotonic() + within_s
     with ThreadPoolExecutor(len(words)) as threads, ExitStack() as started:
         asked = [_started(host, said, started) for host, said in words.items()]
-        found = threads.map(lambda host, one: _answer(host, one, until_s), words, asked)
+        found = threads.map(lambda host, one: _answer(host, one, kind, until_s), words, asked)
         return dict(zip(words, found, strict=True))
 
 
@@ -65,7 +73,9 @@ def _started(host: Host, words: Sequence[str], ended: ExitStack) -> Process | En
     return process
 
 
-def _answer(host: Host, process: Process | EnvironmentFault, until_s: float) -> Answer:
+def _answer(
+    host: Host, process: Process | EnvironmentFault, kind: type[Answer], until_s: float
+) -> Answer | EnvironmentFault:
     if isinstance(process, EnvironmentFault):
         return process
     printed: dict[str, list[str]] = {"stdout": [], "stderr": []}
@@ -83,7 +93,9 @@ def _answer(host: Host, process: Process | EnvironmentFault, until_s: float) -> 
     except GpubalanceError as error:
         return EnvironmentFault(error.message, remedy=error.remedy, log=error.log)
     try:
-        return dict(json.loads("\n".join(printed["stdout"])))
+        return kind.model_validate(dict(json.loads("\n".join(printed["stdout"]))))
+    except ValidationError:
+        return other_gpubalance(host)
     except (ValueError, TypeError, RecursionError):
         own = [line.removeprefix("error: ") for line in printed["stderr"] if line.startswith("error: ")]
         if own:  # the gpubalance there reports an error
@@ -98,7 +110,7 @@ def machine_over(hosts: Sequence[Host]) -> Machine:
 
     Raises EnvironmentFault if no GPU can be used on one of them or it can't be reached, and UsageError if two are one.
     """
-    answers = ask(dict.fromkeys(hosts, ("devices", "--json")))
+    answers = ask(dict.fromkeys(hosts, ("devices", "--json")), _Listed)
     machines = [_on(host, answer) for host, answer in answers.items()]
     drivers = dict.fromkeys(machine.driver or "unknown" for machine in machines)
     devices: dict[str, Device] = {}
@@ -110,11 +122,8 @@ def machine_over(hosts: Sequence[Host]) -> Machine:
     return Machine(tuple(devices.values()), JointProfile(), ", ".join(drivers))
 
 
-def _on(host: Host, answer: Answer) -> Machine:
+def _on(host: Host, answer: _Listed | EnvironmentFault) -> Machine:
     """The machine that a host describes. Raises EnvironmentFault if it has no GPU or did not answer."""
     if isinstance(answer, EnvironmentFault):
         raise answer
-    try:
-        return machine_of(Reading.model_validate(answer["nvidia"]), f"{host}: ")
-    except (KeyError, ValidationError):
-        raise other_gpubalance(host) from None
+    return machine_of(answer.nvidia, f"{host}: ")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import ValidationError
-
-from gpubalance.devices.hosts import other_gpubalance
 from gpubalance.errors import EnvironmentFault, Interrupted, UsageError
 from gpubalance.jobs.doctor.topic import failed
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.checkup import Checkup, Checkups
 from gpubalance.results.common import now
 from gpubalance.settings.device import Host
-from gpubalance.workers.hosts import Answer, ask
+from gpubalance.workers.hosts import ask
 
 _WITHIN_S = 900.0  # a healthy host takes a minute; a step that hangs has its deadline on the host
 
@@ -26,7 +23,7 @@ def doctor_of(hosts: Sequence[Host], words: Sequence[str], gpus: Sequence[str] |
     named = _named(hosts, gpus)
     watch(Doing(f"{', '.join(named)} {'check themselves' if len(named) > 1 else 'checks itself'}"))
     try:
-        answers = ask({host: ["doctor", "--json", *words, *own] for host, own in named.items()}, _WITHIN_S)
+        answers = ask({host: ["doctor", "--json", *words, *own] for host, own in named.items()}, Checkup, _WITHIN_S)
     except KeyboardInterrupt as interrupt:
         raise Interrupted.by(interrupt, remedy="nothing is known yet") from None
     return Checkups(created=now(), hosts=tuple(_checkup(host, answer) for host, answer in answers.items()))
@@ -45,10 +42,7 @@ def _named(hosts: Sequence[Host], gpus: Sequence[str] | None) -> dict[Host, list
     return named
 
 
-def _checkup(host: Host, answer: Answer) -> Checkup:
-    if not isinstance(answer, EnvironmentFault):
-        try:
-            return Checkup.model_validate(answer).model_copy(update={"host": host})
-        except ValidationError:
-            answer = other_gpubalance(host)
-    return Checkup(created=now(), host=host, devices=(), checks=(failed("host", answer),))
+def _checkup(host: Host, answer: Checkup | EnvironmentFault) -> Checkup:
+    if isinstance(answer, EnvironmentFault):
+        return Checkup(created=now(), host=host, devices=(), checks=(failed("host", answer),))
+    return answer.model_copy(update={"host": host})
