@@ -16,7 +16,8 @@ from typing import Any
 
 from gpubalance.cli.output import say, unwritable
 from gpubalance.errors import EnvironmentFault
-from gpubalance.jobs.events import DeviceDone, Event, PointDone, RoundDone, TurnDone, Watch, WindowDone
+from gpubalance.jobs import events
+from gpubalance.jobs.events import Watch
 from gpubalance.render.tensorboard import METRICS, Ended, Scalar, Summaries, Summary, Tried, columns
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
@@ -35,19 +36,17 @@ class Board:
         self._summaries = summaries
         self.error: OSError | None = None
 
-    def __call__(self, event: Event) -> None:
-        self._write(self._of(event, time.time()))
-
-    def _of(self, event: Event, now_s: float) -> list[Summary]:
-        if isinstance(event, WindowDone):
-            return self._summaries.window(event.name, event.devices, event.measurement, now_s)
-        if isinstance(event, TurnDone):
-            return [one for part in event.parts for one in self._summaries.own(event.name, part, now_s)]
-        if isinstance(event, RoundDone):
-            return self._summaries.round(event.round, event.devices, now_s)
-        if isinstance(event, PointDone):
-            return self._summaries.point(event.device, event.point, now_s)
-        return self._summaries.solo_done(event.device, now_s) if isinstance(event, DeviceDone) else []
+    def __call__(self, event: events.Event) -> None:
+        of, now_s = self._summaries, time.time()
+        summaries: Mapping[type, Callable[[Any], list[Summary]]] = {
+            events.WindowDone: lambda e: of.window(e.name, e.devices, e.measurement, now_s),
+            events.TurnDone: lambda e: [one for part in e.parts for one in of.own(e.name, part, now_s)],
+            events.RoundDone: lambda e: of.round(e.round, e.devices, now_s),
+            events.PointDone: lambda e: of.point(e.device, e.point, now_s),
+            events.DeviceDone: lambda e: of.solo_done(e.device, now_s),
+        }
+        if type(event) in summaries:
+            self._write(summaries[type(event)](event))
 
     def done(self) -> None:
         """Notes that the job has ended with a complete result."""
@@ -103,7 +102,7 @@ def both(first: Watch, second: Watch | None) -> Watch:
     if second is None:
         return first
 
-    def tell(event: Event) -> None:
+    def tell(event: events.Event) -> None:
         first(event)
         second(event)
 

@@ -5,26 +5,15 @@ from __future__ import annotations
 import math
 import shutil
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpubalance.cli.output import say
 from gpubalance.cli.remaining import Remaining
 from gpubalance.errors import TimeLimitPassed
-from gpubalance.jobs.events import (
-    CutDone,
-    Doing,
-    Event,
-    PhaseBegun,
-    PipeWindowDone,
-    PointDone,
-    RoundDone,
-    TimeLeft,
-    TrialDone,
-    TurnDone,
-    WindowDone,
-)
+from gpubalance.jobs import events
 from gpubalance.numbers.units import format_duration
 from gpubalance.render.table import prose
 from gpubalance.text import clean_lines
@@ -35,6 +24,28 @@ if TYPE_CHECKING:
     from gpubalance.cli.live import LiveScreen
 
 _SLOWER, _ROUND_S = 1.5, 10  # the slowdown of a busy machine; proposed limits are multiples of this
+# Attempts and their outcomes stay above the screen.
+_STAY = (events.RoundDone, events.CutDone, events.PipeWindowDone, events.TrialDone)
+
+
+def _texts() -> Mapping[type, Callable[[Any], str]]:
+    """The line for each kind of event that has one; the others are for a screen."""
+    from gpubalance.render.independent import turn_text
+    from gpubalance.render.layers import cut_done_text, pipe_window_text
+    from gpubalance.render.plan import round_text
+    from gpubalance.render.probe import point_text, trial_text
+    from gpubalance.render.run import window_text
+
+    return {
+        events.Doing: lambda e: f"… {e.text}",
+        events.RoundDone: lambda e: round_text(e.round, e.devices),
+        events.WindowDone: lambda e: window_text(e.number, e.of, e.name, e.devices, e.measurement),
+        events.CutDone: lambda e: cut_done_text(e.round, e.devices, e.global_batch),
+        events.PipeWindowDone: lambda e: pipe_window_text(e.number, e.of, e.throughput, e.step_time_s),
+        events.TurnDone: lambda e: turn_text(e.number, e.of, e.name, e.parts),
+        events.TrialDone: lambda e: f"… {trial_text(e.device, e.trial)}",
+        events.PointDone: lambda e: point_text(e.device, e.point),
+    }
 
 
 class Progress:
@@ -44,12 +55,13 @@ class Progress:
         self._quiet = quiet
         self._screen: LiveScreen | None = None
         self._remaining = Remaining()
+        self._texts: Mapping[type, Callable[[Any], str]] = {}
 
     def __enter__(self) -> Self:
         from gpubalance.cli.live import LiveScreen, can_redraw
 
         if not self._quiet and can_redraw():
-            self._screen = LiveScreen()
+            self._screen = LiveScreen(self._remaining)
         return self
 
     def __exit__(
@@ -69,36 +81,18 @@ class Progress:
             enough = math.ceil(_SLOWER * whole_s / _ROUND_S) * _ROUND_S
             error.remedy = f"all of it takes about {format_duration(whole_s)}: --time-limit {enough}"
 
-    def __call__(self, event: Event) -> None:
-        from gpubalance.render.independent import turn_text
-        from gpubalance.render.layers import cut_done_text, pipe_window_text
-        from gpubalance.render.plan import round_text
-        from gpubalance.render.probe import point_text, trial_text
-        from gpubalance.render.run import window_text
-
-        if isinstance(event, PhaseBegun | TimeLeft):
-            self._remaining.take(event)
+    def __call__(self, event: events.Event) -> None:
+        text = ""
+        if isinstance(event, events.PhaseBegun):
+            self._remaining.begin(event)
+            text = f"… {self._remaining.line}"
+        elif isinstance(event, events.TimeLeft):
+            self._remaining.correct(event)
         if self._quiet:
             return
-        text = ""  # stays empty for what only a screen shows
-        if isinstance(event, RoundDone):
-            text = round_text(event.round, event.devices)
-        elif isinstance(event, PhaseBegun):
-            text = f"… {self._remaining.line}"
-        elif isinstance(event, Doing):
-            text = f"… {event.text}"
-        elif isinstance(event, WindowDone):
-            text = window_text(event.number, event.of, event.name, event.devices, event.measurement)
-        elif isinstance(event, CutDone):
-            text = cut_done_text(event.round, event.devices, event.global_batch)
-        elif isinstance(event, PipeWindowDone):
-            text = pipe_window_text(event.number, event.of, event.throughput, event.step_time_s)
-        elif isinstance(event, TurnDone):
-            text = turn_text(event.number, event.of, event.name, event.parts)
-        elif isinstance(event, TrialDone):
-            text = f"… {trial_text(event.device, event.trial)}"
-        elif isinstance(event, PointDone):
-            text = point_text(event.device, event.point)
+        self._texts = self._texts or _texts()
+        if type(event) in self._texts:
+            text = self._texts[type(event)](event)
         line = "\n".join(prose(clean_lines(text), _width()))
         if self._screen is None:
             if line:
@@ -106,9 +100,7 @@ class Progress:
             return
         try:
             self._screen.show(event)
-            # Attempts and their outcomes stay above the screen.
-            tried = isinstance(event, RoundDone | CutDone | PipeWindowDone | TrialDone)
-            if tried or (isinstance(event, Doing) and event.stays):
+            if isinstance(event, _STAY) or (isinstance(event, events.Doing) and event.stays):
                 self._screen.say(line)
         except OSError:
             self._quiet = True

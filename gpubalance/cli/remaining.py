@@ -5,49 +5,54 @@ from __future__ import annotations
 import time
 
 from gpubalance.jobs.events import PhaseBegun, TimeLeft
-from gpubalance.render.remaining import left_text, phase_text
+from gpubalance.numbers.units import format_duration
 
 
 class Remaining:
     """The current phase, and the expected end of all of them."""
 
     def __init__(self) -> None:
-        self._phase: PhaseBegun | None = None
-        self._thought_s = 0.0
+        self._phase = PhaseBegun("", 1, 0)
         self._began_s = self._until_s = time.monotonic()
 
-    def take(self, event: PhaseBegun | TimeLeft) -> None:
-        """Takes an event about time."""
-        now_s = time.monotonic()
-        if isinstance(event, TimeLeft):
-            self._until_s = now_s + event.seconds
-            return
-        if self._phase is None:
-            self._began_s, self._thought_s = now_s, event.left_s
-        self._phase = event
-        self._until_s = now_s + event.left_s
+    def begin(self, phase: PhaseBegun) -> None:
+        """Notes a new phase."""
+        if not self._phase.name:
+            self._began_s = time.monotonic()
+        self._phase = phase
+        self._until_s = time.monotonic() + phase.left_s
+
+    def correct(self, event: TimeLeft) -> None:
+        """Notes a better estimate."""
+        self._until_s = time.monotonic() + event.seconds
 
     @property
     def line(self) -> str:
-        """The line for the beginning of a phase, for where lines stay; empty before the first phase."""
+        """The line for the beginning of a phase, for where lines stay: `phase 2 of 4, proof: about 19 s; about …`."""
         one = self._phase
-        return (
-            phase_text(one.name, one.number, one.of, one.seconds, *self._times_s(one), self._thought_s) if one else ""
-        )
+        if one.of == 1:
+            return f"{one.name}: about {format_duration(self.whole_s)}"
+        rest = f"{format_duration(self.whole_s)} in all" if one.number == 1 else self._of_whole
+        return f"phase {one.number} of {one.of}, {one.name}: about {format_duration(one.seconds)}; about {rest}"
 
     @property
     def short(self) -> str:
-        """The text for a screen; empty before the first phase."""
-        one = self._phase
-        return left_text(one.number, one.of, *self._times_s(one), self._thought_s) if one else ""
+        """The text for a screen: `phase 2 of 4, about 3 min of 6 left`; without a time once it has passed."""
+        where = [f"phase {self._phase.number} of {self._phase.of}"] if self._phase.of > 1 else []
+        return ", ".join([*where, *([f"about {self._of_whole}"] if self._left_s > 0 else [])])
 
     @property
     def whole_s(self) -> float:
         """About how long all of it takes; 0 before the first phase."""
-        return self._times_s(self._phase)[1] if self._phase else 0.0
+        return time.monotonic() - self._began_s + self._left_s if self._phase.name else 0.0
 
-    def _times_s(self, phase: PhaseBegun) -> tuple[float, float]:
-        """Seconds that are left, at least those of the later phases, and seconds for the whole."""
-        now_s = time.monotonic()
-        left_s = max(self._until_s - now_s, phase.left_s - phase.seconds)
-        return left_s, now_s - self._began_s + left_s
+    @property
+    def _left_s(self) -> float:
+        """The seconds that are left, at least those of the later phases."""
+        return max(self._until_s - time.monotonic(), self._phase.left_s - self._phase.seconds)
+
+    @property
+    def _of_whole(self) -> str:
+        left, whole = format_duration(self._left_s), format_duration(self.whole_s)
+        number, unit = whole.split()
+        return f"{left} of {number if left.endswith(f' {unit}') else whole} left"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from rich.text import Text
 
@@ -43,6 +44,21 @@ class Course:
         return [compute_s + update_s for compute_s, update_s in zip(self.compute_s, self.update_s, strict=True)]
 
 
+@dataclass
+class OwnCourse:
+    """A device with a model of its own while it is measured: its latest samples/s, under "alone" and "at once"."""
+
+    names: ClassVar = ("alone", "at once")
+    device: Device
+    batch: int
+    rates: dict[str, float] = field(default_factory=dict)
+    memory_bytes: int | None = None
+    gauges: Gauges | None = None
+
+
+_OWN = OwnCourse.names
+
+
 def header_lines(text: str, left: str, width: int) -> list[Text]:
     """What is being done and how much is left, on as few lines as the width allows."""
     if not left:
@@ -53,20 +69,49 @@ def header_lines(text: str, left: str, width: int) -> list[Text]:
     return [*map(Text, prose(text, width)), Text(left, "dim")]
 
 
-def joint_lines(course: Course, even: Course | None, width: int, height: int) -> list[Text]:
-    """The devices of a split, who waits for whom, and the total; also the even split once it is measured."""
-    shown, count = max(1, height - 6), len(course.devices)
-    lines = _table(course, shown, width)
-    if shown < count:
-        lines.append(Text(f"… and {count - shown} more devices", "dim"))
-    throttled = map(throttled_text, course.devices[:shown], course.gauges[:shown])
-    lines += [Text(line, "yellow") for text in throttled for line in prose(text, width)]
+def joint_lines(courses: Mapping[str, Course], width: int, height: int) -> list[Text]:
+    """The devices of a split, who waits for whom, and the total; also the "even" split once it is measured."""
+    if "" not in courses:
+        return []
+    course, even = courses[""], courses.get("even")
+    shown = max(1, height - 6)
+    lines = [*_table(course, shown, width), *_beside_the_table(course.devices, course.gauges, shown, width)]
     lines.append(_total_line(f"total {sum(course.batches)}", course.rates, width))
     if even is not None and even.rates:
         lines.append(_total_line(f"even split {'/'.join(map(str, even.batches))}", even.rates, width))
     if course.compute_s:
         lines += [*map(Text, prose(_waiting(course), width)), *_legend(width)]
     return lines
+
+
+def own_lines(courses: Sequence[OwnCourse], width: int, height: int) -> list[Text]:
+    """A row for each device that trains a model of its own, as many as fit, and the sum at once."""
+    courses = sorted(courses, key=lambda one: (one.device.host or "", one.device.index))
+    shown = max(1, height - 3)
+    columns = {
+        "device": [one.device.label for one in courses],
+        "name": [shorten(one.device.name, _NAME_WIDTH) for one in courses],
+        "batch": [str(one.batch) for one in courses],
+        **{name: [format_rate(one.rates[name]) if name in one.rates else "…" for one in courses] for name in _OWN},
+        "memory": ["" if one.memory_bytes is None else format_bytes(one.memory_bytes) for one in courses],
+        "state": [state_text(one.gauges) for one in courses],
+    }
+    by_worth = ("device", "batch", *_OWN, "memory", "name", "state")
+    kept = _fitting(columns, by_worth, shown, width + 2)  # no space after the last one
+    cells = [kept[name] for name in columns if name in kept]
+    lines = [Text(shorten(line, width)) for line in _beside(cells, left=(0, 1) if "name" in kept else (0,))]
+    lines[0].stylize("dim")
+    devices, gauges = [one.device for one in courses], [one.gauges for one in courses]
+    lines += _beside_the_table(devices, gauges, shown, width)
+    at_once = [one.rates["at once"] for one in courses if "at once" in one.rates]
+    return [*lines, Text(shorten(f"at once {format_rate(sum(at_once))} samples/s", width))] if at_once else lines
+
+
+def _beside_the_table(devices: Sequence[Device], gauges: Sequence[Gauges | None], shown: int, width: int) -> list[Text]:
+    """How many devices have no row, and which of those that have one are throttled."""
+    more = [Text(f"… and {len(devices) - shown} more devices", "dim")] if shown < len(devices) else []
+    throttled = map(throttled_text, devices[:shown], gauges[:shown])
+    return [*more, *(Text(line, "yellow") for text in throttled for line in prose(text, width))]
 
 
 _BEFORE, _AFTER = ("device", "name", "batch", "samples/s"), ("compute", "state", "memory")  # the bar is between them
@@ -85,29 +130,36 @@ def _table(course: Course, shown: int, width: int) -> list[Text]:
         "memory": ["" if size is None else format_bytes(size) for size in course.memory_bytes],
         "state": [state_text(gauges) for gauges in course.gauges],
     }
-    kept: dict[str, list[str]] = {}
-    left = width
-    for name in _BY_WORTH:
-        cells = ["" if name in _WITHOUT_HEAD else name, *columns[name][:shown]]
-        needed = max(map(len, cells)) + 2
-        if any(cells[1:]) and needed + _SHORTEST_BAR <= left:
-            kept[name] = cells
-            left -= needed
-    bar = max(0, min(_LONGEST_BAR, left))
+    kept = _fitting(columns, _BY_WORTH, shown, width - _SHORTEST_BAR)
     rows = min(shown, len(course.devices)) + 1
-    before = _beside([kept[name] for name in _BEFORE if name in kept], rows, left=(0, 1) if "name" in kept else (0,))
-    after = _beside([kept[name] for name in _AFTER if name in kept], rows)
-    lines = [Text(f"{before[0]}{' ' * bar}  {after[0]}".rstrip(), "dim")]
+    bar = max(0, min(_LONGEST_BAR, width - sum(max(map(len, cells)) + 2 for cells in kept.values())))
+    left = (0, 1) if "name" in kept else (0,)
+    before = _beside([kept[name] for name in _BEFORE if name in kept], left=left)
+    after = _beside([kept[name] for name in _AFTER if name in kept]) or [""] * rows
+    lines = [Text(f"{before[0]}{' ' * (bar + 4)}{after[0]}".rstrip(), "dim")]
     for device, (start, end) in enumerate(zip(before[1:], after[1:], strict=True)):
-        lines.append(Text.assemble(start, _bar(course, device, bar), f"  {end}" if end else ""))
+        lines.append(Text.assemble(start, "  ", _bar(course, device, bar), f"  {end}" if end else ""))
     return lines
 
 
-def _beside(columns: Sequence[Sequence[str]], rows: int, *, left: Sequence[int] = ()) -> list[str]:
-    """The lines of some columns with their heads, all of one length, and two spaces where the bar may begin."""
-    lines = table(list(zip(*columns, strict=True)), left=left) if columns else [""] * rows
-    longest = max(map(len, lines))
-    return [f"{line.ljust(longest)}  " if left else line for line in lines]
+def _fitting(
+    columns: Mapping[str, Sequence[str]], by_worth: Sequence[str], shown: int, width: int
+) -> dict[str, list[str]]:
+    """The columns that fit, each with its head and as many cells as are shown."""
+    kept: dict[str, list[str]] = {}
+    for name in by_worth:
+        cells = ["" if name in _WITHOUT_HEAD else name, *columns[name][:shown]]
+        needed = max(map(len, cells)) + 2
+        if any(cells[1:]) and needed <= width:
+            kept[name] = cells
+            width -= needed
+    return kept
+
+
+def _beside(columns: Sequence[Sequence[str]], *, left: Sequence[int] = ()) -> list[str]:
+    """The lines of some columns with their heads, all of one length."""
+    lines = table(list(zip(*columns, strict=True)), left=left)
+    return [line.ljust(max(map(len, lines))) for line in lines] if left else lines
 
 
 def _bar(course: Course, device: int, width: int) -> Text:

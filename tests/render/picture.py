@@ -82,7 +82,7 @@ def _screen(devices: Sequence[Device], measured: Measurement) -> list[Text]:
         [replica.memory_peak_bytes for replica in measured.replicas],
     )
     doing = f"measuring {'/'.join(map(str, measured.batches))}, window 3 of 3"
-    return [*header_lines(doing, "about 4 s of 73 left", _WIDTH), *joint_lines(course, None, _WIDTH, 24)]
+    return [*header_lines(doing, "about 4 s of 73 left", _WIDTH), *joint_lines({"": course}, _WIDTH, 24)]
 
 
 def svg() -> str:
