@@ -34,15 +34,10 @@ def time_blocks(
 
     The first run that the device can't hold raises OutOfMemory, and the later ones are not timed.
     """
-    worker.process.send(TimeBlocks(runs=tuple(runs), micro_batch=micro_batch, seconds=seconds, at_least=at_least))
-    doing = f"timing blocks of the model on {worker.devices[0].label}"
-    while True:
-        reply = worker.process.receive(worker.patience_s(None, 1), doing)
-        if isinstance(reply, BlocksTimed):
-            return
-        if not isinstance(reply, BlockTimed):
-            worker.fail(reply)
-        yield reply
+    request = TimeBlocks(runs=tuple(runs), micro_batch=micro_batch, seconds=seconds, at_least=at_least)
+    kinds = (BlockTimed, BlocksTimed)
+    replies = worker.replies(request, kinds, f"timing blocks of the model on {worker.devices[0].label}")
+    return (reply for reply in replies if isinstance(reply, BlockTimed))
 
 
 def pipe(
@@ -61,8 +56,6 @@ def pipe(
 
     A stamped timing is one step.
     """
-    slowest_s: float | None = None
-    patience_s = worker.patience_s(slowest_s, steps_per_timing)
     request = Pipe(
         segments=tuple(segments),
         order=tuple(map(tuple, order)),
@@ -72,18 +65,7 @@ def pipe(
         at_least=at_least,
         steps_per_timing=steps_per_timing,
         stamped=stamped,
-        patience_s=_PATIENCE_PART * patience_s,
+        patience_s=_PATIENCE_PART * worker.patience_s(None, steps_per_timing),
     )
-    worker.process.send(request)
     doing = f"training in {len(segments)} segments on {', '.join(device.label for device in worker.devices)}"
-    while True:
-        reply = worker.process.receive(patience_s, doing)
-        if isinstance(reply, Timing | Piped):
-            slowest_s = max(slowest_s or 0.0, reply.seconds / (reply.steps if isinstance(reply, Timing) else 1))
-            yield reply
-        elif isinstance(reply, Measured):
-            yield reply
-            return
-        else:
-            worker.fail(reply)
-        patience_s = worker.patience_s(slowest_s, steps_per_timing)
+    return worker.replies(request, (Timing, Piped, Measured), doing, steps=steps_per_timing)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from gpubalance.devices.hosts import are_reached
 from gpubalance.errors import (
@@ -17,6 +17,7 @@ from gpubalance.errors import (
     Refused,
     TimeLimitPassed,
 )
+from gpubalance.results.piped import Piped
 from gpubalance.results.pulled import Pulled
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile, hosts_of
@@ -97,7 +98,7 @@ class Worker:
         self.devices = tuple(devices)
         self.is_open = False
         self._deadline_s = deadline_s
-        self._slowest_s: dict[tuple[Shares, bool, bool], float] = {}
+        self._slowest_s: dict[Hashable, float] = {}
         self.trained: dict[tuple[Shares, bool], tuple[int | None, ...]] = {}  # peaks by split and `pipeline`
         self.warm: set[bool] = set()  # noted by who warms it up: for splits in micro-batches (true), in one piece
 
@@ -146,39 +147,23 @@ class Worker:
             at_once=until is not None,
             pipeline=pipeline,
         )
-        self.process.send(request)
-        doing = f"training with batches {split} on {self._names()}"
-        key = (split, stamped, pipeline)
-        given = 0
-        while True:
-            reply = self.heard(self.patience_s(self._slowest_s.get(key), steps_per_timing), doing)
+        doing, key = f"training with batches {split} on {self._names()}", (split, stamped, pipeline)
+        replies = self.replies(request, (Timing, Measured), doing, steps=steps_per_timing, key=key, split=split)
+        for given, reply in enumerate(replies):
             self._check(reply, stamped=stamped)
-            if isinstance(reply, Timing):
-                given += 1
-                self._slowest_s[key] = max(self._slowest_s.get(key, 0.0), reply.seconds / reply.steps)
-                yield reply
-                if until is not None and until():
-                    self.process.send(Stop())
-                    until = None
-            elif isinstance(reply, Measured):
+            if isinstance(reply, Measured):
                 if given < at_least:
                     raise self.process.unreadable(f"{given} timings, where at least {at_least} were asked for")
                 self.trained[split, pipeline] = reply.memory_peak_bytes
-                yield reply
-                return
-            else:
-                self.fail(reply, str(split))
+            yield reply
+            if until is not None and until():
+                self.process.send(Stop())
+                until = None
 
     def pull(self, global_batch: int, *, seconds: float, at_least: int = 1) -> Iterator[Pulled | PulledAll]:
         """Takes batches from the user's data without training, and yields each timing, finally PulledAll."""
-        self.process.send(Pull(global_batch=global_batch, seconds=seconds, at_least=at_least))
-        while True:
-            reply = self.process.receive(self._deadline_s or _FIRST_STEP_WITHIN_S, "taking batches from --data")
-            if not isinstance(reply, Pulled | PulledAll):
-                self.fail(reply)
-            yield reply
-            if isinstance(reply, PulledAll):
-                return
+        request = Pull(global_batch=global_batch, seconds=seconds, at_least=at_least)
+        yield from self.replies(request, (Pulled, PulledAll), "taking batches from --data")
 
     def trace(self, split: Shares, tracing: Tracing) -> str | None:
         """Trains some steps with this split under TensorFlow's profiler. Returns why a GPU is missing, or None."""
@@ -212,11 +197,42 @@ class Worker:
 
     def ask(self, request: AnyRequest, wanted: type[Reply], within_s: float, doing: str) -> Reply:
         """The worker's reply if it is of the wanted kind; otherwise raises what the reply says."""
-        self.process.send(request)
-        reply = self.process.receive(self._deadline_s or within_s, doing)
-        if not isinstance(reply, wanted):
-            self.fail(reply)
+        reply: Reply = next(self.replies(request, (wanted,), doing, within_s=within_s))
         return reply
+
+    def replies(
+        self,
+        request: AnyRequest,
+        kinds: tuple[type[Any], ...],
+        doing: str,
+        *,
+        within_s: float | None = None,
+        steps: int = 1,
+        key: Hashable = None,
+        split: Shares | None = None,
+    ) -> Iterator[Any]:
+        """All replies to a request, of these kinds; the last kind comes once, at the end. Else raises what one says.
+
+        The deadline is `within_s`, or follows from the slowest reply so far about so many `steps` of the same `key`.
+        `split` is what the worker trains with, if it does.
+        """
+        self.process.send(request)
+        slowest_s = self._slowest_s.get(key)
+        while True:
+            try:
+                reply = self.process.receive(self._deadline_s or within_s or self.patience_s(slowest_s, steps), doing)
+            except DeadlinePassed as error:
+                if split is not None and not isinstance(error, TimeLimitPassed):
+                    self._suggest_another_all_reduce(error)
+                raise
+            if not isinstance(reply, kinds):
+                self._fail(reply, split)
+            if isinstance(reply, Timing | Piped):
+                slowest_s = max(slowest_s or 0.0, reply.seconds / (reply.steps if isinstance(reply, Timing) else 1))
+                self._slowest_s.update({key: slowest_s} if key else {})
+            yield reply
+            if isinstance(reply, kinds[-1]):
+                return
 
     def _check(self, reply: AnyReply, *, stamped: bool) -> None:
         """Raises PartialResult if the reply does not have a value for each device."""
@@ -227,15 +243,11 @@ class Worker:
             if len(values) != len(self.devices):
                 raise self.process.unreadable(f"{len(values)} values for {len(self.devices)} devices")
 
-    def heard(self, within_s: float, doing: str) -> AnyReply:
-        """The process' next message. For one process with several devices, a deadline's remedy names the all-reduce."""
-        try:
-            return self.process.receive(within_s, doing)
-        except DeadlinePassed as error:
-            if isinstance(self.process, Process) and len(self.devices) > 1 and not isinstance(error, TimeLimitPassed):
-                other = "one-device" if self.settings.all_reduce == "hierarchical" else "hierarchical"
-                error.remedy = f"try another all-reduce, which may be what hangs: --all-reduce {other}\n{error.remedy}"
-            raise
+    def _suggest_another_all_reduce(self, error: DeadlinePassed) -> None:
+        """Adds it to the remedy, for one process with several devices: over hosts there is no other."""
+        if isinstance(self.process, Process) and len(self.devices) > 1:
+            other = "one-device" if self.settings.all_reduce == "hierarchical" else "hierarchical"
+            error.remedy = f"try another all-reduce, which may be what hangs: --all-reduce {other}\n{error.remedy}"
 
     def patience_s(self, slowest_s: float | None, steps: int) -> float:
         """How long so many steps may take; `slowest_s` is the slowest such step so far."""
@@ -246,8 +258,8 @@ class Worker:
     def _names(self) -> str:
         return ", ".join(d.label for d in self.devices)
 
-    def fail(self, reply: object, split: str = "") -> NoReturn:
-        """Raises the error for an answer that was not wanted; `split` is what the worker trained with."""
+    def _fail(self, reply: AnyReply, split: Shares | None) -> NoReturn:
+        """Raises the error for a reply that was not wanted."""
         if not isinstance(reply, Failed):
             raise PartialResult("the worker's message does not fit the request", log=self.process.log_tail())
         replica = 0 if len(self.devices) == 1 else reply.replica

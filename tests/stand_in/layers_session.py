@@ -30,8 +30,6 @@ _NAMES = ("conv2d", *(f"conv2d_{number}" for number in range(1, 8)))
 class LayersSession:
     """A stand-in with the interface of the real LayersSession."""
 
-    in_cluster = False
-
     def __init__(self, devices: Any, settings: Any, joint: Any, *, seed: int) -> None:
         del seed
         self.settings = settings

@@ -31,8 +31,6 @@ from gpubalance.settings.requests import Settings
 class LayersSession:
     """Builds the model once, in the host's memory; a segment's variables are moved to its device to be measured."""
 
-    in_cluster = False
-
     def __init__(self, devices: Sequence[Device], settings: Settings, joint: JointProfile, *, seed: int) -> None:
         self.settings = settings
         self._devices, self._joint, self._seed = tuple(devices), joint, seed
