@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from gpubalance.jobs.compare.subject import Subject
-from gpubalance.results.common import Environment, Model, shapes_text
+from gpubalance.results.common import Environment, shapes_text
 from gpubalance.results.comparison import Unlike
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.probe import Probe
 from gpubalance.results.redact import is_redacted
 from gpubalance.results.run import Run
-from gpubalance.settings.device import Device, DeviceProfile
-from gpubalance.settings.record import Record
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.device import Device
 from gpubalance.text import clean
 
 _UUID_SHOWN = 12
-# The same name may be another model by now.
-_OF_A_MODEL = {"parameters": "the model's parameters", "gradient_bytes": "the model's gradient bytes"}
-_OF_A_PROBE = {
-    "parallel": "--parallel",
-    "margin_bytes": "--margin",
-    "batch_multiple": "--batch-multiple",
-    "max_batch": "--max-batch",
-}
 
 
 def pair_devices(baseline: Sequence[Device], other: Sequence[Device]) -> list[tuple[int | None, int | None]]:
@@ -56,46 +46,45 @@ def _uuids(devices: Sequence[Device]) -> dict[str, int]:
 
 def unlike(baseline: Subject, other: Subject) -> tuple[Unlike, ...]:
     """The differences in settings, model, devices, software and machine, in this order; a None in one is unknown."""
-    before, after = baseline.source, other.source
+    software = [subject.source.environment for subject in (baseline, other)]
     return (
-        *_fields(before.settings, after.settings, {name: name.replace("_", "-") for name in Settings.model_fields}),
-        *_fields(before.model, after.model, _OF_A_MODEL),
-        *_input_shapes(before.model, after.model),
-        *(_fields(before, after, _OF_A_PROBE) if isinstance(before, Probe) and isinstance(after, Probe) else ()),
-        *_if_unlike("training", *(_training(subject) for subject in (baseline, other))),
-        *_samples(baseline, other),
+        *_differences(_facts(baseline), _facts(other)),
         *_devices(baseline.devices, other.devices),
-        *_environment(before.environment, after.environment),
+        *_differences(*(_software(one, each=None not in software) for one in software)),
     )
 
 
-def _training(subject: Subject) -> str:
-    if isinstance(subject.source, Layers):
-        return "one model cut over all"
-    return "a model of its own on each device" if isinstance(subject.source, Independent) else "one model on all"
+def _facts(subject: Subject) -> dict[str, object]:
+    """What was measured, and how, by the name to tell it under; without what is not known or is no matter."""
+    source = subject.source
+    facts: dict[str, object] = {name.replace("_", "-"): value for name, value in source.settings}
+    if source.model is not None:
+        facts["the model's parameters"] = source.model.parameters
+        facts["the model's gradient bytes"] = source.model.gradient_bytes
+        if source.model.input_shapes is not None:
+            facts["the model's input shapes"] = shapes_text(source.model.input_shapes)
+    if isinstance(source, Probe):
+        facts |= {"--parallel": source.parallel, "--margin": source.margin_bytes}
+        facts |= {"--batch-multiple": source.batch_multiple, "--max-batch": source.max_batch}
+    kinds = {Layers: "one model cut over all", Independent: "a model of its own on each device"}
+    facts["training"] = kinds.get(type(source), "one model on all")
+    if source.settings.data is not None:
+        is_piped = isinstance(source, Independent) or (isinstance(source, Run) and source.pipeline is not None)
+        facts["samples"] = "from the pipeline" if is_piped else "held on the devices"
+    return facts
 
 
-def _samples(baseline: Subject, other: Subject) -> Iterator[Unlike]:
-    """Whether the user's samples came from the pipeline in one and lay on the devices in the other."""
-    sources = baseline.source, other.source
-    if all(source.settings.data is not None for source in sources):
-        piped = [isinstance(one, Independent) or (isinstance(one, Run) and one.pipeline is not None) for one in sources]
-        yield from _if_unlike("samples", *("from the pipeline" if one else "held on the devices" for one in piped))
+def _software(known: Environment | None, *, each: bool) -> dict[str, object]:
+    if each and known is not None:
+        return {name.replace("_", " "): value for name, value in known}
+    return {"software": known and f"gpubalance {known.gpubalance}, tensorflow {known.tensorflow}"}
 
 
-def _fields(before: Record | None, after: Record | None, names: Mapping[str, str]) -> Iterator[Unlike]:
-    """The fields that differ, each under the name given for it; nothing if a record is unknown."""
-    if before is not None and after is not None:
-        mine, theirs = before.model_dump(include=set(names)), after.model_dump(include=set(names))
-        for field, name in names.items():
-            yield from _if_unlike(name, mine[field], theirs[field])
-
-
-def _input_shapes(before: Model | None, after: Model | None) -> Iterator[Unlike]:
-    """The difference in input shapes, where both are known."""
-    mine, theirs = (model.input_shapes if model else None for model in (before, after))
-    if mine is not None and theirs is not None:
-        yield from _if_unlike("the model's input shapes", shapes_text(mine), shapes_text(theirs))
+def _differences(before: dict[str, object], after: dict[str, object]) -> Iterator[Unlike]:
+    """The facts that both have and that are not equal."""
+    for name in before:
+        if name in after and before[name] != after[name]:
+            yield Unlike(what=name, baseline=_text(before[name]), other=_text(after[name]))
 
 
 def _devices(baseline: Sequence[Device], other: Sequence[Device]) -> Iterator[Unlike]:
@@ -110,8 +99,10 @@ def _devices(baseline: Sequence[Device], other: Sequence[Device]) -> Iterator[Un
             yield Unlike(what=f"{before.label} UUID", baseline=uuids[0], other=uuids[1])
         if None not in uuids and before.uuid != after.uuid:
             yield Unlike(what=before.label, baseline=_named(before), other=_named(after))
-        else:
-            yield from _same_device(before, after)
+            continue
+        simulated = before.profile is not None and after.profile is not None
+        facts = (_of_device(device, before.label, simulated=simulated) for device in (before, after))
+        yield from _differences(*facts)
 
 
 def _named(device: Device | None) -> str:
@@ -121,31 +112,12 @@ def _named(device: Device | None) -> str:
     return clean(f"{device.name} ({uuid})")
 
 
-def _same_device(baseline: Device, other: Device) -> Iterator[Unlike]:
-    """What changed in one device: a flashed card and an edited profile keep their UUID."""
-    label = baseline.label
-    yield from _if_unlike(f"{label} name", baseline.name, other.name)
-    if baseline.profile is None or other.profile is None:
-        yield from _if_unlike(f"{label} memory", baseline.memory_bytes, other.memory_bytes)
-        yield from _if_unlike(f"{label} has a profile", baseline.profile is not None, other.profile is not None)
-        return
-    shown = {name: f"{label} {name}" for name in DeviceProfile.model_fields if name != "name"}
-    yield from _fields(baseline.profile, other.profile, shown)
-
-
-def _environment(before: Environment | None, after: Environment | None) -> Iterator[Unlike]:
-    if before is None or after is None:
-        yield from _if_unlike("software", before and _software(before), after and _software(after))
-    yield from _fields(before, after, {name: name.replace("_", " ") for name in Environment.model_fields})
-
-
-def _software(known: Environment) -> str:
-    return f"gpubalance {known.gpubalance}, tensorflow {known.tensorflow}"
-
-
-def _if_unlike(what: str, baseline: object, other: object) -> Iterator[Unlike]:
-    if baseline != other:
-        yield Unlike(what=what, baseline=_text(baseline), other=_text(other))
+def _of_device(device: Device, label: str, *, simulated: bool) -> dict[str, object]:
+    """What may change in one device: a flashed card and an edited profile keep their UUID."""
+    facts: dict[str, object] = {"memory": device.memory_bytes, "has a profile": device.profile is not None}
+    if simulated and device.profile is not None:
+        facts = device.profile.model_dump(exclude={"name"})
+    return {f"{label} {name}": value for name, value in {"name": device.name, **facts}.items()}
 
 
 def _text(value: object) -> str | None:
