@@ -17,7 +17,7 @@ from gpubalance.engine.pipeline.blocks import Blocks
 from gpubalance.engine.pipeline.clock import Clock
 from gpubalance.engine.pipeline.mailbox import StoppedError
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss
-from gpubalance.engine.pipeline.section import Section, kind_of
+from gpubalance.engine.pipeline.section import Section, kind_of, masks_of
 from gpubalance.engine.pipeline.step import Parts, Step
 from gpubalance.engine.pipeline.update import Update
 from gpubalance.planning.pipeline.schedule import Task
@@ -69,6 +69,7 @@ class Pipeline:
         self._parts = Parts(self.segments, links, tuple(sections), tuple(names), update)
         self._threads = ThreadPoolExecutor(len(self._devices))
         self._traced: set[str] = set()  # by kinds of labels
+        self._infers = tf.function(self._inferred, autograph=False, reduce_retracing=True)
 
     def held(self, micro: MicroBatch) -> MicroBatch:
         """The micro-batch, each part on the device of the section that takes it."""
@@ -113,20 +114,17 @@ class Pipeline:
         timed, updates = tuple(sorted(step.timed, key=lambda one: one.end_s)), tuple(sorted(step.updates))
         return Stepped(step.losses, finals, Timeline(timed, updates, max(end_s for *_, end_s in updates)))
 
-    def infer(self, micro: MicroBatch) -> tuple[Any, Any]:
+    def infer(self, micro: MicroBatch) -> tuple[Any, list[Any]]:
         """The outputs for a micro-batch, in the model's structure, and what its layers add to the loss."""
-        values: dict[int, Any] = dict(micro.inputs)
-        masks: dict[int, Any] = {}
-        added, finals = [], dict[int, Any]()
+        return self._infers(dict(micro.inputs))  # type: ignore[no-any-return]
+
+    def _inferred(self, inputs: dict[int, Any]) -> tuple[Any, list[Any]]:
+        values, added = inputs, []
         for section in self._parts.sections:
-            with tf.device(section.device):
-                taken = {slot: tf.identity(values[slot]) for slot in (*section.inputs, *section.takes)}
-                of_taken = {slot: tf.identity(masks[slot]) for slot in taken if slot in masks}
-                outputs, found, finals, own = section.infer(taken, of_taken)
-            values.update(outputs)
-            masks.update(found)
-            added.append(own)
-        return self.outputs.packed(finals), added
+            taken = {slot: values[slot] for slot in (*section.inputs, *section.takes)}
+            values = values | section.values(taken, masks_of(taken), training=False)
+            added += section.added()
+        return self.outputs.packed(values), added
 
     def _work(self, step: Step, orders: Sequence[Sequence[Task]], patience_s: float | None) -> None:
         left = {

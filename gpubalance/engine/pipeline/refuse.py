@@ -7,25 +7,21 @@ from typing import Any, NoReturn
 import keras
 
 from gpubalance.engine.keras_inside import mask_of
+from gpubalance.engine.step import built
 from gpubalance.errors import Refused
 from gpubalance.system.versions import numbers
 
 
 def model(given: Any) -> None:
-    """Raises Refused for a model with its own step or loss, or with layers or a loss that micro-batches change."""
+    """Raises BadInput for a model with its own step or loss, or with layers or a loss that micro-batches change."""
     for name in ("train_step", "test_step", "predict_step", "compute_loss"):
         if getattr(type(given), name) is not getattr(keras.Model, name):
             raise Refused(
                 f"the model {given.name} has a {name} of its own, which runs all of its layers at once",
                 remedy="layers train what a model was compiled with: compile(optimizer, loss)",
             )
+    built.check(given, trains=True)
     for layer in given._flatten_layers():
-        if isinstance(layer, keras.layers.RNN) and layer.stateful:
-            raise Refused(
-                f"the layer {layer.name} is stateful: it keeps a state for each sample of a batch, of which a "
-                "micro-batch is a part",
-                remedy="stateful=False",
-            )
         if numbers(keras.__version__) < (3, 14) and getattr(layer, "activity_regularizer", None):
             raise Refused(
                 f"the layer {layer.name} has an activity regulariser, of which Keras {keras.__version__} takes the sum "

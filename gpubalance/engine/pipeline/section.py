@@ -88,7 +88,6 @@ class Section:
         self._fixed_rows: set[int] = set()  # places of such gradients in `backward`'s: see `has_fixed_rows`
         self._trains: dict[str, _Passes] = {}  # by the labels' kind
         self._idle: set[int] = set()  # slots for which no gradient comes back
-        self._infers: Any = None
 
     @property
     def variables(self) -> list[Any]:
@@ -158,22 +157,12 @@ class Section:
                 remedy="make the other layer an attribute of the layer that uses its weights",
             )
 
-    def infer(self, tensors: Tensors, masks: Tensors) -> tuple[Tensors, Tensors, Tensors, Any]:
-        """Outputs, masks and the model's outputs, as when it is not trained; and what its layers add to the loss."""
-        if self._infers is None:
-            self._infers = Traced(self._inferring, *self._specs(tensors, masks))
-        return self._infers(tensors, masks)  # type: ignore[no-any-return]
-
-    def _specs(self, tensors: Tensors, masks: Tensors) -> tuple[Tensors, Tensors]:
-        symbols = {slot: self._calls.tensors[slot] for slot in tensors}
-        return (
-            {slot: tf.TensorSpec(symbol.shape, symbol.dtype) for slot, symbol in symbols.items()},
-            {slot: tf.TensorSpec([None] * len(mask.shape), mask.dtype) for slot, mask in masks.items()},
-        )
-
     def _both(self, tensors: Tensors, masks: Tensors, labels: Any) -> _Passes:
+        symbols = {slot: self._calls.tensors[slot] for slot in tensors}
+        given = {slot: tf.TensorSpec(symbol.shape, symbol.dtype) for slot, symbol in symbols.items()}
+        masked = {slot: tf.TensorSpec([None] * len(mask.shape), mask.dtype) for slot, mask in masks.items()}
         number = tf.TensorSpec((), tf.float32)
-        specs = *self._specs(tensors, masks), tf.nest.map_structure(_open, labels), number, number
+        specs = given, masked, tf.nest.map_structure(_open, labels), number, number
         found: list[tuple[Traced, tuple[int, ...]]] = []
         forward = Traced(partial(self._training, found), *specs)
         return _Passes(forward, *found[-1])  # a loss that makes variables is traced twice
@@ -199,7 +188,7 @@ class Section:
             values = self.values(tensors, masks, training=True)
             with tf.device(self.device):
                 parts = [self._loss(values, total, *labels)] if self.is_last else []
-                parts += [own * (samples / total) for own in self._added()]
+                parts += [own * (samples / total) for own in self.added()]
                 loss = [tf.add_n(parts)] if parts else []
                 scaled = [*map(self._scale, loss)]
         outputs, own_masks, finals = self._given(values)
@@ -217,27 +206,24 @@ class Section:
         found.append((backward, tuple(targets)))
         return outputs, own_masks, finals, loss, backward.needs
 
-    def _inferring(self, tensors: Tensors, masks: Tensors) -> tuple[Any, ...]:
-        values = self.values(tensors, masks, training=False)
-        with tf.device(self.device):
-            own = self._added()
-            return (*self._given(values), tf.add_n(own) if own else tf.zeros(()))
+    def added(self) -> list[Any]:
+        """What its layers have added to the loss in that call.
 
-    def _added(self) -> list[Any]:
-        """What its layers add to the loss. Raises Refused for a value for each sample, which Keras would sum."""
+        Raises Refused for a value for each sample, which Keras would sum.
+        """
         if any(own.shape.rank for own in self._layers.losses):
             raise Refused(
                 "a layer adds a loss for each sample, which Keras sums over a batch: micro-batches need a mean",
                 remedy="add_loss(ops.mean(loss))",
             )
-        return [tf.cast(own, tf.float32) for own in self._layers.losses]
+        with tf.device(self.device):
+            return [tf.cast(own, tf.float32) for own in self._layers.losses]
 
     def _given(self, values: Tensors) -> tuple[Any, Any, Any]:
         """What crosses, with its masks, and the model's outputs of the last section."""
         outputs = {slot: values[slot] for slot in self.gives}
-        masks = {slot: mask for slot, one in outputs.items() if (mask := keras_inside.mask_of(one)) is not None}
         finals = {slot: values[slot] for slot in self._calls.outputs} if self.is_last else {}
-        return outputs, masks, finals
+        return outputs, masks_of(outputs), finals
 
     def backward(self, passed: Passed, given: Mapping[int, Sequence[Any]]) -> Tensors:
         """Adds up the gradients of its trained variables, and returns those of what it has taken, None without one.
@@ -257,6 +243,11 @@ class Section:
     def take(self) -> list[Any]:
         """Returns its variables' summed gradients and forgets them; None where there is none."""
         return self._sums.take(self._fixed_rows)
+
+
+def masks_of(tensors: Tensors) -> Tensors:
+    """Keras' masks of those tensors that have one."""
+    return {slot: mask for slot, one in tensors.items() if (mask := keras_inside.mask_of(one)) is not None}
 
 
 def _sum(grads: Sequence[Any]) -> Any:
