@@ -1,19 +1,16 @@
-"""How often `compare` calls two equal runs different, how often it finds a true 3 %, and how its rivals do."""
+"""How often `compare` calls two equal runs different, and how often it finds a true 3 %."""
 
 from __future__ import annotations
 
 import json
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
 
-import numpy as np
-
 from gpubalance.numbers.ratio import ratio
-from gpubalance.numbers.stats import interval95
 from gpubalance.results.comparison import Against, Comparison
 from gpubalance.results.run import Run
 from gpubalance.settings.requests import Measuring
@@ -30,32 +27,25 @@ _REAL_RUNS = 8
 _REAL_LONGER = 5.0  # so that other work on the machine counts for less
 _SPLITS = {"gtx1080ti-gtx1080": (820, 568), "quick-pair": (120, 80)}
 _SHORT = Measuring(windows=3, duration_s=3.0, baseline="none")
-_BOOTSTRAPS = 2000
-
-Called = Callable[[Run, Run], bool]
 
 
 def main() -> Iterator[str]:
     yield f"comparisons of drawn runs, {NOISE:.0%} noise; called different: of the same ({_WANTED[0]}), of one"
-    yield f"{SLOWER - 1:.0%} slower ({_WANTED[1]}); {COMPARISONS} a row, and more until that is decided; then rivals"
+    yield f"{SLOWER - 1:.0%} slower ({_WANTED[1]}); {COMPARISONS} a row, and more until that is decided"
     for name, correlation, measuring in _CASES:
         of = partial(pairs, name, correlation=correlation, measuring=measuring)
-        own = judged_shares(lambda number, of=of: _shares(of(number=number), called_different), _WANTED, _MOST)  # type: ignore[misc]
-        drawn = of()
-        figures = [f"compare {', '.join(own)}"]
-        for rival, called in RIVALS.items():
-            figures.append(f"{rival} {', '.join(f'{share.part:.1%}' for share in _shares(drawn, called))}")
-        yield f"{name}, {'--duration 3' if measuring else 'default'}, correlation {correlation}: {'; '.join(figures)}"
+        own = judged_shares(lambda number, of=of: _shares(of(number=number)), _WANTED, _MOST)  # type: ignore[misc]
+        yield f"{name}, {'--duration 3' if measuring else 'default'}, correlation {correlation}: {', '.join(own)}"
     for between in _BETWEEN:
         same, _ = pairs("gtx1080ti-gtx1080", between=between)
-        part = called_part(same, called_different)
+        part = called_part(same)
         yield f"runs of the same that differ by {between:.1%} (standard deviation) from run to run: {part:.1%}"
     yield from intervals.main()
     yield from _real()
 
 
-def _shares(drawn: tuple[list[tuple[Run, Run]], ...], called: Called) -> list[Share]:
-    return [Share(sum(called(a, b) for a, b in found), len(found)) for found in drawn]
+def _shares(drawn: tuple[list[tuple[Run, Run]], ...]) -> list[Share]:
+    return [Share(sum(called_different(a, b) for a, b in found), len(found)) for found in drawn]
 
 
 _WANTED = (Wanted(0.05, at_most=True), Wanted(0.9))
@@ -92,50 +82,15 @@ def pairs(
     return [(a, b) for a, b, _ in runs], [(a, c) for a, _, c in runs]
 
 
-def called_part(found: Sequence[tuple[Run, Run]], called: Called) -> float:
+def called_part(found: Sequence[tuple[Run, Run]]) -> float:
     """The fraction of pairs that are called different."""
-    return sum(called(a, b) for a, b in found) / len(found)
+    return sum(called_different(a, b) for a, b in found) / len(found)
 
 
 def called_different(baseline: Run, other: Run) -> bool:
     """Whether `compare` calls the runs different."""
     value = other.throughput.median / baseline.throughput.median
     return ratio(value, other.step_time_s.samples, baseline.step_time_s.samples).verdict != "no difference"
-
-
-def _apart(baseline: Run, other: Run) -> bool:
-    """Whether the two runs' own 95 % intervals do not touch, as one judges by eye."""
-    a, b = interval95(baseline.step_time_s.samples), interval95(other.step_time_s.samples)
-    return a is not None and b is not None and (a[1] < b[0] or b[1] < a[0])
-
-
-def _independent(baseline: Run, other: Run) -> bool:
-    """Whether Welch's test, which takes the samples as independent, finds a difference."""
-    from scipy.stats import ttest_ind
-
-    logs = [np.log(run.step_time_s.samples) for run in (baseline, other)]
-    return bool(ttest_ind(*logs, equal_var=False).pvalue < 0.05)
-
-
-def _bootstrap(baseline: Run, other: Run) -> bool:
-    """Whether a moving-block bootstrap of the ratio of medians, in blocks of n^(1/3) samples, finds a difference."""
-    random = np.random.default_rng(1)
-    medians = []
-    for run in (baseline, other):
-        samples = np.array(run.step_time_s.samples)
-        block = max(1, round(len(samples) ** (1 / 3)))
-        starts = random.integers(0, len(samples) - block + 1, (_BOOTSTRAPS, -(-len(samples) // block)))
-        places = (starts[..., None] + np.arange(block)).reshape(_BOOTSTRAPS, -1)[:, : len(samples)]
-        medians.append(np.median(samples[places], axis=1))
-    low, high = np.quantile(medians[0] / medians[1], [0.025, 0.975])
-    return bool(low > 1 or high < 1)
-
-
-RIVALS: dict[str, Called] = {
-    "Welch of all samples": _independent,
-    "block bootstrap": _bootstrap,
-    "intervals apart": _apart,
-}
 
 
 def _real() -> Iterator[str]:

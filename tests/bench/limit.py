@@ -1,4 +1,4 @@
-"""Counts tries and failed tries of the batch-limit search, beside doubling then bisecting, and beside times 0.9."""
+"""Counts tries and failed tries of the batch-limit search, on memory functions of many shapes."""
 
 from __future__ import annotations
 
@@ -123,53 +123,12 @@ def by_prediction(case: Case, try_batch: TryBatch | None = None) -> Limit:
     )
 
 
-def by_doubling(case: Case) -> Limit:
-    """The limit by doubling from the curve's largest batch until it fails, then bisecting."""
-    trials: list[Trial] = []
-    low, high = _doubled(case, trials)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _fits(case, middle, trials) else (low, middle)
-    return _limit(case, low, high, trials)
-
-
-def by_nine_tenths(case: Case) -> Limit:
-    """The inexact limit by doubling from the curve's largest batch until it fails, then times 0.9 until it fits."""
-    trials: list[Trial] = []
-    low, high = _doubled(case, trials)
-    while (less := min(high - 1, int(high * 0.9))) > low and not _fits(case, less, trials):
-        high = less
-    return _limit(case, max(low, less), high, trials)
-
-
-def _doubled(case: Case, trials: list[Trial]) -> tuple[int, int]:
-    low = Grid(case.multiple).rung(max((batch for batch, _ in case.points), default=0))
-    high = max(1, 2 * low)
-    while _fits(case, high, trials):
-        low, high = high, 2 * high
-    return low, high
-
-
-def _fits(case: Case, rung: int, trials: list[Trial]) -> bool:
-    trials.append(case.try_batch(Grid(case.multiple).batch(rung)))
-    return trials[-1].fits
-
-
-def _limit(case: Case, low: int, high: int, trials: list[Trial]) -> Limit:
-    grid = Grid(case.multiple)
-    return Limit(grid.batch(low) or None, grid.batch(high), tuple(trials))
-
-
-SEARCHES = {"predicting": by_prediction, "doubling, bisecting": by_doubling, "times 0.9": by_nine_tenths}
-
-
 def main() -> Iterator[str]:
     yield f"{_CASES} memory functions a row, limits 10 to 100,000; tries and out of memory: mean (most)"
-    yield f"{'memory':15}{'search':21}{'tries':>12}{'out of memory':>16}{'not exact':>11}"
+    yield f"{'memory':15}{'tries':>12}{'out of memory':>16}{'not exact':>11}"
     drawn = {shape: [random_case(shape, Random(f"{shape} {seed}")) for seed in range(_CASES)] for shape in SHAPES}
     for shape, cases in drawn.items():
-        for name, search in SEARCHES.items():
-            yield f"{shape:15}{name:21}{_figures(cases, search)}"
+        yield f"{shape:15}{_figures(cases)}"
     cases = [case for cases in drawn.values() for case in cases]
     for known in (True, False):
         yield _by_chance(cases if known else [replace(case, known=False) for case in cases])
@@ -194,8 +153,8 @@ def _repeated(limit: Limit) -> int:
     return len(limit.trials) - len({trial.batch for trial in limit.trials})
 
 
-def _figures(cases: list[Case], search: Callable[[Case], Limit]) -> str:
-    limits = [search(case) for case in cases]
+def _figures(cases: list[Case]) -> str:
+    limits = [by_prediction(case) for case in cases]
     tries = [len(limit.trials) for limit in limits]
     failed = [sum(not trial.fits for trial in limit.trials) for limit in limits]
     wide = sum(not joined(case, limit) for case, limit in zip(cases, limits, strict=True))
