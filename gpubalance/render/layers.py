@@ -51,7 +51,7 @@ def _answer(result: Layers) -> Iterator[str]:
         yield f"cut because of --force: uncut it gives {format_rate(_uncut(result))} samples/s"
     step, predicted = result.step_time_s.median, result.predicted.step_time_s
     yield (
-        f"{count_text(result.micro_batches, result.micro_batch)} a step, {result.schedule}: "
+        f"{count_text(result.micro_batches, result.micro_batch)} a step, 1f1b: "
         f"{format_seconds(step)}, predicted {format_seconds(predicted)}"
     )
     yield (

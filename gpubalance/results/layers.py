@@ -25,7 +25,6 @@ from gpubalance.results.common import (
 from gpubalance.results.run import SoloBest
 from gpubalance.results.sound import check_devices, unsound
 from gpubalance.results.telemetry import Telemetry
-from gpubalance.settings.choices import Schedule
 from gpubalance.settings.record import Record, Shown
 from gpubalance.settings.requests import Settings
 
@@ -166,7 +165,6 @@ class Layers(Result):
     micro_batch: Size
     micro_batches: Size
     global_batch: Size
-    schedule: Schedule
     step_time_s: StepTime
     throughput: Throughput
     predicted: PredictedStep

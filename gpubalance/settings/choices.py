@@ -8,7 +8,6 @@ Precision = Literal["float32", "tf32", "mixed_float16", "mixed_bfloat16"]
 AllReduce = Literal["auto", "nccl", "hierarchical", "one-device"]
 Input = Literal["device", "host"]
 Baseline = Literal["even", "none"]
-Schedule = Literal["1f1b", "gpipe"]
 
 # Where TensorBoard looks for traces below a log directory: https://www.tensorflow.org/guide/profiler
 TRACES = "plugins/profile"

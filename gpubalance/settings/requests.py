@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from gpubalance.settings.choices import AllReduce, Baseline, Input, Precision, Schedule
+from gpubalance.settings.choices import AllReduce, Baseline, Input, Precision
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Record, Room, option
 from gpubalance.settings.shares import Shares
@@ -361,9 +361,6 @@ class Cutting(Rounds):
         "--micro-batches N", "Micro-batches in a step. Default: 8 a device.", ge=1, le=1024
     )
     cuts: tuple[str, ...] = _split("--cuts LAYER…", "Cut before these layers, and nowhere else. Default: anywhere.", ())
-    schedule: Schedule = _split(
-        "--schedule KIND", "1f1b: forwards and backwards in turns; gpipe: all forwards first, to compare with.", "1f1b"
-    )
     margin_bytes: Room = _split("--margin SIZE", "Memory to keep free on each device, such as 512MiB.", 0)
     force: bool = _split("--force", "Cut a model that is faster uncut, too.", default=False)
     rounds: int = _measuring("--rounds N", "Measure cuts at most that many times.", 5, ge=1, le=100)

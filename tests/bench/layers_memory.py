@@ -14,10 +14,8 @@ _WIDTH, _DEPTH = 1400, 8
 
 
 def main() -> Iterator[str]:
-    """A U-Net's step by the order of its tasks; a model that is too large for a limit that its halves keep."""
-    peaks = {kind: _process("order", kind) for kind in ("1f1b", "gpipe")}
-    told = ", ".join(f"{kind} {peak} MiB" for kind, peak in peaks.items())
-    yield f"peak of a U-Net's step, 8 micro-batches in 3 stages: {told}"
+    """A U-Net's step; a model that is too large for a limit that its halves keep."""
+    yield f"peak of a U-Net's step, 8 micro-batches in 3 stages: {_process('step')} MiB"
     parts = {"whole": (0, _DEPTH), "first half": (0, _DEPTH // 2 - 1), "second half": (_DEPTH // 2, _DEPTH)}
     found = {name: _process("part", *map(str, run)) for name, run in parts.items()}
     told = ", ".join(f"the {name} {'out of memory' if peak is None else f'{peak} MiB'}" for name, peak in found.items())
@@ -43,7 +41,7 @@ def devices(count: int, *, graph_optimizer: bool = True) -> None:
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], logical)
 
 
-def order(kind: Any) -> int:
+def step() -> int:
     """MiB of a second step, which holds nothing of its trace."""
     import keras
     import tensorflow as tf
@@ -52,7 +50,7 @@ def order(kind: Any) -> int:
     from tests.engine.pipelines import trained
 
     devices(3)
-    found = trained(lambda: zoo.unet(64, 8), keras.optimizers.SGD, kind=kind, steps=1, micro_batches=8)
+    found = trained(lambda: zoo.unet(64, 8), keras.optimizers.SGD, steps=1, micro_batches=8)
     tf.config.experimental.reset_memory_stats("CPU:0")
     found.again()
     return int(tf.config.experimental.get_memory_info("CPU:0")["peak"] >> 20)
@@ -87,4 +85,4 @@ def part(first: str, last: str) -> int | None:
 
 if __name__ == "__main__":
     _, what, *words = sys.argv
-    print(json.dumps(order(*words) if what == "order" else part(*words)))
+    print(json.dumps(step() if what == "step" else part(*words)))

@@ -151,13 +151,10 @@ def test_a_micro_batch_is_as_small_as_memory_makes_it(tmp_path: Path) -> None:
 
 
 def test_named_cuts_are_those(tmp_path: Path) -> None:
-    found, _ = result_of(
-        "--simulate", LARGE, *SHORT, "--cuts", "conv2d_5", "--micro-batches", "2", "--schedule", "gpipe"
-    )
+    found, _ = result_of("--simulate", LARGE, *SHORT, "--cuts", "conv2d_5", "--micro-batches", "2")
     assert [(first, last) for first, last, _ in found.segments] == [(0, 0), (1, 1)]
     assert [block.calls for block in found.blocks] == [5, 3]
-    assert (found.micro_batches, found.schedule) == (2, "gpipe")
-    assert [stage.in_flight for stage in found.stages] == [2, 2]
+    assert found.micro_batches == 2
     done = here("layers", "--simulate", LARGE, *SHORT, "--cuts", "conv2d_9")
     assert done.returncode == 4
     assert "--cuts conv2d_9: a cut is before a layer, and this one is not there" in done.stderr
@@ -277,7 +274,6 @@ def test_a_dry_run_says_what_would_be_done(in_process: Program) -> None:
         ("--gpus 0", "error: layers is for two devices or more, and there is GPU:0"),
         (f"--simulate {HOSTS}", "error: layers are cut over the devices of one host"),
         ("--cuts", "error: --cuts needs a value"),
-        ("--schedule zigzag", "error: --schedule takes '1f1b' or 'gpipe', not 'zigzag'"),
         ("--margin 512", "error: --margin: 512 is 512 bytes: say the unit"),
     ],
 )

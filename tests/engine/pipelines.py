@@ -11,7 +11,6 @@ import numpy as np
 
 from gpubalance.planning.pipeline.schedule import Task, depths_of, tasks_of
 from gpubalance.planning.pipeline.segments import Segment, links_between
-from gpubalance.settings.choices import Schedule
 
 Model = Callable[[], Any]
 
@@ -36,9 +35,9 @@ def in_stages(blocks: int, stages: int) -> list[Segment]:
     return [Segment(ends[i], ends[i + 1] - 1, i) for i in range(stages)]
 
 
-def orders_of(kind: Schedule, segments: Sequence[Segment], graph: Any, micro_batches: int) -> list[tuple[Task, ...]]:
+def orders_of(segments: Sequence[Segment], graph: Any, micro_batches: int) -> list[tuple[Task, ...]]:
     """Each device's tasks; of two segments of one device the first's forward comes before the second's."""
-    depths = depths_of(kind, segments, links_between(graph, segments), micro_batches)
+    depths = depths_of(segments, links_between(graph, segments))
     orders: list[tuple[Task, ...]] = [() for _ in range(1 + max(one.device for one in segments))]
     for number, (segment, depth) in enumerate(zip(segments, depths, strict=True)):
         orders[segment.device] += tasks_of(number, micro_batches, depth)
@@ -65,7 +64,6 @@ def trained(
     stages: int = 3,
     segments: Sequence[Segment] | None = None,
     orders: Sequence[Sequence[Task]] | None = None,
-    kind: Schedule = "1f1b",
     steps: int = 5,
     micro_batches: int = 4,
     size: int = 4,
@@ -92,7 +90,7 @@ def trained(
     samples = Samples(own, compile_for(own), seed=0)
     blocks = blocks_of(calls_of(own))
     placed = segments or in_stages(len(blocks.starts), min(stages, len(blocks.starts)))
-    order = orders or orders_of(kind, placed, blocks.graph, micro_batches)
+    order = orders or orders_of(placed, blocks.graph, micro_batches)
     names = [f"CPU:{number}" for number in range(len(order))]
     pipeline = Pipeline(own, blocks, placed, names, mine)
     alone = _alone(twin, its)

@@ -74,7 +74,7 @@ def test_regularised_layers_train_as_on_one_device(regularised: Trained) -> None
 )
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 def test_they_train_as_on_one_device(keras: Any, make: Any, kind: str, options: Any) -> None:
-    found = trained(make, lambda: getattr(keras.optimizers, kind)(0.01, **options), kind="gpipe")
+    found = trained(make, lambda: getattr(keras.optimizers, kind)(0.01, **options))
     assert max(found.weights, found.slots, found.losses) < 1e-5
 
 

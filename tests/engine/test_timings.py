@@ -51,7 +51,7 @@ def of_a_pipeline() -> Iterator[Timing | Piped]:
     session = LayersSession(devices_of(_PROFILES[1]), Settings(model="small"), JointProfile(), seed=0)
     graph = session.describe()
     segments = [Segment(0, len(graph.blocks) - 1, 0)]
-    orders = orders_of("1f1b", segments, graph, 1)
+    orders = orders_of(segments, graph, 1)
     return session.pipe(segments, orders, 2, 1, seconds=0, at_least=4, steps_per_timing=2, stamped=False)
 
 

@@ -51,7 +51,7 @@ def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(part
     graph = party.ask(layers.describe)
     segments = [Segment(0, 13, 0), Segment(14, 18, 1)]
     links = links_between(graph, segments)
-    orders = orders_of("1f1b", segments, graph, _COUNT)
+    orders = orders_of(segments, graph, _COUNT)
     shares = [sum(block.share for block in graph.blocks[one.blocks]) for one in segments]
     weights = _parts(graph, segments, "weights_bytes")
     whole_s = [profile.alpha_s + _SIZE * profile.beta_s for profile in _PROFILES]
@@ -88,7 +88,7 @@ def _parts(graph: Any, segments: Any, name: str) -> list[float]:
 def test_what_a_device_does_not_hold_is_told_with_the_device_and_its_blocks(party: Party) -> None:
     graph = party.ask(layers.describe)
     segments = [Segment(0, 5, 0), Segment(6, 18, 1)]
-    orders = orders_of("1f1b", segments, graph, 1)
+    orders = orders_of(segments, graph, 1)
     with pytest.raises(OutOfMemory, match=r"GPU:1 ran out of memory in the forward pass .* blocks 6 to 18") as told:
         party.ask(lambda worker: [*layers.pipe(worker, segments, orders, 1, 1)])
     assert told.value.replica == 1

@@ -29,13 +29,9 @@ def what_fits(problem_of: Callable[[int], Problem], micro_batch: int, devices: S
 
 
 def _less(problem_of: Callable[[int], Problem], micro_batch: int) -> Iterator[tuple[str, Problem]]:
-    is_gpipe = problem_of(1).kind == "gpipe"
-    order = "--schedule 1f1b " if is_gpipe else ""
-    if is_gpipe:
-        yield order.strip(), replace(problem_of(micro_batch), kind="1f1b")
     sizes = [micro_batch >> times for times in range(micro_batch.bit_length())]
     for size in sizes[1:]:
-        yield f"{order}--micro-batch {size}", replace(problem_of(size), kind="1f1b")
+        yield f"--micro-batch {size}", problem_of(size)
     for size in sizes:  # one in flight, so that each device waits for all others
         yield f"--micro-batch {size} --micro-batches 1", replace(problem_of(size), micro_batches=1)
 

@@ -93,7 +93,6 @@ class Known:
             tuple(loads),
             micro_batch,
             self._request.in_a_step,
-            self._request.schedule,
             self._latency_s,
             self._bytes_per_s,
             least_devices=2,

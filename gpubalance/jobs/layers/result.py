@@ -67,7 +67,6 @@ def layers_result(
         micro_batch=planned.problem.micro_batch,
         micro_batches=planned.problem.micro_batches,
         global_batch=planned.problem.micro_batch * planned.problem.micro_batches,
-        schedule=request.schedule,
         step_time_s=series.timings.step_time(origin_s),
         throughput=series.timings.throughput,
         predicted=PredictedStep(step_time_s=planned.placement.timeline.step_time_s),

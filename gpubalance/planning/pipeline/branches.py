@@ -10,8 +10,7 @@ from gpubalance.planning.pipeline.graph import Graph
 from gpubalance.planning.pipeline.problem import Problem
 from gpubalance.planning.pipeline.segments import Segment
 
-# The regions that are tried, those that hide the most work; and the placings above which a region is skipped.
-_MOST_REGIONS, _MOST_PLACINGS = 3, 4096
+_MOST_PLACINGS = 4096  # a region that has more of them is left alone
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,20 @@ def branched(problem: Problem, count: int) -> list[tuple[Segment, ...]]:
     """The `count` most promising placings of branches on several devices, by the busiest device's work.
 
     The blocks before the branches form one segment, those after them another; a device may have several segments.
-    Branches are not cut, and each placing spreads only one region.
+    Branches are not cut. One region of the graph is spread: that whose branches hide the most work behind each other,
+    by the first device's times.
     """
-    found = [segments for region in _best_regions(problem) for segments in _placings(problem, region)]
-    return sorted(found, key=lambda segments: _busiest_s(problem, segments))[:count]
+    load, devices = problem.loads[0], len(problem.loads)
+    passes_s = [sum(both) for both in zip(load.forward_s, load.backward_s, strict=True)]
+
+    def hidden_s(region: Region) -> float:
+        arms = [sum(passes_s[first : last + 1]) for first, last in region.arms]
+        return sum(arms) - max(arms)
+
+    found = (one for one in regions(problem.graph) if devices ** (len(one.arms) + 2) <= _MOST_PLACINGS)
+    region = max(found, key=hidden_s, default=None)
+    placings = _placings(problem, region) if region else ()
+    return sorted(placings, key=lambda segments: _busiest_s(problem, segments))[:count]
 
 
 def regions(graph: Graph) -> Iterator[Region]:
@@ -57,24 +66,11 @@ def _arms(graph: Graph, first: int, after: int) -> list[tuple[int, int]]:
     return [(begin, end - 1) for begin, end in pairwise(starts)]
 
 
-def _best_regions(problem: Problem) -> list[Region]:
-    """The regions whose branches hide the most work behind each other, by the first device's times."""
-    block_s = [sum(pair) for pair in zip(problem.loads[0].forward_s, problem.loads[0].backward_s, strict=True)]
-
-    def hidden_s(region: Region) -> float:
-        arms = [sum(block_s[first : last + 1]) for first, last in region.arms]
-        return sum(arms) - max(arms)
-
-    return sorted(regions(problem.graph), key=hidden_s, reverse=True)[:_MOST_REGIONS]
-
-
 def _placings(problem: Problem, region: Region) -> Iterator[tuple[Segment, ...]]:
     first, last = region.blocks
     runs = [(0, first - 1), *region.arms, (last + 1, len(problem.graph.blocks) - 1)]
     runs = [run for run in runs if run[0] <= run[1]]
     devices = range(len(problem.loads))
-    if len(devices) ** len(runs) > _MOST_PLACINGS:
-        return
     for placing in product(devices, repeat=len(runs)):
         arms = {device for run, device in zip(runs, placing, strict=True) if run in region.arms}
         if len(arms) > 1 and len(set(placing)) >= problem.least_devices:

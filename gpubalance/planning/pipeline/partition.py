@@ -1,143 +1,205 @@
-"""Cuts a chain of blocks over unlike devices: exact, by dynamic programming."""
+"""Cuts blocks in a row over unlike devices: every cut whose step may be short enough, by a lower bound of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import combinations
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from gpubalance.planning.pipeline.problem import Load, Problem
+from gpubalance.planning.pipeline.problem import Problem
+from gpubalance.planning.pipeline.schedule import MOST_AHEAD
 from gpubalance.planning.pipeline.segments import Segment
 
-Floats = NDArray[np.float64]
+_Floats = NDArray[np.float64]
+_Numbers = NDArray[np.intp]
 # Rounding in a sum of seconds or bytes; well below measurement error.
 _ROUNDING = 1e-12
-# A chain is simulated if its step is at most this many times the shortest: the objective is a few percent off.
-_NOT_MUCH = 1.25
-_WHICH = -1  # stands for a device: which of them has the first segment
+_NO_LINK = -1.0
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Segments in the blocks' order, each on a device of its own. `step_time_s` is the objective's value."""
+    """Segments in the blocks' order, each on a device of its own. No order of their tasks takes less than `least_s`."""
 
     segments: tuple[Segment, ...]
-    step_time_s: float
+    least_s: float
 
 
-def chains(problem: Problem) -> Iterator[Chain]:
-    """The best chain, and for each number of devices those that are not much worse; none if none fits.
+def chains(problem: Problem, below_s: float, most: int) -> list[Chain]:
+    """The chains that fit in memory and may take less than `below_s`, the least bound first.
 
-    Problem: blocks 0 … n−1 are cut into segments, one on each of any of the devices, in any order. A segment takes tᵢ =
-    forward + backward seconds of a micro-batch, its inputs xᵢ = Σ (latency + bytes / rate) in each direction; its
-    memory Σ fixed + h · Σ live, with h micro-batches in flight at its place, may not exceed the device's. Minimise Σ
-    (tᵢ + 2xᵢ) + (K − 1) · max (tᵢ, xᵢ) + u₀: the first micro-batch passes through all, then each takes as long as the
-    slowest part, transfers running beside compute; u₀ is the first segment's update, as that device finishes last.
+    Blocks 0 … n−1 are cut into segments, one on each of any of the devices, in any order. A segment takes f + b = t
+    seconds for a micro-batch's passes, and x to send its output on. From the first micro-batch's arrival until the
+    last one's gradient leaves, it and those behind it take at least W; one micro-batch alone takes R. With R′ and W′
+    of those behind it:
 
-    Method: g(i, devices) is the least sum for blocks i … on exactly these devices with no part above θ. θ starts at ∞
-    and falls below the largest part of the chain just found, until there is none: so no pair of (sum, largest) that is
-    best for some K is missed. As no sum is below the first one, largest parts that would make a chain `_NOT_MUCH` worse
-    than the best are skipped. O(2^D · D · n²) for each θ.
+        D = 2x + R′, R = t + D
+        W = max(t + 2x + W′, K·t + waits, (m + 1)·R + r·min(f, b), t + (K + 1)·x + R′)
+
+    It does at most a forwards ahead of a backward. So it waits max(0, D − a·f) before its first backward and
+    max(0, D − a·b) before its last one, both if a ≤ K − 2; of a + 1 micro-batches the last can't begin before the
+    first is back, m times, with r left over; and transfers take turns. A step takes at least W + the first segment's
+    update.
+
+    Segments are put before others, from the last one on. If there are more than `most` of a number of segments, those
+    are kept that take the least from their first block on and with their devices: the best for each pair first.
     """
-    table, more = _Table(problem), problem.micro_batches - 1
-    best_s = np.inf
-    for count in range(min(len(problem.loads), len(problem.graph.blocks)), problem.least_devices - 1, -1):
-        bound, least_s = np.inf, None
-        while (found := table.least(count, bound)) is not None:
-            segments, total_s, largest_s = found
-            yield Chain(segments, total_s + more * largest_s)
-            best_s = min(best_s, total_s + more * largest_s)
-            least_s = total_s if least_s is None else least_s
-            bound = min(largest_s, (_NOT_MUCH * best_s - least_s) / more) if more else largest_s
+    costs = _Costs(problem)
+    tails, found = _Tails.none(costs.blocks), list[Chain]()
+    for count in range(1, min(len(problem.loads), costs.blocks) + 1):
+        grown = [costs.put_before(tails, device, below_s) for device in range(len(problem.loads))]
+        tails = _Tails.together(grown).best(most)
+        if count >= problem.least_devices:
+            found += tails.chains()
+    return sorted(found, key=lambda chain: chain.least_s)
 
 
-class _Table:
-    """What each run of blocks costs on each device, indexed by its first block and the one after its last."""
+@dataclass(frozen=True)
+class _Tails:
+    """Segments from some block to the last, a row each. `least_s` bounds the whole step, with blocks before them."""
+
+    starts: _Numbers  # the last column is the number of blocks
+    devices: _Numbers
+    whole_s: _Floats  # W
+    trip_s: _Floats  # R
+    least_s: _Floats
+
+    @classmethod
+    def none(cls, blocks: int) -> _Tails:
+        nothing = np.zeros(1)
+        return cls(np.array([[blocks]]), np.zeros((1, 0), np.intp), nothing, nothing, nothing)
+
+    @classmethod
+    def together(cls, parts: Sequence[_Tails]) -> _Tails:
+        return cls(*map(np.concatenate, zip(*(vars(part).values() for part in parts), strict=True)))
+
+    @property
+    def used(self) -> _Numbers:
+        """The set of devices, a bit each."""
+        used: _Numbers = (1 << self.devices).sum(axis=1)
+        return used
+
+    def rows(self, which: _Numbers) -> _Tails:
+        return _Tails(*(column[which] for column in vars(self).values()))
+
+    def best(self, most: int) -> _Tails:
+        """At most so many: the best with each first block and devices, then the second best with them, and so on."""
+        if len(self.least_s) <= most:
+            return self
+        begun = self.used * (self.starts.max() + 1) + self.starts[:, 0]
+        order = np.lexsort((self.least_s, begun))
+        place = np.arange(len(order))
+        is_best = np.diff(begun[order], prepend=-1) != 0
+        rank = place - np.maximum.accumulate(np.where(is_best, place, 0))
+        return self.rows(order[np.lexsort((self.least_s[order], rank))[:most]])
+
+    def chains(self) -> list[Chain]:
+        """Those that begin with the first block."""
+        whole = self.rows(np.flatnonzero(self.starts[:, 0] == 0))
+        columns = (whole.starts.tolist(), whole.devices.tolist(), whole.least_s.tolist())
+        return [
+            Chain(tuple(map(Segment, starts, (start - 1 for start in starts[1:]), devices)), least_s)
+            for starts, devices, least_s in zip(*columns, strict=True)
+        ]
+
+
+class _Costs:
+    """What each run of blocks takes on each device, at [its first block, the one after its last]."""
 
     def __init__(self, problem: Problem) -> None:
-        self._devices = range(len(problem.loads))
-        self._n = len(problem.graph.blocks)
-        allowed = np.isin(np.arange(self._n + 1), [0, self._n, *problem.graph.cuts])
-        self._is_run = np.triu(np.outer(allowed, allowed), 1)
-        transfer_s = _transfers(problem)
-        compute_s = [_runs(np.where(np.isfinite(own_s), own_s, 0.0)) for own_s in map(_passes_s, problem.loads)]
-        self._part_s = [np.maximum(own_s, transfer_s) for own_s in compute_s]
-        self._sum_s = [own_s + 2 * transfer_s for own_s in compute_s]
-        for own_s, load in zip(self._sum_s, problem.loads, strict=True):
-            own_s[0] += _runs(np.array(load.update_s))[0]
-        self._fits = [[self._is_run & self._fit(problem, d, behind) for behind in self._devices] for d in self._devices]
+        self.blocks = len(problem.graph.blocks)
+        self._problem = problem
+        self._forward_s = [_runs(_finite(load.forward_s)) for load in problem.loads]
+        self._backward_s = [_runs(_finite(load.backward_s)) for load in problem.loads]
+        self._sent_s = _sent(problem)
+        ends = np.isin(np.arange(self.blocks + 1), [0, self.blocks, *problem.graph.cuts])
+        self._is_run = np.triu(np.outer(ends, ends), 1)
+        self._is_linked = {(edge.source, target) for edge in problem.graph.edges for target in edge.targets} >= {
+            (cut - 1, cut) for cut in problem.graph.cuts
+        }
 
-    def _fit(self, problem: Problem, device: int, behind: int) -> NDArray[np.bool_]:
-        load = problem.loads[device]
-        needs = _runs(np.array(load.fixed_bytes)) + problem.held(behind) * _runs(np.array(load.live_bytes))
-        kept_off = _runs(~np.isfinite(_passes_s(load)))
+    def put_before(self, tails: _Tails, device: int, below_s: float) -> _Tails:
+        """The tails with a segment on this device before them, where it fits and the step may be below `below_s`."""
+        is_free = ~(tails.devices == device).any(axis=1)
+        behind, count = tails.devices.shape[1], self._problem.micro_batches
+        which, first = np.nonzero(is_free[:, None] & self._fits(device, behind)[:, tails.starts[:, 0]].T)
+        old = tails.rows(which)
+        after, last = old.starts[:, 0], old.starts[:, min(1, behind)]
+        forward_s, backward_s = self._forward_s[device][first, after], self._backward_s[device][first, after]
+        passes_s, sent_s = forward_s + backward_s, self._sent_s[first, after, last]
+        is_linked = sent_s != _NO_LINK
+        back_s = np.where(is_linked, 2 * sent_s + old.trip_s, 0.0)
+        ahead = min(MOST_AHEAD * behind, count - 1)
+        waits_s = [np.maximum(0.0, back_s - ahead * one_s) for one_s in (forward_s, backward_s)]
+        turns, left = divmod(count - 1, ahead + 1)
+        bounds_s = [
+            np.where(is_linked, passes_s + 2 * sent_s, 0.0) + old.whole_s,
+            count * passes_s + (np.sum(waits_s, axis=0) if ahead <= count - 2 else np.max(waits_s, axis=0)),
+            (turns + 1) * (passes_s + back_s) + left * np.minimum(forward_s, backward_s),
+            np.where(is_linked, passes_s + (count + 1) * sent_s + old.trip_s, 0.0),
+        ]
+        whole_s = np.max(bounds_s, axis=0)
+        starts = np.column_stack([first, old.starts])
+        devices = np.column_stack([np.full_like(first, device), old.devices])
+        grown = _Tails(starts, devices, whole_s, passes_s + back_s, whole_s)
+        least_s = self._of_step(grown, _runs(self._problem.loads[device].update_s)[first, after])
+        return replace(grown, least_s=least_s).rows(np.flatnonzero(least_s < below_s))
+
+    def _of_step(self, tails: _Tails, update_s: _Floats) -> _Floats:
+        """A bound of the whole step: of tails without blocks before them by the update, of others by these blocks.
+
+        For any weights λ of the other devices with Σ λ = 1, the busiest takes at least the sum over blocks of the least
+        λ·t, however they are shared: here λ is in proportion to a device's speed.
+        """
+        first = tails.starts[:, 0]
+        least_s = np.where(first == 0, tails.whole_s + update_s, np.inf)
+        block_s = np.array([np.add(_finite(load.forward_s), _finite(load.backward_s)) for load in self._problem.loads])
+        used = tails.used
+        for devices in np.unique(used):
+            free_s = block_s[[not devices >> device & 1 for device in range(len(block_s))]]
+            which = np.flatnonzero((used == devices) & (first > 0))
+            if not len(free_s):
+                continue
+            weights = 1 / np.maximum(free_s.sum(axis=1, keepdims=True), _ROUNDING)
+            busiest_s = _runs((free_s * weights / weights.sum()).min(axis=0))[0, first[which]]
+            passed_s = _runs(free_s.min(axis=0))[0, first[which]] if self._is_linked else 0.0
+            by_blocks_s = np.maximum(self._problem.micro_batches * busiest_s, tails.whole_s[which] + passed_s)
+            least_s[which] = by_blocks_s
+        return least_s
+
+    def _fits(self, device: int, behind: int) -> NDArray[np.bool_]:
+        """Whether the device holds a run of blocks with so many devices behind it."""
+        load = self._problem.loads[device]
+        held = min(behind + 1, self._problem.micro_batches)
+        needs = _runs(load.fixed_bytes) + held * _runs(load.live_bytes)
+        kept_off = _runs(~np.isfinite(load.forward_s))
         limit = np.inf if load.memory_bytes is None else load.memory_bytes * (1 + _ROUNDING)
-        fits: NDArray[np.bool_] = (needs <= limit) & (kept_off == 0)
+        fits: NDArray[np.bool_] = self._is_run & (needs <= limit) & (kept_off == 0)
         return fits
 
-    def least(self, count: int, bound: float) -> tuple[tuple[Segment, ...], float, float] | None:
-        """The chain over `count` devices with the least sum of parts, all below `bound`; with its sum and largest part.
 
-        None if there is none.
-        """
-        below = [part_s < bound * (1 - _ROUNDING) if bound < np.inf else self._is_run for part_s in self._part_s]
-        best: dict[int, Floats] = {0: np.where(np.arange(self._n + 1) == self._n, 0.0, np.inf)}
-        end: dict[tuple[int, int], NDArray[np.intp]] = {}
-        for size in range(1, count + 1):
-            allowed_s = [np.where(below[d] & self._fits[d][size - 1], self._sum_s[d], np.inf) for d in self._devices]
-            for devices in combinations(self._devices, size):
-                mask = sum(1 << d for d in devices)
-                totals = []
-                for d in devices:
-                    whole_s = allowed_s[d] + best[mask & ~(1 << d)]
-                    end[mask, d] = whole_s.argmin(axis=1)
-                    totals.append(whole_s.min(axis=1))
-                best[mask] = np.min(totals, axis=0)
-                end[mask, _WHICH] = np.array(devices)[np.argmin(totals, axis=0)]
-        every = [sum(1 << d for d in devices) for devices in combinations(self._devices, count)]
-        mask = min(every, key=lambda mask: best[mask][0])
-        if best[mask][0] == np.inf:
-            return None
-        segments = self._followed(mask, end)
-        largest_s = max(float(self._part_s[s.device][s.first, s.last + 1]) for s in segments)
-        return segments, float(best[mask][0]), largest_s
-
-    def _followed(self, mask: int, end: dict[tuple[int, int], NDArray[np.intp]]) -> tuple[Segment, ...]:
-        """The chain with the least sum over these devices, traced through the choices made at each block."""
-        segments: list[Segment] = []
-        first = 0
-        while mask:
-            device = int(end[mask, _WHICH][first])
-            after = int(end[mask, device][first])
-            segments.append(Segment(first, after - 1, device))
-            first, mask = after, mask & ~(1 << device)
-        return tuple(segments)
+def _finite(seconds: Sequence[float]) -> _Floats:
+    return np.where(np.isfinite(seconds), seconds, 0.0)
 
 
-def _passes_s(load: Load) -> Floats:
-    """Seconds of each block's forward and backward pass."""
-    return np.add(load.forward_s, load.backward_s)
-
-
-def _runs(values: Floats | NDArray[np.bool_]) -> Floats:
+def _runs(values: ArrayLike) -> _Floats:
     """The sum over blocks i … j−1, at [i, j]."""
     until = np.concatenate([[0.0], np.cumsum(values)])
-    runs: Floats = until[None, :] - until[:, None]
+    runs: _Floats = until[None, :] - until[:, None]
     return runs
 
 
-def _transfers(problem: Problem) -> Floats:
-    """Seconds, in one direction, for all that blocks i … j−1 take from earlier ones, at [i, j]; as if sent at once."""
+def _sent(problem: Problem) -> _Floats:
+    """Seconds to send what blocks j … k−1 take from blocks i … j−1, at [i, j, k]; `_NO_LINK` if that is nothing."""
     n = len(problem.graph.blocks)
-    taken = np.zeros((n + 1, n + 1))
+    taken = np.full((n + 1, n + 1, n + 1), _NO_LINK)
     for edge in problem.graph.edges:
-        for first in range(edge.source + 1, n):
-            inside = next((target for target in edge.targets if target >= first), None)
-            if inside is not None:
-                taken[first, inside + 1 :] += edge.bytes_per_sample
+        for cut in range(edge.source + 1, edge.targets[-1] + 1):
+            target = next(block for block in edge.targets if block >= cut)
+            crossing = taken[: edge.source + 1, cut, target + 1 :]
+            crossing[:] = np.maximum(crossing, 0.0) + edge.bytes_per_sample
     latency_s = problem.transfer_s(0)
     a_byte_s = problem.transfer_s(1) - latency_s
-    return np.where(taken > 0, latency_s + a_byte_s * taken, 0.0)
+    return np.where(taken == _NO_LINK, _NO_LINK, latency_s + a_byte_s * taken)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from gpubalance.planning.pipeline.branches import branched
 from gpubalance.planning.pipeline.partition import chains
 from gpubalance.planning.pipeline.problem import Load, Problem
-from gpubalance.planning.pipeline.schedule import Task, depths_of, most_held, tasks_of
+from gpubalance.planning.pipeline.schedule import MOST_AHEAD, Task, depths_of, most_held, tasks_of
 from gpubalance.planning.pipeline.segments import Link, Segment, devices_of, links_between
 from gpubalance.planning.pipeline.simulate import Timeline, simulate
 
-# So many of each kind are simulated. The objective is within a few percent of what the schedule gives.
-_MOST_CHAINS = 24
+# How many chains are looked at: few for a first good one, then all that may be better if they are not more than that.
+_LOOKS = (5_000, 20_000)
+_MOST_PASSES = 150_000  # that are simulated after each look: a few seconds of one core
 _MOST_BRANCHED = 24
+_MOST_DEPTHS = 24  # of one cut
 # A step may be longer by this fraction to save devices or micro-batches in flight: less than measurement error.
-_WITHIN = 0.002
+_WITHIN = 0.001
 
 
 class NoPlacementError(ValueError):
@@ -51,12 +54,10 @@ class Placement:
 def place(problem: Problem) -> Placement:
     """The placing with the shortest simulated step. Raises NoPlacementError.
 
-    It simulates the best chains of segments from `chains`, and placings of branches. Of those within 0.2 % of the
-    shortest step it chooses the one with the fewest devices, then the fewest segments, then the fewest micro-batches in
-    flight.
+    It simulates chains of segments, and placings of branches. Of those within 0.1 % of the shortest step it chooses the
+    one with the fewest devices, then the fewest segments, then the fewest micro-batches in flight.
     """
-    ranked = sorted(chains(problem), key=lambda chain: chain.step_time_s)[:_MOST_CHAINS]
-    found = [placed for chain in ranked for placed in placings_of(problem, chain.segments)]
+    found = list(_chained(problem))
     for segments in branched(problem, _MOST_BRANCHED):
         found += placings_of(problem, segments)
     if not found:
@@ -64,6 +65,25 @@ def place(problem: Problem) -> Placement:
     most_s = min(placed.timeline.step_time_s for placed in found) * (1 + _WITHIN)
     as_fast = [placed for placed in found if placed.timeline.step_time_s <= most_s]
     return min(as_fast, key=_order)
+
+
+def _chained(problem: Problem) -> Iterator[Placement]:
+    """Placements of chains, by their bounds, until no bound is below the best step.
+
+    It stops sooner where bounds are so loose that it would take minutes, which is beyond 4 devices and 60 blocks.
+    """
+    best_s, tried = math.inf, set[tuple[Segment, ...]]()
+    for look in _LOOKS:
+        left = _MOST_PASSES // (2 * problem.micro_batches * len(problem.loads))
+        for chain in chains(problem, best_s * (1 + _WITHIN), look):
+            if chain.least_s > best_s * (1 + _WITHIN) or left <= 0:
+                break
+            if chain.segments not in tried:
+                tried.add(chain.segments)
+                found = list(placings_of(problem, chain.segments))
+                best_s = min([best_s, *(placed.timeline.step_time_s for placed in found)])
+                left -= len(found)
+                yield from found
 
 
 def _order(placed: Placement) -> tuple[float, ...]:
@@ -76,27 +96,35 @@ def placings_of(problem: Problem, segments: tuple[Segment, ...]) -> Iterator[Pla
     if not all(math.isfinite(sum(problem.loads[one.device].forward_s[one.blocks])) for one in segments):
         return
     links = links_between(problem.graph, segments)
-    plain = depths_of(problem.kind, segments, links, problem.micro_batches)
-    depths = [plain]
-    if problem.kind == "1f1b":
-        depths.append(_deeper(problem, segments, links, plain))
-    for tried in dict.fromkeys(depths):
+    plain = depths_of(segments, links)
+    deepest = _deepest(problem, segments, links, plain)
+    for tried in _depths(plain, deepest, links):
         placed = _placed(problem, segments, links, tried)
         if all(_holds(problem, device, peak) for device, peak in enumerate(placed.peak_bytes)):
             yield placed
 
 
-def _deeper(
+def _depths(plain: Sequence[int], deepest: Sequence[int], links: Sequence[Link]) -> Iterator[tuple[int, ...]]:
+    """All depths up to the deepest; of more than `_MOST_DEPTHS` those that are as much deeper everywhere."""
+    ranges = [range(least, most + 1) for least, most in zip(plain, deepest, strict=True)]
+    if math.prod(map(len, ranges)) <= _MOST_DEPTHS:
+        yield from (one for one in product(*ranges) if all(one[link.target] <= one[link.source] for link in links))
+    else:
+        for more in range(max(map(len, ranges))):
+            yield tuple(min(least + more, most) for least, most in zip(plain, deepest, strict=True))
+
+
+def _deepest(
     problem: Problem, segments: Sequence[Segment], links: Sequence[Link], plain: Sequence[int]
 ) -> tuple[int, ...]:
-    """Up to twice the depth, as far as each device's memory allows: a transfer and back then hides behind other work.
+    """Up to `MOST_AHEAD` times the depth, as far as memory allows: a transfer and back then hides behind other work.
 
     A segment must be as deep as each one behind it, or both wait for each other.
     """
     depths = []
     for number, segment in enumerate(segments):
         limit = problem.loads[segment.device].memory_bytes
-        depth = 2 * plain[number]
+        depth = MOST_AHEAD * plain[number]
         if limit is not None:
             others = [n for n, s in enumerate(segments) if s.device == segment.device and n != number]
             taken = sum(_bytes(problem, segments[n], plain[n] + 1) for n in others)

@@ -9,7 +9,6 @@ from gpubalance.planning.pipeline.graph import Graph
 from gpubalance.planning.pipeline.schedule import Task, most_held
 from gpubalance.planning.pipeline.segments import Link, Segment
 from gpubalance.planning.pipeline.simulate import Costs
-from gpubalance.settings.choices import Schedule
 
 
 @dataclass(frozen=True)
@@ -40,14 +39,9 @@ class Problem:
     loads: tuple[Load, ...]
     micro_batch: int
     micro_batches: int
-    kind: Schedule = "1f1b"
     latency_s: float = 0.0
     bytes_per_s: float | None = None
     least_devices: int = 1
-
-    def held(self, behind: int) -> int:
-        """Micro-batches in flight on a device with `behind` devices behind it in a chain."""
-        return self.micro_batches if self.kind == "gpipe" else min(behind + 1, self.micro_batches)
 
     def transfer_s(self, bytes_per_sample: float) -> float:
         """Seconds of a transfer in one direction."""

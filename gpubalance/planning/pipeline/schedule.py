@@ -2,7 +2,7 @@
 
 A segment of depth d does d forwards, then a forward and a backward in turns, then the remaining backwards: it holds at
 most d + 1 micro-batches. If the depths count the devices behind a segment, this is 1F1B (Narayanan et al., 2021,
-arXiv:2104.04473); if they equal the number of micro-batches, it is GPipe (arXiv:1811.06965).
+arXiv:2104.04473).
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from gpubalance.planning.pipeline.segments import Link, Segment
-from gpubalance.settings.choices import Schedule
 
 Pass: TypeAlias = Literal["forward", "backward"]
+
+MOST_AHEAD = 2  # so many times the devices behind it a segment may be ahead, to hide transfers
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,8 @@ class Task:
     micro_batch: int
 
 
-def depths_of(
-    kind: Schedule, segments: Sequence[Segment], links: Sequence[Link], micro_batches: int
-) -> tuple[int, ...]:
-    """How many forwards each segment does before its first backward, at least: for 1F1B the devices behind it."""
-    if kind == "gpipe":
-        return (micro_batches,) * len(segments)
+def depths_of(segments: Sequence[Segment], links: Sequence[Link]) -> tuple[int, ...]:
+    """The depth of each segment by 1F1B: the devices behind it."""
     behind = [0] * len(segments)
     for link in sorted(links, key=lambda link: -link.source):
         passed = segments[link.source].device != segments[link.target].device

@@ -25,10 +25,10 @@ def even_problem(stages: int, micro_batches: int, forward_s: float = 1.0, transf
     return Problem(chain_graph(n), loads, 1, micro_batches, latency_s=transfer_s)
 
 
-def drawn(seed: int) -> Problem:
-    """A random problem of up to 7 blocks and 4 devices, with skip connections, forbidden cuts, tight memory."""
+def drawn(seed: int, most_devices: int = 4) -> Problem:
+    """A random problem of up to 7 blocks and 24 micro-batches, with skip connections, forbidden cuts, tight memory."""
     random = Random(seed)
-    n, devices = random.randint(1, 7), random.randint(1, 4)
+    n, devices = random.randint(1, 7), random.randint(1, most_devices)
     edges = [Edge(i, (i + 1,), random.randint(0, 9)) for i in range(n - 1)]
     for _ in range(random.randint(0, 3)):
         source = random.randrange(n)
@@ -53,8 +53,7 @@ def drawn(seed: int) -> Problem:
         graph,
         tuple(loads),
         micro_batch=random.randint(1, 3),
-        micro_batches=random.randint(1, 9),
-        kind=random.choice(["1f1b", "1f1b", "gpipe"]),
+        micro_batches=random.randint(1, 24),
         latency_s=random.choice([0.0, random.uniform(0, 1)]),
         bytes_per_s=random.choice([None, random.uniform(1, 40)]),
         least_devices=random.choice([1, 1, 2]),

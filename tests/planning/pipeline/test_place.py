@@ -1,4 +1,4 @@
-"""What is placed fits, is decided by the simulated step, and has branches side by side where that is faster."""
+"""What is placed fits, takes the shortest step there is, and has branches side by side where that is faster."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gpubalance.planning.pipeline.graph import Block, Edge, Graph
-from gpubalance.planning.pipeline.partition import chains
 from gpubalance.planning.pipeline.place import NoPlacementError, place, placings_of
 from gpubalance.planning.pipeline.problem import Load, Problem
 from gpubalance.planning.pipeline.segments import Segment
+from tests.planning.pipeline.brute import shortest
 from tests.planning.pipeline.problems import chain_graph, drawn
 
 # A stem, two arms of two blocks each and a merge, in depth-first order.
@@ -39,24 +39,25 @@ def test_the_arms_of_two_branches_are_on_two_devices() -> None:
 
 def test_with_many_micro_batches_a_chain_does_as_well() -> None:
     problem = branches(32)
-    assert place(problem).timeline.step_time_s <= min(chain.step_time_s for chain in chains(problem)) + 1e-9
+    assert place(problem).timeline.step_time_s <= 1.001 * (shortest(problem) or 0.0)
 
 
-def test_what_is_placed_fits_and_is_no_slower_than_any_chain_that_is_tried() -> None:
+def test_what_is_placed_fits_and_no_cut_that_is_simulated_takes_a_shorter_step() -> None:
     placed_count = 0
-    for seed in range(150):
-        problem = drawn(seed)
+    for seed in range(200):
+        problem = drawn(seed, most_devices=3)
+        shortest_s = shortest(problem)
         try:
             placed = place(problem)
         except NoPlacementError:
+            assert shortest_s is None, seed
             continue
         placed_count += 1
         for load, peak in zip(problem.loads, placed.peak_bytes, strict=True):
             assert load.memory_bytes is None or peak <= load.memory_bytes
-        for chain in chains(problem):
-            for other in placings_of(problem, chain.segments):
-                assert placed.timeline.step_time_s <= other.timeline.step_time_s * 1.0021
-    assert placed_count > 60
+        assert shortest_s is not None
+        assert placed.timeline.step_time_s <= 1.001 * shortest_s, seed
+    assert 60 < placed_count < 190
 
 
 def test_memory_decides_how_deep_an_order_may_be() -> None:

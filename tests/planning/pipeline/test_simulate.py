@@ -19,7 +19,7 @@ from tests.planning.pipeline.problems import drawn, even_problem
 
 
 def one_block_each(problem: Problem) -> list[Placement]:
-    """A segment for each device, in each order of tasks: the plain one, then the deeper one."""
+    """A segment for each device, in each order of tasks: the plain one first, the deepest last."""
     return list(placings_of(problem, tuple(Segment(n, n, n) for n in range(len(problem.loads)))))
 
 
@@ -35,25 +35,25 @@ def random_placings(seed: int) -> list[tuple[Problem, Placement]]:
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 4), (2, 8), (4, 3), (3, 16)])
-@pytest.mark.parametrize("kind", ["1f1b", "gpipe"])
-def test_alike_stages_reach_the_bound_of_the_bubble(kind: str, stages: int, micro_batches: int) -> None:
+def test_alike_stages_reach_the_bound_of_the_bubble(stages: int, micro_batches: int) -> None:
     problem = even_problem(stages, micro_batches)
-    (placed, *_) = one_block_each(Problem(**{**vars(problem), "kind": kind}))
+    (placed, *_) = one_block_each(problem)
     assert placed.timeline.step_time_s == pytest.approx((micro_batches + stages - 1) * 3)
     for part in parts_of(placed.timeline, placed.links):
         assert part.bubble_s / placed.timeline.step_time_s == pytest.approx(bubble_bound(stages, micro_batches))
-    held = [micro_batches] * stages if kind == "gpipe" else [min(stages - s, micro_batches) for s in range(stages)]
-    assert list(placed.in_flight) == held
+    assert list(placed.in_flight) == [min(stages - s, micro_batches) for s in range(stages)]
 
 
 @pytest.mark.parametrize(("stages", "loses"), [(2, 0.09), (4, 0.15)])
 def test_a_deeper_order_hides_transfers(stages: int, loses: float) -> None:
     """Transfers take 10 % of a stage's compute."""
-    plain, deeper = one_block_each(even_problem(stages, 16, transfer_s=0.3))
+    plain, *_, deeper = one_block_each(even_problem(stages, 16, transfer_s=0.3))
     without = one_block_each(even_problem(stages, 16))[0].timeline.step_time_s
     assert plain.timeline.step_time_s / without - 1 == pytest.approx(loses, abs=0.03)
     assert deeper.timeline.step_time_s / without - 1 < 0.035
-    assert place(even_problem(stages, 16, transfer_s=0.3)).in_flight == deeper.in_flight
+    placed = place(even_problem(stages, 16, transfer_s=0.3))
+    assert placed.timeline.step_time_s <= 1.001 * deeper.timeline.step_time_s
+    assert sum(plain.in_flight) < sum(placed.in_flight) <= sum(deeper.in_flight)
     assert place(even_problem(stages, 16)).in_flight == plain.in_flight  # where nothing is gained, less is held
 
 
