@@ -17,7 +17,7 @@ from gpubalance.cli import complete
 from gpubalance.cli.command import Command, Launch
 from gpubalance.cli.common import ConfigOption, HelpOption
 from gpubalance.cli.config import Given
-from gpubalance.cli.failures import hide, name_resuming, show_bug, show_error
+from gpubalance.cli.failures import name_resuming, show_bug, show_error
 from gpubalance.cli.interrupt import handle_interrupts
 from gpubalance.cli.next_command import program, typed
 from gpubalance.cli.usage import usage_error
@@ -117,8 +117,6 @@ def _run() -> int:
         given.explain(error)
         error.remedy = typed(error.remedy, given.simulate)
         name_resuming(error, arguments)
-        if given.switched("redact"):
-            hide(error)
         return show_error(error, verbose=_verbose(arguments, given))
     except TyperException as error:
         wrong = usage_error(error)

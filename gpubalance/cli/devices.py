@@ -24,10 +24,10 @@ def devices(
     from gpubalance.remedies import known
     from gpubalance.render.devices import gpus_text, hosts_text, simulated_text
 
-    out = Output(json=output.as_json, path=None, quiet=True, redact=output.redact)
+    out = Output(json=output.as_json, path=None, quiet=True)
     named = reach(asked.hosts, asked.via)
     if named and asked.simulate is None:
-        found, errors = list_devices_of(named, redact=output.redact)
+        found, errors = list_devices_of(named)
         out.give(found, lambda shown: hosts_text([(one.host, one.nvidia) for one in shown.hosts]))
         if errors:
             raise errors[0]

@@ -41,7 +41,6 @@ def doctor(
     progress, model = Progress(quiet=output.quiet), settings.model or None
     given = {"--simulate": gpus.simulate, "--model": model}
     words = [word for option, value in given.items() if value is not None for word in (option, value)]
-    words += ["--redact"] if output.redact else []
 
     def text(found: Checkup | Checkups) -> str:
         shown = width(), _paint()

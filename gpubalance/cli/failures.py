@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Sequence
 
 from gpubalance.cli.next_command import resuming
-from gpubalance.cli.output import redaction_here, say
+from gpubalance.cli.output import say
 from gpubalance.errors import (
     RESUME,
     BadInput,
@@ -56,13 +56,6 @@ def name_resuming(error: GpubalanceError, arguments: Sequence[str]) -> None:
     if not isinstance(error, EnvironmentFault):
         without = "--time-limit" if isinstance(error, TimeLimitPassed) else None
         error.remedy = error.remedy.replace(RESUME, f"{RESUME}:\n{resuming(arguments, without)}")
-
-
-def hide(error: GpubalanceError) -> None:
-    """Redacts an error, and the log that it quotes, as --redact does a result."""
-    without = redaction_here().text
-    error.message, error.cause = without(error.message), without(error.cause)
-    error.remedy, error.log = without(error.remedy), without(error.log)
 
 
 def show_bug(error: Exception, *, verbose: bool) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpubalance.jobs.events import Event, Watch
     from gpubalance.results.plan import Plan
 
-_NOT_OPTIONS = {"model", "data", "json", "redact", "dry-run", "verbose"}  # passed separately, or only for a terminal
+_NOT_OPTIONS = {"model", "data", "json", "dry-run", "verbose"}  # passed separately, or only for a terminal
 
 
 def balance(build: object, data: object, watch: Watch | None, options: Mapping[str, Any]) -> Plan:

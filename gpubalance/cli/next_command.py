@@ -38,14 +38,10 @@ def command(name: str, devices: Sequence[Device], settings: Settings, simulate: 
 def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tuple[str, ...]]:
     """The command that runs a plan, and the lines of a training script.
 
-    Both are empty for a simulation with an unknown profile. For a plan without UUIDs, which can't be loaded, they
-    contain its split.
+    Both are empty for a simulation with an unknown profile.
     """
     from gpubalance.devices.hosts import typed_for_hosts
-    from gpubalance.results.redact import is_redacted
 
-    if any(is_redacted(device.uuid) for device in plan.devices):
-        path = None
     if plan.devices[0].simulated and simulate is None:
         return "", ()
     script = _script(plan, simulate, path)

@@ -79,11 +79,6 @@ class Reporting(Record):
     """How a result is printed, where it is written, and what is written meanwhile."""
 
     as_json: bool = output_option("--json", "Print the result as JSON, and nothing else on stdout.", default=False)
-    redact: bool = output_option(
-        "--redact",
-        "Take UUIDs, bus ids, other processes, and the names of host, user and home folder out of the result.",
-        default=False,
-    )
     output: Path | None = output_option("--output -o FILE", "Write the result as JSON.")
     overwrite: bool = output_option("--overwrite", "Replace FILE if it exists.", default=False)
     quiet: bool = output_option("--quiet -q", "No progress on stderr.", default=False)

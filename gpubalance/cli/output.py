@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gpubalance.jobs.keep.journal import Journal
     from gpubalance.results.common import Warning_
     from gpubalance.results.records import AnyResult
-    from gpubalance.results.redact import Redaction
 
 _LONGEST_NAME, _LONGEST_PATH = 240, 4000  # less than systems allow, as it is first written under a longer name
 _ROOM = 1 << 18  # bytes; a result takes some ten thousand
@@ -29,15 +28,14 @@ _ROOM = 1 << 18  # bytes; a result takes some ten thousand
 class Output:
     """`json` prints the result as JSON. `path` is a file for it, written whole or not at all.
 
-    `quiet`: stderr got no progress, so no empty line separates the result from it. `redact`: leave out whose machine it
-    is. `goes_on`: the file holds an unfinished result, which only the command that resumes it may replace.
+    `quiet`: stderr got no progress, so no empty line separates the result from it. `goes_on`: the file
+    holds an unfinished result, which only the command that resumes it may replace.
     """
 
     json: bool
     path: Path | None
     overwrite: bool = False
     quiet: bool = False
-    redact: bool = False
     goes_on: bool = False
 
     def check_goes_on(self, journal: Journal) -> None:
@@ -69,10 +67,7 @@ class Output:
         """
         if noted:
             result = result.model_copy(update={"warnings": (*noted, *result.warnings)})
-        redaction = redaction_here() if self.redact else None
-        given = redaction.record(result) if redaction else result
-        shown = redaction.text(text(given)) if redaction else text(given)
-        document = given.model_dump_json(indent=2)
+        shown, document = text(result), result.model_dump_json(indent=2)
         self._say_beside("")
         try:
             if self.path is not None:
@@ -92,13 +87,6 @@ class Output:
     def _say_beside(self, text: str) -> None:
         if not self.quiet:
             say(text, sys.stderr)
-
-
-def redaction_here() -> Redaction:
-    """What --redact takes out of a result made on this machine."""
-    from gpubalance.results.redact import Redaction, identity
-
-    return Redaction(identity())
 
 
 def width() -> int:
@@ -140,9 +128,7 @@ def check_output(options: Reporting, *, quiet: bool, resumed: type[AnyResult] | 
     goes_on = path is not None and not overwrite and resumed is not None and _is_unfinished(path, resumed)
     if path is not None:
         check_file("-o", path, overwrite=overwrite or goes_on)
-    return Output(
-        options.as_json, path, overwrite=overwrite or goes_on, quiet=quiet, redact=options.redact, goes_on=goes_on
-    )
+    return Output(options.as_json, path, overwrite=overwrite or goes_on, quiet=quiet, goes_on=goes_on)
 
 
 def _is_unfinished(path: Path, kind: type[AnyResult]) -> bool:

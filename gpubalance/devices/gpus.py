@@ -11,7 +11,7 @@ _BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-
 
 
 class Process(Record):
-    """Another process on a GPU. In a container the driver gives the host's PIDs. --redact makes the PID null."""
+    """Another process on a GPU. In a container the driver gives the host's PIDs."""
 
     pid: int | None
     name: str | None

@@ -11,7 +11,6 @@ from gpubalance.numbers.units import format_bytes
 from gpubalance.results.common import Model, Warning_, shapes_text
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
-from gpubalance.results.redact import is_redacted
 from gpubalance.settings.device import Device, hosts_of
 
 _MAKE_ONE = "gpubalance balance makes a plan for what is here"
@@ -49,13 +48,6 @@ def planned_devices(plan: Plan, devices: Sequence[Device], *, force: bool | None
     """
     if force:
         return _nearest(plan, devices)
-    if any(is_redacted(device.uuid) for device in plan.devices):
-        indices = " ".join(plan.devices[number].called for number in plan.split.used)
-        raise PlanMismatch(
-            "the plan does not say which GPUs it is for: their UUIDs were taken out by --redact",
-            # As options, since only the owner knows whether the devices still have these indices
-            remedy=f"use the plan as it was, or name the GPUs: --gpus {indices} {plan.split.of_used.options}",
-        )
     here = {device.uuid: device for device in devices}
     wanted = list(zip(plan.devices, plan.batches, strict=True))
     differences = [line for device, batch in wanted if batch for line in _changes(device, here.get(device.uuid))]
@@ -70,12 +62,11 @@ def cut_devices(result: Layers, devices: Sequence[Device]) -> tuple[Device, ...]
     """The devices of a `layers` result as they are numbered here now. Raises PlanMismatch with each difference."""
     here = {device.uuid: device for device in devices}
     used = [result.devices[stage.device] for stage in result.stages]
-    redacted = "its UUIDs were taken out by --redact"
     differences = [line for device in used for line in _changes(device, here.get(device.uuid))]
     if differences:
-        told = redacted if any(is_redacted(device.uuid) for device in used) else "; ".join(differences)
         raise PlanMismatch(
-            f"the layers were cut for other devices: {told}", remedy="gpubalance layers cuts them for what is here"
+            f"the layers were cut for other devices: {'; '.join(differences)}",
+            remedy="gpubalance layers cuts them for what is here",
         )
     return tuple(here.get(device.uuid, device) for device in result.devices)
 

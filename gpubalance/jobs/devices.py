@@ -35,11 +35,10 @@ class Listings(Record):
     hosts: tuple[Listing, ...]
 
 
-def list_devices_of(hosts: Sequence[Host], *, redact: bool) -> tuple[Listings, list[EnvironmentFault]]:
+def list_devices_of(hosts: Sequence[Host]) -> tuple[Listings, list[EnvironmentFault]]:
     """Each host's own listing, and an error for each host that has no GPU or did not answer."""
-    words = ("devices", "--json", *(["--redact"] if redact else []))
     listings, errors = [], []
-    for host, answer in ask(dict.fromkeys(hosts, words), Listing).items():
+    for host, answer in ask(dict.fromkeys(hosts, ("devices", "--json")), Listing).items():
         if isinstance(answer, EnvironmentFault):
             errors.append(answer)
             continue

@@ -102,7 +102,7 @@ def results(content: bytes, how: int) -> None:
         ("compare", str(RESULTS[0]), str(file)),
         ("compare", str(file), str(RESULTS[-1]), "--json"),
         ("run", "--plan", str(file), "--simulate", PAIR, *quick),
-        ("run", "--plan", str(file), "--simulate", PAIR, *quick, "--model", "mine.py:model", "--redact"),
+        ("run", "--plan", str(file), "--simulate", PAIR, *quick, "--model", "mine.py:model"),
     )
     if how < len(commands):
         _use(*commands[how])
@@ -317,7 +317,6 @@ def _names(folder: Path, count: int, seed: int) -> Iterator[tuple[str, int, str]
 _DEVICE_COMMANDS = (
     ("devices",),
     ("devices", "--json"),
-    ("devices", "--redact"),
     ("run", "--gpus", "0", "1", "--duration", "0.1"),
     ("plan", "--gpus", "GPU-1080"),
 )

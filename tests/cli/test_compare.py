@@ -38,10 +38,3 @@ def test_a_narrow_terminal_gets_narrow_lines(files: tuple[str, str, str]) -> Non
     code, seen = command_in_terminal([PROGRAM, "compare", *files], 40)
     assert code == 0
     assert max(map(len, seen.written.decode().splitlines())) <= 40
-
-
-def test_a_redacted_comparison_tells_no_home_folder(files: tuple[str, str, str], tmp_path: Path) -> None:
-    home = {"HOME": str(tmp_path)}
-    done = here("compare", *files, "--redact", "--json", environment=home)
-    assert [result.file for result in Comparison.model_validate_json(done.stdout).results][:1] == ["~/a.json"]
-    assert str(tmp_path) not in done.stdout

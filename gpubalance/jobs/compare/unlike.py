@@ -10,7 +10,6 @@ from gpubalance.results.comparison import Unlike
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.probe import Probe
-from gpubalance.results.redact import is_redacted
 from gpubalance.results.run import Run
 from gpubalance.settings.device import Device
 from gpubalance.text import clean
@@ -21,7 +20,7 @@ _UUID_SHOWN = 12
 def pair_devices(baseline: Sequence[Device], other: Sequence[Device]) -> list[tuple[int | None, int | None]]:
     """The places of each device in both results, matched by UUID or else by label; None where a result lacks it.
 
-    A UUID that is redacted or shared by several devices does not count.
+    A UUID that is shared by several devices does not count.
     """
     pairs = dict[int, int]()
     for names in (_uuids, _labels):
@@ -39,9 +38,7 @@ def _labels(devices: Sequence[Device]) -> dict[str, int]:
 
 def _uuids(devices: Sequence[Device]) -> dict[str, int]:
     all_of_them = [device.uuid for device in devices]
-    return {
-        uuid: place for place, uuid in enumerate(all_of_them) if all_of_them.count(uuid) == 1 and not is_redacted(uuid)
-    }
+    return {uuid: place for place, uuid in enumerate(all_of_them) if all_of_them.count(uuid) == 1}
 
 
 def unlike(baseline: Subject, other: Subject) -> tuple[Unlike, ...]:
@@ -94,10 +91,7 @@ def _devices(baseline: Sequence[Device], other: Sequence[Device]) -> Iterator[Un
         if before is None or after is None:
             yield Unlike(what=(before or after or other[0]).label, baseline=_named(before), other=_named(after))
             continue
-        uuids = [None if is_redacted(device.uuid) else device.uuid for device in (before, after)]
-        if None in uuids:  # it may or may not be the same device
-            yield Unlike(what=f"{before.label} UUID", baseline=uuids[0], other=uuids[1])
-        if None not in uuids and before.uuid != after.uuid:
+        if before.uuid != after.uuid:
             yield Unlike(what=before.label, baseline=_named(before), other=_named(after))
             continue
         simulated = before.profile is not None and after.profile is not None

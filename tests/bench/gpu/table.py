@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 from gpubalance.devices.machine import read_gpus
 from gpubalance.jobs.environment import environment_here
 from gpubalance.numbers.units import format_bytes
 from gpubalance.render.report.markdown import markdown_text
-from gpubalance.results.redact import Redaction, identity
 from gpubalance.settings.device import Device
 from tests.bench.gpu.runner import Outcome
 from tests.bench.gpu.steps import STEPS
@@ -20,7 +21,6 @@ KIND = "gpu-evidence"
 
 def evidence(outcomes: Sequence[Outcome], cards: Sequence[Device]) -> dict[str, Any]:
     """All that the tables show. Of the machine it has what figures depend on, and nothing that identifies it."""
-    without_names = Redaction(identity()).text
     here = environment_here(read_gpus().driver_version if cards else None)
     return {
         "kind": KIND,
@@ -30,14 +30,19 @@ def evidence(outcomes: Sequence[Outcome], cards: Sequence[Device]) -> dict[str, 
         "steps": [
             {
                 **outcome._asdict(),
-                "why": without_names(outcome.why),
+                "why": _without_names(outcome.why),
                 "figures": [
-                    {"name": one["name"], "told": without_names(one["told"])} for one in outcome.figures if one["told"]
+                    {"name": one["name"], "told": _without_names(one["told"])} for one in outcome.figures if one["told"]
                 ],
             }
             for outcome in outcomes
         ],
     }
+
+
+def _without_names(text: str) -> str:
+    """The text without the cards' UUIDs and the user's folder."""
+    return re.sub(r"\b(GPU|MIG)-[0-9a-f]{8}[-0-9a-f]*", r"\1-…", text).replace(str(Path.home()), "~")
 
 
 def headline(found: dict[str, Any]) -> str:
