@@ -24,7 +24,6 @@ _METHODS = (
     *("map", "filter", "batch", "padded_batch", "ragged_batch", "unbatch", "rebatch", "prefetch", "cache", "shuffle"),
     *("repeat", "take", "skip", "shard", "interleave", "flat_map", "apply", "enumerate", "with_options", "window"),
 )
-_BATCHING = ("batch", "padded_batch", "ragged_batch", "unbatch", "rebatch", "flat_map", "interleave", "window", "apply")
 _OWN = tuple(str(Path(package.__file__).parent) for package in (tf, keras))
 
 
@@ -37,19 +36,13 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """A dataset that `source.method(*arguments, **options)` returned on that line."""
+    """A dataset that a method of `source` returned on that line; `in_parallel`: with calls at once, if it is a map."""
 
     source: Any
     method: str
-    arguments: tuple[Any, ...]
-    options: dict[str, Any]
+    in_parallel: bool
     line: Line
     dataset: Any  # kept, so that no other dataset gets its id
-
-    @property
-    def is_one_at_a_time(self) -> bool:
-        """Whether it is a map that runs one call at a time."""
-        return self.method == "map" and len(self.arguments) < 2 and self.options.get("num_parallel_calls") is None
 
 
 class Transformations:
@@ -57,7 +50,6 @@ class Transformations:
 
     def __init__(self) -> None:
         self._made: dict[int, Made] = {}
-        self._depth = 0
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -75,14 +67,10 @@ class Transformations:
     def _noting(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def _call(dataset: Any, *arguments: Any, **options: Any) -> Any:
-            line = _line_of(sys._getframe(1))
-            self._depth += 1
-            try:
-                made = method(dataset, *arguments, **options)
-            finally:
-                self._depth -= 1
-            if not self._depth and line is not None:
-                self._made[id(made)] = Made(dataset, name, arguments, options, line, made)
+            line, made = _line_of(sys._getframe(1)), method(dataset, *arguments, **options)
+            if line is not None:
+                in_parallel = len(arguments) > 1 or options.get("num_parallel_calls") is not None
+                self._made[id(made)] = Made(dataset, name, in_parallel, line, made)
             return made
 
         return _call
@@ -93,13 +81,6 @@ class Transformations:
             yield made
             dataset = made.source
 
-    def batch_size(self, dataset: Any) -> int | None:
-        """The size of the dataset's batches, if a `batch` or `padded_batch` in the user's code tells it, else None."""
-        last = next((one for one in self._of(dataset) if one.method in _BATCHING), None)
-        if last is None or last.method not in ("batch", "padded_batch"):
-            return None
-        return int(last.arguments[0] if last.arguments else last.options["batch_size"])
-
     def usual_remedies(self, data: Any) -> tuple[Remedy, ...]:
         """What usually makes such data faster, at which lines; nothing is tried."""
         made, cores = list(self._of(data)), os.cpu_count() or 1
@@ -107,15 +88,15 @@ class Transformations:
             what = "workers= more than one, if __getitem__ may run in several threads"
             return (Remedy(where=type(data).__name__, what=what),) if data.workers < 2 else ()
         threads = data.options().threading.private_threadpool_size if isinstance(data, tf.data.Dataset) else 0
-        last = [one for one in made if one.method == "map"][:1]
+        maps = [one for one in made if one.method == "map"]
         is_cached = any(one.method == "cache" or one.dataset.cardinality() < 0 for one in made)
         found = {
-            "map(…, num_parallel_calls=tf.data.AUTOTUNE)": [one.line for one in made if one.is_one_at_a_time],
+            "map(…, num_parallel_calls=tf.data.AUTOTUNE)": [one.line for one in maps if not one.in_parallel],
             f"private_threadpool_size={cores}, or none; it is {threads} here": [
                 one.line for one in made if one.method == "with_options" and 0 < threads < cores
             ][:1],
             "cache() after this map, if its samples fit into memory and it draws nothing at random": [
-                one.line for one in last if not is_cached
+                one.line for one in maps[:1] if not is_cached
             ],
         }
         return tuple(Remedy(where=_where(lines), what=what) for what, lines in found.items() if lines)

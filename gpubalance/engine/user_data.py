@@ -83,9 +83,9 @@ class UserData:
             return len(keras.tree.flatten(self._given)[0])
         if isinstance(self._given, keras.utils.PyDataset):
             return None
-        batched = is_batched(self._given, self._model)
-        count, size = int(self._given.cardinality()), self._transformations.batch_size(self._given) if batched else 1
-        return count * size if count >= 0 and size else None
+        count = int(self._given.cardinality())
+        size = self._samples.usual_size if is_batched(self._given, self._model) else 1
+        return count * size if count >= 0 else None
 
     def joined_from(self, global_batch: int) -> int | None:
         """The number of samples in the user's own batches if they are regrouped for this size; None if they stay."""
