@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,19 +11,50 @@ import tensorflow as tf
 
 from gpubalance.engine.feed import Dealt, Feed
 from gpubalance.engine.labels import Target, as_outputs
+from gpubalance.results.pulled import Remedy
 
 _POOL = 512  # samples that the host's pipeline repeats
 _HELD_PART = 0.01
 
 
-class Source(Protocol):
-    """Where samples come from."""
+class Source:
+    """Where samples come from. By default their number is unknown, and all have one shape."""
+
+    held_at_most = 1  # batches at a time on the devices
 
     def make(self, count: int, *, salt: int = 0) -> Any:
         """`count` samples as NumPy arrays: (inputs, labels) or (inputs, labels, sample weights)."""
+        raise NotImplementedError
+
+    def stream(self, global_batch: int) -> Iterator[Any]:
+        """Batches of `global_batch` samples from a pipeline on the host, without end."""
+        raise NotImplementedError
+
+    def longest(self, count: int) -> Any:
+        """`count` samples, beginning with the largest in shape of those that were looked at."""
+        return self.make(count)
+
+    @property
+    def differs(self) -> bool:
+        """Whether the batches that were looked at differ in more than the number of samples."""
+        return False
+
+    @property
+    def samples(self) -> int | None:
+        """The number of samples, None if unknown; at most so many if it has not been read to its end."""
+        return None
+
+    def joined_from(self, global_batch: int) -> int | None:
+        """The number of samples in the user's own batches if they are regrouped for this size; None if they stay."""
+        del global_batch
+        return None
+
+    def usual_remedies(self) -> tuple[Remedy, ...]:
+        """What usually makes such data faster, at which lines of the user's code."""
+        return ()
 
 
-class Samples:
+class Samples(Source):
     """Random samples for a model: (inputs in its own structure, labels in that of its outputs)."""
 
     def __init__(self, model: Any, targets: Sequence[Target], *, seed: int) -> None:
@@ -53,6 +84,11 @@ class Samples:
         labels = [values(one.shape, tf.int64 if one.classes else tf.float32, one.classes) for one in self._targets]
         return inputs, as_outputs(self._model, labels)
 
+    def stream(self, global_batch: int) -> Iterator[Any]:
+        """Some samples again and again."""
+        endless = tf.data.Dataset.from_tensor_slices(self.make(_POOL)).repeat()
+        return iter(endless.batch(global_batch).prefetch(tf.data.AUTOTUNE))
+
 
 def _input_structure(model: Any) -> Any:
     """The model's symbolic inputs in the structure of a call, with tuples for lists, which tf.data would stack."""
@@ -68,34 +104,19 @@ def _vocabularies(model: Any) -> Iterator[int]:
             yield int(layer.input_dim)
 
 
-def resident(feed: Feed, samples: Source) -> Iterator[Dealt]:
-    """Endlessly the same random batch, on the replicas' own devices."""
-    values = []
-    for replica, name in enumerate(feed.names, feed.here.start):
-        with tf.device(name):  # else the values would lie on CPU:0, and every step would copy them
-            values.append(tf.nest.map_structure(tf.identity, samples.make(feed.batches[replica], salt=replica + 1)))
-    dealt = Dealt(tuple(values), feed.kind_of(values[0]), feed.batches, sum(feed.batches), whole=False)
-    while True:
-        yield dealt
+def held(feed: Feed, source: Source, memory_bytes: Sequence[int]) -> list[Dealt]:
+    """Some global batches, dealt to the devices, where they stay.
 
-
-def streamed(samples: Samples, global_batch: int) -> Iterator[Any]:
-    """Random global batches from a pipeline on the host."""
-    endless = tf.data.Dataset.from_tensor_slices(samples.make(_POOL)).repeat()
-    return iter(endless.batch(global_batch).prefetch(tf.data.AUTOTUNE))
-
-
-def held(feed: Feed, samples: Source, memory_bytes: Sequence[int]) -> list[Dealt]:
-    """Some global batches of a user's own samples, dealt to the devices, where they stay.
-
-    Up to seven, for several lengths and labels; fewer if they would take over a hundredth of a device's memory, as they
-    must not lower the batch limit; but at least three, as a pipeline keeps two. The number is odd, as every second step
-    is stamped: of an even number the stamped steps would only ever see the same half.
+    Of a user's own samples up to seven, for several lengths and labels; fewer if they would take over a hundredth of a
+    device's memory, as they must not lower the batch limit; but at least three, as a pipeline keeps two. The number is
+    odd, as every second step is stamped: of an even number the stamped steps would only ever see the same half.
     """
-    sizes = [batch * bytes_of(samples.make(1)) for batch in feed.batches[feed.here]]
-    most = min(int(_HELD_PART * memory / size) for memory, size in zip(memory_bytes, sizes, strict=True))
-    count = next(count for count in (7, 5, 3) if count <= max(3, most))
-    return [feed.deal(as_tensors(samples.make(sum(feed.batches), salt=number))) for number in range(count)]
+    count = source.held_at_most
+    if count > 1:
+        sizes = [batch * bytes_of(source.make(1)) for batch in feed.batches[feed.here]]
+        most = min(int(_HELD_PART * memory / size) for memory, size in zip(memory_bytes, sizes, strict=True))
+        count = next(fewer for fewer in (7, 5, 3) if fewer <= max(3, most))
+    return [feed.deal(as_tensors(source.make(sum(feed.batches), salt=number))) for number in range(count)]
 
 
 def as_tensors(batch: Any) -> Any:

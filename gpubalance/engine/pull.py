@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpubalance.engine.user_data import UserData
+from gpubalance.engine.data import Source
 from gpubalance.results.pulled import Pulled
 
 # Batches come in bursts: from a parallel map, a file, a rebatch. So a timing has several.
@@ -17,7 +17,7 @@ _LEAST_S = 0.5
 class Pulls:
     """Takes batches from the user's data as fast as they come; each call continues where the last one ended."""
 
-    def __init__(self, own: UserData, goes_on: Callable[[bool], bool]) -> None:
+    def __init__(self, own: Source, goes_on: Callable[[bool], bool]) -> None:
         """`goes_on` gives all processes of a cluster the same answer: each pulls whole batches, as in training."""
         self._own = own
         self._goes_on = goes_on

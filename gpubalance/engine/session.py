@@ -22,8 +22,7 @@ from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.points import stamped_times
 from gpubalance.engine.step.verdict import UNTRIED, Verdict
 from gpubalance.engine.trace import record_trace
-from gpubalance.engine.user_data import UserData
-from gpubalance.results.pulled import Pulled, Remedy
+from gpubalance.results.pulled import Pulled
 from gpubalance.results.timing import Timing
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
@@ -70,9 +69,7 @@ class Session:
         self._all_paced = len(self._paced) == len(self._devices)
         with strategy.scope():
             self._model, self._import_s = trained.make_model(settings)
-            self._user_data = UserData(settings.data, self._model) if settings.data else None
-        own = self._model, self._user_data, strategy, self._names[0]
-        self._samples = trained.samples_for(settings, *own, seed=seed)
+        self.source = trained.samples_for(settings, self._model, strategy, self._names[0], seed=seed)
         self._functions = Functions(self._model, self._place, xla=settings.xla)
         self._verdict = self._tried()
         self._split = Shares((1,) * self._replicas)
@@ -81,14 +78,14 @@ class Session:
         self._awaited_s = 0.0
         self._ended_s = 0.0  # when the host saw the end of the last timing
         self._turn = 1  # steps until each batch has come once, if they differ in shape
-        self._pulls = Pulls(self._user_data, self._goes_on) if self._user_data else None
+        self._pulls = Pulls(self.source, self._goes_on)
 
     def _tried(self) -> Verdict:
         """Builds the model, and finds out how a split would train it; nothing is known of a model without user's code.
 
         A single device trains what a split can't.
         """
-        batch = data.as_tensors(self._samples.make(TRIED))
+        batch = data.as_tensors(self.source.make(TRIED))
         trained.build(self.settings, self._model, self._place.strategy, batch)
         return self._functions.try_in_parts("train", batch) if ":" in self.settings.model else UNTRIED
 
@@ -109,13 +106,8 @@ class Session:
 
     def step_flops(self) -> float | None:
         """The operations of a step for a sample, the mean of some if samples differ in shape; None if unknown."""
-        some = range(_UNLIKE_AT_ONCE if self._differs else 1)
-        return count_step(self._model, [self._samples.make(1, salt=number) for number in some])
-
-    @property
-    def _differs(self) -> bool:
-        """Whether batches differ in shape."""
-        return self._user_data is not None and self._user_data.differs
+        some = range(_UNLIKE_AT_ONCE if self.source.differs else 1)
+        return count_step(self._model, [self.source.make(1, salt=number) for number in some])
 
     def measure(
         self,
@@ -146,28 +138,14 @@ class Session:
 
     def pull(self, global_batch: int, *, seconds: float, at_least: int) -> Iterator[Pulled]:
         """Does what `Pulls.take` does; the split's batches are dropped."""
-        assert self._pulls is not None  # noqa: S101  (only called with --data)
         self._data = None
         return self._pulls.take(global_batch, seconds=seconds, at_least=at_least)
-
-    def usual_remedies(self) -> tuple[Remedy, ...]:
-        """What usually makes such data as the user's faster."""
-        return self._user_data.usual_remedies() if self._user_data else ()
 
     @property
     def progress(self) -> tuple[int, int]:
         """The steps in which this process of a cluster had its own gradients, and those in which it had the sum."""
         (clock,) = self._clocks[self._here]
         return clock.computed_steps, clock.summed_steps
-
-    @property
-    def samples(self) -> int | None:
-        """The number of samples in the user's data by what is known so far, else None."""
-        return self._user_data.samples if self._user_data else None
-
-    def joined_from(self, global_batch: int) -> int | None:
-        """The size of the user's own batches if they are regrouped into this size, else None."""
-        return self._user_data.joined_from(global_batch) if self._user_data else None
 
     def trace(self, split: Shares, tracing: Tracing) -> str | None:
         """Trains some steps with this split under TensorFlow's profiler; see `record_trace`.
@@ -194,33 +172,23 @@ class Session:
         if self._data is not None and (split, pipeline) == (self._split, self._pipeline):
             return
         self._split, self._pipeline, self._data = split, pipeline, None
-        self._turn = 1
         self._verdict.refuse_small(split.smallest, self._model)
-        feed = Feed(self._names, split.batches, self._place.first)
-        if self._user_data is not None and self._pulls is not None:
-            self._pulls.forget()
-            self._data = self._users(self._user_data, feed, pipeline=pipeline)
-        elif self.settings.input == "host" and isinstance(self._samples, data.Samples):
-            self._data = map(feed.deal, self._awaited(data.streamed(self._samples, split.global_batch)))
+        self._pulls.forget()
+        feed, source = Feed(self._names, split.batches, self._place.first), self.source
+        if source.differs:
+            # A batch fits if the longest one does: so that is trained on once, whatever comes later.
+            self._run(feed.deal(data.as_tensors(source.longest(split.global_batch))))
+        if pipeline or (self.settings.input == "host" and self.settings.data is None):
+            self._turn = _UNLIKE_AT_ONCE
+            self._data = map(feed.deal, self._awaited(source.stream(split.global_batch)))
         else:
-            self._data = data.resident(feed, self._samples)
+            # In a cluster all processes must hold the same number, without knowing each other's memory: the fewest.
+            free = 0 if self.in_cluster else psutil.virtual_memory().available
+            held = data.held(feed, source, [min(free, limit or free) for limit in self._memory_limit_bytes])
+            self._turn, self._data = len(held), itertools.cycle(held)
+        self._turn = self._turn if source.differs else 1
         self._run()  # unmeasured: data is new, caches and the pipeline fill
         self._ended_s = time.perf_counter()
-
-    def _users(self, own: UserData, feed: Feed, *, pipeline: bool) -> Iterator[Dealt]:
-        """The user's own batches, from their pipeline or held on the devices."""
-        total = sum(feed.batches)
-        if own.differs:
-            # A batch fits if the longest one does: so that is trained on once, whatever comes later.
-            self._run(feed.deal(data.as_tensors(own.longest(total))))
-        if pipeline:
-            self._turn = _UNLIKE_AT_ONCE if own.differs else 1
-            return map(feed.deal, self._awaited(own.stream(total)))
-        # In a cluster all processes must hold the same number, without knowing each other's memory: the fewest.
-        free = 0 if self.in_cluster else psutil.virtual_memory().available
-        held = data.held(feed, own, [min(free, limit or free) for limit in self._memory_limit_bytes])
-        self._turn = len(held) if own.differs else 1
-        return itertools.cycle(held)
 
     def _awaited(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The same batches. Simulated devices are idle while the host waits for one that is not ready."""
@@ -269,7 +237,7 @@ class Session:
             seconds=self._now - began,
             input_wait_s=input_wait_s,
             loss_is_finite=self._is_finite(logs),
-            unlike=self._differs,
+            unlike=self.source.differs,
             **(stamped_times(stamps.numpy()[self._here]) if stamped else {}),
         )
 

@@ -29,26 +29,25 @@ def make_model(settings: Settings) -> tuple[Any, float]:
     return build_model(settings.model, make, known_shapes=settings.data is None), import_s
 
 
-def samples_for(
-    settings: Settings, model: Any, user_data: UserData | None, strategy: Any, device: str, *, seed: int
-) -> Source:
+def samples_for(settings: Settings, model: Any, strategy: Any, device: str, *, seed: int) -> Source:
     """The user's samples, or random ones that suit the model, which is compiled for them if it is not yet.
 
     Raises BadInput if none suit.
     """
     try:
-        if user_data is None:
+        if settings.data is None:
             return _random_samples(model, strategy, device, seed=seed)
-        if not model.compiled:
-            _, labels, *_ = user_data.make(1)
-            with strategy.scope():
+        with strategy.scope():
+            source = UserData(settings.data, model)
+            if not model.compiled:
+                _, labels, *_ = source.make(1)
                 compile_for(model, labels)
     except ValueError as error:
-        where = f"--data {settings.data}" if user_data else f"--model {settings.model}"
+        where = f"--data {settings.data}" if settings.data else f"--model {settings.model}"
         raise BadInput(
-            f"{where}: {error}", remedy="" if user_data else "give samples of your own: --data FILE.py:FUNCTION"
+            f"{where}: {error}", remedy="" if settings.data else "give samples of your own: --data FILE.py:FUNCTION"
         ) from None
-    return user_data
+    return source
 
 
 def build(settings: Settings, model: Any, strategy: Any, batch: Any) -> None:

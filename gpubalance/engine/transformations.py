@@ -24,6 +24,7 @@ _METHODS = (
     *("map", "filter", "batch", "padded_batch", "ragged_batch", "unbatch", "rebatch", "prefetch", "cache", "shuffle"),
     *("repeat", "take", "skip", "shard", "interleave", "flat_map", "apply", "enumerate", "with_options", "window"),
 )
+_BATCHING = ("batch", "padded_batch", "ragged_batch", "unbatch", "rebatch", "flat_map", "interleave", "window", "apply")
 _OWN = tuple(str(Path(package.__file__).parent) for package in (tf, keras))
 
 
@@ -36,11 +37,15 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """A dataset that a method of `source` returned on that line; `in_parallel`: with calls at once, if it is a map."""
+    """A dataset that a method of `source` returned on that line.
+
+    `in_parallel`: with calls at once, if it is a map. `size` is that of its batches, if it is a batch.
+    """
 
     source: Any
     method: str
     in_parallel: bool
+    size: int | None
     line: Line
     dataset: Any  # kept, so that no other dataset gets its id
 
@@ -70,7 +75,8 @@ class Transformations:
             line, made = _line_of(sys._getframe(1)), method(dataset, *arguments, **options)
             if line is not None:
                 in_parallel = len(arguments) > 1 or options.get("num_parallel_calls") is not None
-                self._made[id(made)] = Made(dataset, name, in_parallel, line, made)
+                size = (*arguments, options.get("batch_size"))[0] if name in ("batch", "padded_batch") else None
+                self._made[id(made)] = Made(dataset, name, in_parallel, size, line, made)
             return made
 
         return _call
@@ -80,6 +86,10 @@ class Transformations:
         while (made := self._made.get(id(dataset))) is not None:
             yield made
             dataset = made.source
+
+    def batch_size(self, dataset: Any) -> int | None:
+        """The size of the dataset's batches, if a `batch` or `padded_batch` in the user's code tells it, else None."""
+        return next((one.size and int(one.size) for one in self._of(dataset) if one.method in _BATCHING), None)
 
     def usual_remedies(self, data: Any) -> tuple[Remedy, ...]:
         """What usually makes such data faster, at which lines; nothing is tried."""

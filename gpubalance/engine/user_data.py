@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras.src.trainers.data_adapters import get_data_adapter
 
 from gpubalance.engine.batches import are_open, is_batched, joined, regrouped
+from gpubalance.engine.data import Source
 from gpubalance.engine.failures import own_traceback
 from gpubalance.engine.feed import cleaned, samples_of
 from gpubalance.engine.fitting_data import check_classes, check_values
@@ -31,12 +32,14 @@ _ALONE = "read all of it once without gpubalance to find the sample: for batch i
 _FORMS = "return a tf.data.Dataset, a PyDataset or arrays, as (x, y) or (x, y, sample_weight)"
 
 
-class UserData:
+class UserData(Source):
     """A user's dataset for a model. Batches are (inputs, labels) or (inputs, labels, sample weights).
 
     A user's own `train_step` gets what there is. Faults in the data raise BadInput, when it is made or when its first
     batch comes.
     """
+
+    held_at_most = 7
 
     def __init__(self, name: str, model: Any) -> None:
         self._where = f"--data {name}"
@@ -83,9 +86,9 @@ class UserData:
             return len(keras.tree.flatten(self._given)[0])
         if isinstance(self._given, keras.utils.PyDataset):
             return None
-        count = int(self._given.cardinality())
-        size = self._samples.usual_size if is_batched(self._given, self._model) else 1
-        return count * size if count >= 0 else None
+        batched = is_batched(self._given, self._model)
+        count, size = int(self._given.cardinality()), self._transformations.batch_size(self._given) if batched else 1
+        return count * size if count >= 0 and size else None
 
     def joined_from(self, global_batch: int) -> int | None:
         """The number of samples in the user's own batches if they are regrouped for this size; None if they stay."""

@@ -130,11 +130,11 @@ class _Serving:
                     yield timing
                     if request.at_once and self._is_stopped():
                         break
-                yield self._measured(samples=session.samples)
+                yield self._measured(samples=session.source.samples)
             case Pull():
                 yield from session.pull(**asked)
-                joined_from = session.joined_from(request.global_batch)
-                yield PulledAll(remedies=session.usual_remedies(), joined_from=joined_from)
+                joined_from = session.source.joined_from(request.global_batch)
+                yield PulledAll(remedies=session.source.usual_remedies(), joined_from=joined_from)
             case Trace():
                 yield Traced(missing=session.trace(request.split, request.tracing))
             case Describe():

@@ -43,17 +43,18 @@ def two_inputs_and_outputs() -> Any:
 def test_both_sources_give_each_replica_its_batch(tensorflow: Any, data: Any, batches: tuple[int, ...]) -> None:
     steps = Steps(dense_model, adam, [None, None])
     steps.feed.batches = batches
-    streamed = map(steps.feed.deal, data.streamed(steps.samples, sum(batches)))
-    for source in (data.resident(steps.feed, steps.samples), streamed):
+    streamed = map(steps.feed.deal, steps.samples.stream(sum(batches)))
+    for source in (data.held(steps.feed, steps.samples, ()), streamed):
         for dealt in islice(source, 4):
             assert [(len(inputs), len(labels)) for inputs, labels in dealt.values] == [(size, size) for size in batches]
 
 
-def test_resident_samples_lie_on_the_replicas_own_device(tensorflow: Any, data: Any) -> None:
+def test_each_part_is_brought_to_its_replicas_own_device(tensorflow: Any, data: Any) -> None:
     steps = Steps(dense_model, adam, [None, None])
-    (first, _), (second, _) = next(data.resident(steps.feed, steps.samples)).values
-    assert first.device.endswith("CPU:0")
-    assert second.device.endswith("CPU:1")
+    (dealt,) = data.held(steps.feed, steps.samples, ())
+    graph = dealt.kind.cut.graph
+    brought = [one.device[-5:] for one in graph.get_operations() if one.type == "Identity" and one.device]
+    assert sorted(brought) == ["CPU:0", "CPU:0", "CPU:1", "CPU:1"]
 
 
 def test_samples_are_the_same_for_the_same_seed(tensorflow: Any, data: Any) -> None:

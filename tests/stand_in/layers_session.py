@@ -33,7 +33,6 @@ class LayersSession:
     def __init__(self, devices: Any, settings: Any, joint: Any, *, seed: int) -> None:
         del seed
         self.settings = settings
-        self.samples = None
         self._devices, self._joint = devices, joint
         self._script = runpy.run_path(_SCRIPT) if _SCRIPT and Path(_SCRIPT).exists() else {}
         self._graph = self.describe()

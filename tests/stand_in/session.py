@@ -41,6 +41,7 @@ class Session:
 
     def __init__(self, devices: Any, settings: Any, joint: Any, *, seed: int, cluster: Any = None) -> None:
         self.settings = settings
+        self.source = self
         self.in_cluster = cluster is not None
         self._devices = devices
         self._own = slice(cluster.rank, cluster.rank + 1) if cluster else slice(None)

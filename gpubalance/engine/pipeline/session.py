@@ -39,9 +39,8 @@ class LayersSession:
             self._model, self._import_s = trained.make_model(settings)
             self._calls = calls_of(self._model)
             refuse.model(self._model)
-            self._samples = trained.samples_for(
-                settings, self._model, None, tf.distribute.get_strategy(), "CPU:0", seed=seed
-            )
+            strategy = tf.distribute.get_strategy()
+            self._samples = trained.samples_for(settings, self._model, strategy, "CPU:0", seed=seed)
         self._outputs = OutputsLoss(self._model, self._calls)
         self._cut: Blocks | None = None
         self._pipeline: Pipeline | None = None
