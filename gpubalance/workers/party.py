@@ -250,12 +250,11 @@ class Party:
 
 
 def _end(workers: dict[int, Worker]) -> None:
-    """Ends the workers at the same time, as one that hangs takes a second."""
-    if len(workers) == 1:
-        next(iter(workers.values())).process.end()
-    elif workers:
-        with ThreadPoolExecutor(len(workers)) as threads:
-            list(threads.map(lambda worker: worker.process.end(), workers.values()))
+    """Ends the workers at the same time."""
+    for worker in workers.values():
+        worker.process.kill()
+    for worker in workers.values():
+        worker.process.end()
     workers.clear()
 
 

@@ -124,8 +124,8 @@ class Process:
 
     @property
     def lives(self) -> bool:
-        """Whether the process has not ended."""
-        return self._keeper.poll() is None
+        """Whether the process has not ended, and was not killed."""
+        return not self._is_ended.is_set() and self._keeper.poll() is None
 
     @property
     def address(self) -> str:
@@ -212,6 +212,8 @@ class Process:
         while self._hello is None:
             line = self._line(until_s - time.monotonic())
             self._limit.check()
+            if not line and self._is_ended.is_set():
+                raise PartialResult("the worker was ended before it began")
             if not line:
                 how = f"did not answer within {_GREETS_WITHIN_S:g} s" if line is None else self._how_it_ended()
                 raise self._unreachable(how)
@@ -251,7 +253,7 @@ class Process:
                 raise self._lost(f"nothing has come from it for {_LOST_AFTER * _LOOKS_EVERY_S:g} s")
             if chunk is None and left <= 0:
                 return None
-            if chunk == b"" or (chunk is None and self._is_ended.is_set()) or len(self._rest) > _LONGEST_MESSAGE:
+            if chunk == b"" or len(self._rest) > _LONGEST_MESSAGE:
                 return b""
             *lines, self._rest = (self._rest + (chunk or b"").replace(keeper.BEAT, b"")).split(b"\n")
             self._lines.extend(filter(None, lines))

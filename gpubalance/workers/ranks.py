@@ -52,7 +52,6 @@ class Ranks:
         self._devices = tuple(devices)
         self._members: list[Process] = []
         self._told_by = 0
-        self._killed = self._gone = False
         with ExitStack() as at_a_failure:
             for device in devices:
                 self._members.append(worker_process([device], purpose, limit))
@@ -61,14 +60,9 @@ class Ranks:
         self._threads = ThreadPoolExecutor(len(devices))
 
     @property
-    def pids(self) -> tuple[int, ...]:
-        """The process ids, in the devices' order."""
-        return tuple(member.pid for member in self._members)
-
-    @property
     def lives(self) -> bool:
-        """Whether all processes live and were not killed."""
-        return not self._killed and all(member.lives for member in self._members)
+        """Whether all processes live."""
+        return all(member.lives for member in self._members)
 
     @property
     def has_answered(self) -> bool:
@@ -175,39 +169,24 @@ class Ranks:
 
     def _raise_silence(self, said: Mapping[int, Said], doing: str) -> NoReturn:
         """Raises who is silent: TensorFlow in the others reports that it lost a peer, but not which one or why."""
+        for error in said.values():
+            if isinstance(error, TimeLimitPassed):
+                raise error
         lost = [rank for rank, one in said.items() if _blame(one) == _PEER]
-        silent = [rank for rank in range(len(self._members)) if rank not in said or _blame(said[rank]) == _SILENCE]
-        if len(said) == len(self._members) and not lost:
-            self._raise_held(said, silent)
-        self._told_by = (silent or lost)[0]
+        silent = [rank for rank in range(len(self._members)) if _blame(said.get(rank, _NOT_YET)) == _SILENCE]
         message = f"{self._names(silent)} said nothing while {doing}, and {self._names(lost)} lost it"
         if not silent:
             message = f"{self._names(lost)} lost each other while {doing}"
-        row = known("peer-lost")
-        raise DeadlinePassed(
-            message, cause=row.cause, remedy=f"{row.remedy}\nits log is {self.log}", log=self.log_tail()
-        )
-
-    def _raise_held(self, said: Mapping[int, Said], silent: Sequence[int]) -> NoReturn:
-        """Raises that all wait, and which of the silent processes keep them waiting, if that is known."""
-        errors = {rank: one for rank in silent if isinstance(one := said[rank], GpubalanceError)}
-        for error in errors.values():
-            if isinstance(error, TimeLimitPassed):
-                raise error
-        blamed, how = self._held_up_by(silent)
-        self._told_by = (blamed or silent)[0]
-        error = errors[self._told_by]
-        if blamed:
-            it = "it" if len(blamed) == 1 else "each"
-            error.message = f"{self._names(blamed)}: {error.message}; the others wait, as {it} {how}"
-        else:
-            error.message = f"all are silent: {error.message}; {how}"
-        error.remedy = f"what its threads do is in its log, {self.log}"
-        error.log = self.log_tail()
-        raise error
+        elif not lost:
+            silent, how = self._held_up_by(silent)
+            message = f"{self._names(silent)} said nothing while {doing}; {how}"
+        self._told_by = (silent or lost)[0]
+        row = known("silent" if silent and not lost else "peer-lost")
+        remedy = f"{row.remedy}\nwhat its threads do is in its log, {self.log}"
+        raise DeadlinePassed(message, cause=row.cause, remedy=remedy, log=self.log_tail())
 
     def _held_up_by(self, silent: Sequence[int]) -> tuple[list[int], str]:
-        """Which ranks the others wait for, empty if that is unknown, and why.
+        """Which ranks the others wait for, all silent ones if that is unknown, and why.
 
         A process that hangs makes all others wait for it in a collective, and from outside they look the same.
         """
@@ -218,27 +197,25 @@ class Ranks:
         behind = {rank: one.at for rank, one in where.items() if one.computed == last}
         blamed = dumb or [rank for rank, at in behind.items() if at] or list(behind)
         if len(blamed) in (0, len(self._members)):
-            return [], "each waits for the others, or for the network between them"
-        if dumb:
-            return dumb, "does not answer from another thread either: it is stopped, or its interpreter is held"
-        return blamed, behind[blamed[0]] or "has not computed its gradients"
+            return list(silent), "each waits for the others, or for the network between them"
+        how = "does not answer from another thread either" if dumb else behind[blamed[0]]
+        it = "it" if len(blamed) == 1 else "each"
+        return blamed, f"the others wait, as {it} {how or 'has not computed its gradients'}"
 
     def _names(self, ranks: Sequence[int]) -> str:
         return ", ".join(self._devices[rank].label for rank in sorted(ranks))
 
     def kill(self) -> None:
         """Kills all processes, from any thread."""
-        self._killed = True
         for member in self._members:
             member.kill()
 
     def end(self) -> None:
         """Ends all processes, and waits until they are gone. May be called more than once."""
-        if self._gone:
-            return
-        list(self._threads.map(lambda member: member.end(), self._members))
+        self.kill()
+        for member in self._members:
+            member.end()
         self._threads.shutdown()
-        self._gone = True
 
 
 # What explains what: the first of these that occurs is reported.
@@ -252,6 +229,9 @@ def _blame(said: Said) -> int:
     if isinstance(said, PartialResult | EnvironmentFault):
         return _DEATH
     return _SILENCE if isinstance(said, GpubalanceError) else _NOTHING
+
+
+_NOT_YET = DeadlinePassed("")
 
 
 def _heard(member: Process, within_s: float, doing: str) -> Said:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpubalance.devices.hosts import reach
+from gpubalance.workers.messages import Hello
 
 HANGS_AFTER_S = 240  # a busy machine may stand still for a minute
 _AGAIN_S = 1
@@ -52,9 +53,10 @@ Program = Callable[[Sequence[str]], Done]
 
 @contextlib.contextmanager
 def apart(folder: Path, worker: str = "exit 0") -> Iterator[None]:
-    """Puts home, state and current folder into `folder`; a worker is this shell script, without TensorFlow."""
+    """Puts home, state and current folder into `folder`; a worker greets, and is this shell script."""
     stand_in = folder / "python"
-    stand_in.write_text(f"#!/bin/sh\n{worker}\n")
+    hello = Hello(address="127.0.0.1:1", installed=None).model_dump_json()
+    stand_in.write_text(f"#!/bin/sh\necho '{hello}'\n{worker}\n")
     stand_in.chmod(0o755)
     executable = sys.executable
     variables = {"HOME": str(folder), "XDG_STATE_HOME": str(folder / "state"), "TERM": "dumb"}

@@ -119,7 +119,7 @@ class Program:
     def kill(self, victim: str, number: signal.Signals) -> bool:
         """Kills the victim, waiting for a worker that has not started yet; False if there was nobody to kill."""
         while self.process.poll() is None:
-            others = [p for p in self.processes() if p.pid != self.process.pid]
+            others = [p for p in self.processes() if self.process.pid not in (p.pid, p.ppid())]  # no keepers
             if victim == "parent" or others:
                 chosen = self.process.pid if victim == "parent" else min(others, key=lambda p: p.pid).pid
                 try:

@@ -89,5 +89,5 @@ def test_a_device_that_does_not_end_its_compute_is_told(tmp_path: Path) -> None:
             worker.process.send(Measure(split=split, seconds=0, at_least=1))
             return worker.process.receive(5.0, "training")
 
-        with pytest.raises(DeadlinePassed, match=r"^beta:0: .*; the others wait, as it has not computed its gradients"):
+        with pytest.raises(DeadlinePassed, match=r"^beta:0 said .*; the others wait, as it has not computed"):
             party.ask(train)
