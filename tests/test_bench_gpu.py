@@ -92,7 +92,7 @@ def test_a_step_that_fails_or_takes_too_long_keeps_what_it_had_and_the_others_th
     """The program that `alone` starts never gets to its first line."""
     (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setenv(PROGRAM_VARIABLES, json.dumps({"PYTHONPATH": str(tmp_path)}))
-    steps = [Step("nowhere", "", 60), Step("alone", "", 6), Step("models", "", 10**6)]
+    steps = [Step("nowhere", "", 60), Step("alone", "", 6), Step("training", "", 10**6)]
     outcomes = list(run_steps(steps, tmp_path, (), 11 / 60, print))
     assert [one.outcome for one in outcomes] == ["failed", "cut off", "not run"]
     assert outcomes[0].told == "**failed**: ModuleNotFoundError: No module named 'tests.bench.gpu.steps.nowhere'"

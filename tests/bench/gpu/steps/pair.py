@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.bench.gpu.burner import busy
 from tests.bench.gpu.parts import card_of, logical
 from tests.bench.gpu.place import Place, StepFailed, show
 from tests.bench.gpu.steps import Figure
@@ -28,18 +27,8 @@ def figures(place: Place) -> Iterator[Figure]:
         raise StepFailed("the time of `balance` was over before it had a split")
     yield _balanced("`balance` ends with" if done.code == 0 else "`balance` came to", plan)
     split = ("--batches", *map(str, plan["batches"]))
-    again = ("run", *place.options(2), *model, *split, "--baseline", "none", "--windows", "1", "--duration", "1")
-    quiet = plan["balance"]["run"] or place.program(*again).out
-    with busy(place.devices(2)[1]):
-        beside = place.program(*again).out
-        part = beside["throughput"]["median"] / quiet["throughput"]["median"]
-        codes = [one["code"] for one in beside["warnings"]]
-        told = f"beside a second process {part:.2f} of its throughput, warnings: {', '.join(codes) or 'none'}"
-        yield Figure("beside", {"part": part, "warnings": beside["warnings"]}, told)
-        if len({card_of(card.uuid) for card in place.cards[:2]}) == 2:
-            again_beside = place.program(*balance, "--fresh").out
-            yield _balanced("beside a second process on the second `balance` ends with", again_beside)
     if any(card_of(card.uuid) != card.uuid for card in place.cards):
+        again = ("run", *place.options(2), *model, *split, "--baseline", "none", "--windows", "1", "--duration", "1")
         yield _nccl(place, again)
     yield _all_reduce(place)
 
