@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine.feed import Dealt, Feed
+from gpubalance.engine.iterators import Batches
 from gpubalance.engine.labels import Target, as_outputs
 from gpubalance.results.pulled import Remedy
 
@@ -87,7 +88,7 @@ class Samples(Source):
     def stream(self, global_batch: int) -> Iterator[Any]:
         """Some samples again and again."""
         endless = tf.data.Dataset.from_tensor_slices(self.make(_POOL)).repeat()
-        return iter(endless.batch(global_batch).prefetch(tf.data.AUTOTUNE))
+        return Batches(endless.batch(global_batch).prefetch(tf.data.AUTOTUNE))
 
 
 def _input_structure(model: Any) -> Any:

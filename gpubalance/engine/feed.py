@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
@@ -65,11 +66,11 @@ class Feed:
         self._kinds: dict[Any, Kind] = {}
         self._widest: dict[str, Kind] = {}
         # Training and validation each have an iterator, and training continues after validation.
-        self._ahead: dict[int, tuple[Iterator[Any], Any]] = {}
+        self._ahead: WeakKeyDictionary[Iterator[Any], Any] = WeakKeyDictionary()
 
     def take(self, iterator: Iterator[Any]) -> Any:
         """The next global batch, as it came and dealt out. Raises StopIteration."""
-        _, batch = self._ahead.pop(id(iterator), (iterator, _NOT_YET))
+        batch = self._ahead.pop(iterator, _NOT_YET)
         if batch is _NOT_YET:
             return self._deal(next(iterator))
         if batch is None:
@@ -79,11 +80,7 @@ class Feed:
     def look_ahead(self, iterator: Iterator[Any]) -> None:
         """Starts bringing the next global batch to the devices while they compute."""
         batch = next(iterator, None)
-        self._ahead[id(iterator)] = iterator, None if batch is None else self._deal(batch)
-
-    def forget(self) -> None:
-        """Drops the batches that were taken ahead, as their iterators will not be used again."""
-        self._ahead.clear()
+        self._ahead[iterator] = None if batch is None else self._deal(batch)
 
     def _deal(self, batch: Any) -> tuple[Any, Dealt]:
         batch = cleaned(batch)

@@ -17,6 +17,7 @@ from gpubalance.engine.data import Source
 from gpubalance.engine.failures import own_traceback
 from gpubalance.engine.feed import cleaned, samples_of
 from gpubalance.engine.fitting_data import check_classes, check_values
+from gpubalance.engine.iterators import Batches
 from gpubalance.engine.pool import Pool
 from gpubalance.engine.step.changes import is_keras_own
 from gpubalance.engine.transformations import Transformations
@@ -126,7 +127,7 @@ class UserData(Source):
             if adapter is not None:
                 adapter.on_epoch_begin()
             try:
-                for batch in map(cleaned, dataset):
+                for batch in map(cleaned, Batches(dataset)):
                     self._check(batch)
                     yield batch
             finally:

@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from keras.src.backend.tensorflow.trainer import TFEpochIterator
+
 from gpubalance.engine.step.part import replaced
+from gpubalance.training.keras_inside import batches
 
 
 class KerasFunctions(ABC):
@@ -38,7 +41,11 @@ class KerasFunctions(ABC):
         own = {"train_function": self.train, "test_function": self.test, "predict_function": self.predict}
         self.is_open = True
         try:
-            with replaced(self._model, _distribute_strategy=None, **own), warnings.catch_warnings():
+            with (
+                replaced(self._model, _distribute_strategy=None, **own),
+                replaced(TFEpochIterator, _get_iterator=batches),
+                warnings.catch_warnings(),
+            ):
                 if steps is None:  # a regrouped dataset does not know its length, so Keras warns when it ends
                     warnings.filterwarnings("ignore", message="Your input ran out of data")
                 yield

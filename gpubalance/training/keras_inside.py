@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
+from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
+from gpubalance.engine.iterators import Batches
 from gpubalance.errors import BadInput
 
 
@@ -50,3 +52,14 @@ def uncounted(model: Any) -> Iterator[None]:
     yield
     for variable in (variable for metric in loss.metrics for variable in metric.variables):  # the first loss made some
         variable.assign(before.get(id(variable), tf.zeros_like(variable.value)))
+
+
+def batches(epochs: Any) -> Any:
+    """Of Keras' iterator over epochs, one epoch's batches, for whose end the next epoch need not wait."""
+    data = epochs._distributed_dataset
+    if not isinstance(epochs.data_adapter, GeneratorDataAdapter):
+        return Batches(data)
+    # A generator is the same in all epochs, and two iterators must not ask it at once. Untuned, the old one ends soon.
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return data.with_options(options)

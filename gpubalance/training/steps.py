@@ -71,7 +71,6 @@ class Steps(KerasFunctions):
             raise BadInput("the data has no labels (y)", remedy="give x and y, or a dataset of (x, y)") from error
         finally:
             self._split.stamping = None
-            self._feed.forget()
 
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""

@@ -13,6 +13,7 @@ from gpubalance.numbers.stats import median
 from gpubalance.results.run import Pipeline, Run
 from gpubalance.training.split import Split
 from tests.bench.engine import Ours
+from tests.bench.epochs import EPOCHS
 from tests.bench.measured import measured
 from tests.bench.ratio import in_processes, in_turns
 from tests.bench.training import SplitFit
@@ -77,6 +78,11 @@ def main() -> Iterator[str]:
         for name in ("slow", "fast"):
             figure = judged(in_processes("tests.bench.data", str(pair), name), Wanted(0.95), _MOST)
             yield f"Split.fit over run --data, the {name} pipeline: {figure}, in processes"
+    most, keras_own = (next(in_processes("tests.bench.epochs", who)) for who in ("split", "keras"))
+    yield (
+        f"beyond its steps and its validation's the longest of {EPOCHS} epochs took {most:.2f} s, at most 0.5 wanted; "
+        f"under Keras' MirroredStrategy {keras_own:.2f} s"
+    )
 
 
 def _ceilings(pair: str, pipelines: list[Pipeline]) -> Iterator[float]:
