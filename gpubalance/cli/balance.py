@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gpubalance.cli.options import Care, Devices, DryRun, Epoch, Reporting, settings_on
+from gpubalance.cli.options import Care, Devices, Epoch, Reporting, settings_on
 from gpubalance.cli.parameters import Without
 from gpubalance.settings.requests import BalanceRequest, PlanRequest, Proof, Rounds, Settings
 
@@ -18,7 +18,6 @@ def balance(
     split: Annotated[PlanRequest, Without("sync_s")],
     epoch: Epoch,
     search: Rounds,
-    dry: DryRun,
     measuring: Annotated[Proof, Without("baseline")],
     care: Care,
     reporting: Reporting,
@@ -27,14 +26,12 @@ def balance(
 ) -> Any:
     """Example: gpubalance balance --gpus 0 1 -o plan.json"""
     # `watch` is a listener, as `Watch` is: nothing is shown then. The plan is returned, None after a dry run.
-    from gpubalance.cli.measured import estimated, measured
+    from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import uses
     from gpubalance.cli.output import width
     from gpubalance.jobs.balance.balance import balance as balance_job
-    from gpubalance.jobs.keep.journals import balance_journal
     from gpubalance.render.plan import plan_told
     from gpubalance.render.summary import summary
-    from gpubalance.results.plan import Plan
 
     def text(plan: Plan) -> str:
         """The summary; nothing where a watch shows what it wants."""
@@ -53,19 +50,4 @@ def balance(
         measuring=measuring,
         **dict(search),
     )
-    if dry.dry_run:
-        estimated(machine, devices, care, reporting, request)
-        return None
-    return measured(
-        "balance",
-        machine,
-        request,
-        care,
-        reporting,
-        used=devices,
-        kind=Plan,
-        journal=balance_journal,
-        job=balance_job,
-        text=text,
-        watch=watch,
-    )
+    return measured(machine, request, care, reporting, balance_job, text, watch=watch)

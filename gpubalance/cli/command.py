@@ -15,7 +15,6 @@ from typer.main import get_command
 
 from gpubalance.errors import UsageError
 
-LIST_OPTIONS = {"--gpus": "0 1", "--batches": "820 568", "--micro-batches": "410 568"}  # each with an example
 _NUMBER = re.compile(r"-\d")
 _TYPED = "gpubalance.typed"
 
@@ -47,11 +46,11 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the arguments. For a completion the words come as the shell has cut them; see `shell_complete`."""
         if not ctx.resilient_parsing:
-            return super().parse_args(ctx, join_lists(args, self._repeated))
+            return super().parse_args(ctx, spread(args, self._lists))
         args = [word for word in args if word != "="]  # bash cuts --simulate=2 into three
         ctx.meta[_TYPED] = tuple(args)
         with contextlib.suppress(UsageError):  # nothing may be typed after the option yet
-            args = join_lists(args, self._repeated)
+            args = spread(args, self._lists)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -75,16 +74,15 @@ class Command(TyperCommand):
         return [piece.strip("{}").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
     @property
-    def _repeated(self) -> set[str]:
-        """The options with several values that may contain commas, as paths may."""
-        options = [option for option in self.params if isinstance(option, TyperOption) and option.multiple]
-        return {name for option in options for name in option.opts} - LIST_OPTIONS.keys()
+    def _lists(self) -> set[str]:
+        """The options that take several values."""
+        return {name for one in self.params if isinstance(one, TyperOption) and one.multiple for name in one.opts}
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Offers flags, or the values of the last flag if Typer does not see that the word belongs to it."""
         typed: tuple[str, ...] = ctx.meta[_TYPED]
         last = next((word for word in reversed(typed) if word.startswith("-")), "")
-        values_follow = last in LIST_OPTIONS or last in self._repeated or typed[-1:] == (last,)
+        values_follow = last in self._lists or typed[-1:] == (last,)
         for option in self.params if values_follow and not incomplete.startswith("-") else ():
             if isinstance(option, TyperOption) and last in option.opts and not option.is_flag:
                 return option.shell_complete(ctx, incomplete)
@@ -111,32 +109,26 @@ def _names(word: object, file: Path) -> bool:
     return False
 
 
-def join_lists(arguments: Sequence[str], repeated: Container[str] = ()) -> list[str]:
-    """The arguments with each list option's values joined by commas, as Typer takes one value for an option.
+def spread(arguments: Sequence[str], lists: Container[str]) -> list[str]:
+    """The arguments with a list option before each of its values, as Typer wants them.
 
-    An option in `repeated` is put before each of its values instead. Values go on until the next option; `-5` is a
-    value, so that the error says what is wrong with it. Raises UsageError for a list option without a value.
+    Values go on until the next option; `-5` is a value, so that the error says what is wrong with it. Raises UsageError
+    for a list option without a value.
     """
-    joined: list[str] = []
+    found: list[str] = []
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
         if argument == "--":
-            return [*joined, argument, *rest]
+            return [*found, argument, *rest]
         name, equals, value = argument.partition("=")
-        if name in repeated:
-            values = [value] if equals else []
-            while rest and not rest[0].startswith("-"):
-                values.append(rest.pop(0))
-            joined += [f"{name}={one}" for one in values] or [name]  # Typer reports the missing value
+        if name not in lists:
+            found.append(argument)
             continue
-        if name not in LIST_OPTIONS:
-            joined.append(argument)
-            continue
-        found = [value] if equals else []
+        values = [value] if equals else []
         while rest and (not rest[0].startswith("-") or _NUMBER.match(rest[0])):
-            found.append(rest.pop(0))
-        if not any(v.strip(" ,") for v in found):
-            raise UsageError(f"{name} needs a value", remedy=f"for example {name} {LIST_OPTIONS[name]}")
-        joined.append(f"{name}={','.join(found)}")
-    return joined
+            values.append(rest.pop(0))
+        if not values:
+            raise UsageError(f"{name} needs a value")
+        found += [f"{name}={one}" for one in values]
+    return found

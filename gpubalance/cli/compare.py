@@ -34,7 +34,7 @@ def compare(
     fail_slower: FailSlower = None,
 ) -> None:
     """Example: gpubalance compare before.json after.json --fail-slower 5%"""
-    from gpubalance.cli.output import check_output, width
+    from gpubalance.cli.output import Output, width
     from gpubalance.jobs.compare.compare import compare as compare_job
     from gpubalance.jobs.compare.gate import check_regression
     from gpubalance.render.compare import comparison_text
@@ -42,7 +42,7 @@ def compare(
     if len(files) < 2:
         raise UsageError("compare takes two files or more", remedy=f"gpubalance compare {files[0]} OTHER.json")
     most = None if fail_slower is None else part("--fail-slower", fail_slower)
-    out = check_output(output, quiet=True)
+    out = Output(output, quiet=True)
     comparison = compare_job(files)
     out.give(comparison, lambda found: comparison_text(found, width()))
     if most is not None:

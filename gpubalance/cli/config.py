@@ -18,7 +18,6 @@ from typing import Any, cast
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from gpubalance.cli.command import LIST_OPTIONS, join_lists
 from gpubalance.errors import BadInput, GpubalanceError, PlanMismatch, UsageError
 from gpubalance.text import clean
 
@@ -92,20 +91,19 @@ def defaults(path: Path, commands: Mapping[str, TyperCommand]) -> dict[str, dict
 
     document = read_toml(path, "config", remedy=_REMEDY)
     known = {name: dict(flags(command.params)) for name, command in commands.items()}
-    every = {flag: None for of in known.values() for flag in of}
+    every = {flag: option for of in known.values() for flag, option in of.items()}
     tables = {key: value for key, value in document.items() if isinstance(value, dict)}  # `plan` may also be a flag
     shared = {key: value for key, value in document.items() if key not in tables}
-    for key in shared:
-        _check(path, key, every)
-    for name, table in tables.items():
+    _values(f"{path}:", shared, every, "no command has such an option")
+    found = {}
+    for name in tables:
         if name not in known:
             raise UsageError(f"{path}: there is no command [{clean(name, 40)}]", remedy=_nearest(name, known))
-        for key in table:
-            _check(path, key, known[name], of=name)
-    return {
-        name: _values(path, shared, of, lenient=True) | _values(path, tables.get(name, {}), of, place=f"[{name}] ")
-        for name, of in known.items()
-    }
+    for name, of in known.items():
+        fitting = {key: value for key, value in shared.items() if key.replace("_", "-") in of}
+        own = _values(f"{path}: [{name}]", tables.get(name, {}), of, f"gpubalance {name} has no such option")
+        found[name] = _values(f"{path}:", fitting, of, "") | own
+    return found
 
 
 def flags(params: Iterable[object]) -> Iterator[tuple[str, TyperOption]]:
@@ -120,36 +118,23 @@ def long_name(option: TyperOption) -> str:
     return next((name for name in option.opts if name.startswith("--")), option.opts[0])
 
 
-def _check(path: Path, key: str, known: Mapping[str, object], *, of: str = "") -> None:
-    """Raises UsageError for a key that is no flag of the command `of` or, without one, of any command."""
-    if key.replace("_", "-") in known:
-        return
-    place = f"{path}: [{of}] {clean(key, 40)}" if of else f"{path}: {clean(key, 40)}"
-    if key == CONFIG.removeprefix("--"):
-        raise UsageError(f"{place}: a config can't name another", remedy="give it on the command line")
-    what = f"gpubalance {of} has no such option" if of else "no command has such an option"
-    raise UsageError(f"{place}: {what}", remedy=_nearest(key.replace("_", "-"), known))
-
-
 def _nearest(name: str, known: Mapping[str, object]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(known))}"
 
 
-def _values(
-    path: Path, table: Mapping[str, Any], flags: Mapping[str, TyperOption], *, place: str = "", lenient: bool = False
-) -> dict[str, Any]:
-    """The table's values by parameter. `lenient` skips flags of other commands."""
+def _values(place: str, table: Mapping[str, Any], flags: Mapping[str, TyperOption], unknown: str) -> dict[str, Any]:
+    """The table's values by parameter. Raises UsageError for a key that is no flag, which is `unknown`."""
     values: dict[str, Any] = {}
     for key, value in table.items():
-        option = flags.get(key.replace("_", "-"))
-        if option is None and lenient:
-            continue
-        assert option is not None  # noqa: S101  (`_check` has checked it)
-        where = f"{path}: {place}{key}"
-        if option.name in values:
+        where, flag = f"{place} {clean(key, 40)}", key.replace("_", "-")
+        if f"--{flag}" == CONFIG:
+            raise UsageError(f"{where}: a config can't name another", remedy="give it on the command line")
+        if flag not in flags:
+            raise UsageError(f"{where}: {unknown}", remedy=_nearest(flag, flags))
+        if flags[flag].name in values:
             raise UsageError(f"{where} is there twice", remedy="once with -, once with _: leave one out")
-        values[option.name] = as_typed(option, value, where)
+        values[str(flags[flag].name)] = as_typed(flags[flag], value, where)
     return values
 
 
@@ -163,15 +148,9 @@ def as_typed(option: TyperOption, value: Any, place: str) -> Any:
         if isinstance(value, list):
             raise UsageError(f"{place} takes one value, not a list")
         return _text(value, place)
-    texts = [_text(item, place) for item in (value if isinstance(value, list) else [value])]
-    flag = long_name(option)
-    if flag not in LIST_OPTIONS:
-        return texts
-    try:
-        (joined,) = join_lists([f"{flag}={','.join(texts)}"])
-    except UsageError as error:
-        raise UsageError(f"{place}: {error.message}", remedy=error.remedy) from None
-    return [joined.partition("=")[2]]
+    if value == []:
+        raise UsageError(f"{place} needs a value")
+    return [_text(item, place) for item in (value if isinstance(value, list) else [value])]
 
 
 def _text(value: Any, place: str) -> str:

@@ -24,7 +24,7 @@ def devices(
     from gpubalance.remedies import known
     from gpubalance.render.devices import gpus_text, hosts_text, simulated_text
 
-    out = Output(json=output.as_json, path=None, quiet=True)
+    out = Output(output, quiet=True)
     named = reach(asked.hosts, asked.via)
     if named and asked.simulate is None:
         found, errors = list_devices_of(named)

@@ -26,7 +26,7 @@ def doctor(
 
     Example: gpubalance doctor
     """
-    from gpubalance.cli.output import check_output, width
+    from gpubalance.cli.output import Output, width
     from gpubalance.cli.progress import Progress
     from gpubalance.devices.hosts import reach
     from gpubalance.jobs.doctor.doctor import doctor as doctor_job
@@ -37,7 +37,7 @@ def doctor(
     hosts = reach(gpus.hosts, gpus.via)
     if hosts and gpus.simulate is not None and not gpus.simulate.isdigit():
         raise UsageError("each of --hosts checks what it has", remedy="simulate CPU devices there: --simulate 2")
-    out = check_output(output, quiet=output.quiet)
+    out = Output(output, quiet=output.quiet)
     progress, model = Progress(quiet=output.quiet), settings.model or None
     given = {"--simulate": gpus.simulate, "--model": model}
     words = [word for option, value in given.items() if value is not None for word in (option, value)]

@@ -70,7 +70,7 @@ def independent(
     own: OwnModels,
     settings: Annotated[Settings, Without("model", "all_reduce")],
     measuring: Annotated[Measuring, Without("baseline")],
-    care: Care,
+    care: Annotated[Care, Without("dry_run")],
     reporting: Reporting,
 ) -> None:
     """Example: gpubalance independent --gpus 0 1 --batches 1024 512"""
@@ -78,7 +78,6 @@ def independent(
     from gpubalance.cli.next_command import command
     from gpubalance.cli.output import width
     from gpubalance.jobs.independent.independent import independent as independent_job
-    from gpubalance.jobs.keep.journals import independent_journal
     from gpubalance.render.independent import independent_told
     from gpubalance.render.summary import summary
     from gpubalance.results.independent import Independent
@@ -91,15 +90,4 @@ def independent(
 
     machine = gpus.machine()
     request = own.request(machine, gpus, settings, measuring)
-    measured(
-        "independent",
-        machine,
-        request,
-        care,
-        reporting,
-        used=request.devices,
-        kind=Independent,
-        journal=independent_journal,
-        job=independent_job,
-        text=text,
-    )
+    measured(machine, request, care, reporting, independent_job, text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from gpubalance.cli.options import Care, Devices, DryRun, Unwatched, settings_on
+from gpubalance.cli.options import Care, Devices, Unwatched, settings_on
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import UsageError
 from gpubalance.settings.device import Device, hosts_of
@@ -15,16 +15,14 @@ def layers(
     gpus: Devices,
     settings: Annotated[Settings, Without("xla", "input", "data", "all_reduce")],
     cutting: Cutting,
-    dry: DryRun,
     measuring: Annotated[Proof, Without("baseline")],
     care: Care,
     reporting: Unwatched,
 ) -> None:
     """Example: gpubalance layers --gpus 0 1 -o layers.json"""
-    from gpubalance.cli.measured import estimated, measured
+    from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import layers_script, report_command
     from gpubalance.cli.output import width
-    from gpubalance.jobs.keep.journals import layers_journal
     from gpubalance.jobs.layers.layers import layers as layers_job
     from gpubalance.render.layers import layers_told
     from gpubalance.render.summary import summary
@@ -44,21 +42,7 @@ def layers(
         measuring=measuring,
         **dict(cutting),
     )
-    if dry.dry_run:
-        estimated(machine, devices, care, reporting, request)
-        return
-    measured(
-        "layers",
-        machine,
-        request,
-        care,
-        reporting,
-        used=devices,
-        kind=Layers,
-        journal=layers_journal,
-        job=layers_job,
-        text=text,
-    )
+    measured(machine, request, care, reporting, layers_job, text)
 
 
 def _of_one_host(devices: tuple[Device, ...]) -> tuple[Device, ...]:

@@ -7,17 +7,24 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from gpubalance.cli.board import board_in, both
 from gpubalance.cli.options import Care, Reporting
-from gpubalance.cli.output import check_output, unwritable
+from gpubalance.cli.output import Output, unwritable
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.hosts import are_reached
 from gpubalance.devices.machine import Machine, held
 from gpubalance.errors import UsageError
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.journals import (
+    balance_journal,
+    independent_journal,
+    layers_journal,
+    probe_journal,
+    run_journal,
+)
 from gpubalance.jobs.phases import Phases, estimate
 from gpubalance.render.estimate import estimate_text
 from gpubalance.results.common import Warning_
@@ -25,10 +32,9 @@ from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
-from gpubalance.results.records import is_estimate
+from gpubalance.results.records import AnyResult, is_estimate
 from gpubalance.results.run import Run
 from gpubalance.settings.choices import TRACES
-from gpubalance.settings.device import Device
 from gpubalance.settings.requests import (
     BalanceRequest,
     IndependentRequest,
@@ -39,36 +45,42 @@ from gpubalance.settings.requests import (
 )
 from gpubalance.workers.hosts import connected
 
-Request = TypeVar("Request", RunRequest, ProbeRequest, BalanceRequest, IndependentRequest, LayersRequest)
-Result = TypeVar("Result", Run, Probe, Plan, Independent, Layers)
+Request = RunRequest | ProbeRequest | BalanceRequest | IndependentRequest | LayersRequest
+# Of each request: its result, and what opens the journal that an interrupted command of it has left.
+_KINDS: dict[type[Request], tuple[type[AnyResult], Callable[..., Journal]]] = {
+    RunRequest: (Run, run_journal),
+    ProbeRequest: (Probe, probe_journal),
+    BalanceRequest: (Plan, balance_journal),
+    IndependentRequest: (Independent, independent_journal),
+    LayersRequest: (Layers, layers_journal),
+}
 
 
 def measured(
-    command: str,
     machine: Machine,
     request: Request,
     care: Care,
     reporting: Reporting,
-    *,
-    used: Sequence[Device],
-    kind: type[Result],
-    journal: Callable[..., Journal],
-    job: Callable[[Request, str | None, Watch, Journal], Result],
-    text: Callable[[Result], str],
+    job: Callable[..., Any],
+    text: Callable[[Any], str],
     noted: Sequence[Warning_] = (),
     watch: Watch | None = None,
-) -> Result:
+) -> Any:
     """Locks the GPUs that the job uses, runs it, shows its progress, and outputs its result as `text` and JSON.
 
-    The result gets the `noted` warnings and those of the machine. `kind` is the result's type, `journal` opens what an
-    interrupted command of this request has left, and `watch` gets the same events as the progress. Raises whatever ends
-    the job.
+    The result, which is returned, gets the `noted` warnings and those of the machine. `watch` gets the same events as
+    the progress. A dry run only outputs the estimate, and returns None. Raises whatever ends the job.
     """
-    out = check_output(reporting, quiet=reporting.quiet, resumed=kind if care.resume else None)
-    noted = (*machine.warnings(used, strict=care.strict), *noted)
+    used = (request.of_used if isinstance(request, RunRequest) else request).devices
+    warnings = (*machine.warnings(used, strict=care.strict), *noted)
+    if care.dry_run and not isinstance(request, RunRequest | IndependentRequest):
+        _estimate(request, reporting)
+        return None
+    kind, journal = _KINDS[type(request)]
+    out = Output(reporting, quiet=reporting.quiet, resumed=kind if care.resume else None)
+    command = type(request).__name__.removesuffix("Request").lower()
     name = _name_now(command, reporting.tensorboard, reporting.trace)
     request = request.model_copy(update={"tracing": _tracing_to(reporting.trace, name)})
-    progress = Progress(quiet=reporting.quiet)
     with (
         held(used),
         connected(used),
@@ -76,32 +88,21 @@ def measured(
         journal(request, machine.driver, resume=care.resume) as kept,
     ):
         out.check_goes_on(kept)
-        with out.left_by_an_error(text, noted), progress as tell:
+        with out.left_by_an_error(text, warnings), Progress(quiet=reporting.quiet) as tell:
             phases = Phases(request, beside(both(tell, watch)))
             result = job(request, machine.driver, phases, kept)
             if not kept.resumed:
                 phases.keep()
-        given: Result = out.give(result, text, noted, kept)
-        return given
+        return out.give(result, text, warnings, kept)
 
 
-def estimated(
-    machine: Machine,
-    devices: Sequence[Device],
-    care: Care,
-    reporting: Reporting,
-    request: ProbeRequest | BalanceRequest | LayersRequest,
-) -> None:
-    """Outputs what a `--dry-run` would do and how long that takes. Raises what `Machine.warnings` raises.
-
-    It replaces no result, even with --overwrite.
-    """
-    machine.warnings(devices, strict=care.strict)
+def _estimate(request: ProbeRequest | BalanceRequest | LayersRequest, reporting: Reporting) -> None:
+    """Outputs what the command would do and how long that takes. It replaces no result, even with --overwrite."""
     path = reporting.output
     if path is not None and path.is_file() and not is_estimate(path):
         raise UsageError(f"{path} exists, and --dry-run measures nothing to replace it with", remedy="give another -o")
-    kept = f"; this estimate is in {reporting.output}" if reporting.output else ""
-    check_output(reporting, quiet=True).give(estimate(request), lambda found: estimate_text(found) + kept)
+    kept = f"; this estimate is in {path}" if path else ""
+    Output(reporting, quiet=True).give(estimate(request), lambda found: estimate_text(found) + kept)
 
 
 def _name_now(command: str, *folders: Path | None) -> str:

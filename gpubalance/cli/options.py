@@ -58,9 +58,6 @@ class Care(Record):
     strict: bool = measuring_option(
         "--strict", "Refuse a GPU that another process uses, instead of warning.", default=False
     )
-
-
-class DryRun(Record):
     dry_run: bool = measuring_option(
         "--dry-run", "Say what would be done and how long it would take, and do nothing.", default=False
     )

@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -24,24 +23,28 @@ _LONGEST_NAME, _LONGEST_PATH = 240, 4000  # less than systems allow, as it is fi
 _ROOM = 1 << 18  # bytes; a result takes some ten thousand
 
 
-@dataclass(frozen=True)
 class Output:
-    """`json` prints the result as JSON. `path` is a file for it, written whole or not at all.
+    """Where the options of a command want its result: on stdout, and in a file, written whole or not at all.
 
-    `quiet`: stderr got no progress, so no empty line separates the result from it. `goes_on`: the file
-    holds an unfinished result, which only the command that resumes it may replace.
+    `quiet`: stderr gets no progress, so no empty line separates the result from it. A resumed command may replace its
+    own unfinished result, of the kind `resumed`; every command may replace an estimate. Raises UsageError if the file
+    exists, EnvironmentFault if it can't be written.
     """
 
-    json: bool
-    path: Path | None
-    overwrite: bool = False
-    quiet: bool = False
-    goes_on: bool = False
+    def __init__(self, asked: Reporting, *, quiet: bool, resumed: type[AnyResult] | None = None) -> None:
+        from gpubalance.results.records import is_estimate
+
+        self._asked, self._quiet, self._path = asked, quiet, asked.output
+        self._overwrite, self._goes_on = asked.overwrite, False
+        if self._path is not None:
+            self._overwrite = asked.overwrite or is_estimate(self._path)
+            self._goes_on = not self._overwrite and resumed is not None and _is_unfinished(self._path, resumed)
+            check_file("-o", self._path, overwrite=self._overwrite or self._goes_on)
 
     def check_goes_on(self, journal: Journal) -> None:
         """Raises UsageError if the unfinished result in the file is for another model or other settings."""
-        if self.goes_on and not journal.resumed:
-            raise _exists("-o", self.path)
+        if self._goes_on and not journal.resumed:
+            raise _exists("-o", self._path)
 
     @contextlib.contextmanager
     def left_by_an_error(self, text: Callable[[Any], str], noted: Sequence[Warning_] = ()) -> Iterator[None]:
@@ -70,22 +73,22 @@ class Output:
         shown, document = text(result), result.model_dump_json(indent=2)
         self._say_beside("")
         try:
-            if self.path is not None:
-                if self.path.exists() and not self.overwrite:
+            if self._path is not None:
+                if self._path.exists() and not (self._overwrite or self._goes_on):
                     raise EnvironmentFault(
-                        f"{self.path} was made by another program meanwhile", remedy="the result is on stdout"
+                        f"{self._path} was made by another program meanwhile", remedy="the result is on stdout"
                     )
-                write_file("-o", self.path, document + "\n", "the result is on stdout; ")
+                write_file("-o", self._path, document + "\n", "the result is on stdout; ")
         finally:
-            printed = document if self.json else shown
+            printed = document if self._asked.as_json else shown
             said = not printed or say(printed, sys.stdout)
-        if not said and self.path is None and journal is not None:
+        if not said and self._path is None and journal is not None:
             journal.keep()
             self._say_beside("nobody reads stdout any more: the same command with --resume gives the result")
         return result
 
     def _say_beside(self, text: str) -> None:
-        if not self.quiet:
+        if not self._quiet:
             say(text, sys.stderr)
 
 
@@ -113,22 +116,6 @@ def say(text: str, stream: TextIO) -> bool:
 def _give_up(stream: TextIO) -> None:
     """Redirects the stream into nothing, as Python flushes it once more when it ends and would complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def check_output(options: Reporting, *, quiet: bool, resumed: type[AnyResult] | None = None) -> Output:
-    """The checked output. Raises UsageError if its file exists, EnvironmentFault if it can't be written.
-
-    A resumed command may replace its own unfinished result, of the kind `resumed`; every command may replace an
-    estimate.
-    """
-    from gpubalance.results.records import is_estimate
-
-    path = options.output
-    overwrite = options.overwrite or (path is not None and is_estimate(path))
-    goes_on = path is not None and not overwrite and resumed is not None and _is_unfinished(path, resumed)
-    if path is not None:
-        check_file("-o", path, overwrite=overwrite or goes_on)
-    return Output(options.as_json, path, overwrite=overwrite or goes_on, quiet=quiet, goes_on=goes_on)
 
 
 def _is_unfinished(path: Path, kind: type[AnyResult]) -> bool:

@@ -13,7 +13,6 @@ import typer
 from pydantic import ValidationError
 
 from gpubalance.cli import complete, function_name
-from gpubalance.cli.command import LIST_OPTIONS
 from gpubalance.cli.noise_scale import noise_scale
 from gpubalance.cli.usage import meant
 from gpubalance.errors import UsageError
@@ -27,6 +26,10 @@ _CHECKS: Mapping[str, Callable[[str], object]] = {
     "--data": function_name.data,
     "--noise-scale": noise_scale,
 }
+
+
+# Lists that may also be written with commas, as no value has one in it.
+_WITH_COMMAS = ("--gpus", "--batches", "--micro-batches")
 
 
 class Without:
@@ -101,8 +104,10 @@ def _made(command: str, record: type[Record], typed: Mapping[str, Any]) -> Recor
     for name, value in typed.items():
         flag = flag_of(record, name)
         check = _CHECKS.get(flag)
-        if flag in LIST_OPTIONS and isinstance(value, list):
-            value = [word for text in value for word in re.split(r"[,\s]+", text) if word]
+        if flag in _WITH_COMMAS and isinstance(value, list):
+            value = re.findall(r"[^,\s]+", " ".join(value))
+        if value == []:
+            raise UsageError(f"{flag} needs a value", remedy=f"gpubalance {command} --help")
         if value is not None and check is not None:
             value = [check(one) for one in value] if isinstance(value, list) else check(value)
         if value is not None:

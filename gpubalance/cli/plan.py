@@ -38,7 +38,7 @@ def plan(
 ) -> None:
     """Example: gpubalance plan --gpus 0 1"""
     from gpubalance.cli.next_command import typed, uses
-    from gpubalance.cli.output import check_output, width
+    from gpubalance.cli.output import Output, width
     from gpubalance.devices.hosts import reach
     from gpubalance.devices.machine import check_hosts
     from gpubalance.devices.select import select
@@ -48,7 +48,7 @@ def plan(
     from gpubalance.results.probe import Probe
     from gpubalance.results.records import read_record
 
-    out = check_output(output, quiet=True)
+    out = Output(output, quiet=True)
     if probe is not None:
         found = read_record(probe, Probe)
         check_hosts(found.devices, reach(gpus.hosts, gpus.via), "the probe's")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from gpubalance.cli.options import Care, Devices, DryRun, Reporting, settings_on
+from gpubalance.cli.options import Care, Devices, Reporting, settings_on
 from gpubalance.cli.parameters import Without
 from gpubalance.settings.requests import ProbeRequest, Probing, Settings
 
@@ -13,15 +13,13 @@ def probe(
     gpus: Devices,
     settings: Annotated[Settings, Without("all_reduce")],
     probing: Probing,
-    dry: DryRun,
     care: Care,
     reporting: Reporting,
 ) -> None:
     """Example: gpubalance probe --gpus 0 1"""
-    from gpubalance.cli.measured import estimated, measured
+    from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import command
     from gpubalance.cli.output import width
-    from gpubalance.jobs.keep.journals import probe_journal
     from gpubalance.jobs.probe.probe import probe as probe_job
     from gpubalance.render.probe import probe_told
     from gpubalance.render.summary import summary
@@ -34,18 +32,4 @@ def probe(
     machine = gpus.machine()
     devices = machine.select(gpus.gpus)
     request = ProbeRequest(devices=devices, settings=settings_on(devices, settings), **dict(probing))
-    if dry.dry_run:
-        estimated(machine, devices, care, reporting, request)
-        return
-    measured(
-        "probe",
-        machine,
-        request,
-        care,
-        reporting,
-        used=devices,
-        kind=Probe,
-        journal=probe_journal,
-        job=probe_job,
-        text=text,
-    )
+    measured(machine, request, care, reporting, probe_job, text)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Annotated
 
 from gpubalance.cli.options import Care, Devices, Epoch, Reporting
+from gpubalance.cli.parameters import Without
 from gpubalance.cli.split import GivenSplit
 from gpubalance.settings.requests import Measuring, Settings
 
@@ -14,7 +16,7 @@ def run(
     gpus: Devices,
     settings: Settings,
     measuring: Measuring,
-    care: Care,
+    care: Annotated[Care, Without("dry_run")],
     reporting: Reporting,
     epoch: Epoch,
 ) -> None:
@@ -24,12 +26,10 @@ def run(
     from gpubalance.cli.output import width
     from gpubalance.cli.planned import unlike_samples
     from gpubalance.devices.planned import forced
-    from gpubalance.jobs.keep.journals import run_journal
     from gpubalance.jobs.keep.saved_probes import refuse_what_failed, solo_bests
     from gpubalance.jobs.run import run as run_job
     from gpubalance.render.run import run_told
     from gpubalance.render.summary import summary
-    from gpubalance.results.run import Run
 
     plan, machine = split.read_plan(gpus, settings), gpus.machine()
     if plan is None:
@@ -38,26 +38,21 @@ def run(
         refuse_what_failed(request.devices, request.split, request.settings, again)
     else:
         request = split.by_plan(plan, machine, settings, measuring, gpus.simulate)
-    used = request.split.used
     solo = solo_bests(request.devices, request.split, request.settings)
     balance = command("balance", request.devices, request.settings, gpus.simulate)
     noted = [
         *(forced(plan, request.devices) if plan and split.force else ()),
         *(unlike_samples(plan, request.settings, balance, force=split.force) if plan else ()),
     ]
-    following = balance if plan is None and len(used) > 1 else ""
+    following = balance if plan is None and len(request.split.used) > 1 else ""
     model = plan.model if plan and not split.force else None
     retyped = partial(typed, simulate=gpus.simulate)
     measured(
-        "run",
         machine,
         request,
         care,
         reporting,
-        used=[request.devices[number] for number in used],
-        kind=Run,
-        journal=run_journal,
-        job=lambda request, driver, watch, journal: run_job(request, driver, watch, solo, model, journal),
-        text=lambda run: summary(run_told(run, epoch.epoch), run.warnings, following, (), width(), retyped),
-        noted=noted,
+        lambda request, driver, watch, journal: run_job(request, driver, watch, solo, model, journal),
+        lambda run: summary(run_told(run, epoch.epoch), run.warnings, following, (), width(), retyped),
+        noted,
     )

@@ -24,7 +24,11 @@ _MICRO_BATCHES_A_DEVICE = 8
 
 
 _training, _split, _measuring = (partial(option, panel) for panel in ("Training", "Split", "Measuring"))
-_DAY_S, _HOUR_S = 86_400, 3600
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Multiple = Annotated[int, Field(ge=1, le=10**6)]
+Repeats = Annotated[int, Field(ge=1, le=10_000)]
+WithinDay = Annotated[float, Field(gt=0, le=86_400)]  # seconds
+WithinHour = Annotated[float, Field(gt=0, le=3600)]  # seconds
 
 
 def _micro_batches(given: object) -> object:
@@ -76,12 +80,10 @@ class Limits(Record):
     time_limit_s: float | None = _measuring(
         "--time-limit S", "End after that many seconds, with what has been measured by then.", gt=0, le=1e7
     )
-    deadline_s: float | None = _measuring(
+    deadline_s: WithinDay | None = _measuring(
         "--deadline S",
         "End a worker that is silent for longer than this. Default: 30 times what such steps took, at least 60 s, and "
         "900 s for a first step.",
-        gt=0,
-        le=_DAY_S,
     )
     seed: int = _measuring("--seed N", "Seed of samples, weights and noise.", 0, ge=0, lt=2**31)
 
@@ -93,18 +95,11 @@ class Measuring(Limits):
     More windows follow until the result is known within ± 1 %, up to 5/3 as many.
     """
 
-    windows: int = _measuring(
-        "--windows N",
-        "Windows to measure; up to 5/3 as many while the result is not known within ± 1 %.",
-        3,
-        ge=1,
-        le=10_000,
+    windows: Repeats = _measuring(
+        "--windows N", "Windows to measure; up to 5/3 as many while the result is not known within ± 1 %.", 3
     )
-    duration_s: float | None = _measuring(
-        "--duration S",
-        "Seconds that a window takes. Default: until its step time is known within ± 0.5 %, at most 10.",
-        gt=0,
-        le=_DAY_S,
+    duration_s: WithinDay | None = _measuring(
+        "--duration S", "Seconds that a window takes. Default: until its step time is known within ± 0.5 %, at most 10."
     )
     baseline: Baseline = _measuring(
         "--baseline even|none", "Measure the even split too, in turns with this one, or not.", "even"
@@ -136,8 +131,8 @@ class Measuring(Limits):
 class Proof(Measuring):
     """How to measure what was found: a proof takes no longer than its verdict needs."""
 
-    windows: int = _measuring(
-        "--windows N", "Windows of the proof; up to 5/3 as many while it is not known within ± 1 %.", 2, ge=1, le=10_000
+    windows: Repeats = _measuring(
+        "--windows N", "Windows of the proof; up to 5/3 as many while it is not known within ± 1 %.", 2
     )
 
 
@@ -205,23 +200,15 @@ class Probing(Limits):
     as exactly as is needed, for at most 12 s; with `duration_s` for at least that long, and at most four times as long.
     """
 
-    max_batch: int | None = _measuring(
-        "--max-batch N", "Try no larger batch. Default: until memory is full.", ge=1, le=10**9
-    )
-    batch_multiple: int = _measuring(
-        "--batch-multiple N",
-        "Try only multiples of this; if memory holds none, all smaller batches.",
-        8,
-        ge=1,
-        le=10**6,
+    max_batch: Count | None = _measuring("--max-batch N", "Try no larger batch. Default: until memory is full.")
+    batch_multiple: Multiple = _measuring(
+        "--batch-multiple N", "Try only multiples of this; if memory holds none, all smaller batches.", 8
     )
     margin_bytes: Room = _measuring("--margin SIZE", "Memory to keep free on each device, such as 512MiB.", 0)
-    duration_s: float | None = _measuring(
+    duration_s: WithinHour | None = _measuring(
         "--duration S",
         "Measure each batch size for at least this long, and at most 4 times as long. Default: until it is known well "
         "enough; see gpubalance guide probe.",
-        gt=0,
-        le=_HOUR_S,
     )
     parallel: bool = _measuring(
         "--parallel", "Measure all devices at once, on hosts where they do not disturb each other.", default=False
@@ -255,30 +242,26 @@ class PlanRequest(Record):
     throughput.
     """
 
-    global_batch: int | None = _split(
+    global_batch: Count | None = _split(
         "--global-batch B",
         "Samples of all devices in one step, exactly. Default: whatever gives the most samples per second.",
-        ge=1,
-        le=10**9,
     )
-    max_global_batch: int | None = _split("--max-global-batch B", "The largest global batch.", ge=1, le=10**9)
+    max_global_batch: Count | None = _split("--max-global-batch B", "The largest global batch.")
     accumulate: Accumulate = _split(
         "--accumulate auto|off|N",
         "The most micro-batches to divide a device's batch into if its memory is too small for it.",
         1,
         typed="off",
     )
-    batch_multiple: int | None = _split(
-        "--batch-multiple N", "Make each batch a multiple of this. Default: the probe's.", ge=1, le=10**6
+    batch_multiple: Multiple | None = _split(
+        "--batch-multiple N", "Make each batch a multiple of this. Default: the probe's."
     )
     margin_bytes: Room = _split(
         "--margin SIZE", "Memory to keep free on each device, beyond what a joint run needs, such as 512MiB.", 0
     )
-    from_batch: int | None = _split(
+    from_batch: Count | None = _split(
         "--from-batch B",
         "The global batch that your learning rate was tuned for. Default: the best device's best batch alone.",
-        ge=1,
-        le=10**9,
     )
     noise_scale: float | None = _split(
         "--noise-scale N|FILE",
@@ -301,15 +284,13 @@ class Rounds(Record):
     `fresh` probes again even if a probe of these devices and settings is stored.
     """
 
-    rounds: int = _measuring("--rounds N", "Measure splits at most that many times.", 10, ge=1, le=100)
+    rounds: Repeats = _measuring("--rounds N", "Measure splits at most that many times.", 10)
     fresh: bool = _measuring(
         "--fresh", "Probe again, even if these devices were probed with these settings before.", default=False
     )
-    round_s: float | None = _measuring(
+    round_s: WithinHour | None = _measuring(
         "--round-duration S",
         "Seconds to measure each split that is tried. Default: until it is known within ± 1 %, up to 3 s.",
-        gt=0,
-        le=_HOUR_S,
     )
 
 
@@ -324,7 +305,7 @@ class BalanceRequest(Rounds):
     joint: JointProfile = JointProfile()
     plan: PlanRequest = PlanRequest()
     measuring: Measuring = Measuring()
-    probe_s: Annotated[float, Field(gt=0, le=_HOUR_S)] | None = None
+    probe_s: WithinHour | None = None
     tracing: Tracing | None = None
 
     @property
@@ -351,22 +332,17 @@ class Cutting(Rounds):
     device's memory are kept free. With `force` the model is cut even if it is better off uncut.
     """
 
-    micro_batch: int | None = _split(
-        "--micro-batch N",
-        "Samples in a micro-batch. Default: the fewest that are within 5 % of the best.",
-        ge=1,
-        le=10**6,
+    micro_batch: Multiple | None = _split(
+        "--micro-batch N", "Samples in a micro-batch. Default: the fewest that are within 5 % of the best."
     )
     micro_batches: int | None = _split(
-        "--micro-batches N", "Micro-batches in a step. Default: 8 a device.", ge=1, le=1024
+        "--micro-batches N", "Micro-batches in a step. Default: 8 a device.", ge=1, le=_MOST_MICRO_BATCHES
     )
     cuts: tuple[str, ...] = _split("--cuts LAYER…", "Cut before these layers, and nowhere else. Default: anywhere.", ())
     margin_bytes: Room = _split("--margin SIZE", "Memory to keep free on each device, such as 512MiB.", 0)
     force: bool = _split("--force", "Cut a model that is faster uncut, too.", default=False)
-    rounds: int = _measuring("--rounds N", "Measure cuts at most that many times.", 5, ge=1, le=100)
-    round_s: float = _measuring(
-        "--round-duration S", "Seconds to measure each cut that is tried.", 3.0, gt=0, le=_HOUR_S
-    )
+    rounds: Repeats = _measuring("--rounds N", "Measure cuts at most that many times.", 5)
+    round_s: WithinHour = _measuring("--round-duration S", "Seconds to measure each cut that is tried.", 3.0)
 
 
 class LayersRequest(Cutting):

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.cli.command import join_lists
-from gpubalance.errors import UsageError
+from gpubalance.cli.command import spread
 from tests.bench.in_process import Program
+
+LISTS = ("--gpus", "--batches")
 
 
 @pytest.mark.parametrize(
@@ -27,20 +28,20 @@ from tests.bench.in_process import Program
 )
 @pytest.mark.parametrize("after", [[], ["--json"], ["-o", "out.json"], ["--batches", "820", "568"]])
 def test_all_spellings_are_one(written: list[str], after: list[str]) -> None:
-    joined = join_lists(["run", *written, *after])
-    values = [a.partition("=")[2] for a in joined if a.startswith("--gpus=")]
-    assert re.split(r"[, ]+", ",".join(values)) == ["0", "1"]
-    assert joined[0] == "run"
+    found = spread(["run", *written, *after], LISTS)
+    values = [word.partition("=")[2] for word in found if word.startswith("--gpus=")]
+    assert re.findall("[^, ]+", " ".join(values)) == ["0", "1"]
+    assert found[0] == "run"
     if after and after[0] == "--batches":
-        assert joined[-1] == "--batches=820,568"
+        assert found[-2:] == ["--batches=820", "--batches=568"]
     elif after:
-        assert joined[-len(after) :] == after
+        assert found[-len(after) :] == after
 
 
-@pytest.mark.parametrize("arguments", [["--gpus"], ["--batches", "--json"], ["--gpus="], ["--gpus", ","]])
-def test_a_missing_list_is_refused(arguments: list[str]) -> None:
-    with pytest.raises(UsageError, match="needs a value"):
-        join_lists(["run", *arguments])
+@pytest.mark.parametrize("line", ["--gpus", "--batches --json", "--gpus=", "--gpus ,"])
+def test_a_missing_list_is_refused(in_process: Program, line: str) -> None:
+    done = in_process(["run", "--simulate", "2", *line.split()])
+    assert (done.code, done.err.partition("\n")[0]) == (2, f"error: {line.split('=')[0].split()[0]} needs a value")
 
 
 @pytest.mark.parametrize("bad", ["x", "-5", "1.5", "1e3", "٣", "99999999999999999999", "0x10"])
@@ -53,4 +54,4 @@ def test_what_is_no_whole_number_is_named(in_process: Program, bad: str) -> None
 
 @given(st.lists(st.text(min_size=1).filter(lambda t: not t.startswith(("--gpus", "--batches")))))
 def test_everything_else_stays_as_it_is(arguments: list[str]) -> None:
-    assert join_lists(arguments) == arguments
+    assert spread(arguments, LISTS) == arguments

@@ -109,7 +109,7 @@ def test_the_config_that_is_shown_is_one(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(example)
     found = defaults(path, COMMANDS)
-    assert found["run"]["gpus"] == ["0,1"]
+    assert found["run"]["gpus"] == ["0", "1"]
     assert found["balance"]["quiet"] is True
     assert found["plan"] == {"simulate": "configs/quick-pair.toml"}
 
