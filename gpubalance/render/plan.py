@@ -169,7 +169,7 @@ def _bound(share: Share) -> str:
 
 def _step(plan: Plan) -> str:
     predicted, several = plan.predicted, len(plan.split.used) > 1
-    slowest = max(plan.shares, key=lambda share: share.compute_s + (share.update_s or 0.0))
+    slowest = max(plan.shares, key=lambda share: share.compute_s + share.update_s)
     sync_s = predicted.sync_s if several else None
     step = step_text(predicted.step_time_s, slowest.compute_s, slowest.update_s, sync_s)
     return f"{step}; {imbalance_text(predicted.imbalance)}" if several else step

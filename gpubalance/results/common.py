@@ -70,7 +70,7 @@ class Warning_(Record):
 class StepTime(Record):
     """Seconds per step. Each of `samples` is the mean of `steps_per_sample` consecutive steps, timed as one.
 
-    `at_s` is when each of them ended, in seconds from the first measured moment of any split; null in older results.
+    `at_s` is when each of them ended, in seconds from the first measured moment of any split; null in a probe.
     """
 
     median: Positive
@@ -119,7 +119,7 @@ class Refusal(Record):
 class Model(Record):
     """What was trained; `gradient_bytes` is what every all-reduce moves.
 
-    `input_shapes` has the shape of one sample of each input, with null for an open dimension; null in older results.
+    `input_shapes` has the shape of one sample of each input, with null for an open dimension; null if it is not known.
     `step` is the fingerprint of the step that was measured, how often it has each operation that takes long, and
     `others`; null for a model of gpubalance's or Keras' own.
     """

@@ -24,10 +24,10 @@ class Ran(NamedTuple):
 class SoloGap(Record):
     """Why the run gives less than the devices alone, in samples per second; a part below 0 is a gain.
 
-    `left_out` is what devices without samples gave alone; `batch_sizes` what the others lose because their batch is not
-    their best, as memory is less; `slowdown`, for each device, the loss from being slower in the run than alone;
-    `imbalance` the wait for the slowest; `sync` what comes after it; `slow` what rare slow steps cost, in older
-    results a part of `sync`. With `throughput` they add up to `solo_sum`.
+    `left_out` is what devices without samples gave alone; `batch_sizes` what the others lose because their batch is
+    not their best, as memory is less; `slowdown`, for each device, the loss from being slower in the run than
+    alone; `imbalance` the wait for the slowest; `sync` what comes after it; `slow` what rare slow steps cost. With
+    `throughput` they add up to `solo_sum`.
     """
 
     solo_sum: Positive
@@ -36,7 +36,7 @@ class SoloGap(Record):
     slowdown: tuple[Number, ...]
     imbalance: Number
     sync: Number
-    slow: Number = 0.0
+    slow: Number
     throughput: Number
 
 

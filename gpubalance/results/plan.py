@@ -33,7 +33,7 @@ class Share(Record):
     """One device's part of the split: `batch` samples in micro-batches of `micro_batch`, 0 if it is left out.
 
     `limit` is the largest micro-batch that was allowed, `binds` why it has no more samples: "max batch" if no larger
-    one was probed. `update_s` follows its compute in every step; null in older results, where compute includes it.
+    one was probed. `update_s` follows its compute in every step.
     """
 
     device: Count
@@ -41,7 +41,7 @@ class Share(Record):
     micro_batch: Samples
     limit: Annotated[Count, Shown("up to")]
     compute_s: Number
-    update_s: Annotated[Number, Field(ge=0)] | None = None
+    update_s: Annotated[Number, Field(ge=0)]
     utilisation: Annotated[Part, Shown("computing")]
     binds: Annotated[Literal[Binds, "max batch"], Shown("bound by")]
 

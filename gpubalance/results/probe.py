@@ -142,7 +142,7 @@ class DeviceProbe(Record):
     `sensible` is the smallest batch from which throughput stays within 5 % of the best. `flops_per_sample` is for a
     training step (three times the forward pass); `flops_per_s`, `mfu` and `samples_per_joule` are at the solo best.
     `update_s` is the part of every step in which the weights are updated, whatever the batch. It is null if it was not
-    measured, as in older probes: a planner then takes it as 0 and the whole step as compute. `on_line`: no octave of
+    measured: a planner then takes it as 0 and the whole step as compute. `on_line`: no octave of
     the curve is off the line by more than its interval or 1 %, so none was divided. `measured_s` is the time spent in
     measured steps, `elapsed_s` that of the whole probe.
     """
@@ -171,7 +171,7 @@ class DeviceProbe(Record):
 class Probe(Result):
     """Each device, measured alone. `parallel` means that all were measured at the same time.
 
-    `code` is a hash of the files of the user's own model and data; empty for built-in ones, and in older probes.
+    `code` is a hash of the files of the user's own model and data; empty for built-in ones.
     `pipeline` is the user's input pipeline, compared with the solo sum in global batches of the devices' best batches;
     null for random samples, or if it was not measured.
     """

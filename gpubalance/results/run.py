@@ -35,7 +35,6 @@ class Replica(Record):
     """One device's part in a step. If `micro_batch` equals the batch, the device takes it in one piece.
 
     compute_s + update_s + wait_s + the measurement's sync_s + input_wait_s + slow_s − excess_s is the step time.
-    `update_s` is null in older results, where the update is part of sync_s.
     """
 
     device: Count
@@ -43,7 +42,7 @@ class Replica(Record):
     micro_batch: Size
     throughput: Number
     compute_s: Number
-    update_s: Annotated[Number, Field(ge=0)] | None = None
+    update_s: Annotated[Number, Field(ge=0)]
     wait_s: Number
     utilisation: Annotated[Part, Shown("computing")]
     memory_peak_bytes: Count | None
@@ -51,8 +50,8 @@ class Replica(Record):
 
     @property
     def busy_s(self) -> float:
-        """Seconds of a step in which the device works: compute and, if known, update."""
-        return self.compute_s + (self.update_s or 0.0)
+        """Seconds of a step in which the device works."""
+        return self.compute_s + self.update_s
 
 
 Replicas = Annotated[tuple[Replica, ...], Field(min_length=1)]
@@ -73,7 +72,7 @@ class Measurement(OfSplit):
     """A measured split. `batches` are the replicas'; a replica's `device` is its place in the result's devices.
 
     `step_spread` is null if all batches have one shape; otherwise `step_time_s` is of means over several batches.
-    `slow_s` is what rare slow steps add to the step time; in older results it is part of sync_s. `excess_s` is how much
+    `slow_s` is what rare slow steps add to the step time. `excess_s` is how much
     longer the slowest compute and update took in the stamped steps than a whole unstamped step; it is above 0 only if
     stamping slows the step down.
     """
@@ -85,7 +84,7 @@ class Measurement(OfSplit):
     replicas: Replicas
     sync_s: Number
     input_wait_s: Number
-    slow_s: Annotated[Number, Shown("rare slow steps")] = 0.0
+    slow_s: Annotated[Number, Shown("rare slow steps")]
     excess_s: Number
     imbalance: Number
 
@@ -99,7 +98,7 @@ class SoloBest(Record):
     """The best throughput of one device alone, from a probe.
 
     `at_global_batch` is what it gives alone at the run's global batch, by its step-time model; null if it does not hold
-    that, and in older results.
+    that.
     """
 
     device: Count
@@ -119,7 +118,7 @@ class Baselines(Record):
 
     `even` has the run's global batch, in micro-batches if it does not fit in one piece. In that case `largest_even`,
     measured for one window, is the largest equal shares that do fit, and in a balance `best_at_largest_even`, measured
-    right after it, is the best split of their global batch. If no micro-batches fit either, and in older results,
+    right after it, is the best split of their global batch. If no micro-batches fit either,
     `even` itself is the largest equal shares.
     """
 

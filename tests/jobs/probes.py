@@ -138,6 +138,7 @@ def measurement_of(
         ),
         sync_s=sync_s,
         input_wait_s=0.0,
+        slow_s=0.0,
         excess_s=0.0,
         imbalance=longest * len(computes_s) / sum(computes_s),
     )

@@ -22,7 +22,7 @@ def test_devices_that_are_as_fast_as_alone_lose_nothing_by_rounding() -> None:
 
 def test_what_is_too_small_to_matter_is_told_only_if_it_adds_up() -> None:
     devices, parts = simulated_devices("4")[0], {"left_out": 0.0, "batch_sizes": 50.0, "imbalance": -1e-10, "sync": 0.9}
-    gap = SoloGap(solo_sum=1000.0, slowdown=(8e-10, 0.0, 0.0, 0.0), throughput=949.1, **parts)
+    gap = SoloGap(solo_sum=1000.0, slow=0.0, slowdown=(8e-10, 0.0, 0.0, 0.0), throughput=949.1, **parts)
     assert [(loss.cause, loss.rate) for loss in losses(devices, gap)] == [("other batches than the best alone", 50.0)]
     slow = gap.model_copy(update={"slowdown": (0.6, 0.7, 0.0, 0.0), "throughput": 947.8})
     (batches, rest) = losses(devices, slow)

@@ -199,7 +199,7 @@ class Knowledge:
             device = replica.device
             factor = replica.compute_s / self.alone_s(device, split)
             self._factors[device][split.micro_batches[device]].append(factor)
-            loads[device] = replace(loads[device], model=self._model(device), update_s=replica.update_s or 0.0)
+            loads[device] = replace(loads[device], model=self._model(device), update_s=replica.update_s)
         self._loads = tuple(loads)
         if len(measured.replicas) > 1:
             over = len({self._loads[replica.device].host for replica in measured.replicas})

@@ -3,42 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpubalance.results.plan import Plan, Predicted, SplitPrediction
-from gpubalance.results.probe import StepTimeModel
-from gpubalance.results.run import Measurement, Run
+from gpubalance.results.plan import Plan, SplitPrediction
+from gpubalance.results.run import Replica, Run
 from gpubalance.results.subject import Subject
 from gpubalance.settings.shares import pieces
 
 
 class Part(NamedTuple):
-    """One device's part of a step: compute, wait, update; sync and input wait are the same for all."""
+    """One device's part of a predicted step."""
 
     device: int
     batch: int
     micro_batch: int
     compute_s: float
     update_s: float
-    wait_s: float
-
-    @property
-    def busy_s(self) -> float:
-        """Seconds of compute and update."""
-        return self.compute_s + self.update_s
+    wait_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class Step:
-    """A step of a split, measured or predicted."""
+class Step(NamedTuple):
+    """A step of a split, measured or predicted; sync and input wait are the same for all devices."""
 
     title: str
     throughput: float
     step_time_s: float
     sync_s: float
     input_wait_s: float
-    parts: tuple[Part, ...]
+    parts: Sequence[Replica | Part]
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -57,13 +49,10 @@ def why_no_even(subject: Subject) -> str:
     """Why the even split is not shown beside the chosen one; empty if it is shown, or with one device in use."""
     if len(steps_of(subject)) != 1 or subject.split is None or len(subject.split.used) < 2:
         return ""
-    run, plan = subject.run, subject.plan
-    if run is not None:
-        even = run.baselines.even
-        if even is not None:
-            return "The chosen split is the even split."
-        return "The even split was not measured, so it is not shown."
-    if plan is not None and plan.predicted.even is not None:
+    if subject.run is not None:
+        is_even = subject.run.baselines.even is not None
+        return "The chosen split is the even split." if is_even else "The even split was not measured."
+    if subject.plan is not None and subject.plan.predicted.even is not None:
         return "How long each device computes in the even split is in its probe: give the probe's file too."
     return "No even split fits on these devices."
 
@@ -71,42 +60,40 @@ def why_no_even(subject: Subject) -> str:
 def _measured(run: Run) -> tuple[Step, ...]:
     even = run.baselines.even
     # For a run of the even split, the baseline is that run itself.
-    is_even = even is not None and even.step_time_s == run.step_time_s
-    steps = [] if even is None or is_even else [_of(even, "Even split")]
-    return (*steps, _of(run, "Chosen split"))
-
-
-def _of(one: Measurement, title: str) -> Step:
-    parts = tuple(
-        Part(r.device, r.batch, r.micro_batch, r.compute_s, r.update_s or 0.0, r.wait_s) for r in one.replicas
+    splits = {"Even split": even if even and even.step_time_s != run.step_time_s else None, "Chosen split": run}
+    return tuple(
+        Step(title, one.throughput.median, one.step_time_s.median, one.sync_s, one.input_wait_s, one.replicas)
+        for title, one in splits.items()
+        if one is not None
     )
-    return Step(title, one.throughput.median, one.step_time_s.median, one.sync_s, one.input_wait_s, parts)
 
 
 def _predicted(subject: Subject, plan: Plan) -> tuple[Step, ...]:
     used = [share for share in plan.shares if share.batch]
-    parts = [Part(s.device, s.batch, s.micro_batch, s.compute_s, s.update_s or 0.0, 0.0) for s in used]
-    chosen = _step("Chosen split, predicted", plan.predicted, plan.predicted.sync_s, parts)
-    even = plan.predicted.even
-    if even is None or even.split == plan.split.of_used:
+    sync_s, predicted, even = plan.predicted.sync_s, plan.predicted, plan.predicted.even
+    parts = [Part(s.device, s.batch, s.micro_batch, s.compute_s, s.update_s) for s in used]
+    chosen = Step("Chosen split, predicted", predicted.throughput, predicted.step_time_s, sync_s, 0.0, _waiting(parts))
+    alone = _even_parts(subject, plan, even) if even is not None and even.split != plan.split.of_used else []
+    if even is None or not alone or len(alone) < len(used):
         return (chosen,)
-    alone = [
-        Part(share.device, batch, micro, _compute_s(one.step_time_model, update_s, batch, micro), update_s, 0.0)
-        for share, batch, micro in zip(used, even.split.batches, even.split.micro_batches, strict=True)
-        if (one := subject.probes[share.device]) is not None and one.step_time_model is not None
-        for update_s in [share.update_s or 0.0]
-    ]
-    if len(alone) < len(used):
-        return (chosen,)
-    return (_step("Even split, predicted", even, plan.predicted.sync_s, alone), chosen)
+    return Step("Even split, predicted", even.throughput, even.step_time_s, sync_s, 0.0, _waiting(alone)), chosen
 
 
-def _compute_s(model: StepTimeModel, update_s: float, batch: int, micro_batch: int) -> float:
-    return sum(count * (model.planned.step_time_s(size) - update_s) for count, size in pieces(batch, micro_batch))
+def _even_parts(subject: Subject, plan: Plan, even: SplitPrediction) -> list[Part]:
+    """The parts of those devices whose probes are known."""
+    parts = []
+    sizes = zip((s for s in plan.shares if s.batch), even.split.batches, even.split.micro_batches, strict=True)
+    for share, batch, micro in sizes:
+        one, update_s = subject.probes[share.device], share.update_s
+        if one is not None and (model := one.step_time_model) is not None:
+            compute_s = sum(
+                count * (model.planned.step_time_s(size) - update_s) for count, size in pieces(batch, micro)
+            )
+            parts.append(Part(share.device, batch, micro, compute_s, update_s))
+    return parts
 
 
-def _step(title: str, predicted: Predicted | SplitPrediction, sync_s: float, parts: Sequence[Part]) -> Step:
-    """The step of these parts, each of which waits for the slowest."""
-    slowest = max(part.busy_s for part in parts)
-    waiting = tuple(part._replace(wait_s=slowest - part.busy_s) for part in parts)
-    return Step(title, predicted.throughput, predicted.step_time_s, sync_s, 0.0, waiting)
+def _waiting(parts: Sequence[Part]) -> list[Part]:
+    """The parts, each of which waits for the slowest."""
+    slowest_s = max(part.compute_s + part.update_s for part in parts)
+    return [part._replace(wait_s=slowest_s - part.compute_s - part.update_s) for part in parts]
