@@ -124,18 +124,16 @@ class UserData(Source):
         """One epoch's batches of that size if possible, as in `split.fit`; without a size, the user's own batches."""
         with self._told():
             dataset, adapter = self._dataset(batch_size)
-            if adapter is not None:
-                adapter.on_epoch_begin()
+            adapter.on_epoch_begin()
             try:
                 for batch in map(cleaned, Batches(dataset)):
                     self._check(batch)
                     yield batch
             finally:
-                if adapter is not None:
-                    adapter.on_epoch_end()
+                adapter.on_epoch_end()
 
     def _dataset(self, batch_size: int | None) -> tuple[tf.data.Dataset, Any]:
-        """The dataset, and Keras' adapter that begins and ends an epoch of it, if any."""
+        """The dataset, and Keras' adapter that begins and ends an epoch of it."""
         size = batch_size or _AT_A_TIME
         data, adapter = self._opened(size)
         if not self._is_open:
@@ -146,23 +144,17 @@ class UserData(Source):
 
     def _opened(self, batch_size: int) -> tuple[tf.data.Dataset, Any]:
         """The dataset of the user's own samples or batches, of arrays in batches of that size; and Keras' adapter."""
-        if isinstance(self._given, tf.data.Dataset):
-            self._refuse_unknown(self._given)
-            return self._given, None
-        if isinstance(self._given, keras.utils.PyDataset):
-            adapter = get_data_adapter(x=self._given, shuffle=False)
-        else:
-            x, y, weights = keras.utils.unpack_x_y_sample_weight(self._given)
-            adapter = get_data_adapter(x=x, y=y, sample_weight=weights, batch_size=batch_size, shuffle=True)
-        return adapter.get_tf_dataset(), adapter
-
-    def _refuse_unknown(self, data: tf.data.Dataset) -> None:
+        is_arrays = _is_arrays(self._given)
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(self._given) if is_arrays else (self._given, None, None)
+        adapter = get_data_adapter(x=x, y=y, sample_weight=weights, batch_size=batch_size, shuffle=is_arrays)
+        data = adapter.get_tf_dataset()
         shapes = [getattr(spec, "shape", None) for spec in tf.nest.flatten(data.element_spec)]
         if any(shape is not None and shape.rank is None for shape in shapes):
             raise BadInput(
                 f"{self._where}: TensorFlow does not know the shape of its samples",
                 remedy="say it where a Python function makes them: tf.ensure_shape(x, shape)",
             )
+        return data, adapter
 
     def _check(self, batch: Any) -> None:
         """Raises BadInput for a first batch that can't be trained on, if Keras would not say so in time."""

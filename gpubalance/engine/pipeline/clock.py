@@ -91,12 +91,11 @@ class PacedClock(Clock):
         micro_batch: int,
         *,
         seed: int,
-        joined: bool,
     ) -> None:
-        """`shares` has those of its segments, by their numbers; `joined`: other devices work at the same time."""
+        """`shares` has those of its segments, by their numbers."""
         self._number = number
         self._profile = profile
-        self._joint = joint if joined else JointProfile()
+        self._joint = joint
         self._shares = shares
         self._micro_batch = micro_batch
         self._times = ComputeTimes(profile, seed=noise_seed(seed, number))
@@ -179,14 +178,13 @@ def clocks_of(
     seed: int,
 ) -> list[Clock]:
     """A clock for each device."""
-    joined = len({segment.device for segment in segments}) > 1
+    if len({segment.device for segment in segments}) < 2:
+        joint = JointProfile()
     clocks = []
     for number, (device, name) in enumerate(zip(devices, names, strict=True)):
         shares = {i: shares_of(graph, segment) for i, segment in enumerate(segments) if segment.device == number}
         clocks.append(
-            PacedClock(number, device.profile, joint, shares, micro_batch, seed=seed, joined=joined)
-            if device.profile
-            else Clock(name)
+            PacedClock(number, device.profile, joint, shares, micro_batch, seed=seed) if device.profile else Clock(name)
         )
     return clocks
 

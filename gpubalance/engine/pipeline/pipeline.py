@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -22,16 +21,6 @@ from gpubalance.engine.pipeline.step import Parts, Step
 from gpubalance.engine.pipeline.update import Update
 from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Segment, links_between
-from gpubalance.planning.pipeline.simulate import Timeline
-
-
-@dataclass(frozen=True)
-class Stepped:
-    """A step's result: losses, which add up to the batch's, each micro-batch's outputs, and its times if stamped."""
-
-    losses: list[Any]
-    finals: list[Any]
-    timeline: Timeline | None
 
 
 class Pipeline:
@@ -94,7 +83,7 @@ class Pipeline:
         *,
         stamped: bool = False,
         patience_s: float | None = None,
-    ) -> Stepped:
+    ) -> Step:
         """Trains on these micro-batches, each device in its order.
 
         Raises TaskFailedError: its `__cause__` is what a device raised, None if a device made no progress for longer
@@ -108,11 +97,7 @@ class Pipeline:
         step = Step(parts, batch, self.next_s)
         self._work(step, orders, patience_s)
         parts.update.end()
-        finals = [step.finals[number] for number in range(len(batch))]
-        if not stamped:
-            return Stepped(step.losses, finals, None)
-        timed, updates = tuple(sorted(step.timed, key=lambda one: one.end_s)), tuple(sorted(step.updates))
-        return Stepped(step.losses, finals, Timeline(timed, updates, max(end_s for *_, end_s in updates)))
+        return step
 
     def infer(self, micro: MicroBatch) -> tuple[Any, list[Any]]:
         """The outputs for a micro-batch, in the model's structure, and what its layers add to the loss."""

@@ -113,8 +113,9 @@ class LayersSession:
             runtime.wait_for(self._names)
             took_s = max((clock.free_s for clock in self._paced), default=time.perf_counter()) - began
             is_finite = all(math.isfinite(float(loss)) for loss in done.losses)
-            if done.timeline is not None:
-                yield Piped(timeline=done.timeline, seconds=took_s, loss_is_finite=is_finite)
+            timeline = done.timeline
+            if timeline is not None:
+                yield Piped(timeline=timeline, seconds=took_s, loss_is_finite=is_finite)
             else:
                 yield Timing(steps=steps_per_timing, seconds=took_s, input_wait_s=0.0, loss_is_finite=is_finite)
             given += 1

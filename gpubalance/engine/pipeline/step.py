@@ -23,7 +23,7 @@ from gpubalance.engine.pipeline.section import Passed, Section
 from gpubalance.engine.pipeline.update import Told, Update
 from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Link, Segment
-from gpubalance.planning.pipeline.simulate import Timed, inputs_of
+from gpubalance.planning.pipeline.simulate import Timed, Timeline, inputs_of
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,10 @@ class Parts:
 
 
 class Step:
-    """A step in progress. Each device's thread calls `work`."""
+    """A step in progress, and its result. Each device's thread calls `work`.
+
+    `losses` add up to the batch's; `finals` are the model's outputs for each micro-batch.
+    """
 
     def __init__(self, parts: Parts, batch: Sequence[MicroBatch], began_s: float) -> None:
         self._parts = parts
@@ -55,15 +58,21 @@ class Step:
         for section in parts.sections:
             section.take()  # left by a step that failed
         self.losses: list[Any] = []
-        self.finals: dict[int, Any] = {}
-        self.timed: list[Timed] = []
-        self.updates: list[tuple[int, float, float]] = []
+        self.finals: list[Any] = [None] * len(batch)
+        self._timed: list[Timed] = []
+        self._updates: list[tuple[int, float, float]] = []
         self.doing: dict[int, str] = {}
         self.moved_s = time.monotonic()
 
     def stop(self) -> None:
         """Ends the other devices' waiting."""
         self._box.stop()
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """When each task and update was done; None if the clocks did not stamp them."""
+        timed, updates = sorted(self._timed, key=lambda one: one.end_s), sorted(self._updates)
+        return Timeline(tuple(timed), tuple(updates), max(end_s for *_, end_s in updates)) if timed else None
 
     def work(self, device: int, clock: Clock, order: Sequence[Task]) -> None:
         """Does a device's tasks and update. Raises TaskFailedError, or StoppedError if another device has failed."""
@@ -93,7 +102,7 @@ class Step:
             self._send(task, gives, clock, end_s)
             if clock.is_stamped:
                 times = (at - self._began_s for at in (ready_s, start_s, end_s))
-                self.timed.append(Timed(task, segment.device, *times))
+                self._timed.append(Timed(task, segment.device, *times))
 
     @contextmanager
     def _on(self, device: int, doing: str) -> Iterator[None]:
@@ -163,4 +172,4 @@ class Step:
         update.apply(device, grads, told)
         ended_s = clock.end(None)
         if clock.is_stamped:
-            self.updates.append((device, begins_s - self._began_s, ended_s - self._began_s))
+            self._updates.append((device, begins_s - self._began_s, ended_s - self._began_s))
