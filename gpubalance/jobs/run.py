@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from typing import NoReturn
 
 from gpubalance.devices.planned import check_model
-from gpubalance.errors import GpubalanceError, Interrupted, OutOfMemory
+from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.events import PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import tell_resumed
-from gpubalance.jobs.keep.kept import Kept
+from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.keep.saved_runs import RUNS
 from gpubalance.jobs.measure.fitting import Fitting
@@ -17,6 +18,7 @@ from gpubalance.jobs.measure.joint import JointRun, party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.refused import refuse
 from gpubalance.jobs.measure.trace import trace
+from gpubalance.jobs.partial import giving
 from gpubalance.results.common import Model
 from gpubalance.results.run import Run, SoloBest
 from gpubalance.settings.requests import RunRequest
@@ -43,35 +45,27 @@ def run(
     used, limit = request.of_used, TimeLimit(request.measuring.time_limit_s)
     tell_resumed(journal, watch)
     watch(PhaseBegun("run"))
-    result = None
-    try:
-        with lost_gpus_told(used.devices), party_for(used, watch, limit) as party:
-            party.start()
-            another = f"gpubalance balance --model {shlex.quote(request.settings.model)} makes a plan for this one"
-            check_model(planned, party.facts.model, remedy=f"{another}; --force runs it all the same")
-            if len(used.devices) > 1 or used.split.accumulates:
-                refuse(party.facts)
-            try:
-                pipeline = request.settings.data is not None
-                result = JointRun(request, party, driver, watch, Kept(journal, watch), solo, pipeline=pipeline).run()
-            except OutOfMemory as error:
-                raise out_of_memory_told(error, party, used, watch) from None
-            if len(result.replicas) > 1:
-                save(RUNS, result)
-            if used.tracing is None:
-                return result
-            warning = trace(party, used.split, used.tracing, watch)
-            return result.model_copy(update={"warnings": (*result.warnings, *([warning] if warning else []))})
-    except KeyboardInterrupt as interrupt:
-        raise Interrupted.by(interrupt, partial=result) from None
+    result: Run | None = None
+    with giving(lambda: result), lost_gpus_told(used.devices), party_for(used, watch, limit) as party:
+        party.start()
+        another = f"gpubalance balance --model {shlex.quote(request.settings.model)} makes a plan for this one"
+        check_model(planned, party.facts.model, remedy=f"{another}; --force runs it all the same")
+        if len(used.devices) > 1 or used.split.accumulates:
+            refuse(party.facts)
+        try:
+            pipeline = request.settings.data is not None
+            result = JointRun(request, party, driver, watch, Once(journal, watch), solo, pipeline=pipeline).run()
+        except OutOfMemory as error:
+            raise_what_fits(error, party, used, watch)
+        if len(result.replicas) > 1:
+            save(RUNS, result)
+        if used.tracing is None:
+            return result
+        warning = trace(party, used.split, used.tracing, watch)
+        return result.model_copy(update={"warnings": (*result.warnings, *([warning] if warning else []))})
 
 
-def out_of_memory_told(error: OutOfMemory, party: Party, request: RunRequest, watch: Watch) -> GpubalanceError:
-    """The error that says what fits instead. It keeps what was measured before, however the search for that ends."""
-    try:
-        return Fitting(party, request, watch).error(error)
-    except KeyboardInterrupt as interrupt:
-        return Interrupted.by(interrupt, partial=error.partial)
-    except GpubalanceError as other:
-        other.partial = other.partial or error.partial
-        return other
+def raise_what_fits(error: OutOfMemory, party: Party, request: RunRequest, watch: Watch) -> NoReturn:
+    """Raises the error that says what fits instead, with what was measured before, however that search ends."""
+    with giving(lambda: error.partial):
+        raise Fitting(party, request, watch).error(error) from None

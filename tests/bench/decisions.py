@@ -13,7 +13,7 @@ from typing import cast
 from gpubalance.errors import Interrupted
 from gpubalance.jobs.balance.balance import Balancing
 from gpubalance.jobs.events import Doing, Event, Watch
-from gpubalance.jobs.keep.kept import Kept
+from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.probe.result import fitted
 from gpubalance.planning.curve import octaves
 from gpubalance.results.plan import Balance, Plan
@@ -116,8 +116,7 @@ class Machine:
             measuring=Measuring(baseline="none"),
         )
         party = party_of(self.devices, self.joint, seed=self.seed, offset=offset or self.offset)
-        kept = Kept(None, watch)
-        balancing = Balancing(request, self.probe, None, cast("Party", party), watch, kept)
+        balancing = Balancing(request, self.probe, None, cast("Party", party), watch, Once(None, watch))
         try:
             return balancing.run()
         except KeyboardInterrupt as interrupt:

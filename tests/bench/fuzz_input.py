@@ -10,8 +10,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gpubalance.jobs.keep.kept import KeptRound, KeptWindow, RunKey
-from gpubalance.results.common import Model
+from gpubalance.jobs.balance.rounds import Attempt
+from gpubalance.jobs.measure.window import SplitWindow
 from gpubalance.results.timing import Timing
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Flops, Measured
@@ -169,24 +169,19 @@ def scripts(draw: Any) -> str:
     return "\n".join(lines) + "\n" + TWO_UNLIKE_GPUS
 
 
-RUN = RunKey(devices=("CPU-0", "CPU-1"), model=Model(name="small", parameters=648, gradient_bytes=2592))
 SPLIT = Shares((8, 8))
 _PLAIN = Timing(steps=2, seconds=0.5, ended_s=7.5, input_wait_s=0.0)
 _STAMPED = Timing(
     steps=1, seconds=0.25, ended_s=7.0, input_wait_s=0.0, compute_s=(0.1, 0.2), update_s=(0.01, 0.02), step_s=0.25
 )
-_WINDOW = KeptWindow(
-    run=RUN,
-    name="",
-    split=SPLIT,
+_WINDOW = SplitWindow(
     timings=(_PLAIN, _PLAIN),
     stamped=(_STAMPED,),
     memory_peak_bytes=(None, 5),
     throttled=((), ("sw-thermal",)),
     late_part=0.5,
 )
-_ROUND = KeptRound(
-    probe="now",
+_ROUND = Attempt(
     split=SPLIT,
     measured=measurement((8, 8), step_time(0.2)),
     limits=((0, 8),),
@@ -197,7 +192,7 @@ _TALK = [
     for one in (ready(2), _STAMPED, _STAMPED, _STAMPED, _DONE, _PLAIN, _DONE, Flops(step=1e9))
 ]
 _ENTRIES = [
-    {"kind": type(one).__name__, "device": "joint", "record": one.model_dump(mode="json")} for one in (_WINDOW, _ROUND)
+    {"kind": type(one).__name__, "device": "key", "record": one.model_dump(mode="json")} for one in (_WINDOW, _ROUND)
 ]
 
 

@@ -11,7 +11,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.engine.pace import ComputeTimes, noise_seed
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.events import Event, Watch
-from gpubalance.jobs.keep.kept import Kept
+from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.results.common import Model
 from gpubalance.results.run import Run
@@ -192,7 +192,7 @@ def drawn_run(
         measuring=measuring or Measuring(baseline="none"),
     )
     worker = DrawnWorker(devices, joint, seed=seed, correlation=correlation)
-    return JointRun(request, party_of(worker), None, watch or _unwatched, Kept(None, _unwatched)).run()
+    return JointRun(request, party_of(worker), None, watch or _unwatched, Once(None, _unwatched)).run()
 
 
 def party_of(worker: DrawnWorker) -> Party:

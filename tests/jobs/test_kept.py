@@ -16,18 +16,17 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory
 from gpubalance.jobs.balance.balance import balance
-from gpubalance.jobs.balance.probing import probe_for
+from gpubalance.jobs.balance.probing import PlannedWith, probe_for
 from gpubalance.jobs.events import Doing, Event, RoundDone, TimingDone, Watch, WindowDone
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import balance_journal, run_journal
-from gpubalance.jobs.keep.kept import Kept, KeptProbe, KeptRound, RunKey
+from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.jobs.keep.software import software_key
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.run import out_of_memory_told
-from gpubalance.results.common import Model
+from gpubalance.jobs.run import raise_what_fits
 from gpubalance.results.plan import Round
 from gpubalance.results.run import Run
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest, RunRequest, Settings
@@ -54,7 +53,7 @@ def request(**measuring: object) -> RunRequest:
 
 def drawn(journal: Journal | None, watch: Watch, asked: RunRequest, clock_s: float = 0.0) -> Run:
     worker = DrawnWorker(DEVICES, JOINT, seed=0, clock_s=clock_s)
-    return JointRun(asked, party_of(worker), None, watch, Kept(journal, watch)).run()
+    return JointRun(asked, party_of(worker), None, watch, Once(journal, watch)).run()
 
 
 def is_window(event: Event) -> bool:
@@ -151,35 +150,24 @@ def test_another_run_begins_anew_and_more_windows_are_the_same_run() -> None:
     assert "resumed" in {warning.code for warning in result.warnings}
 
 
-def test_windows_of_another_run_of_the_command_are_not_taken_over() -> None:
-    """As `balance` has them: of other devices, of another model, and of a split that is proven once more."""
-    model = Model(name="small", parameters=648, gradient_bytes=2592)
-    of = RunKey(devices=("SIM-0", "SIM-1"), model=model)
-    worker = cast("Worker", DrawnWorker(DEVICES, JOINT, seed=0))
-    journal = run_journal(request(), None, resume=False)
-    Kept(journal, list[Event]().append).window(of, "", Series(Shares((120, 80))).window(worker, Length.exactly(1.0)))
-    journal.close()
-    others = (
-        of.model_copy(update={"devices": ("SIM-0", "SIM-2")}),
-        of.model_copy(update={"model": model.model_copy(update={"parameters": 649})}),
-        of.model_copy(update={"proof": 1}),
-    )
-    with run_journal(request(), None, resume=True) as journal:
-        kept = Kept(journal, list[Event]().append)
-        assert not any(kept.restore(other, Series(Shares((120, 80)))) for other in others)
-        assert not kept.restore(of, Series(Shares((120, 80)), name="even"))
-        assert not kept.restore(of, Series(Shares((120, 80), (60, 80))))
-        # An older version did not keep the shapes of the inputs.
-        known = of.model_copy(update={"model": model.model_copy(update={"input_shapes": ((28, 28, 1),)})})
-        assert len(kept.restore(known, Series(Shares((120, 80))))) == 1
-        assert not kept.restore(of, Series(Shares((120, 80))))  # once
+def test_windows_of_another_proof_of_the_command_are_not_taken_over() -> None:
+    """As `balance` has them of a split that is proven once more."""
+    asked = request(baseline="none")
+    interrupted(asked)
+    heard: list[Event] = []
+    worker = party_of(DrawnWorker(DEVICES, JOINT, seed=0))
+    with run_journal(asked, None, resume=True) as journal:
+        again = JointRun(asked, worker, None, heard.append, Once(journal, heard.append), proof=1).run()
+    assert windows(heard) == [(1, ""), (2, ""), (3, "")]
+    assert "resumed" not in {warning.code for warning in again.warnings}
 
 
 def test_a_window_that_was_throttled_stays_so() -> None:
     series, again = Series(Shares((120, 80))), Series(Shares((120, 80)))
     window = series.window(cast("Worker", DrawnWorker(DEVICES, JOINT, seed=0)), Length.exactly(1.0))
-    again.add(window.timings, window.stamped, (None, 5), (("sw-thermal",), ()), 0.25)
-    again.add(window.timings, window.stamped, (7, 3), (("sw-thermal", "hw-power-brake"), ()), 0.75)
+    for peaks, reasons, late_part in (((None, 5), ("sw-thermal",), 0.25), ((7, 3), ("hw-power-brake",), 0.75)):
+        told = {"memory_peak_bytes": peaks, "throttled": (reasons, ()), "late_part": late_part}
+        again.add(window.model_copy(update=told))
     assert again.throttled == (("sw-thermal", "hw-power-brake"), ())
     assert again.memory_peak_bytes == (7, 5)
     assert again.late_part == 0.5
@@ -230,14 +218,14 @@ def test_a_run_that_ends_before_its_first_window_spoils_no_journal() -> None:
 def test_the_oldest_journals_go_and_never_the_one_that_is_used() -> None:
     for number in range(110):
         journal = Journal(f"old-{number}", "a test", resume=False)
-        journal.add("SIM-0", KeptProbe(created=str(number)))
+        journal.add("SIM-0", PlannedWith(created=str(number)))
         os.utime(journal.path, (number, number))
         journal.close()
     journal = Journal("old-10", "a test", resume=True)
-    journal.add("SIM-0", KeptProbe(created="again"))
+    journal.add("SIM-0", PlannedWith(created="again"))
     journal.close()
     with Journal("old-10", "a test", resume=True) as journal:
-        assert [one.created for one in journal.of("SIM-0", KeptProbe)] == ["10", "again"]
+        assert [one.created for one in journal.of("SIM-0", PlannedWith)] == ["10", "again"]
     assert not Journal.is_left("old-0")
     assert Journal.is_left("old-109")
 
@@ -255,9 +243,9 @@ def test_however_the_search_for_what_fits_ends_what_was_measured_is_given(
 
     error = OutOfMemory("GPU:0 ran out of memory")
     error.partial = result
-    told = out_of_memory_told(error, cast("Party", SimpleNamespace(ask=ask)), request(), list[Event]().append)
-    assert isinstance(told, kind)
-    assert told.partial == result
+    with pytest.raises(kind) as told:
+        raise_what_fits(error, cast("Party", SimpleNamespace(ask=ask)), request(), list[Event]().append)
+    assert told.value.partial == result
 
 
 def test_a_users_model_is_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,28 +267,23 @@ def test_a_balance_goes_on_with_the_probe_that_it_had(fresh: bool) -> None:
     had, other = (probe_of(DEVICES).model_copy(update={"created": created}) for created in ("2026-01-01", "2026-01-02"))
     quiet = list[Event]().append
     journal = balance_journal(asked, None, resume=False)
-    Kept(journal, list[Event]().append).probe(had.created)
+    journal.add("probe", PlannedWith(created=had.created))
     journal.close()
     save(had)
     save(other)
     with balance_journal(asked, None, resume=True) as journal:
-        assert probe_for(asked, None, TimeLimit(), quiet, journal, Kept(journal, quiet)).created == had.created
+        assert probe_for(asked, None, TimeLimit(), quiet, journal, Once(journal, quiet)).created == had.created
 
 
 def test_a_balance_takes_the_place_of_an_interrupted_one_with_its_first_measurement() -> None:
     asked = BalanceRequest(devices=DEVICES, settings=SMALL, joint=JOINT)
-    with balance_journal(asked, None, resume=False) as journal:
-        Kept(journal, list[Event]().append).probe("2026-01-01")
-        journal.keep()
-    split = Shares((8, 8))
-    with balance_journal(asked, None, resume=False) as journal:
-        assert journal.passes_over
-        kept = Kept(journal, list[Event]().append)
-        assert "2026-01-01" in journal.path.read_text()
-        kept.round(KeptRound(probe="2026-01-02", split=split, measured=None))
-        journal.keep()
+    for created in ("2026-01-01", "2026-01-02"):
+        with balance_journal(asked, None, resume=False) as journal:
+            assert journal.passes_over == (created == "2026-01-02")
+            journal.add("probe", PlannedWith(created=created))
+            journal.keep()
     with balance_journal(asked, None, resume=True) as journal:
-        assert Kept(journal, list[Event]().append).probed == "2026-01-02"
+        assert Once(journal, list[Event]().append).had("probe", PlannedWith) == PlannedWith(created="2026-01-02")
 
 
 def test_a_full_disk_ends_the_keeping_and_not_the_run() -> None:

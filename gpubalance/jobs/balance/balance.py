@@ -6,19 +6,18 @@ from collections.abc import Callable
 
 from gpubalance.errors import (
     GpubalanceError,
-    Interrupted,
     NothingFits,
     OutOfMemory,
     PartialResult,
     UsageError,
 )
 from gpubalance.jobs.balance.knowledge import WORTH_A_ROUND, Knowledge, Tried
-from gpubalance.jobs.balance.probing import probe_for
-from gpubalance.jobs.balance.rounds import Rounds
+from gpubalance.jobs.balance.probing import PlannedWith, probe_for
+from gpubalance.jobs.balance.rounds import Attempt, Rounds
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import Doing, PhaseBegun, RoundDone, Watch
-from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.kept import Kept, KeptRound
+from gpubalance.jobs.keep.journal import Journal, content_key
+from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved_balances import keep_balance
 from gpubalance.jobs.keep.saved_probes import solo_bests_of
 from gpubalance.jobs.measure.joint import party_for
@@ -26,6 +25,7 @@ from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.pipeline import ceiling
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import batches_joined, rounds_taken_over, speed_changed, unsteady_machine
+from gpubalance.jobs.partial import giving
 from gpubalance.jobs.plan.beside import best_at
 from gpubalance.jobs.plan.problem import best_split, find_probes
 from gpubalance.jobs.plan.record import plan_of
@@ -46,26 +46,14 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: 
     Rounds and windows go into the `journal`; those that are already in it are not measured again. Raises what the
     probe, the plan and the run do.
     """
-    limit = TimeLimit(request.measuring.time_limit_s)
-    kept = Kept(journal, watch)
-    party = party_for(request, watch, limit)
-    with party:
-        probe = probe_for(request, driver, limit, watch, journal, kept, party)
-        return _balanced(Balancing(request, probe, driver, party, watch, kept))
-
-
-def _balanced(balancing: Balancing) -> Plan:
-    """The balance's plan, which is kept. An error carries what was found before it."""
-    try:
-        with lost_gpus_told(balancing.request.devices):
+    limit, once = TimeLimit(request.measuring.time_limit_s), Once(journal, watch)
+    with party_for(request, watch, limit) as party:
+        probe = probe_for(request, driver, limit, watch, journal, once, party)
+        balancing = Balancing(request, probe, driver, party, watch, once)
+        with giving(balancing.so_far), lost_gpus_told(request.devices):
             plan = balancing.run()
-            keep_balance(balancing.request, plan)
+            keep_balance(request, plan)
             return plan
-    except KeyboardInterrupt as interrupt:
-        raise Interrupted.by(interrupt, partial=balancing.so_far()) from None
-    except GpubalanceError as error:
-        error.partial = error.partial or balancing.so_far()
-        raise
 
 
 class Balancing:
@@ -78,19 +66,18 @@ class Balancing:
         driver: str | None,
         party: Party,
         watch: Watch,
-        kept: Kept,
+        once: Once,
     ) -> None:
         """`party` is regrouped for each split; its owner ends it."""
         self.request = request
         self._probe = probe
         self._driver = driver
         self._watch = watch
-        self._kept = kept
+        self._once = once
         self._known = Knowledge(probe, find_probes(probe, request.devices), request.plan)
         self._rounds = Rounds(request.rounds, len(request.devices))
         self._together = Together(request, probe.model, party, watch)
         self._proofs = 0
-        self._taken_over = 0
         self._stepped_back = False
         self._failed: set[Shares] = set()
         self._trace_warnings: list[Warning_] = []
@@ -176,30 +163,28 @@ class Balancing:
 
     def _try(self, planned: Allocation) -> None:
         """Measures a split for a moment; if it runs out of memory, the devices step back."""
-        left = self._kept.left_of(planned.split, self._probe.created)
-        if left is not None:
-            self._take(planned, left, again=True)
-            return
+        self._take(planned, self._once(self._key("round", planned.split), Attempt, lambda: self._measured(planned)))
+
+    def _key(self, what: str, split: Shares) -> str:
+        """Under which what comes now is kept: rounds and proofs come in the same order when the balance runs again."""
+        return content_key(what, self._probe.created, str(split), len(self._rounds), self._proofs)
+
+    def _measured(self, planned: Allocation) -> Attempt:
         self._watch(PhaseBegun("rounds"))
         again = " once more" if self._known.has(planned.split) else ""
         self._watch(Doing(f"round {len(self._rounds) + 1}: {planned.split}{again}"))
         try:
-            tried = self._round(planned.split, self._together.measure(planned.split, self.request.round_s))
+            tried = Attempt(split=planned.split, measured=self._together.measure(planned.split, self.request.round_s))
         except OutOfMemory as error:
             tried = self._out_of_memory(planned.split, error)
-        self._take(planned, tried)
+        self._once("probe", PlannedWith, lambda: PlannedWith(created=self._probe.created))
+        return tried
 
-    def _take(self, planned: Allocation, tried: KeptRound, *, again: bool = False) -> None:
-        """Notes what a split gave, or lowers the limits of devices that ran out of memory.
-
-        `again` is for a round that was measured before the balance was interrupted.
-        """
-        if again:
-            self._taken_over += 1
-        else:
-            self._kept.round(tried)
+    def _take(self, planned: Allocation, tried: Attempt) -> None:
+        """Notes what a split gave, or lowers the limits of devices that ran out of memory."""
         self._watch(RoundDone(self._rounds.note(planned, tried.measured), self.request.devices))
         if tried.measured is None:
+            self._failed.add(planned.split)
             self._known.ran_out(planned.split, tried.limits)
         else:
             self._known.learn(planned, tried.measured)
@@ -210,10 +195,7 @@ class Balancing:
             )
             self._stepped_back = True
 
-    def _round(self, split: Shares, measured: Measurement) -> KeptRound:
-        return KeptRound(probe=self._probe.created, split=split, measured=measured)
-
-    def _out_of_memory(self, split: Shares, error: OutOfMemory) -> KeptRound:
+    def _out_of_memory(self, split: Shares, error: OutOfMemory) -> Attempt:
         """The round of a split that ran out of memory: its limits are what fitted before or was found to fit now.
 
         The first time, if memory contradicts that and the split fits when it is tried once more, it is measured.
@@ -223,51 +205,45 @@ class Balancing:
         self._failed.add(split)
         if not found:
             try:
-                return self._round(split, self._together.measure(split, self.request.round_s))
+                return Attempt(split=split, measured=self._together.measure(split, self.request.round_s))
             except OutOfMemory as again:
                 return self._out_of_memory(split, again)
         for device, fits in found:
             below = [size for size in (*self._rounds.held(device), fits) if size < split.micro_batches[device]]
             limits.append((device, max(below, default=0) // multiple * multiple))
-        return KeptRound(probe=self._probe.created, split=split, measured=None, limits=tuple(limits))
+        return Attempt(split=split, measured=None, limits=tuple(limits))
 
     def _prove(self, planned: Allocation) -> None:
         """Runs a split in turns with the even split, then checks whether its devices are as fast as before.
 
         A device may have changed its speed during the run: its present speed decides.
         """
-        left = self._kept.left_of(planned.split, self._probe.created, ran_out=True)
-        if left is not None:
-            self._proofs += 1  # under which the windows of the next proof are kept
-            self._take(planned, left, again=True)
+        key = self._key("out of memory in a proof", planned.split)
+        ran_out = self._once.had(key, Attempt)
+        self._proofs += 1  # under which the windows of the next proof are kept
+        if ran_out is not None:
+            self._take(planned, ran_out)
             return
         try:
             proof, now = self._proof(planned)
-            self._known.learn(planned, proof)
-            if not self._rounds.are_over:
-                self._look_again(planned, now)
         except OutOfMemory as error:
-            self._take(planned, self._out_of_memory(planned.split, error))
-
-    def _look_again(self, planned: Allocation, now: Measurement) -> None:
-        """Counts what a proven split gives now as another round, if a device has changed its speed."""
-        left = self._kept.left_of(planned.split, self._probe.created)
-        if left is not None:
-            self._take(planned, left, again=True)
+            ran_out = self._out_of_memory(planned.split, error)
+            self._once.keep(key, ran_out)
+            self._take(planned, ran_out)
             return
-        if self._known.moved(planned.split, now):
+        self._known.learn(planned, proof)
+        if not self._rounds.are_over and self._known.moved(planned.split, now):
             self._watch(Doing("a device is not as fast as it was when the run began: planning again"))
-            self._take(planned, self._round(planned.split, now))
+            self._take(planned, Attempt(split=planned.split, measured=now))
 
     def _proof(self, planned: Allocation) -> tuple[Run, Measurement]:
         """The run of the split in turns with the even split, and what its devices do at the end of it."""
         self._watch(PhaseBegun("proof"))
         self._watch(Doing(f"proving {planned.split}, in turns with the even split"))
-        proof = self._proofs
         solo = solo_bests_of(self._probe, self.request.devices, planned.split)
-        self._proofs += 1
+        best_of = self._best_of(planned)
         try:
-            return self._together.prove(planned.split, self._driver, self._kept, solo, proof, self._best_of(planned))
+            return self._together.prove(planned.split, self._driver, self._once, solo, self._proofs, best_of)
         except GpubalanceError as error:
             if self._known.best(proven=True) is not None:
                 error.partial = self.so_far()
@@ -306,7 +282,7 @@ class Balancing:
         return [
             *(speed_changed(self.request.devices[device], change) for device, change in self._known.changed()),
             *([self._unsteady] if self._unsteady else []),
-            *([rounds_taken_over(self._taken_over)] if self._taken_over else []),
+            *([rounds_taken_over(self._once.again[Attempt])] if self._once.again[Attempt] else []),
             *([batches_joined(size, plan.global_batch)] if size else []),
             *self._trace_warnings,
         ]

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from gpubalance.devices.planned import check_model
 from gpubalance.errors import NothingFits, OutOfMemory
 from gpubalance.jobs.events import Watch
-from gpubalance.jobs.keep.kept import Kept
+from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.refused import refuse
 from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.timings import Timings
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement, Run, SoloBest
 from gpubalance.settings.requests import BalanceRequest, RunRequest
@@ -45,25 +46,28 @@ class Together:
         party, used = self.gather(split), self._run_request(split).of_used
         series = Series(used.split, devices=used.devices, watch=self._watch, least_samples=split.global_batch)
         party.ask(series.warm_up)
-        return party.ask(lambda worker: series.window(worker, Length.of_round(at_least_s))).measurement(split.used)
+        window = party.ask(lambda worker: series.window(worker, Length.of_round(at_least_s)))
+        return Timings.of(window, used.split, series.sensors).measurement(split.used)
 
     def prove(
         self,
         split: Shares,
         driver: str | None,
-        kept: Kept,
+        once: Once,
         solo: tuple[SoloBest, ...] | None,
         number: int,
         best_of: Callable[[int], Shares | None],
     ) -> tuple[Run, Measurement]:
-        """The run of a split in turns with the even split, and what the devices do now, in its last or a new window.
+        """The run of a split in turns with the even split, and what the devices do now, in its last window.
 
         `number` counts the proofs of this balance, for the journal. `best_of` gives the best split of a global batch
         for the devices with samples.
         """
         asked, party = self._run_request(split), self.gather(split)
-        proof = JointRun(asked, party, driver, self._watch, kept, solo, number, best_of)
-        return proof.run(), proof.last or self.measure(split, at_least_s=0.0)
+        proof = JointRun(asked, party, driver, self._watch, once, solo, number, best_of)
+        run = proof.run()
+        assert proof.last is not None  # noqa: S101  (a complete run has a window)
+        return run, proof.last
 
     def fitting(self, split: Shares, error: OutOfMemory, *, believed: bool) -> list[tuple[int, int]]:
         """(device, micro-batch that fits) of each device that was given more than it holds beside the others.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpubalance.errors import GpubalanceError, Interrupted
 from gpubalance.jobs.events import Doing, PhaseBegun, Watch, one_at_a_time
-from gpubalance.jobs.independent.kept import KeptTurns
 from gpubalance.jobs.independent.measure import Turns
 from gpubalance.jobs.independent.result import independent_result, what_failed
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import tell_resumed
+from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.trace import not_traced, tracing_told, without_gpu
+from gpubalance.jobs.partial import giving
 from gpubalance.results.common import Warning_
 from gpubalance.results.independent import Independent
 from gpubalance.settings.requests import IndependentRequest
@@ -33,15 +33,9 @@ def independent(
     tell_resumed(journal, tell)
     tell(PhaseBegun("independent"))
     with _party(request, tell) as party:
-        turns = Turns(request, party, KeptTurns(journal, tell), tell)
-        try:
+        turns = Turns(request, party, Once(journal, tell), tell)
+        with giving(lambda: independent_result(request, turns, driver, complete=False)):
             turns.measure()
-        except KeyboardInterrupt as interrupt:
-            partial = independent_result(request, turns, driver, complete=False)
-            raise Interrupted.by(interrupt, partial=partial) from None
-        except GpubalanceError as error:
-            error.partial = independent_result(request, turns, driver, complete=False)
-            raise
         failed = what_failed(turns)
         noted = tuple(_traced(request, party, turns, tell))
         result = independent_result(request, turns, driver, complete=failed is None, noted=noted)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from gpubalance.errors import BadInput, GpubalanceError, OutOfMemory, TimeLimitPassed
-from gpubalance.jobs.events import Doing, TimeLeft, TurnDone, Watch
-from gpubalance.jobs.independent.kept import KeptTurn, KeptTurns
+from gpubalance.jobs.events import Doing, TurnDone, Watch
 from gpubalance.jobs.independent.replica import ALONE, AT_ONCE, Replica
-from gpubalance.jobs.independent.window import CommonWindow
+from gpubalance.jobs.independent.window import AllAtOnce, CommonWindow
+from gpubalance.jobs.keep.journal import content_key
+from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Timings
-from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, slowed_text
-from gpubalance.numbers.units import format_percent
+from gpubalance.jobs.measure.turns import Slowed, in_turns
+from gpubalance.jobs.measure.window import Window
 from gpubalance.results.independent import OwnWindow
-from gpubalance.settings.device import Device
 from gpubalance.settings.requests import IndependentRequest
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
@@ -26,28 +26,40 @@ from gpubalance.workers.worker import Worker
 T = TypeVar("T")
 
 
+@dataclass
+class AtOnce:
+    """The devices that have not failed, measured at the same time; `overlap_s` is for how long all were."""
+
+    replicas: Sequence[Replica]
+    windows: int = 0
+    overlap_s: float = 0.0
+
+    @property
+    def precision(self) -> float:
+        """That of the device that is known least exactly."""
+        return max(one.at_once.precision for one in self.replicas)
+
+
 class Turns:
-    """Windows of each device alone and of all at once, in turns, so that a drifting machine affects both alike.
+    """Windows of each device alone and of all at once, in turns.
 
     The party has a worker for each device. A device that fails drops out, with its error, and the others go on: what
     all gave at once is then measured again without it.
     """
 
-    def __init__(self, request: IndependentRequest, party: Party, kept: KeptTurns, watch: Watch) -> None:
+    def __init__(self, request: IndependentRequest, party: Party, once: Once, watch: Watch) -> None:
         self.replicas = tuple(
             Replica(number, device, model, batch, watch, pipeline=request.settings.data is not None)
             for number, (device, model, batch) in enumerate(
                 zip(request.devices, request.models, request.batches, strict=True)
             )
         )
-        self.overlap_s = 0.0
+        self.at_once = AtOnce(self.replicas)
         self.resumed = 0
-        self._at_once_windows = 0
-        self._measured_again = False
         self._measuring = request.measuring
         self._length = Length.of_window(request.measuring)
         self._party = party
-        self._kept = kept
+        self._once = once
         self._watch = watch
 
     @property
@@ -63,73 +75,66 @@ class Turns:
     @property
     def series(self) -> list[Series]:
         """The series measured on them: each alone, and each at once with the others if there are several."""
-        return [series for one in self.going for series in (one.alone, *([one.at_once] if self._several else []))]
+        several = len(self.going) > 1
+        return [series for one in self.going for series in (one.alone, *([one.at_once] if several else []))]
 
     @property
-    def slowed(self) -> list[tuple[Device, tuple[str, ...]]]:
+    def slowed(self) -> Slowed:
         """Each GPU that was throttled in the windows at once for a reason that passes, with NVML's reasons."""
         found = [(one.device, one.at_once.throttled[0]) for one in self.going]
         return [(device, reasons) for device, reasons in found if reasons]
 
-    @property
-    def _several(self) -> bool:
-        """Whether at least two devices are left to measure at once."""
-        return len(self.going) > 1
-
     def measure(self) -> None:
         """Measures until all is known or no device is left. Raises BadInput and TimeLimitPassed, no device's fault."""
         self._each("warming up all devices at once", Replica.warm_up, self.going)
-        for one in self.going:
-            self._take_over(self._kept.left_of([one], at_once=False), [one], at_once=False)
-        self._take_over_at_once()
-        of = self._measuring.windows
-        while self.going:
-            number = 1 + min(self._windows())
-            if number > of and not self._once_more(of):
-                return
-            of = max(of, number)
-            self._take_turns(number, of)
+        in_turns(self._subjects, self._turn, self._measuring, lambda: self.slowed, self._watch)
 
-    def _windows(self) -> list[int]:
-        """The number of windows of each device alone, and of all at once."""
-        return [*(one.alone.windows for one in self.going), *([self._at_once_windows] if self._several else [])]
+    def _subjects(self) -> list[Series | AtOnce]:
+        return [*(one.alone for one in self.going), *([self.at_once] if len(self.going) > 1 else [])]
 
-    def _take_turns(self, number: int, of: int) -> None:
-        """Measures window `number` of each device alone and of all at once, unless it is already there."""
-        began_s = time.monotonic()
-        turns: list[Callable[[], None]] = [
-            *(partial(self._alone, one, number, of) for one in self.going),
-            partial(self._at_once, number, of),
-        ]
-        # They alternate in going first: as cards get hotter, the last one is always a little slower.
-        for turn in turns if number % 2 else reversed(turns):
-            turn()
-        self._watch(TimeLeft((of - number) * (time.monotonic() - began_s)))
+    def _turn(self, subject: Series | AtOnce, number: int, of: int) -> None:
+        if isinstance(subject, AtOnce):
+            self._all_at_once(subject, number, of)
+        else:
+            self._alone(next(one for one in self.going if one.alone is subject), number, of)
 
     def _alone(self, one: Replica, number: int, of: int) -> None:
-        if one.alone.windows >= number or one.error is not None:
-            return
-        doing = f"measuring {one.device.label} alone, window {number} of {of}"
-        measure = partial(Replica.measure_alone, length=self._length)
-        windows = self._each(doing, measure, [one])
-        if one.number in windows:
-            self._done(number, of, [one], windows, None)
+        key = _key("alone", [one], number)
+        window = self._once.had(key, Window)
+        if window is not None:
+            one.alone.add(window)
+            self.resumed += 1
+        else:
+            doing = f"measuring {one.device.label} alone, window {number} of {of}"
+            found = self._each(doing, partial(Replica.measure_alone, length=self._length), [one])
+            if one.number not in found:
+                return
+            window = found[one.number]
+            self._once.keep(key, window)
+        self._watch(TurnDone(number, of, ALONE, (_told(one, one.alone, window),)))
 
-    def _at_once(self, number: int, of: int) -> None:
-        """Measures a window of all devices at once; it does not count if one of them fails."""
-        those = self.going
-        if self._at_once_windows >= number or not self._several:
-            return
-        window = CommonWindow([one.number for one in those], self._length)
-        doing = f"measuring all {len(those)} devices at once, window {number} of {of}"
-        measured = self._each(
-            doing, partial(Replica.measure_at_once, window=window, timing_s=self._length.timing_s), those
-        )
-        if len(measured) == len(those):
-            windows = {one.number: one.add(window.counted[one.number], measured[one.number]) for one in those}
-            self._at_once_windows += 1
-            self.overlap_s += window.overlap_s
-            self._done(number, of, those, windows, window.overlap_s)
+    def _all_at_once(self, those: AtOnce, number: int, of: int) -> None:
+        """A window of all devices at once; it does not count if one of them fails."""
+        key = _key("at once", those.replicas, number)
+        window = self._once.had(key, AllAtOnce)
+        if window is not None and len(window.parts) == len(those.replicas):
+            self.resumed += 1
+        else:
+            common = CommonWindow([one.number for one in those.replicas], self._length)
+            doing = f"measuring all {len(those.replicas)} devices at once, window {number} of {of}"
+            measure = partial(Replica.measure_at_once, window=common, timing_s=self._length.timing_s)
+            measured = self._each(doing, measure, those.replicas)
+            if len(measured) < len(those.replicas):
+                return
+            parts = tuple(one.part_of(common, measured[one.number]) for one in those.replicas)
+            window = AllAtOnce(overlap_s=common.overlap_s, parts=parts)
+            self._once.keep(key, window)
+        those.windows += 1
+        those.overlap_s += window.overlap_s
+        for one, part in zip(those.replicas, window.parts, strict=True):
+            one.at_once.add(part)
+        told = (_told(one, one.at_once, part) for one, part in zip(those.replicas, window.parts, strict=True))
+        self._watch(TurnDone(number, of, AT_ONCE, tuple(told)))
 
     def _each(self, doing: str, work: Callable[[Replica, Worker], T], those: Sequence[Replica]) -> dict[int, T]:
         """The results of `work` on these devices at the same time, by their numbers. A device that fails drops out."""
@@ -149,59 +154,22 @@ class Turns:
         if failures:
             for one in self.replicas:
                 one.begin_again()
-            self._at_once_windows, self.overlap_s = 0, 0.0
-            self._take_over_at_once()
-
-    def _take_over_at_once(self) -> None:
-        if self._several:
-            self._take_over(self._kept.left_of(self.going, at_once=True), self.going, at_once=True)
-
-    def _take_over(self, turns: Sequence[KeptTurn], those: Sequence[Replica], *, at_once: bool) -> None:
-        """Adds the windows that an interrupted command left, and emits events for them as if they were measured now."""
-        of = max(self._measuring.windows, len(turns))
-        for number, turn in enumerate(turns, 1):
-            windows = {}
-            for one, part in zip(those, turn.parts, strict=True):
-                series = one.at_once if at_once else one.alone
-                peaks, throttled = (part.memory_peak_bytes,), (part.throttled,)
-                windows[one.number] = series.add(part.timings, (), peaks, throttled, part.late_part)
-            self.resumed += 1
-            self._at_once_windows += at_once
-            self.overlap_s += turn.overlap_s or 0.0
-            self._tell(number, of, those, windows, at_once=at_once)
-
-    def _done(
-        self, number: int, of: int, those: Sequence[Replica], windows: Mapping[int, Timings], overlap_s: float | None
-    ) -> None:
-        self._kept.keep(those, [windows[one.number] for one in those], overlap_s)
-        self._tell(number, of, those, windows, at_once=overlap_s is not None)
-
-    def _tell(
-        self, number: int, of: int, those: Sequence[Replica], windows: Mapping[int, Timings], *, at_once: bool
-    ) -> None:
-        parts = tuple(_told(one, windows[one.number]) for one in those)
-        self._watch(TurnDone(number, of, AT_ONCE if at_once else ALONE, parts))
-
-    def _once_more(self, windows: int) -> bool:
-        """Whether one window more than was asked for is needed; if so, says why."""
-        imprecise = any(series.precision > PRECISE_ENOUGH for series in self.series)
-        if imprecise and windows < self._measuring.max_windows:
-            self._watch(Doing(f"not yet known within ± {format_percent(PRECISE_ENOUGH)} (95 %): one more window"))
-            return True
-        if self.slowed and not self._measured_again:
-            self._measured_again = True
-            self._watch(Doing(f"{slowed_text(self.slowed)}: measuring once more"))
-            return True
-        return False
+            self.at_once = AtOnce(self.going)
 
 
-def _told(one: Replica, window: Timings) -> OwnWindow:
-    told = window.sensors.telemetry(window.began_s)
+def _key(what: str, those: Sequence[Replica], number: int) -> str:
+    of = [part for one in those if one.facts for part in (one.device.uuid, one.facts.model)]
+    return content_key(what, *of, number)
+
+
+def _told(one: Replica, series: Series, window: Window) -> OwnWindow:
+    timings = Timings.of(window, series.split, series.sensors)
+    told = series.sensors.telemetry(timings.began_s)
     return OwnWindow(
         device=one.device,
         batch=one.batch,
-        step_time_s=window.step_time(window.began_s),
-        throughput=window.throughput,
-        memory_peak_bytes=window.memory_peak_bytes[0],
+        step_time_s=timings.step_time(timings.began_s),
+        throughput=timings.throughput,
+        memory_peak_bytes=timings.memory_peak_bytes[0],
         telemetry=told[0] if told else None,
     )

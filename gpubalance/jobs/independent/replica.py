@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,8 +11,7 @@ from gpubalance.jobs.independent.window import CommonWindow
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.measure.timings import Timings
-from gpubalance.results.timing import Timing
+from gpubalance.jobs.measure.window import Window
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measured, Ready
@@ -61,12 +59,12 @@ class Replica:
             self.facts = worker.facts
             self.alone.warm_up(worker, stamped=False)
 
-    def measure_alone(self, worker: Worker, length: Length) -> Timings:
+    def measure_alone(self, worker: Worker, length: Length) -> Window:
         """Measures a window while no other device works. Raises what `Worker.measure` does, and for memory errors."""
         series = self.alone
         with lost_gpus_told([self.device]):
             series.settle(worker, first=False)  # it has been idle for a while
-            return series.window(worker, length, stamped=False)
+            return series.plain_window(worker, length)
 
     def measure_at_once(self, worker: Worker, window: CommonWindow, timing_s: float) -> Measured:
         """Measures until the window is over; ends it for all devices on any error. Raises as `measure_alone` does."""
@@ -91,13 +89,11 @@ class Replica:
         assert measured is not None  # noqa: S101  (`Worker.measure` ends with it)
         return measured
 
-    def add(self, counted: Sequence[Timing], measured: Measured) -> Timings:
-        """Adds a window at once, of which the `counted` timings count, and returns it."""
-        series = self.at_once
-        series.timings += counted
-        series.loss_is_finite = series.loss_is_finite and all(one.loss_is_finite for one in counted)
-        series.late_parts.append(measured.late_part or 0.0)
-        series.note_peaks(measured.memory_peak_bytes)
-        series.windows += 1
-        late_parts, peaks = series.late_parts[-1:], series.memory_peak_bytes
-        return Timings(series.split, series.sensors, [*counted], memory_peak_bytes=peaks, late_parts=late_parts)
+    def part_of(self, window: CommonWindow, measured: Measured) -> Window:
+        """What counts of this device in a window at once."""
+        return Window(
+            timings=tuple(window.counted[self.number]),
+            memory_peak_bytes=measured.memory_peak_bytes,
+            throttled=self.at_once.throttled,
+            late_part=measured.late_part or 0.0,
+        )

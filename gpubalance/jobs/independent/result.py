@@ -47,7 +47,7 @@ def independent_result(
         replicas=tuple(_own_model(one, origin_s, fed=_is_fed(request.settings)) for one in replicas),
         throughput=_sum(together) if together else None,
         solo_sum=sum(solo) if solo and len(solo) == len(together) else None,
-        overlap_s=turns.overlap_s,
+        overlap_s=turns.at_once.overlap_s,
         joint=_joint(request, together, model),
         complete=complete,
         warnings=(*_warnings(request, turns), *noted),

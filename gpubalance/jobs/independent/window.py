@@ -5,9 +5,31 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
 
 from gpubalance.jobs.measure.length import Length
+from gpubalance.jobs.measure.window import Window
 from gpubalance.results.timing import Timing
+from gpubalance.settings.record import Record, Seconds
+
+
+class AllAtOnce(Record):
+    """A window of several devices: a part of each, and for how long all of them were measured."""
+
+    overlap_s: Seconds
+    parts: Annotated[tuple[Window, ...], Field(min_length=1)]
+
+    @property
+    def span_s(self) -> tuple[float, float]:
+        """When it began and ended, on the monotonic clock."""
+        spans = [one.span_s for one in self.parts]
+        return min(began for began, _ in spans), max(ended for _, ended in spans)
+
+    def later(self, seconds: float) -> AllAtOnce:
+        """The same window, so many seconds later."""
+        return self.model_copy(update={"parts": tuple(one.later(seconds) for one in self.parts)})
 
 
 class CommonWindow:

@@ -122,11 +122,16 @@ class Journal:
 
     def of(self, device: str, kind: type[R]) -> list[R]:
         """The records of that kind that were left of a device, in order. Skips lines that are no such record."""
+        return [record for its, record in self.all(kind) if its == device]
+
+    def all(self, kind: type[R]) -> list[tuple[str, R]]:
+        """The records of that kind that were left, each with its device."""
         found = []
         for entry in self._entries:
-            if entry.get("kind") == kind.__name__ and entry.get("device") == device:
+            device = entry.get("device")
+            if entry.get("kind") == kind.__name__ and isinstance(device, str):
                 with suppress(ValidationError):
-                    found.append(kind.model_validate_json(json.dumps(entry.get("record"))))
+                    found.append((device, kind.model_validate_json(json.dumps(entry.get("record")))))
         return found
 
     def cannot_help(self) -> None:

@@ -9,7 +9,7 @@ from gpubalance.jobs.balance.found import plan_by_all_known
 from gpubalance.jobs.balance.probing import probe_for
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.kept import Kept
+from gpubalance.jobs.keep.once import Once
 from gpubalance.numbers.units import format_percent, format_rate
 from gpubalance.planning.pipeline.bound import bubble_bound, pipeline_throughput
 from gpubalance.results.layers import SplitBaseline
@@ -45,7 +45,7 @@ class Alone:
 def alone(request: LayersRequest, driver: str | None, limit: TimeLimit, watch: Watch, journal: Journal | None) -> Alone:
     """What the uncut model gives, by a probe and a balance that used it. Raises what a probe does, but NothingFits."""
     try:
-        probe = probe_for(request.uncut, driver, limit, watch, journal, Kept(journal, watch))
+        probe = probe_for(request.uncut, driver, limit, watch, journal, Once(journal, watch))
     except NothingFits as error:
         return Alone(solo_why_not=error.message, split_why_not=_NONE_HOLDS)
     solo = tuple(

@@ -10,11 +10,12 @@ from pydantic import Field
 
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.kept import delays_s, later
+from gpubalance.jobs.keep.once import ending_now
+from gpubalance.jobs.measure.window import Window
 from gpubalance.planning.pipeline.graph import Graph
 from gpubalance.planning.pipeline.simulate import Timeline
 from gpubalance.results.layers import SplitBaseline
-from gpubalance.results.timing import Duration, Timing
+from gpubalance.results.timing import Duration
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Seconds
 from gpubalance.workers.messages import Ready
@@ -49,14 +50,10 @@ class KeptBlocks(Record):
     points: tuple[BlockPoint, ...]
 
 
-class PipeWindow(Record):
-    """Timings of a cut, its stamped steps, and what its devices reported meanwhile: see Series."""
+class PipeWindow(Window):
+    """A window of a cut: its stamped steps are timelines."""
 
-    timings: Annotated[tuple[Timing, ...], Field(min_length=1)]
     timelines: Annotated[tuple[Timeline, ...], Field(min_length=1)]
-    memory_peak_bytes: tuple[_Bytes | None, ...]
-    throttled: tuple[tuple[str, ...], ...]
-    late_part: Annotated[float, Field(ge=0, le=1)]
 
 
 class KeptCut(Record):
@@ -123,12 +120,7 @@ class KeptLayers:
 
     def windows_of(self, cut: KeptCut) -> list[PipeWindow]:
         """The windows left of a cut's proof, shifted to end now."""
-        found = [one.window for one in self._windows if one.cut == cut]
-        delays = delays_s([one.timings for one in found])
-        return [
-            one.model_copy(update={"timings": later(one.timings, delay_s)})
-            for one, delay_s in zip(found, delays, strict=True)
-        ]
+        return ending_now([one.window for one in self._windows if one.cut == cut])
 
     def window(self, cut: KeptCut, measured: PipeWindow) -> None:
         """Keeps a window of a cut's proof."""

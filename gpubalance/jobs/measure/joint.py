@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gpubalance.errors import GpubalanceError, Interrupted, OutOfMemory
+from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.environment import environment
-from gpubalance.jobs.events import Doing, TimeLeft, Watch, WindowDone
-from gpubalance.jobs.keep.kept import Kept, RunKey
+from gpubalance.jobs.events import Doing, Watch, WindowDone
+from gpubalance.jobs.keep.journal import content_key
+from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.even import Even
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.pipeline import ROUND_S, Alone
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Timings
+from gpubalance.jobs.measure.turns import Slowed, in_turns
 from gpubalance.jobs.measure.warnings import (
-    PRECISE_ENOUGH,
     batches_joined,
     excess,
     loss_not_finite,
@@ -24,17 +24,16 @@ from gpubalance.jobs.measure.warnings import (
     not_steady,
     resumed,
     slow_steps,
-    slowed_text,
     slower_than_profile,
     stamps_cost,
     throttled,
     wide_interval,
 )
+from gpubalance.jobs.measure.window import SplitWindow, Window
+from gpubalance.jobs.partial import giving
 from gpubalance.numbers.ratio import ratio
-from gpubalance.numbers.units import format_percent
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.run import Baselines, Measurement, Run, SoloBest, alone_in_use
-from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
@@ -67,21 +66,20 @@ class JointRun:
     party: Party
     driver: str | None
     watch: Watch
-    kept: Kept
+    once: Once
     solo: tuple[SoloBest, ...] | None = None
     proof: int = 0
     best_of: Callable[[int], Shares | None] = lambda _: None
     pipeline: bool = False
     warnings: list[Warning_] = field(default_factory=list)
-    measured_again: bool = False
+    again: int = 0  # windows of its split that an interrupted run left
     complete: bool = False
-    last: Measurement | None = None  # by the split's last window of this command
+    last: Measurement | None = None  # by the split's last window
 
     def __post_init__(self) -> None:
         self.request = self.asked.of_used
         self.measuring = self.request.measuring
         split, devices = self.request.split, self.request.devices
-        self._length = Length.of_window(self.measuring)
         self.own = Series(split, devices=devices, watch=self.watch, pipeline=self.pipeline)
         self.held = Series(split, name="held", devices=devices) if self.pipeline else None
         self.even = Even(self.party, self.own, self.request, self.watch, self._measure_beside, self.best_of)
@@ -90,18 +88,15 @@ class JointRun:
 
     def run(self) -> Run:
         """Measures to the end. Raises OutOfMemory; every error carries what was measured before it as `partial`."""
-        try:
+        with giving(self.result):
             if self.alone is not None:
                 self.alone.measure()
+            self.watch(Doing(f"warming up {self.own.split}"))
             self._warm_up()
             if self.measuring.baseline == "even":
-                self._warm_up_even()
-            self._measure()
-        except KeyboardInterrupt as interrupt:
-            raise Interrupted.by(interrupt, partial=self.result()) from None
-        except GpubalanceError as error:
-            error.partial = error.partial or self.result()
-            raise
+                self.even.warm_up()
+                self._warm_up()  # on a real device a split that did not fit has ended the worker
+            in_turns(lambda: self.series, self._turn, self.measuring, lambda: self.slowed, self.watch, self._doing)
         self.complete = True
         result = self.result()
         assert result is not None  # noqa: S101  (a complete run has a window)
@@ -113,96 +108,53 @@ class JointRun:
         return [self.own, *(one for one in (self.even.series, self.held) if one is not None)]
 
     @property
-    def slowed(self) -> list[tuple[Device, tuple[str, ...]]]:
+    def slowed(self) -> Slowed:
         """Each GPU that was throttled for a reason that passes, with NVML's reasons."""
         found = zip(self.request.devices, self.own.throttled, strict=True)
         return [(device, reasons) for device, reasons in found if reasons]
 
-    @property
-    def key(self) -> RunKey:
-        """The key of this run's windows in a journal."""
-        uuids = tuple(device.uuid for device in self.request.devices)
-        return RunKey(devices=uuids, model=self.party.facts.model, proof=self.proof)
-
     def _warm_up(self) -> None:
-        self._take_over()
-        if self.own.windows:
-            self.warnings.append(resumed(self.own.windows))
-        self.watch(Doing(f"warming up {self.own.split}"))
         for series in self.series:
             self.party.ask(series.warm_up)
 
-    def _take_over(self) -> None:
-        """Adds the windows that an interrupted run left, and emits events for them as if they were measured now."""
-        for series in self.series:
-            found = self.kept.restore(self.key, series)
-            of = max(self.measuring.windows, len(found))
-            for number, window in enumerate(found, 1):
-                self.watch(WindowDone(number, of, series.name, series.devices, window.measurement()))
-
-    def _warm_up_even(self) -> None:
-        self.even.warm_up()
-        for series in self.series:  # on a real device a split that did not fit has ended the worker
-            self.party.ask(series.warm_up)
-        self._take_over()
+    def _doing(self, number: int, of: int) -> str:
+        turns = ", in turns with the even split" if self.even.series else ""
+        return f"measuring {self.own.split}, window {number} of {of}{turns}"
 
     def _measure_beside(self, series: Series) -> None:
         """Measures one window, before the others, of equal shares in one piece or of the best split beside them."""
-        if self.kept.restore(self.key, series):
+        self._window(series, 1, f"measuring {series.split}, a global batch of {series.split.global_batch}")
+
+    def _window(self, series: Series, number: int, doing: str = "") -> Window:
+        """The series' window of that number, measured now unless an interrupted run left it."""
+
+        def measured() -> SplitWindow:
+            if doing:
+                self.watch(Doing(doing))
+            self.party.ask(series.warm_up)
+            return self.party.ask(lambda worker: series.window(worker, Length.of_window(self.measuring)))
+
+        uuids, model = [device.uuid for device in self.request.devices], self.party.facts.model
+        key = content_key("window", self.proof, *uuids, model, series.name, str(series.split), number)
+        window = self.once(key, SplitWindow, measured)
+        if series.windows < number:
+            series.add(window)
+            self.again += series is self.own
+        return window
+
+    def _turn(self, series: Series, number: int, of: int) -> None:
+        """Measures a window. The run goes on without the even split if that runs out of memory."""
+        try:
+            window = Timings.of(self._window(series, number), series.split, series.sensors)
+        except OutOfMemory as error:
+            if series is not self.even.series:
+                raise
+            self.even.give_up(error)
+            self._warm_up()
             return
-        self.watch(Doing(f"measuring {series.split}, a global batch of {series.split.global_batch}"))
-        self.party.ask(series.warm_up)
-        self.kept.window(self.key, series.name, self._window(series))
-
-    def _window(self, series: Series) -> Timings:
-        return self.party.ask(lambda worker: series.window(worker, self._length))
-
-    def _measure(self) -> None:
-        """Measures windows of the split and the even split in turns, so that a drifting machine affects both alike."""
-        number = min(series.windows for series in self.series)  # 0 unless the run is resumed
-        of = max(number, self.measuring.windows)
-        while number < of or self._once_more(of):
-            number += 1
-            of = max(number, of)
-            turns = ", in turns with the even split" if self.even.series else ""
-            self.watch(Doing(f"measuring {self.own.split}, window {number} of {of}{turns}"))
-            began_s = time.monotonic()
-            self._take_turns(number, of)
-            self.watch(TimeLeft((of - number) * (time.monotonic() - began_s)))
-
-    def _take_turns(self, number: int, of: int) -> None:
-        """Measures one window of each. The run goes on without the even split if that runs out of memory."""
-        # They alternate in going first: as a card gets hotter, the second one is always a little slower.
-        for series in self.series if number % 2 else reversed(self.series):
-            if series.windows >= number:
-                continue
-            try:
-                window = self._window(series)
-            except OutOfMemory as error:
-                if series is not self.even.series:
-                    raise
-                self.even.give_up(error)
-                for left in self.series:
-                    self.party.ask(left.warm_up)
-                continue
-            self.kept.window(self.key, series.name, window)
-            if series is self.own:
-                self.last = window.measurement(self.asked.split.used)
-            self.watch(WindowDone(number, of, series.name, series.devices, window.measurement()))
-
-    def _once_more(self, windows: int) -> bool:
-        """Whether one window more than was asked for is needed; says why."""
-        imprecise = any(series.precision > PRECISE_ENOUGH for series in self.series)
-        if not imprecise and self.measuring.duration_s is None:
-            self.watch(Doing(f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %) after {windows} windows"))
-        if imprecise and windows < self.measuring.max_windows:
-            self.watch(Doing(f"not yet known within ± {format_percent(PRECISE_ENOUGH)} (95 %): one more window"))
-            return True
-        if self.slowed and not self.measured_again:
-            self.measured_again = True
-            self.watch(Doing(f"{slowed_text(self.slowed)}: measuring once more"))
-            return True
-        return False
+        if series is self.own:
+            self.last = window.measurement(self.asked.split.used)
+        self.watch(WindowDone(number, of, series.name, series.devices, window.measurement()))
 
     def result(self) -> Run | None:
         """The result of what was measured so far; None until the split has timings with and without stamps."""
@@ -261,6 +213,7 @@ class JointRun:
         both, joined_from = self.series, self.alone.joined_from if self.alone else None
         found = [
             *map(not_exact, self.party.facts.warned if len(self.request.split.used) > 1 else ()),
+            resumed(self.again) if self.again else None,
             throttled(self.slowed) if self.slowed else None,
             slower_than_profile(max(series.late_part for series in both), self.request.settings.model),
             wide_interval(max(series.precision for series in both if series.timings)),

@@ -16,6 +16,7 @@ TIMING_S = 0.5
 # In a window that ends once its step time is known; as long as in a probe and in a balance's rounds, for comparison.
 SHORT_TIMING_S = 0.25
 LEAST_TIMINGS = 5
+_FEWEST = 3  # for an interval
 _POINT_S = 3.0
 _TIMINGS = 12  # in a round or a point of given length
 _LONGEST = 4  # times its usual length, at most, until a point is precise
@@ -82,7 +83,7 @@ class Length(NamedTuple):
     @property
     def glance(self) -> Length:
         """A look that ends after the fewest timings allowed."""
-        return self.look._replace(within=math.inf)
+        return self.look._replace(within=math.inf, at_least=_FEWEST)
 
     def lasting(self, seconds: float) -> Length:
         """That many seconds, at most a point's usual ones."""

@@ -6,12 +6,14 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gpubalance.errors import BadInput
 from gpubalance.jobs.events import TimingDone, Watch
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.timings import Timings
+from gpubalance.jobs.measure.window import SplitWindow, Window
 from gpubalance.numbers.stats import median
 from gpubalance.numbers.steady import has_trend
 from gpubalance.results.telemetry import all_reasons
@@ -35,6 +37,9 @@ _TRACED_STEPS = 2
 _FOR_AN_INTERVAL = 3
 _CLEARLY_FASTER = 0.95
 _LONGEST_SETTLING_STEPS = 30
+
+
+W = TypeVar("W", bound=Window)
 
 
 def _step_s(timing: Timing) -> float:
@@ -144,23 +149,33 @@ class Series(Timings):
             list(worker.pull(self.least_samples, seconds=0.0))
             self.least_samples = 0
 
-    def window(self, worker: Worker, length: Length, *, stamped: bool = True) -> Timings:
+    def window(self, worker: Worker, length: Length) -> SplitWindow:
         """Measures a window of that length, its stamped steps included, adds it to the series, and returns it.
 
         A GPU whose clocks or temperature still move gets all of the time, precise or not. Raises PartialResult if a
         GPU's memory has failed, and what `Worker.measure` does.
         """
-        window = Timings(self.split, self.sensors)
-        with self.sensors.watching():
-            rest = self._stamp(worker, length, window) if stamped else length
-            self.until_known(worker, rest, window)
-        self.sensors.check()
-        window.memory_peak_bytes = self.memory_peak_bytes
-        window.late_parts = [self._last_late_part]
-        self.windows += 1
-        return window
+        return self._look(SplitWindow, worker, length)
 
-    def _stamp(self, worker: Worker, length: Length, window: Timings) -> Length:
+    def plain_window(self, worker: Worker, length: Length) -> Window:
+        """Does the same without stamped steps."""
+        return self._look(Window, worker, length)
+
+    def _look(self, kind: type[W], worker: Worker, length: Length) -> W:
+        before, before_stamped = len(self.timings), len(self.stamped)
+        with self.sensors.watching():
+            self.until_known(worker, self._stamp(worker, length) if kind is SplitWindow else length)
+        self.sensors.check()
+        self.windows += 1
+        return kind(
+            timings=tuple(self.timings[before:]),
+            stamped=tuple(self.stamped[before_stamped:]),
+            memory_peak_bytes=self.memory_peak_bytes,
+            throttled=self.throttled,
+            late_part=self._last_late_part,
+        )
+
+    def _stamp(self, worker: Worker, length: Length) -> Length:
         """Measures the stamped steps of a window, and returns what is left of its length.
 
         They come first: a result needs both kinds, so that a window that is cut short is sooner of use.
@@ -168,59 +183,47 @@ class Series(Timings):
         part, steps = STAMPED_PART, STAMPED_STEPS if length.least_s else _STAMPED_STEPS
         if self._differs:
             part, steps = _UNLIKE_STAMPED_PART, _UNLIKE_STAMPED_STEPS
-        seconds = part * length.least_s or length.timing_s
+        seconds, before = part * length.least_s or length.timing_s, len(self.stamped)
         for timing in self._measure(worker, seconds=seconds, at_least=steps, stamped=True):
-            window.stamped.append(timing)
             self.stamped.append(timing)
-        self._recent_step_s = self._recent_step_s or median([_step_s(one) for one in window.stamped])
+        stamped = self.stamped[before:]
+        self._recent_step_s = self._recent_step_s or median([_step_s(one) for one in stamped])
         return length._replace(
             least_s=(1 - part) * length.least_s,
             most_s=(1 - part) * length.most_s,
-            at_least=max(min(length.at_least, _FOR_AN_INTERVAL), length.at_least - len(window.stamped)),
+            at_least=max(min(length.at_least, _FOR_AN_INTERVAL), length.at_least - len(stamped)),
         )
 
-    def add(
-        self,
-        timings: Sequence[Timing],
-        stamped: Sequence[Timing],
-        peaks_bytes: Sequence[int | None],
-        throttled: Sequence[tuple[str, ...]],
-        late_part: float,
-    ) -> Timings:
-        """Adds a window that was measured before, and returns it."""
-        window = Timings(self.split, timings=[*timings], stamped=[*stamped])
-        window.note_peaks(peaks_bytes)
+    def add(self, window: Window) -> None:
+        """Adds a window that was measured before. Raises BadInput for one of other devices, from a damaged journal."""
+        if len(window.throttled) != len(self.split.batches):
+            raise BadInput("the journal of this command is damaged", remedy="run it again without --resume")
         self.windows += 1
-        self.timings += timings
-        self.stamped += stamped
-        self.note_peaks(peaks_bytes)
-        self.throttled_before = all_reasons(self.throttled_before, throttled)
-        self.late_parts.append(late_part)
-        self.loss_is_finite = self.loss_is_finite and all(one.loss_is_finite for one in (*timings, *stamped))
-        return window
+        self.timings += window.timings
+        self.stamped += window.stamped
+        self.note_peaks(window.memory_peak_bytes)
+        self.throttled_before = all_reasons(self.throttled_before, window.throttled)
+        self.late_parts.append(window.late_part)
+        self.loss_is_finite &= all(one.loss_is_finite for one in (*window.timings, *window.stamped))
 
     def until_known(
-        self,
-        worker: Worker,
-        length: Length,
-        window: Timings,
-        *,
-        until_s: float = math.inf,
-    ) -> None:
-        """Measures without stamps until that length is reached; adds the timings to the series and to the window.
+        self, worker: Worker, length: Length, settled: Sequence[Timing] = (), *, until_s: float = math.inf
+    ) -> list[Timing]:
+        """Measures without stamps until that length is reached; adds the timings, and returns them after `settled`.
 
-        After `until_s` on the monotonic clock it takes no more than the first `at_least` timings.
+        These count too. After `until_s` on the monotonic clock it takes no more than the first `at_least` timings.
         """
-        seconds, at_least = length.least_s, length.at_least
+        found = [*settled]
+        seconds, at_least = length.least_s, max(1, length.at_least - len(settled))
+        steps = self.steps_per_timing(length.timing_s)
         while True:
-            steps = self.steps_per_timing(length.timing_s)
             for timing in self._measure(worker, seconds=seconds, at_least=at_least, steps_per_timing=steps):
                 self.timings.append(timing)
-                window.timings.append(timing)
+                found.append(timing)
             self.late_parts.append(self._last_late_part)
-            if length.is_reached(window.timings, moves=self.sensors.move()) or time.monotonic() >= until_s:
-                return
-            seconds, at_least = 0.0, max(1, len(window.timings) // 4)
+            if length.is_reached(found, moves=self.sensors.move()) or time.monotonic() >= until_s:
+                return found
+            seconds, at_least = 0.0, max(1, len(found) // 4)
 
     def _measure(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpubalance.jobs.measure.sensors import Sensors
+from gpubalance.jobs.measure.window import Window
 from gpubalance.numbers.stats import half_width, interval95, mad, mean, median, part95
 from gpubalance.planning.parts import split_step
 from gpubalance.planning.slow import slow_steps, slow_time
@@ -34,6 +35,13 @@ class Timings:
     memory_peak_bytes: tuple[int | None, ...] = ()
     late_parts: list[float] = field(default_factory=list)
     throttled_before: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def of(cls, window: Window, split: Shares, sensors: Sensors) -> Timings:
+        """Those of one window of a split."""
+        own = cls(split, sensors, [*window.timings], [*window.stamped], late_parts=[window.late_part])
+        own.note_peaks(window.memory_peak_bytes)
+        return own
 
     def note_peaks(self, peaks_bytes: Sequence[int | None]) -> None:
         """Keeps the larger peak of each device."""

@@ -60,13 +60,10 @@ def _window(
     series: Series, worker: Worker, length: Length, until_s: float, gpu: str | None, settled: Sequence[Timing] = ()
 ) -> tuple[Timings, Telemetry | None]:
     """Measures until the point is known. Where a step is a timing by itself, those that `settled` it count too."""
-    window = Timings(series.split)
-    if series.steps_per_timing(length.timing_s) == 1:
-        window.timings += settled
-        length = length._replace(at_least=max(1, length.at_least - len(settled)))
+    counts = settled if series.steps_per_timing(length.timing_s) == 1 else ()
     with nullcontext() if gpu is None else Sampler(gpu) as sampler:
-        series.until_known(worker, length, window, until_s=until_s)
-    return window, None if sampler is None else sampler.telemetry
+        timings = series.until_known(worker, length, counts, until_s=until_s)
+    return Timings(series.split, timings=timings), None if sampler is None else sampler.telemetry
 
 
 def _throttled(telemetry: Telemetry | None) -> tuple[str, ...]:

@@ -1,0 +1,78 @@
+"""Resume: what a command made under a key before it was interrupted is not made again.
+
+A job that is resumed simply runs again: its decisions follow from its measurements, which are there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+
+from pydantic import BaseModel
+
+from gpubalance.jobs.events import Doing, Watch
+from gpubalance.jobs.keep.journal import Journal
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+R = TypeVar("R", bound=BaseModel)
+
+
+class Lasting(Protocol):
+    """A record of some time on the monotonic clock."""
+
+    @property
+    def span_s(self) -> tuple[float, float]: ...
+
+    def later(self, seconds: float) -> Self: ...
+
+
+L = TypeVar("L", bound=Lasting)
+
+
+def ending_now(records: Sequence[L]) -> list[L]:
+    """The records, each moved to follow the one before, the last to end now: a boot resets the clock."""
+    end_s, moved = time.monotonic(), list[L]()
+    for record in reversed(records):
+        began_s, ended_s = record.span_s
+        moved.insert(0, record.later(end_s - ended_s))
+        end_s -= ended_s - began_s
+    return moved
+
+
+class Once:
+    """The records of a command, each under a key; without a journal nothing is kept. `again` counts those it had."""
+
+    def __init__(self, journal: Journal | None, watch: Watch) -> None:
+        self._journal = journal
+        self._left: dict[type[BaseModel], dict[str, BaseModel]] = {}
+        self.again: Counter[type[BaseModel]] = Counter()
+        if journal is not None:
+            journal.tell = lambda text: watch(Doing(text))
+
+    def __call__(self, key: str, kind: type[R], make: Callable[[], R]) -> R:
+        """The record that was left under the key, else the one that `make` returns, which is kept."""
+        found = self.had(key, kind)
+        if found is None:
+            found = make()
+            self.keep(key, found)
+        return found
+
+    def had(self, key: str, kind: type[R]) -> R | None:
+        """The last record of that kind that was left under the key, or None."""
+        if kind not in self._left:
+            left = self._journal.all(kind) if self._journal else []
+            records = [record for _, record in left]
+            moved = ending_now(cast("list[Lasting]", records)) if hasattr(kind, "span_s") else records
+            self._left[kind] = dict(zip([its for its, _ in left], cast("list[BaseModel]", moved), strict=True))
+        found = self._left[kind].get(key)
+        self.again[kind] += found is not None
+        return cast("R | None", found)
+
+    def keep(self, key: str, record: BaseModel) -> None:
+        """Keeps a record."""
+        if self._journal is not None:
+            self._journal.add(key, record)

@@ -1,0 +1,66 @@
+"""Measures subjects in turns, and decides whether to go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from gpubalance.jobs.events import Doing, TimeLeft, Watch
+from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, slowed_text
+from gpubalance.numbers.units import format_percent
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import Measuring
+
+
+class Subject(Protocol):
+    """What is measured: its number of windows so far, and how exactly they tell its step time."""
+
+    windows: int
+
+    @property
+    def precision(self) -> float: ...
+
+
+S = TypeVar("S", bound=Subject)
+Slowed = Sequence[tuple[Device, tuple[str, ...]]]  # each GPU that was throttled for a reason that passes, and why
+
+
+def in_turns(
+    subjects: Callable[[], Sequence[S]],
+    turn: Callable[[S, int, int], None],
+    measuring: Measuring,
+    slowed: Callable[[], Slowed],
+    watch: Watch,
+    doing: Callable[[int, int], str] | None = None,
+) -> None:
+    """Measures windows of each subject in turns, so that a drifting machine affects all alike.
+
+    `turn` measures a subject's window of that number, of so many; it may drop a subject, so `subjects` is asked again
+    before each. More windows follow until all are known within ± 1 %, as far as `measuring` allows, and one after a GPU
+    was throttled. `doing` tells what a number's windows are.
+    """
+    of, was_slowed = measuring.windows, False
+    while there := subjects():
+        number = 1 + min(one.windows for one in there)
+        if number > of:
+            precise = all(one.precision <= PRECISE_ENOUGH for one in there)
+            within = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
+            if precise and measuring.duration_s is None:
+                watch(Doing(f"{within} after {of} windows"))
+            if not precise and of < measuring.max_windows:
+                watch(Doing(f"not yet {within}: one more window"))
+            elif slowed() and not was_slowed:
+                was_slowed = True
+                watch(Doing(f"{slowed_text(slowed())}: measuring once more"))
+            else:
+                return
+            of = number
+        if doing is not None:
+            watch(Doing(doing(number, of)))
+        began_s = time.monotonic()
+        # They alternate in going first: as a card gets hotter, the last one is always a little slower.
+        for one in there if number % 2 else reversed(there):
+            if one.windows < number and one in subjects():
+                turn(one, number, of)
+        watch(TimeLeft((of - number) * (time.monotonic() - began_s)))
