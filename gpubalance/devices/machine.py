@@ -11,10 +11,10 @@ from pathlib import Path
 from gpubalance.devices.cluster import cluster_ignored
 from gpubalance.devices.gpus import Gpu, Process, Reading
 from gpubalance.devices.nvml import read
-from gpubalance.devices.profile import simulated_devices
+from gpubalance.devices.profile import OPTION, simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.devices.visible import mark_hidden
-from gpubalance.errors import EnvironmentFault, GpubalanceError, UsageError
+from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.remedies import known, match
 from gpubalance.results.common import Warning_
 from gpubalance.settings.device import Device, JointProfile, hosts_of
@@ -24,7 +24,7 @@ from gpubalance.system.versions import software, too_old
 from gpubalance.text import clean
 
 _PROCESSES_SHOWN = 5
-_SIMULATE = "without a GPU: --simulate FILE (a profile, see configs/) or --simulate N (plain CPU devices)"
+_SIMULATE = "without a GPU: {option}FILE (a profile, see configs/) or {option}N (plain CPU devices)"
 
 
 @dataclass(frozen=True)
@@ -115,28 +115,17 @@ def read_gpus() -> Reading:
     return mark_hidden(within_or(silent, read), os.environ)
 
 
-def find_machine(simulate: int | str | Path | None, hosts: Sequence[str] = ()) -> Machine:
-    """The devices here, or simulated ones, which may be on these `hosts`.
+def find_machine(simulate: int | str | Path | None, hosts: Sequence[str] = (), *, option: str = OPTION) -> Machine:
+    """The devices here, or simulated ones, which may be on these `hosts`. Errors call `simulate` by that `option`.
 
     Raises EnvironmentFault if no GPU can be used, BadInput for a bad profile, and UsageError for one whose devices are
     not on these hosts.
     """
     if simulate is not None:
-        devices, joint = simulated_devices(simulate)
+        devices, joint = simulated_devices(simulate, option)
         check_hosts(devices, hosts, "the profile's")
         return Machine(devices, joint, None)
-    return machine_of(read_gpus())
-
-
-def machine_of_script(simulate: int | str | Path | None) -> Machine:
-    """What `find_machine` gives; its errors name a script's `simulate=` instead of --simulate."""
-    try:
-        return find_machine(simulate)
-    except GpubalanceError as error:
-        error.message, error.remedy = (
-            text.replace("--simulate ", "simulate=") for text in (error.message, error.remedy)
-        )
-        raise
+    return machine_of(read_gpus(), option=option)
 
 
 def check_hosts(devices: Sequence[Device], hosts: Sequence[str], whose: str) -> None:
@@ -151,19 +140,20 @@ def check_hosts(devices: Sequence[Device], hosts: Sequence[str], whose: str) -> 
         raise UsageError(f"--hosts has no {', '.join(missing)}, which {whose} devices are on")
 
 
-def machine_of(reading: Reading, whose: str = "") -> Machine:
+def machine_of(reading: Reading, whose: str = "", option: str = OPTION) -> Machine:
     """The GPUs that can be used. Raises EnvironmentFault, which begins with `whose` they are, if there are none."""
+    simulate = _SIMULATE.format(option=option)
     if reading.problem:
         cause = known(reading.code).cause if reading.code else ""
-        raise EnvironmentFault(whose + reading.problem, cause=cause, remedy=f"{reading.remedy}\n{_SIMULATE}")
+        raise EnvironmentFault(whose + reading.problem, cause=cause, remedy=f"{reading.remedy}\n{simulate}")
     old = too_old(reading.driver_version, reading.cuda_driver_version, software().cuda)
     if old is not None:
         row = known("driver-too-old")
-        raise EnvironmentFault(whose + old, cause=row.cause, remedy=f"{row.remedy}\n{_SIMULATE}")
+        raise EnvironmentFault(whose + old, cause=row.cause, remedy=f"{row.remedy}\n{simulate}")
     usable = tuple(device for gpu in reading.gpus for device in gpu.devices)
     if not usable:
         why = "; ".join(f"GPU {gpu.index}: {gpu.unusable}" for gpu in reading.gpus)
         found = (match(gpu.unusable or "") for gpu in reading.gpus)
         remedies = dict.fromkeys(row.remedy for row in found if row)
-        raise EnvironmentFault(f"{whose}no GPU can be used: {why}", remedy="\n".join([*remedies, _SIMULATE]))
+        raise EnvironmentFault(f"{whose}no GPU can be used: {why}", remedy="\n".join([*remedies, simulate]))
     return Machine(usable, JointProfile(), reading.driver_version, reading.gpus)

@@ -20,6 +20,7 @@ from gpubalance.text import clean
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+OPTION, IN_A_SCRIPT = "--simulate ", "simulate="  # what a source of simulated devices is called
 _MOST_DEVICES = 64
 
 
@@ -48,11 +49,10 @@ class Profile(Record):
         return self
 
 
-def load_profile(path: Path) -> Profile:
+def load_profile(path: Path, option: str = OPTION) -> Profile:
     """Reads a profile. The BadInput for a bad one names the file and each wrong field."""
-    document = read_toml(
-        path, "profile", remedy="--simulate FILE takes a profile (see configs/), --simulate N so many plain CPU devices"
-    )
+    remedy = f"{option}FILE takes a profile (see configs/), {option}N so many plain CPU devices"
+    document = read_toml(path, "profile", remedy=remedy)
     try:
         return Profile.model_validate(document)
     except ValidationError as error:
@@ -95,18 +95,21 @@ def _place(location: tuple[int | str, ...]) -> str:
     return clean(text.lstrip(".")) or "the file"
 
 
-def simulated_devices(source: int | str | Path) -> tuple[tuple[Device, ...], JointProfile]:
-    """The devices of a profile file or, for a number N, that many plain CPU devices without pace or limit."""
+def simulated_devices(source: int | str | Path, option: str = OPTION) -> tuple[tuple[Device, ...], JointProfile]:
+    """The devices of a profile file or, for a number N, that many plain CPU devices without pace or limit.
+
+    Errors call the source by that `option`.
+    """
     if isinstance(source, bool) or not isinstance(source, int | str | Path):  # a script may pass anything
         raise UsageError(f"simulate={source!r}: it is a number of plain CPU devices, or a profile file")
     source = str(source)
     if source.isascii() and source.removeprefix("-").isdigit():
         if len(source) > 9 or not 1 <= int(source) <= _MOST_DEVICES:
-            raise UsageError(f"--simulate {clean(source, 40)}: from 1 to {_MOST_DEVICES} devices")
+            raise UsageError(f"{option}{clean(source, 40)}: from 1 to {_MOST_DEVICES} devices")
         plain = Device(index=0, uuid="", name="CPU", memory_bytes=None, simulated=True)
         numbers = range(int(source))
         return tuple(plain.model_copy(update={"index": n, "uuid": f"CPU-{n}"}) for n in numbers), JointProfile()
-    profile = load_profile(Path(source))
+    profile = load_profile(Path(source), option)
     return tuple(_on_their_hosts(profile.device)), profile.joint
 
 

@@ -7,8 +7,9 @@ import warnings
 from pathlib import Path
 
 from gpubalance.devices.cluster import cluster_of
-from gpubalance.devices.machine import machine_of_script
+from gpubalance.devices.machine import find_machine
 from gpubalance.devices.planned import planned_devices
+from gpubalance.devices.profile import IN_A_SCRIPT
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import result_of
 from gpubalance.settings.device import JointProfile, hosts_of
@@ -46,7 +47,7 @@ def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = No
         )
         devices, joint = plan.devices, JointProfile()
     else:
-        machine = machine_of_script(simulate)
+        machine = find_machine(simulate, option=IN_A_SCRIPT)
         own = plan if cluster is None else _part_of(plan, plan.split.used[cluster.rank])
         here, joint = planned_devices(own, machine.devices), machine.joint
         devices = here if cluster is None else plan.devices

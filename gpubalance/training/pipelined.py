@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubalance.devices.machine import machine_of_script
+from gpubalance.devices.machine import find_machine
 from gpubalance.devices.planned import cut_devices
+from gpubalance.devices.profile import IN_A_SCRIPT
 from gpubalance.errors import BadInput
 from gpubalance.results.layers import Layers
 from gpubalance.results.records import result_of
@@ -36,7 +37,7 @@ def load_layers(path: str | Path | Layers, *, simulate: int | str | Path | None 
             stacklevel=2,
         )
         return Pipelined(result, result.devices, JointProfile())
-    machine = machine_of_script(simulate)
+    machine = find_machine(simulate, option=IN_A_SCRIPT)
     return Pipelined(result, cut_devices(result, machine.devices), machine.joint)
 
 

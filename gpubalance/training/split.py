@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpubalance.devices.machine import machine_of_script
+from gpubalance.devices.machine import find_machine
+from gpubalance.devices.profile import IN_A_SCRIPT
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
@@ -62,7 +63,7 @@ class Split:
         429. `simulate` is a device profile or a number of plain CPU devices, as --simulate takes it. Raises UsageError
         for batches that do not fit the devices, and what `gpubalance run` raises for devices that are not here.
         """
-        machine = machine_of_script(simulate)
+        machine = find_machine(simulate, option=IN_A_SCRIPT)
         named = [gpus] if isinstance(gpus, int | str) else gpus
         devices = machine.select(None if named is None else [str(gpu) for gpu in named])
         if ratios is None:
