@@ -38,7 +38,7 @@ class Column(NamedTuple):
     @property
     def head(self) -> str:
         """The title with its unit: `step time, ms`."""
-        return f"{self.label}, {self.unit}" if self.unit not in ("", "text") else self.label
+        return f"{self.label}, {self.unit}" if self.unit not in ("", "×", "text") else self.label
 
     @property
     def is_text(self) -> bool:
@@ -51,7 +51,8 @@ def named(key: str, shown: Shown, value: Callable[[Any], Cell] = lambda _: None,
     suffix = next((one for one in _SUFFIXES if key.endswith(one)), "")
     unit = "text" if text else "samples/s" if key.endswith("throughput") else _SUFFIXES.get(suffix, "")
     label = key.removesuffix(suffix).replace("_", " ").replace("micro batch", "micro-batch")
-    return Column(key, shown.label or label, unit if shown.unit is None else shown.unit, value, shown.has_ratio)
+    unit = unit if shown.unit is None else shown.unit
+    return Column(key, shown.label or label, unit, value, shown.has_ratio and unit not in ("%", "×"))
 
 
 def columns_of(kind: type[Record], *names: str) -> tuple[Column, ...]:
@@ -167,4 +168,6 @@ def short(cell: Cell, column: Column) -> str:
         return format_percent(cell, 1)
     if column.unit == "samples/s" and cell:
         return format_rate(cell)
+    if column.unit == "×":
+        return f"{cell:.3f}"
     return str(cell) if isinstance(cell, int) else f"{cell or 0:.4g}"

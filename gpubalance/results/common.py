@@ -23,6 +23,7 @@ Number = Annotated[Exact, PlainSerializer(lambda x: float(f"{x:.7g}"), return_ty
 Positive = Annotated[Number, Field(gt=1e-12, lt=1e12)]
 # A part of a whole, or of another figure.
 Part = Annotated[Number, Shown(unit="%")]
+Ratio = Annotated[Number, Shown(unit="×")]
 Interval = tuple[Number, Number] | None
 Whole = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
 # Steps, parameters, bytes; and a device's place among the result's devices.

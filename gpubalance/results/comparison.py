@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from gpubalance.numbers.ratio import Verdict
-from gpubalance.results.common import Interval, Number, Result, Throughput, Warning_
+from gpubalance.results.common import Interval, Number, Part, Ratio, Result, Throughput, Warning_
 from gpubalance.results.probe import SoloRate
 from gpubalance.results.run import StepSpread
-from gpubalance.settings.record import Record
+from gpubalance.settings.record import Record, Shown
 
 # A plan that was run counts as its run; a plan that was not has only predictions.
 Compared = Literal["run", "probe", "prediction", "independent", "layers"]
@@ -26,17 +26,17 @@ class ComparedDevice(Record):
     uuid: str
     batch: int | None = None
     micro_batch: int | None = None
-    throughput: Number | None = None
-    solo_throughput: Number | None = None
-    contention: Number | None = None
+    throughput: Annotated[Number | None, Shown("samples/s")] = None
+    solo_throughput: Annotated[Number | None, Shown("alone")] = None
+    contention: Part | None = None
     compute_s: Number | None = None
-    update_s: Number | None = None
-    wait_s: Number | None = None
-    memory_peak_bytes: int | None = None
+    update_s: Annotated[Number | None, Shown(has_ratio=False)] = None
+    wait_s: Annotated[Number | None, Shown(has_ratio=False)] = None
+    memory_peak_bytes: Annotated[int | None, Shown("memory")] = None
     limit: int | None = None
-    alpha_s: Number | None = None
-    beta_s: Number | None = None
-    solo_best: SoloRate | None = None
+    solo_best: Annotated[SoloRate | None, Shown("best")] = None
+    alpha_s: Annotated[Number | None, Shown("α")] = None
+    beta_s: Annotated[Number | None, Shown("β", "µs")] = None
 
 
 class ComparedResult(Record):
@@ -54,14 +54,14 @@ class ComparedResult(Record):
     complete: bool
     batches: tuple[int, ...] | None = None
     micro_batches: tuple[int, ...] | None = None
-    throughput: Throughput | None = None
-    step_time_s: Number | None = None
+    throughput: Annotated[Throughput | None, Shown("samples/s")] = None
+    step_time_s: Annotated[Number | None, Shown("step")] = None
     step_spread: StepSpread | None = None
-    sync_s: Number | None = None
-    imbalance: Number | None = None
-    speedup_over_even: Number | None = None
-    even_global_batch: int | None = None
-    scaling_efficiency: Number | None = None
+    sync_s: Annotated[Number | None, Shown(has_ratio=False)] = None
+    imbalance: Ratio | None = None
+    speedup_over_even: Annotated[Ratio | None, Shown("× even split")] = None
+    even_global_batch: Annotated[int | None, Shown("  its batch", has_ratio=False)] = None
+    scaling_efficiency: Annotated[Part | None, Shown("of solo sum")] = None
     devices: tuple[ComparedDevice, ...]
     not_quiet: str | None = None
     warnings: tuple[Warning_, ...]

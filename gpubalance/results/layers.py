@@ -16,6 +16,7 @@ from gpubalance.results.common import (
     OfSplit,
     Part,
     Positive,
+    Ratio,
     Result,
     Size,
     StepTime,
@@ -176,7 +177,7 @@ class Layers(Result):
     warmup_steps: Annotated[Count, Shown("warm-up steps")]
     steps: Annotated[Count, Shown("measured steps")]
     stamp_cost: Part | None
-    speedup_over_split: Annotated[Number | None, Shown("× over the batch split")] = None
+    speedup_over_split: Annotated[Ratio | None, Shown("× over the batch split")] = None
     forced: bool = False
     complete: bool
     warnings: tuple[Warning_, ...]

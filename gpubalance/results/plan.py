@@ -16,6 +16,7 @@ from gpubalance.results.common import (
     OfSplit,
     Part,
     Positive,
+    Ratio,
     Result,
     Samples,
     Size,
@@ -87,11 +88,11 @@ class Predicted(Record):
     step_time_s: Positive
     throughput: Positive
     sync_s: Number
-    imbalance: Number
+    imbalance: Ratio
     even: SplitPrediction | None
     largest_even: SplitPrediction | None = None
     best_at_largest_even: SplitPrediction | None = None
-    speedup_over_even: Annotated[Number | None, Shown("× over even")]
+    speedup_over_even: Annotated[Ratio | None, Shown("× over even")]
     solo_sum: Annotated[Number | None, Shown(unit="samples/s")]
     scaling_efficiency: Annotated[Part | None, Shown("of the solo sum")]
     by_global_batch: tuple[SplitPrediction, ...] = ()

@@ -17,6 +17,7 @@ from gpubalance.results.common import (
     OfSplit,
     Part,
     Positive,
+    Ratio,
     Result,
     Samples,
     Size,
@@ -63,8 +64,8 @@ class StepSpread(Record):
     From `steps` steps that were each timed alone.
     """
 
-    p50_s: Annotated[Positive, Shown("half take up to")]
-    p95_s: Annotated[Positive, Shown("95 % take up to")]
+    p50_s: Annotated[Positive, Shown("half up to")]
+    p95_s: Annotated[Positive, Shown("95 % up to")]
     steps: Count
 
 
@@ -86,7 +87,7 @@ class Measurement(OfSplit):
     input_wait_s: Number
     slow_s: Annotated[Number, Shown("rare slow steps")]
     excess_s: Number
-    imbalance: Number
+    imbalance: Ratio
 
     @model_validator(mode="after")
     def _has_its_replicas(self) -> Measurement:
@@ -159,7 +160,7 @@ class Run(Measurement, Result):
     steps: Annotated[Count, Shown("measured steps")]
     stamp_cost: Part | None
     baselines: Baselines
-    speedup_over_even: Annotated[Number | None, Shown("× over even")]
+    speedup_over_even: Annotated[Ratio | None, Shown("× over even")]
     speedup_ci95: Interval
     scaling_efficiency: Annotated[Part | None, Shown("of the solo sum")]
     pipeline: Pipeline | None = None
