@@ -17,14 +17,7 @@ from gpubalance.devices.hosts import are_reached
 from gpubalance.devices.machine import Machine, held
 from gpubalance.errors import UsageError
 from gpubalance.jobs.events import Watch
-from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.journals import (
-    balance_journal,
-    independent_journal,
-    layers_journal,
-    probe_journal,
-    run_journal,
-)
+from gpubalance.jobs.keep.journals import Request, journal_of
 from gpubalance.jobs.phases import Phases, estimate
 from gpubalance.render.estimate import estimate_text
 from gpubalance.results.common import Warning_
@@ -45,14 +38,12 @@ from gpubalance.settings.requests import (
 )
 from gpubalance.workers.hosts import connected
 
-Request = RunRequest | ProbeRequest | BalanceRequest | IndependentRequest | LayersRequest
-# Of each request: its result, and what opens the journal that an interrupted command of it has left.
-_KINDS: dict[type[Request], tuple[type[AnyResult], Callable[..., Journal]]] = {
-    RunRequest: (Run, run_journal),
-    ProbeRequest: (Probe, probe_journal),
-    BalanceRequest: (Plan, balance_journal),
-    IndependentRequest: (Independent, independent_journal),
-    LayersRequest: (Layers, layers_journal),
+_RESULTS: dict[type[Request], type[AnyResult]] = {
+    RunRequest: Run,
+    ProbeRequest: Probe,
+    BalanceRequest: Plan,
+    IndependentRequest: Independent,
+    LayersRequest: Layers,
 }
 
 
@@ -76,8 +67,8 @@ def measured(
     if care.dry_run and not isinstance(request, RunRequest | IndependentRequest):
         _estimate(request, reporting)
         return None
-    kind, journal = _KINDS[type(request)]
-    out = Output(reporting, quiet=reporting.quiet, resumed=kind if care.resume else None)
+    resumed = _RESULTS[type(request)] if care.resume else None
+    out = Output(reporting, quiet=reporting.quiet, resumed=resumed)
     command = type(request).__name__.removesuffix("Request").lower()
     name = _name_now(command, reporting.tensorboard, reporting.trace)
     request = request.model_copy(update={"tracing": _tracing_to(reporting.trace, name)})
@@ -85,7 +76,7 @@ def measured(
         held(used),
         connected(used),
         board_in(reporting.tensorboard, name, request.devices, request.settings, quiet=reporting.quiet) as beside,
-        journal(request, machine.driver, resume=care.resume) as kept,
+        journal_of(request, machine.driver, resume=care.resume) as kept,
     ):
         out.check_goes_on(kept)
         with out.left_by_an_error(text, warnings), Progress(quiet=reporting.quiet) as tell:

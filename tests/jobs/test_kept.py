@@ -19,7 +19,7 @@ from gpubalance.jobs.balance.balance import balance
 from gpubalance.jobs.balance.probing import PlannedWith, probe_for
 from gpubalance.jobs.events import Doing, Event, RoundDone, TimingDone, Watch, WindowDone
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.journals import balance_journal, run_journal
+from gpubalance.jobs.keep.journals import journal_of
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.jobs.keep.software import software_key
@@ -67,7 +67,7 @@ def interrupted(asked: RunRequest, at: Callable[[Event], bool] = is_window) -> t
         if at(event):
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted) as ended, run_journal(asked, None, resume=False) as journal:
+    with pytest.raises(Interrupted) as ended, journal_of(asked, None, resume=False) as journal:
         drawn(journal, watch, asked)
     return journal, ended.value
 
@@ -100,7 +100,7 @@ def test_a_run_goes_on_after_its_last_whole_window(last: tuple[int, str], left: 
     _, ended = interrupted(asked, at)
     first = ended.partial
     heard: list[Event] = []
-    with run_journal(asked, None, resume=True) as journal:
+    with journal_of(asked, None, resume=True) as journal:
         result = drawn(journal, heard.append, asked)
         path = journal.path
     again = windows(told)
@@ -128,7 +128,7 @@ def test_times_from_before_a_reboot_come_before_those_that_are_measured_now() ->
         for timing in (*record["timings"], *record["stamped"]):
             timing["ended_s"] += 1e8
     journal.path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
-    with run_journal(asked, None, resume=True) as journal:
+    with journal_of(asked, None, resume=True) as journal:
         result = drawn(journal, list[Event]().append, asked, clock_s=time.monotonic())
     at_s = result.step_time_s.at_s
     assert at_s is not None
@@ -140,11 +140,11 @@ def test_another_run_begins_anew_and_more_windows_are_the_same_run() -> None:
     asked = request(baseline="none")
     interrupted(asked)
     for other in (asked.model_copy(update={"split": Shares((119, 81))}), request(baseline="none", duration_s=1.0)):
-        with run_journal(other, None, resume=True) as journal:
+        with journal_of(other, None, resume=True) as journal:
             assert not journal.resumed
     heard: list[Event] = []
     more = request(baseline="none", windows=5, time_limit_s=60.0)
-    with run_journal(more, None, resume=True) as journal:
+    with journal_of(more, None, resume=True) as journal:
         result = drawn(journal, heard.append, more)
     assert windows(heard) == [(number, "") for number in (1, 2, 3, 4, 5)]
     assert "resumed" in {warning.code for warning in result.warnings}
@@ -156,7 +156,7 @@ def test_windows_of_another_proof_of_the_command_are_not_taken_over() -> None:
     interrupted(asked)
     heard: list[Event] = []
     worker = party_of(DrawnWorker(DEVICES, JOINT, seed=0))
-    with run_journal(asked, None, resume=True) as journal:
+    with journal_of(asked, None, resume=True) as journal:
         again = JointRun(asked, worker, None, heard.append, Once(journal, heard.append), proof=1).run()
     assert windows(heard) == [(1, ""), (2, ""), (3, "")]
     assert "resumed" not in {warning.code for warning in again.warnings}
@@ -176,11 +176,11 @@ def test_a_window_that_was_throttled_stays_so() -> None:
 
 def test_two_at_once_have_a_journal_each_and_the_one_that_is_left_is_gone_on_with() -> None:
     asked = request(baseline="none")
-    with run_journal(asked, None, resume=False) as one:
+    with journal_of(asked, None, resume=False) as one:
         other, ended = interrupted(asked)
         assert one.path != other.path
         assert "--resume continues it" in str(ended)
-    with run_journal(asked, None, resume=True) as journal:
+    with journal_of(asked, None, resume=True) as journal:
         assert journal.path == other.path
         assert journal.resumed
 
@@ -209,9 +209,9 @@ def test_an_interrupt_within_the_first_window_gives_what_was_measured_and_says_t
 def test_a_run_that_ends_before_its_first_window_spoils_no_journal() -> None:
     asked = request(baseline="none")
     interrupted(asked)
-    with pytest.raises(KeyError), run_journal(asked, None, resume=False):
+    with pytest.raises(KeyError), journal_of(asked, None, resume=False):
         raise KeyError  # --resume was forgotten
-    with run_journal(asked, None, resume=True) as journal:
+    with journal_of(asked, None, resume=True) as journal:
         assert journal.resumed
 
 
@@ -266,32 +266,32 @@ def test_a_balance_goes_on_with_the_probe_that_it_had(fresh: bool) -> None:
     asked = BalanceRequest(devices=DEVICES, settings=SMALL, joint=JOINT, fresh=fresh)
     had, other = (probe_of(DEVICES).model_copy(update={"created": created}) for created in ("2026-01-01", "2026-01-02"))
     quiet = list[Event]().append
-    journal = balance_journal(asked, None, resume=False)
+    journal = journal_of(asked, None, resume=False)
     journal.add("probe", PlannedWith(created=had.created))
     journal.close()
     save(had)
     save(other)
-    with balance_journal(asked, None, resume=True) as journal:
+    with journal_of(asked, None, resume=True) as journal:
         assert probe_for(asked, None, TimeLimit(), quiet, journal, Once(journal, quiet)).created == had.created
 
 
 def test_a_balance_takes_the_place_of_an_interrupted_one_with_its_first_measurement() -> None:
     asked = BalanceRequest(devices=DEVICES, settings=SMALL, joint=JOINT)
     for created in ("2026-01-01", "2026-01-02"):
-        with balance_journal(asked, None, resume=False) as journal:
+        with journal_of(asked, None, resume=False) as journal:
             assert journal.passes_over == (created == "2026-01-02")
             journal.add("probe", PlannedWith(created=created))
             journal.keep()
-    with balance_journal(asked, None, resume=True) as journal:
+    with journal_of(asked, None, resume=True) as journal:
         assert Once(journal, list[Event]().append).had("probe", PlannedWith) == PlannedWith(created="2026-01-02")
 
 
 def test_a_full_disk_ends_the_keeping_and_not_the_run() -> None:
     asked, heard = request(baseline="none"), list[Event]()
-    with run_journal(asked, None, resume=False) as journal:
+    with journal_of(asked, None, resume=False) as journal:
         path = journal.path
     path.symlink_to("/dev/full")
-    with run_journal(asked, None, resume=False) as journal:
+    with journal_of(asked, None, resume=False) as journal:
         assert drawn(journal, heard.append, asked).complete
     (said,) = [event.text for event in heard if isinstance(event, Doing) and "--resume" in event.text]
     assert said.endswith("No space left on device: continuing, but nothing more is kept for --resume")
@@ -316,10 +316,10 @@ def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
         if isinstance(event, WindowDone):
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted), balance_journal(asked, None, resume=False) as journal:
+    with pytest.raises(Interrupted), journal_of(asked, None, resume=False) as journal:
         balance(asked, None, first, journal)
     heard: list[Event] = []
-    with balance_journal(asked, None, resume=True) as journal:
+    with journal_of(asked, None, resume=True) as journal:
         plan = balance(asked, None, heard.append, journal)
     told = [event.round for event in rounds if isinstance(event, RoundDone)]
     assert {one.outcome for one in told} == {"oom", "measured"}  # the profile's joint run takes more than it says

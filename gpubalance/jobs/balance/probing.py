@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpubalance.errors import GpubalanceError, NothingFits
 from gpubalance.jobs.events import Doing, Event, PointDone, TrialDone, Watch
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.journals import probe_journal, tell_resumed
+from gpubalance.jobs.keep.journals import journal_of, tell_resumed
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved_probes import holds_nothing, kept_probe, kept_probes
 from gpubalance.jobs.plan.problem import check_global_batch
@@ -74,7 +74,7 @@ def _new(
         watch(event)
 
     try:
-        with probe_journal(request.probe, driver, resume=resume) as journal:
+        with journal_of(request.probe, driver, resume=resume) as journal:
             probe = probe_stage(request.probe, driver, tell, journal, limit, party)
             once.keep("probe", PlannedWith(created=probe.created))  # before the probe's own journal is gone
             return probe

@@ -11,10 +11,17 @@ from gpubalance.settings.requests import (
     BalanceRequest,
     IndependentRequest,
     LayersRequest,
-    Measuring,
     ProbeRequest,
     RunRequest,
 )
+
+Request = RunRequest | ProbeRequest | BalanceRequest | IndependentRequest | LayersRequest
+# How long and how carefully it is measured, and what else does not change a measurement.
+_SAME: dict[str, object] = {
+    **dict.fromkeys(("deadline_s", "time_limit_s", "tracing")),
+    **dict.fromkeys(("for_split", "fresh", "force"), False),
+    **{"ahead": True, "least_samples": 0, "rounds": 1},
+}
 
 
 def tell_resumed(journal: Journal | None, watch: Watch) -> None:
@@ -32,54 +39,27 @@ def tell_resumed(journal: Journal | None, watch: Watch) -> None:
     watch(Doing(text, stays=True))
 
 
-def probe_journal(request: ProbeRequest, driver: str | None, *, resume: bool) -> Journal:
-    """The journal of this probe. Raises InUse if another process is making the same one."""
-    same = {"deadline_s": None, "time_limit_s": None, "ahead": True, "for_split": False, "least_samples": 0}
-    key = _key(request, driver, **same, tracing=None)
-    return Journal(key, "a probe of the same devices and settings", resume=resume)
+def journal_of(request: Request, driver: str | None, *, resume: bool) -> Journal:
+    """The journal of a command, the same for more rounds, more windows or another time limit.
 
-
-def run_journal(request: RunRequest, driver: str | None, *, resume: bool) -> Journal:
-    """The journal of a run of this split, the same for more windows or another time limit."""
-    return _free_journal(_key(request, driver, measuring=_without_bounds(request.measuring), tracing=None), resume)
-
-
-def independent_journal(request: IndependentRequest, driver: str | None, *, resume: bool) -> Journal:
-    """The journal of these models on these devices, the same for more windows or another time limit."""
-    key = _key(request, driver, measuring=_without_bounds(request.measuring), tracing=None)
-    return _free_journal(content_key(key, *map(software_key, request.models)), resume)
-
-
-def balance_journal(request: BalanceRequest, driver: str | None, *, resume: bool) -> Journal:
-    """The journal of a balance, the same for more rounds, more windows or another time limit."""
-    measuring = _without_bounds(request.measuring)
-    return _free_journal(_key(request, driver, measuring=measuring, rounds=1, fresh=False, tracing=None), resume)
-
-
-def layers_journal(request: LayersRequest, driver: str | None, *, resume: bool) -> Journal:
-    """The journal of a cut model, the same for more rounds, more windows or another time limit."""
-    measuring = _without_bounds(request.measuring)
-    return _free_journal(_key(request, driver, measuring=measuring, rounds=1, fresh=False, force=False), resume)
-
-
-def _key(
-    request: RunRequest | ProbeRequest | BalanceRequest | IndependentRequest | LayersRequest,
-    driver: str | None,
-    **beside: object,
-) -> str:
-    """A key shared by all requests that differ only in the fields that `beside` replaces."""
-    same = request.model_copy(update=beside)
-    return content_key(
+    Raises InUse if another process is making the same probe; other commands have a journal each.
+    """
+    same = {name: value for name, value in _SAME.items() if name in type(request).model_fields}
+    if not isinstance(request, ProbeRequest):
+        same["measuring"] = request.measuring.model_copy(
+            update={"windows": 1, "deadline_s": None, "time_limit_s": None}
+        )
+    own = [request.settings.model, *(request.models if isinstance(request, IndependentRequest) else ())]
+    key = content_key(
         type(request).__name__,
-        same,
+        request.model_copy(update=same),
         driver,
-        software_key(request.settings.model, request.settings.data),
+        *(software_key(model, request.settings.data) for model in own),
         *typed_for_hosts(),
     )
-
-
-def _without_bounds(measuring: Measuring) -> Measuring:
-    return measuring.model_copy(update={"windows": 1, "deadline_s": None, "time_limit_s": None})
+    if isinstance(request, ProbeRequest):
+        return Journal(key, "a probe of the same devices and settings", resume=resume)
+    return _free_journal(key, resume)
 
 
 def _free_journal(key: str, resume: bool) -> Journal:

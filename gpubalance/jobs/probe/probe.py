@@ -8,21 +8,20 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from itertools import pairwise
 
 from gpubalance.errors import (
-    BadInput,
     DeadlinePassed,
     EnvironmentFault,
     GpubalanceError,
-    Interrupted,
     PartialResult,
     TimeLimitPassed,
 )
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import DeviceDone, Doing, PhaseBegun, Watch, one_at_a_time
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.journals import probe_journal, tell_resumed
+from gpubalance.jobs.keep.journals import journal_of, tell_resumed
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.jobs.measure.pipeline import ceiling
 from gpubalance.jobs.measure.warnings import balance_refuses, batches_differ
+from gpubalance.jobs.partial import giving
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.halt import Halt
@@ -58,7 +57,7 @@ def probe(
     BadInput, TimeLimitPassed, Interrupted. Keeps the result, or the part, for `plan`.
     """
     if journal is None:
-        with probe_journal(request, driver, resume=False) as own:
+        with journal_of(request, driver, resume=False) as own:
             return probe(request, driver, watch, own, limit, following)
     journal.tell = lambda text: watch(Doing(text))
     tell_resumed(journal, watch)
@@ -126,22 +125,17 @@ class _Probing:
 
     def run(self) -> Probe:
         """Measures all devices; an error that ends it early carries what was measured."""
-        try:
-            self._at_once() if self._request.parallel or len(self._queues) > 1 else self._in_turn()
-            self._measure_pipeline()
-        except KeyboardInterrupt as interrupt:
-            raise Interrupted.by(interrupt, partial=self._partial()) from None
-        except (TimeLimitPassed, BadInput) as error:
-            error.partial = self._partial()
-            raise
-        finally:
-            for one in self._all:
-                one.bench.party.end()
-        failed = what_failed(self._all)
-        if failed is not None:
-            failed.partial = self._partial()
-            raise failed
-        return self._result()
+        with giving(self._partial):
+            try:
+                self._at_once() if self._request.parallel or len(self._queues) > 1 else self._in_turn()
+                self._measure_pipeline()
+            finally:
+                for one in self._all:
+                    one.bench.party.end()
+            failed = what_failed(self._all)
+            if failed is not None:
+                raise failed
+            return self._result()
 
     def _in_turn(self) -> None:
         for name, one in zip(phase_names(self._request), self._all, strict=True):
