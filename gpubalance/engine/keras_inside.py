@@ -1,4 +1,4 @@
-"""The Keras internals that every step depends on, checked when they are used.
+"""The Keras internals that every step depends on: those of the versions that `runtime.use_devices` takes.
 
 One is where an optimizer sums gradients. It clips them and looks for infinities before it sums them over the replicas,
 so each replica would clip its own part. Here the sum comes first, and the optimizer must not sum again.
@@ -16,9 +16,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.errors import BadInput, EnvironmentFault
+from gpubalance.errors import BadInput
 
-KNOWN = "3.12 to 3.15"
 SUM = "_all_reduce_sum_gradients"
 # Options of an optimizer that do not work under a strategy, and what to do instead.
 _NOT_OVER_DEVICES = {
@@ -27,30 +26,14 @@ _NOT_OVER_DEVICES = {
 }
 
 
-def expect(*wanted: tuple[Any, str]) -> None:
-    """Raises EnvironmentFault for a Keras whose objects lack one of these attributes."""
-    missing = [
-        f"{getattr(owner, '__name__', type(owner).__name__)}.{name}"
-        for owner, name in wanted
-        if not hasattr(owner, name)
-    ]
-    if missing:
-        raise EnvironmentFault(
-            f"Keras {keras.__version__} has no {', '.join(missing)} where gpubalance expects it",
-            remedy=f"use Keras {KNOWN}",
-        )
-
-
 def summing(optimizer: Any) -> Any:
     """The optimizer whose method SUM sums gradients over the replicas: itself, or the one inside a LossScaleOptimizer.
 
     With `list` in place of that method, `apply` takes gradients that are already summed.
 
-    Raises EnvironmentFault for a Keras that sums somewhere else, BadInput for an optimizer with an option that Keras
-    does not support under a strategy.
+    Raises BadInput for an optimizer with an option that Keras does not support under a strategy.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    expect((inner, SUM), (inner, "_trainable_variables"), (inner, "global_clipnorm"))
     for option, instead in _NOT_OVER_DEVICES.items():
         if getattr(inner, option, None):
             raise BadInput(
@@ -188,13 +171,3 @@ def _twin(one: Any, **changed: Any) -> Any:
     made = object.__new__(type(one))
     vars(made).update(vars(one), **changed)
     return made
-
-
-def check_graph(function: Any) -> None:
-    """Raises EnvironmentFault for a Keras whose graphs and variables differ from what a pipeline needs."""
-    from keras.src import backend
-    from keras.src.models import functional
-
-    expect((backend, "get_keras_mask"), (backend, "set_keras_mask"), (functional, "operation_fn"))
-    expect((function, "_nodes_by_depth"), (function, "_standardize_inputs"))
-    expect(*((variable, "_value") for variable in function.variables[:1]))

@@ -21,6 +21,7 @@ from gpubalance.remedies import known
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
+from gpubalance.system import versions
 
 _BUS_ID = re.compile(r"pci bus id: ([0-9a-fA-F:.]+)")
 
@@ -44,8 +45,14 @@ def set_up(devices: Sequence[Device], settings: Settings, *, seed: int, joins: b
 def use_devices(devices: Sequence[Device], *, joins: bool = False) -> tuple[str, ...]:
     """TensorFlow's names for these devices, in order. Sets TensorFlow up for them unless it already has them.
 
-    Raises EnvironmentFault if it was used before without them, or leaves one out.
+    Raises EnvironmentFault if it was used before without them, or leaves one out, and for a Keras whose internals are
+    not known: see keras_inside.
     """
+    if not (3, 12) <= versions.numbers(keras.__version__) < (3, 16):
+        raise EnvironmentFault(
+            f"Keras {keras.__version__} is not known here, and its internals may differ",
+            remedy="pip install 'keras>=3.12,<3.16'",
+        )
     return _set_up_cpus(len(devices)) if devices[0].simulated else _set_up_gpus(devices, joins=joins)
 
 

@@ -91,7 +91,6 @@ def calls_of(model: Any) -> Calls:
             "of layers",
             remedy="layers need a functional or Sequential model: keras.Model(inputs, outputs)",
         )
-    keras_inside.check_graph(root)
     reader = _Reader()
     slots = {id(tensor): reader.slot(tensor) for tensor in root.inputs}
     reader.read(root, slots, "")

@@ -1,4 +1,4 @@
-"""A model as a step needs it: with all its variables, on a Keras whose internals are the known ones."""
+"""A model as a step needs it: with all its variables."""
 
 from __future__ import annotations
 
@@ -8,32 +8,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.keras_inside import KNOWN
-from gpubalance.engine.step import losses
 from gpubalance.engine.step.changes import has_no_call, is_keras_own, unchanged
 from gpubalance.engine.step.gradients import taking_gradients
 from gpubalance.engine.step.part import part_of
-from gpubalance.errors import BadInput, EnvironmentFault
-
-_OF_MODELS = (
-    "_compile_loss",
-    "_compile_metrics",
-    "_distribute_strategy",
-    "_flatten_layers",
-    "_loss_tracker",
-    "_symbolic_build",
-)
-
-
-def _check_keras(model: Any) -> None:
-    """Raises EnvironmentFault for a Keras whose internals are not the known ones."""
-    missing = [f"losses.{name}" for name, found in losses.ORIGINALS.items() if not callable(found)]
-    missing += [f"Model.{name}" for name in _OF_MODELS if not hasattr(model, name)]
-    if missing:
-        raise EnvironmentFault(
-            f"Keras {keras.__version__} has no {', '.join(missing)} where gpubalance expects it",
-            remedy=f"use Keras {KNOWN}",
-        )
+from gpubalance.errors import BadInput
 
 
 def check(model: Any, *, trains: bool) -> list[str]:
@@ -65,11 +43,7 @@ def check(model: Any, *, trains: bool) -> list[str]:
 
 
 def build(model: Any, strategy: Any, data: Any, *, trains: bool) -> None:
-    """Creates all variables of the model, its metrics and its optimizer, for batches like this one.
-
-    Raises EnvironmentFault for a Keras whose internals are not the known ones.
-    """
-    _check_keras(model)
+    """Creates all variables of the model, its metrics and its optimizer, for batches like this one."""
     name = "train_step" if trains else "test_step"
     is_own = not is_keras_own(getattr(type(model), name))
     try:
