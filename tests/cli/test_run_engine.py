@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.jobs.measure.warnings import slower_than_profile
+from gpubalance.jobs.measure.warnings import Figures, of_figures
 from tests.cli.program import QUICK_PAIR, SHORT, TINY, TINY_PAIR, here, run_json
 from tests.stand_in import engine
 
@@ -78,8 +78,7 @@ def test_settings_are_recorded_and_a_model_that_is_too_slow_for_the_profile_is_t
     assert result["settings"]["xla"] == ("--xla" in options)
     warnings = {w["code"]: w["next"] for w in result["warnings"]}
     assert "--model small" in warnings["slower-than-profile"]
-    of_small = slower_than_profile(1.0, "small")  # no model is smaller
-    assert of_small is not None
+    (of_small,) = of_figures(Figures("small", late_part=1.0))  # no model is smaller
     assert "larger batches" in of_small.next
 
 

@@ -16,7 +16,8 @@ from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Timings
-from gpubalance.jobs.measure.turns import Slowed, in_turns
+from gpubalance.jobs.measure.turns import in_turns
+from gpubalance.jobs.measure.warnings import Slowed
 from gpubalance.jobs.measure.window import Window
 from gpubalance.results.independent import OwnWindow
 from gpubalance.settings.requests import IndependentRequest

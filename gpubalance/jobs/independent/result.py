@@ -8,14 +8,7 @@ from gpubalance.jobs.independent.measure import Turns
 from gpubalance.jobs.independent.replica import Replica
 from gpubalance.jobs.keep.saved_runs import best_joint_run
 from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.measure.warnings import (
-    loss_not_finite,
-    not_steady,
-    resumed,
-    slower_than_profile,
-    throttled,
-    wide_interval,
-)
+from gpubalance.jobs.measure.warnings import Figures, of_figures, resumed
 from gpubalance.numbers.ratio import ratio
 from gpubalance.numbers.stats import interval_of_sum
 from gpubalance.results.common import Model, Throughput, Warning_, now
@@ -106,15 +99,15 @@ def _joint(request: IndependentRequest, together: list[Replica], model: Model | 
 def _warnings(request: IndependentRequest, turns: Turns) -> list[Warning_]:
     """What the reader of the figures must know."""
     series = [one for one in turns.series if one.timings]
-    found = [
-        resumed(turns.resumed) if turns.resumed else None,
-        throttled(turns.slowed) if turns.slowed else None,
-        slower_than_profile(max((one.late_part for one in series), default=0.0), request.settings.model),
-        wide_interval(max((one.precision for one in series), default=0.0)),
-        not_steady(all(one.steady for one in series)),
-        loss_not_finite(all(one.loss_is_finite for one in series)),
-    ]
-    return [warning for warning in found if warning is not None]
+    figures = Figures(
+        request.settings.model,
+        turns.slowed,
+        late_part=max((one.late_part for one in series), default=0.0),
+        precision=max((one.precision for one in series), default=0.0),
+        steady=all(one.steady for one in series),
+        loss_is_finite=all(one.loss_is_finite for one in series),
+    )
+    return [*([resumed(turns.resumed)] if turns.resumed else []), *of_figures(figures)]
 
 
 def what_failed(turns: Turns) -> GpubalanceError | None:

@@ -7,15 +7,7 @@ from collections.abc import Sequence
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.layers.known import Planned
 from gpubalance.jobs.layers.series import PipeSeries
-from gpubalance.jobs.measure.warnings import (
-    loss_not_finite,
-    not_steady,
-    shares_assumed,
-    slower_than_profile,
-    stamps_cost,
-    throttled,
-    wide_interval,
-)
+from gpubalance.jobs.measure.warnings import Figures, of_figures, shares_assumed
 from gpubalance.numbers.stats import mean, median
 from gpubalance.planning.pipeline.bound import bubble_bound
 from gpubalance.planning.pipeline.graph import Graph
@@ -167,13 +159,13 @@ def _warnings(request: LayersRequest, series: PipeSeries) -> list[Warning_]:
     slowed = [
         (device, reasons) for device, reasons in zip(request.devices, series.timings.throttled, strict=True) if reasons
     ]
-    found = [
-        shares_assumed() if request.devices[0].profile is not None else None,
-        throttled(slowed) if slowed else None,
-        slower_than_profile(series.timings.late_part, request.settings.model),
-        wide_interval(series.timings.precision),
-        not_steady(series.steady),
-        stamps_cost(series.stamp_cost),
-        loss_not_finite(series.loss_is_finite),
-    ]
-    return [warning for warning in found if warning is not None]
+    figures = Figures(
+        request.settings.model,
+        slowed,
+        late_part=series.timings.late_part,
+        precision=series.timings.precision,
+        steady=series.steady,
+        stamp_cost=series.stamp_cost,
+        loss_is_finite=series.loss_is_finite,
+    )
+    return [*([shares_assumed()] if request.devices[0].profile is not None else []), *of_figures(figures)]

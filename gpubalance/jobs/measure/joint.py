@@ -15,20 +15,8 @@ from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.pipeline import ROUND_S, Alone
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Timings
-from gpubalance.jobs.measure.turns import Slowed, in_turns
-from gpubalance.jobs.measure.warnings import (
-    batches_joined,
-    excess,
-    loss_not_finite,
-    not_exact,
-    not_steady,
-    resumed,
-    slow_steps,
-    slower_than_profile,
-    stamps_cost,
-    throttled,
-    wide_interval,
-)
+from gpubalance.jobs.measure.turns import in_turns
+from gpubalance.jobs.measure.warnings import Figures, Slowed, batches_joined, not_exact, of_figures, resumed
 from gpubalance.jobs.measure.window import SplitWindow, Window
 from gpubalance.jobs.partial import giving
 from gpubalance.numbers.ratio import ratio
@@ -209,23 +197,24 @@ class JointRun:
         )
 
     def _found(self, excess_part: float) -> list[Warning_]:
-        """The warnings about the figures."""
+        """What else was found, and the warnings about the figures."""
         both, joined_from = self.series, self.alone.joined_from if self.alone else None
-        found = [
+        figures = Figures(
+            self.request.settings.model,
+            self.slowed,
+            late_part=max(series.late_part for series in both),
+            precision=max(series.precision for series in both if series.timings),
+            steady=all(series.steady for series in both),
+            slow_steps=sum(series.slow_steps for series in both),
+            stamped_steps=sum(len(series.stamped) for series in both),
+            mean_over_median=max(series.mean_over_median for series in both),
+            stamp_cost=self.own.stamp_cost or 0.0,
+            excess_part=excess_part,
+            loss_is_finite=all(series.loss_is_finite for series in both),
+        )
+        return [
             *map(not_exact, self.party.facts.warned if len(self.request.split.used) > 1 else ()),
-            resumed(self.again) if self.again else None,
-            throttled(self.slowed) if self.slowed else None,
-            slower_than_profile(max(series.late_part for series in both), self.request.settings.model),
-            wide_interval(max(series.precision for series in both if series.timings)),
-            not_steady(all(series.steady for series in both)),
-            slow_steps(
-                sum(series.slow_steps for series in both),
-                sum(len(series.stamped) for series in both),
-                max(series.mean_over_median for series in both),
-            ),
-            stamps_cost(self.own.stamp_cost or 0.0),
-            excess(excess_part),
-            loss_not_finite(all(series.loss_is_finite for series in both)),
-            batches_joined(joined_from, self.request.split.global_batch) if joined_from else None,
+            *([resumed(self.again)] if self.again else []),
+            *of_figures(figures),
+            *([batches_joined(joined_from, self.request.split.global_batch)] if joined_from else []),
         ]
-        return [warning for warning in found if warning is not None]

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from gpubalance.jobs.events import Doing, TimeLeft, Watch
-from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, slowed_text
+from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, Slowed, slowed_text
 from gpubalance.numbers.units import format_percent
-from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Measuring
 
 
@@ -23,7 +22,6 @@ class Subject(Protocol):
 
 
 S = TypeVar("S", bound=Subject)
-Slowed = Sequence[tuple[Device, tuple[str, ...]]]  # each GPU that was throttled for a reason that passes, and why
 
 
 def in_turns(

@@ -1,9 +1,10 @@
-"""The warnings about a run's figures."""
+"""The warnings of all that measures."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gpubalance.numbers.units import format_percent, format_rate
 from gpubalance.planning.slow import SLOW
@@ -15,9 +16,101 @@ PRECISE_ENOUGH = 0.01
 _STAMPS_CHEAP = 0.03
 LATE = 0.1
 _FEWEST_SLOW = 2
+_COOLER = "look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE)"
 
 
-def slowed_text(slowed: Sequence[tuple[Device, tuple[str, ...]]]) -> str:
+Slowed = Sequence[tuple[Device, tuple[str, ...]]]  # each GPU that was throttled for a reason that passes, and why
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What decides whether the figures of a measurement can be relied on, of all that was measured in turns.
+
+    `precision` is half the 95 % interval of a step time as a part of it, the largest; `slow_steps` are those over 1.5
+    times the median, of `stamped_steps`; `excess_part` is that of a device's compute over a whole step.
+    """
+
+    model: str
+    slowed: Slowed = ()
+    late_part: float = 0.0
+    precision: float = 0.0
+    steady: bool = True
+    slow_steps: int = 0
+    stamped_steps: int = 0
+    mean_over_median: float = 0.0
+    stamp_cost: float = 0.0
+    excess_part: float = 0.0
+    loss_is_finite: bool = True
+
+
+def of_figures(found: Figures) -> list[Warning_]:
+    """The warnings about figures, whatever was measured: each a row of code, condition, message and what to do."""
+    late, wide, slow = format_percent(found.late_part), format_percent(found.precision, 1), found.slow_steps
+    over, costs, longer = (
+        format_percent(part, 1) for part in (found.mean_over_median, found.stamp_cost, found.excess_part)
+    )
+    rows: list[tuple[str, bool, str, str]] = [
+        (
+            "throttled",
+            bool(found.slowed),
+            f"{slowed_text(found.slowed)} while it was measured, and measured once more after that",
+            f"{_COOLER}, and measure again",
+        ),
+        (
+            "slower-than-profile",
+            found.late_part > LATE,
+            f"in {late} of the steps the real compute took longer than the profile's time: the figures are this "
+            "machine's, not the profile's",
+            "use --model small" if found.model != "small" else "use larger batches, or a profile with longer steps",
+        ),
+        (
+            "wide-interval",
+            found.precision > PRECISE_ENOUGH,
+            f"the 95 % interval of a step time is ± {wide}, wider than ± {format_percent(PRECISE_ENOUGH)}"
+            if math.isfinite(found.precision)
+            else "too few timings for a confidence interval",
+            "measure longer (--windows, --duration), with nothing else running",
+        ),
+        (
+            "not-steady",
+            not found.steady,
+            "the step time still had a trend when the warm-up ended",
+            "run it again: clocks that rise or fall, or another program, may be the cause",
+        ),
+        (
+            "slow-steps",
+            slow >= _FEWEST_SLOW or found.mean_over_median > 0,
+            f"{slow} of {found.stamped_steps} steps that were timed alone took over {SLOW:g} times their median"
+            if slow >= _FEWEST_SLOW
+            else f"some timings are much longer than the others: on average a step takes {over} longer than shown",
+            "close other programs, or move them to another machine; if that does not help, see whether data or a "
+            "checkpoint makes a step wait",
+        ),
+        (
+            "stamps-cost",
+            found.stamp_cost > _STAMPS_CHEAP,
+            f"steps in which the devices were timed took {costs} longer: total throughput is from the others, but "
+            "compute, wait and sync are only that exact",
+            "larger batches reduce it",
+        ),
+        (
+            "parts-exceed-step",
+            found.excess_part > _STAMPS_CHEAP,
+            f"the slowest device's compute, timed in some steps, is {longer} longer than a whole step of the others: "
+            "compute, wait and sync are only that exact",
+            "measure longer, with nothing else running",
+        ),
+        (
+            "loss-not-finite",
+            not found.loss_is_finite,
+            "the loss became infinite or NaN while it was measured; a step's work and time stay the same",
+            "nothing to do for a measurement on random data",
+        ),
+    ]
+    return [Warning_(code=code, message=message, next=next_) for code, holds, message, next_ in rows if holds]
+
+
+def slowed_text(slowed: Slowed) -> str:
     """`GPU:0 was throttled (thermal)`, with NVML's reasons."""
     return " and ".join(f"{device.label} was throttled ({', '.join(reasons)})" for device, reasons in slowed)
 
@@ -56,108 +149,6 @@ def rounds_taken_over(rounds: int) -> Warning_:
     )
 
 
-def throttled(slowed: Sequence[tuple[Device, tuple[str, ...]]]) -> Warning_:
-    """The warning that GPUs lowered their clocks while they were measured together."""
-    return Warning_(
-        code="throttled",
-        message=f"{slowed_text(slowed)} while it was measured, and measured once more after that",
-        next="look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE), and measure again",
-    )
-
-
-def slower_than_profile(late_part: float, model: str) -> Warning_ | None:
-    """The warning that in some steps the real compute took longer than the profile's time, None if in few."""
-    if late_part <= LATE:
-        return None
-    smaller = "use --model small" if model != "small" else "use larger batches, or a profile with longer steps"
-    return Warning_(
-        code="slower-than-profile",
-        message=f"in {format_percent(late_part)} of the steps the real compute took longer than the profile's time: "
-        "the figures are this machine's, not the profile's",
-        next=smaller,
-    )
-
-
-def wide_interval(precision: float) -> Warning_ | None:
-    """The warning that the step time is imprecise. `precision` is half its 95 % interval, as a part of it."""
-    if precision <= PRECISE_ENOUGH:
-        return None
-    wide, wanted = format_percent(precision, 1), format_percent(PRECISE_ENOUGH)
-    return Warning_(
-        code="wide-interval",
-        message=f"the 95 % interval of a step time is ± {wide}, wider than ± {wanted}"
-        if math.isfinite(precision)
-        else "too few timings for a confidence interval",
-        next="measure longer (--windows, --duration), with nothing else running",
-    )
-
-
-def not_steady(steady: bool) -> Warning_ | None:
-    """The warning that the warm-up ended while the step time still had a trend."""
-    if steady:
-        return None
-    return Warning_(
-        code="not-steady",
-        message="the step time still had a trend when the warm-up ended",
-        next="run it again: clocks that rise or fall, or another program, may be the cause",
-    )
-
-
-def stamps_cost(cost: float) -> Warning_ | None:
-    """The warning that stamped steps took longer, by the part `cost`."""
-    if cost <= _STAMPS_CHEAP:
-        return None
-    return Warning_(
-        code="stamps-cost",
-        message=f"steps in which the devices were timed took {format_percent(cost, 1)} longer: total throughput is "
-        "from the others, but compute, wait and sync are only that exact",
-        next="larger batches reduce it",
-    )
-
-
-def slow_steps(found: int, of: int, over: float) -> Warning_ | None:
-    """The warning that of the steps timed alone, `found` took over 1.5 times the median.
-
-    Or that the mean timing is longer than the median by the part `over`.
-    """
-    if found >= _FEWEST_SLOW:
-        message = f"{found} of {of} steps that were timed alone took over {SLOW:g} times their median"
-    elif over > 0:
-        longer = format_percent(over, 1)
-        message = f"some timings are much longer than the others: on average a step takes {longer} longer than shown"
-    else:
-        return None
-    return Warning_(
-        code="slow-steps",
-        message=message,
-        next="close other programs, or move them to another machine; if that does not help, see whether "
-        "data or a checkpoint makes a step wait",
-    )
-
-
-def excess(part: float) -> Warning_ | None:
-    """The warning that a device's compute in stamped steps exceeds a whole unstamped step, by that part."""
-    if part <= _STAMPS_CHEAP:
-        return None
-    return Warning_(
-        code="parts-exceed-step",
-        message=f"the slowest device's compute, timed in some steps, is {format_percent(part, 1)} longer than a whole "
-        "step of the others: compute, wait and sync are only that exact",
-        next="measure longer, with nothing else running",
-    )
-
-
-def loss_not_finite(finite: bool) -> Warning_ | None:
-    """The warning that the loss became infinite or NaN."""
-    if finite:
-        return None
-    return Warning_(
-        code="loss-not-finite",
-        message="the loss became infinite or NaN while it was measured; a step's work and time stay the same",
-        next="nothing to do for a measurement on random data",
-    )
-
-
 def even_does_not_fit(even: Shares, where: str, smaller: Shares) -> Warning_:
     """The warning that the run is compared with smaller equal shares."""
     return Warning_(
@@ -190,7 +181,7 @@ def speed_changed(device: Device, change: float) -> Warning_:
 def to_keep_speed(device: Device) -> str:
     """What to do so that a device keeps its speed."""
     if not device.simulated:
-        return "look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE)"
+        return _COOLER
     if device.profile is not None and device.profile.drift:
         return "use a profile without drift"
     return "close other programs: it is simulated with this machine's processor"
