@@ -17,7 +17,8 @@ from gpubalance.settings.shares import count_text, run_text
 def cut_done_text(tried: LayersRound, devices: Sequence[Device], global_batch: int) -> str:
     """`round 1: GPU:0 blocks 0–8, GPU:1 9–17: step 661 ms, predicted 642 ms, 775 samples/s`."""
     stages = ", ".join(f"{devices[device].label} {run_text(first, last)}" for first, last, device in tried.segments)
-    began, predicted = f"round {tried.number}: blocks {stages}", f"predicted {format_seconds(tried.predicted_s)}"
+    began = f"round {tried.number}: blocks {stages}"
+    predicted = _predicted_text(tried.predicted_s, tried.predicted_ci95)
     if tried.step_time_s is None:
         where = "a device" if tried.ran_out is None else devices[tried.ran_out].label
         return f"{began}: {where} ran out of memory and gets less ({predicted})"
@@ -49,15 +50,21 @@ def _answer(result: Layers) -> Iterator[str]:
     yield f"{len(result.stages)} stages: {rate_text(result.throughput)}, model {result.settings.model}"
     if result.forced:
         yield f"cut because of --force: uncut it gives {format_rate(_uncut(result))} samples/s"
-    step, predicted = result.step_time_s.median, result.predicted.step_time_s
+    predicted = _predicted_text(result.predicted.step_time_s, result.predicted.ci95)
     yield (
         f"{count_text(result.micro_batches, result.micro_batch)} a step, 1f1b: "
-        f"{format_seconds(step)}, predicted {format_seconds(predicted)}"
+        f"{format_seconds(result.step_time_s.median)}, {predicted}"
     )
     yield (
         f"bubble {format_percent(result.bubble, 1)} of a step; for equal stages without transfers it is "
         f"{format_percent(result.bubble_bound, 1)}"
     )
+
+
+def _predicted_text(step_time_s: float, ci95: tuple[float, float] | None) -> str:
+    """`predicted 607 ms ± 0.4 %`."""
+    known = f" ± {format_percent(ci95[1] / step_time_s - 1, 1)}" if ci95 else ""
+    return f"predicted {format_seconds(step_time_s)}{known}"
 
 
 def _uncut(result: Layers) -> float:

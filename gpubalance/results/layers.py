@@ -105,9 +105,13 @@ class StepTimeline(Record):
 
 
 class PredictedStep(Record):
-    """The simulated schedule's step, from the measurements of earlier rounds."""
+    """The simulated schedule's step, from the measurements of earlier rounds, and where it is in 95 % of all windows.
+
+    `ci95` is null if no cut was run before.
+    """
 
     step_time_s: Positive
+    ci95: tuple[Positive, Positive] | None = None
 
 
 class LayersRound(Record):
@@ -119,6 +123,7 @@ class LayersRound(Record):
     number: Count
     segments: tuple[tuple[Count, Count, Count], ...]
     predicted_s: Annotated[Positive, Shown("predicted")]
+    predicted_ci95: tuple[Positive, Positive] | None = None
     outcome: Literal["measured", "oom"]
     step_time_s: Positive | None
     ran_out: Count | None = None

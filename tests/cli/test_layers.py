@@ -86,6 +86,23 @@ def test_a_cut_is_corrected_by_what_it_gave(tmp_path: Path) -> None:
     assert found.speedup_over_split == pytest.approx(found.throughput.median / found.baselines.split.throughput)
 
 
+def test_rounds_do_not_chase_what_is_not_steady(tmp_path: Path) -> None:
+    """Both devices' speeds change all the time, each in its own way: what a round promises is no better than chance."""
+    script = """
+    import random
+    draw = random.Random(5)
+    def slower(device, first, last): return draw.uniform(0.6, 1.8)
+    """
+    forced = ("--simulate", _known_pair(tmp_path), "--force", *SHORT, "--windows", "3")
+    found, told = result_of(*forced, environment=engine(tmp_path, script))
+    assert len(found.rounds) <= 2
+    assert found.predicted.ci95 is not None
+    low_s, high_s = found.predicted.ci95
+    assert low_s < found.step_time_s.median < high_s
+    assert f"predicted {found.rounds[0].predicted_s * 1000:.3g} ms; " in told
+    assert found.rounds[0].predicted_ci95 is None  # of blocks alone, before a cut was run
+
+
 def test_a_model_that_is_faster_uncut_is_not_cut_unless_forced(tmp_path: Path) -> None:
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
     done = here("layers", "--simulate", QUICK_PAIR)

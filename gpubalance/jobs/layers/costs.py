@@ -70,17 +70,17 @@ class DeviceCosts:
             (largest.working_bytes or 0) * micro_batch / largest.micro_batch,
         )
 
-    def learn(self, segments: dict[int, Segment], load: Load, device: int, timeline: Timeline) -> None:
+    def learn(self, segments: dict[int, Segment], load: Load, device: int, steps: Sequence[Timeline]) -> None:
         """Rescales blocks that ran here, in `segments` by number, by their segment's factor, others by the mean."""
         for kind, expected_s in (("forward", load.forward_s), ("backward", load.backward_s)):
             factors = {}
             for number, segment in segments.items():
-                tasks = [one for one in timeline.tasks if (one.task.segment, one.task.kind) == (number, kind)]
-                took_s = mean([one.end_s - one.start_s for one in tasks])
+                took_s = median([_mean_s(step, number, kind) for step in steps])
                 factor = took_s / max(sum(expected_s[segment.blocks]), 1e-9)
                 factors.update(dict.fromkeys(segment.numbers, factor))
             self._scale(kind, factors)
-        took_s = sum(end_s - start_s for one, start_s, end_s in timeline.updates if one == device)
+        updates_s = [[end_s - start_s for one, start_s, end_s in step.updates if one == device] for step in steps]
+        took_s = median(list(map(sum, updates_s)))
         expected = sum(sum(load.update_s[segment.blocks]) for segment in segments.values())
         if expected > 0:
             updated = [block for segment in segments.values() for block in segment.numbers]
@@ -89,3 +89,8 @@ class DeviceCosts:
     def _scale(self, kind: str, factors: dict[int, float]) -> None:
         others = mean(list(factors.values()))
         self._factors[kind] = [old * factors.get(block, others) for block, old in enumerate(self._factors[kind])]
+
+
+def _mean_s(step: Timeline, segment: int, kind: str) -> float:
+    tasks = [one for one in step.tasks if (one.task.segment, one.task.kind) == (segment, kind)]
+    return mean([one.end_s - one.start_s for one in tasks])

@@ -15,7 +15,7 @@ from gpubalance.jobs.layers.known import Known, Planned
 from gpubalance.jobs.layers.result import layers_result
 from gpubalance.jobs.layers.series import PipeSeries
 from gpubalance.jobs.measure.joint import party_for
-from gpubalance.jobs.measure.length import LEAST_TIMINGS
+from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, resumed, rounds_taken_over
 from gpubalance.results.common import Model, Warning_
 from gpubalance.results.layers import Layers, LayersBaselines, LayersRound, SplitBaseline
@@ -23,9 +23,8 @@ from gpubalance.settings.requests import LayersRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Party
 
-# A cut that promises less than this part more is not worth a round.
+# A cut that promises less than this part more is not worth a round, nor one whose promise may be kept by the best.
 _WORTH_A_ROUND = 0.01
-_TIMINGS = 12  # in a round
 _MOST_FAILED = 2  # rounds that run out of memory, for each device
 
 
@@ -79,8 +78,9 @@ class Cutting:
         """Tries cuts, and returns the best of them for the proof."""
         while self._best is None or self._measured_rounds < self._request.rounds:
             planned = self._known.best()
+            worth = max(_WORTH_A_ROUND, planned.off or 0.0)
             if self._best is not None and (
-                kept_cut(planned) in self._tried or planned.throughput <= (1 + _WORTH_A_ROUND) * self._best[0]
+                kept_cut(planned) in self._tried or planned.throughput <= (1 + worth) * self._best[0]
             ):
                 break
             self._try(planned)
@@ -94,8 +94,8 @@ class Cutting:
         """Measures a cut for a moment, unless an interrupted command has done so."""
         wanted = kept_cut(planned)
         self._tried.append(wanted)
-        left, timing_s = self._kept.cut_like(wanted), self._request.round_s / _TIMINGS
-        series = PipeSeries(planned, self._request.devices, self._request.cuts, timing_s)
+        left = self._kept.cut_like(wanted)
+        series = PipeSeries(planned, self._request.devices, self._request.cuts)
         if left is None:
             self._watch(PhaseBegun("rounds"))
             self._watch(Doing(f"round {len(self._rounds) + 1}: {cut_text(planned, self._request.devices)}"))
@@ -112,12 +112,12 @@ class Cutting:
         rate = series.timings.throughput.median
         if self._best is None or rate > self._best[0]:
             self._best = rate, planned
-        self._known.learn(planned, series.usual)
+        self._known.learn(planned, series.timelines, series.timings.step_times_s)
 
     def _measured(self, series: PipeSeries, wanted: KeptCut) -> KeptCut:
         try:
             self._warm_up(series)
-            window = self._party.ask(lambda worker: series.window(worker, self._request.round_s))
+            window = self._party.ask(lambda worker: series.window(worker, Length.at_most(self._request.round_s)))
         except OutOfMemory as error:
             return wanted.model_copy(update={"ran_out": error.replica})
         return wanted.model_copy(update={"window": window})
@@ -141,7 +141,8 @@ class Cutting:
         record = LayersRound(
             number=len(self._rounds) + 1,
             segments=kept_cut(planned).segments,
-            predicted_s=planned.placement.timeline.step_time_s,
+            predicted_s=planned.step_time_s,
+            predicted_ci95=planned.ci95,
             outcome="oom" if step_time_s is None else "measured",
             step_time_s=step_time_s,
             ran_out=ran_out,
@@ -176,13 +177,11 @@ class Cutting:
     def _measure(self, series: PipeSeries) -> None:
         """Measures the windows that the series lacks."""
         measuring, is_warm = self._request.measuring, False
-        at_least = LEAST_TIMINGS if measuring.duration_s is None else 1
         while series.windows < measuring.windows or self._once_more(series):
             if not is_warm:
                 self._warm_up(series)
                 is_warm = True
-            seconds = measuring.window_s(series.windows + 1)
-            window = self._party.ask(partial(series.window, seconds=seconds, at_least=at_least))
+            window = self._party.ask(partial(series.window, length=Length.of_window(measuring)))
             self._kept.window(kept_cut(series.planned), window)
             self._tell(series)
 

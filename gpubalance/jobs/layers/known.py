@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ from gpubalance.errors import NothingFits
 from gpubalance.jobs.layers.costs import DeviceCosts
 from gpubalance.jobs.layers.fits import what_fits
 from gpubalance.jobs.layers.kept import KeptBlocks
-from gpubalance.numbers.stats import median
+from gpubalance.numbers.stats import half_width, median
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.pipeline.place import NoPlacementError, Placement, place
 from gpubalance.planning.pipeline.problem import Problem
@@ -27,15 +28,28 @@ _LESS = 0.95
 
 @dataclass(frozen=True)
 class Planned:
-    """A placement, and the problem that it solves best."""
+    """A placement, and the problem that it solves best. Its step may be longer or shorter by the part `off`."""
 
     problem: Problem
     placement: Placement
+    off: float | None = None
+
+    @property
+    def step_time_s(self) -> float:
+        """By the simulated schedule."""
+        return self.placement.timeline.step_time_s
+
+    @property
+    def ci95(self) -> tuple[float, float] | None:
+        """Where the median step of a window is expected; None before a cut was run."""
+        if self.off is None or self.off == math.inf:
+            return None
+        return self.step_time_s / (1 + self.off), self.step_time_s * (1 + self.off)
 
     @property
     def throughput(self) -> float:
         """Samples per second, by the simulated schedule."""
-        return self.problem.micro_batch * self.problem.micro_batches / self.placement.timeline.step_time_s
+        return self.problem.micro_batch * self.problem.micro_batches / self.step_time_s
 
 
 class Known:
@@ -52,6 +66,7 @@ class Known:
         self._latency_s = request.joint.link_latency_s if simulated else _GPU_LATENCY_S
         self._bytes_per_s = request.joint.link_bytes_per_s if simulated else _GPU_BYTES_PER_S
         self._micro_batch = request.micro_batch
+        self._off: float | None = None
 
     def best(self) -> Planned:
         """The best cut; the first call also decides on the micro-batch if that is free. Raises NothingFits."""
@@ -78,7 +93,7 @@ class Known:
     def _at(self, micro_batch: int) -> Planned:
         problem = self.problem(micro_batch)
         try:
-            return Planned(problem, place(problem))
+            return Planned(problem, place(problem), self._off)
         except NoPlacementError as error:
             raise self._nothing_fits(micro_batch, error) from None
 
@@ -98,14 +113,24 @@ class Known:
             least_devices=2,
         )
 
-    def learn(self, planned: Planned, timeline: Timeline) -> None:
-        """Corrects the times of blocks and the latency of transfers by those of a usual step."""
-        placed = planned.placement
+    def learn(self, planned: Planned, stamped: Sequence[Timeline], step_times_s: Sequence[float]) -> None:
+        """Corrects the times of blocks and the latency of transfers by the stamped steps, to add up to the others.
+
+        The next window may be off by √2 times what this one's median may be, by as much as stamped steps are, and by as
+        much as the promise for this cut was if a cut had been run before.
+        """
+        placed, step_s = planned.placement, median(step_times_s)
+        steps = [one.lasting(step_s) for one in stamped]
+        stamps = median([one.step_time_s for one in stamped]) / step_s
+        missed = 1.0 if planned.off is None else step_s / planned.step_time_s
+        window = half_width(step_times_s)
+        known = math.inf if window is None else math.sqrt(2) * window
+        self._off = max(known, *(max(part, 1 / part) - 1 for part in (stamps, missed)))
         for device, costs in enumerate(self._devices):
             own = {number: segment for number, segment in enumerate(placed.segments) if segment.device == device}
             if own:
-                costs.learn(own, planned.problem.loads[device], device, timeline)
-        over_s = list(self._beyond_bytes_s(planned, timeline))
+                costs.learn(own, planned.problem.loads[device], device, steps)
+        over_s = [one for step in steps for one in self._beyond_bytes_s(planned, step)]
         if over_s:
             self._latency_s = max(0.0, median(over_s))
 
@@ -125,7 +150,8 @@ class Known:
         """The same placement and orders with the step that is expected by now."""
         problem, placed = self.problem(planned.problem.micro_batch), planned.placement
         costs = problem.costs(placed.segments, placed.links)
-        return Planned(problem, replace(placed, timeline=simulate(placed.segments, placed.links, placed.orders, costs)))
+        timeline = simulate(placed.segments, placed.links, placed.orders, costs)
+        return Planned(problem, replace(placed, timeline=timeline), self._off)
 
     def ran_out(self, planned: Planned, device: int | None) -> None:
         """Lowers the limit of a device, or of all if it is unknown which. A free micro-batch is chosen again."""

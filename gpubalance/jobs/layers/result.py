@@ -61,7 +61,7 @@ def layers_result(
         global_batch=planned.problem.micro_batch * planned.problem.micro_batches,
         step_time_s=series.timings.step_time(origin_s),
         throughput=series.timings.throughput,
-        predicted=PredictedStep(step_time_s=planned.placement.timeline.step_time_s),
+        predicted=PredictedStep(step_time_s=planned.step_time_s, ci95=planned.ci95),
         bubble=mean([(stage.bubble_s + stage.transfer_s) / step_time_s for stage in stages]),
         bubble_bound=bubble_bound(len(stages), planned.problem.micro_batches),
         timeline=timeline_record(series.usual, planned.placement.links),

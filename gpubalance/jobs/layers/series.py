@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gpubalance.errors import BadInput
 from gpubalance.jobs.layers.kept import PipeWindow
 from gpubalance.jobs.layers.known import Planned
-from gpubalance.jobs.measure.length import LEAST_TIMINGS, TIMING_S
+from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.series import STAMPED_PART, STAMPED_STEPS
 from gpubalance.jobs.measure.timings import Timings
@@ -39,7 +39,6 @@ class PipeSeries:
     planned: Planned
     devices: tuple[Device, ...]
     cuts: tuple[str, ...] = ()
-    timing_s: float = TIMING_S
     windows: int = 0
     warmup_steps: int = 0
     steady: bool = True
@@ -68,7 +67,15 @@ class PipeSeries:
         return median([one.step_time_s for one in self.timelines]) / self.step_time_s - 1
 
     def warm_up(self, worker: Worker) -> None:
-        """Trains until steps no longer get faster. Raises OutOfMemory, and BadInput for a loss that is no number."""
+        """Trains until steps no longer get faster, unless these segments have run last in this process.
+
+        Raises OutOfMemory, and BadInput for a loss that is no number.
+        """
+        key = self.planned.placement.segments, self.planned.problem.micro_batch
+        if key in worker.warm_pipeline:
+            self.warmup_steps = worker.warm_pipeline[key]
+            return
+        worker.warm_pipeline.clear()
         end, times = time.monotonic() + _LONGEST_S, list[float]()
         if self.cuts:  # without them every worker finds the same blocks
             describe(worker, self.cuts)
@@ -86,13 +93,20 @@ class PipeSeries:
             times += [one.seconds / one.steps for one in self._measure(worker, at_least=1)[0]]
         self.warmup_steps += len(times)
         self._step_s = times[-1]
+        worker.warm_pipeline[key] = self.warmup_steps
 
-    def window(self, worker: Worker, seconds: float, *, at_least: int = LEAST_TIMINGS) -> PipeWindow:
-        """Measures for `seconds` and at least so many timings, adds the window, and returns it."""
-        steps, sensors = max(1, round(self.timing_s / self._step_s)), self.timings.sensors
+    def window(self, worker: Worker, length: Length) -> PipeWindow:
+        """Measures a window of that length, with some stamped steps first; adds it to the series, and returns it."""
+        sensors, timings = self.timings.sensors, list[Timing]()
+        seconds, at_least = (1 - STAMPED_PART) * length.least_s, length.at_least
         with sensors.watching():
-            _, stamped, _ = self._measure(worker, seconds * STAMPED_PART, at_least=STAMPED_STEPS, stamped=True)
-            timings, _, measured = self._measure(worker, seconds * (1 - STAMPED_PART), at_least=at_least, steps=steps)
+            _, stamped, _ = self._measure(worker, STAMPED_PART * length.least_s, at_least=STAMPED_STEPS, stamped=True)
+            self._step_s = self._step_s or median([one.step_time_s for one in stamped])
+            while not timings or not length.is_reached(timings, moves=sensors.move()):
+                steps = max(1, round(length.timing_s / self._step_s))
+                more, _, measured = self._measure(worker, seconds, at_least=at_least, steps=steps)
+                timings += more
+                seconds, at_least = 0.0, max(1, len(timings) // 4)
         sensors.check()
         window = PipeWindow(
             timings=tuple(timings),

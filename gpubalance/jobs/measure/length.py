@@ -41,6 +41,11 @@ class Length(NamedTuple):
         return cls(seconds, seconds, TIMING_S, math.inf, at_least=1)
 
     @classmethod
+    def at_most(cls, seconds: float) -> Length:
+        """Until it is known within ± 1 %, for at most so long."""
+        return cls(0.0, seconds, SHORT_TIMING_S, PRECISE_ENOUGH)
+
+    @classmethod
     def of_window(cls, measuring: Measuring) -> Length:
         """A window of a run."""
         most_s, within = measuring.longest_s, measuring.within
@@ -52,7 +57,7 @@ class Length(NamedTuple):
     def of_round(cls, seconds: float | None) -> Length:
         """A round of a balance: of that many seconds, or until it is known within ± 1 %."""
         if seconds is None:
-            return cls(0.0, _POINT_S, SHORT_TIMING_S, PRECISE_ENOUGH)
+            return cls.at_most(_POINT_S)
         return cls(seconds, seconds, seconds / _TIMINGS or SHORT_TIMING_S, math.inf)
 
     @classmethod

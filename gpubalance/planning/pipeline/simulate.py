@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpubalance.planning.pipeline.schedule import Pass, Task
 from gpubalance.planning.pipeline.segments import Link, Segment
@@ -42,6 +42,15 @@ class Timeline:
     tasks: tuple[Timed, ...]
     updates: tuple[tuple[int, float, float], ...]
     step_time_s: float
+
+    def lasting(self, seconds: float) -> Timeline:
+        """The same step, all times in proportion, in so many seconds."""
+        by = seconds / self.step_time_s
+        tasks = (
+            replace(one, ready_s=by * one.ready_s, start_s=by * one.start_s, end_s=by * one.end_s) for one in self.tasks
+        )
+        updates = ((device, by * start_s, by * end_s) for device, start_s, end_s in self.updates)
+        return Timeline(tuple(tasks), tuple(updates), seconds)
 
     def of(self, device: int) -> tuple[Timed, ...]:
         """A device's tasks, in the order in which it did them."""
