@@ -11,6 +11,7 @@ from gpubalance.results.common import (
     Count,
     Devices,
     Environment,
+    Interval,
     Model,
     Number,
     OfSplit,
@@ -111,7 +112,7 @@ class PredictedStep(Record):
     """
 
     step_time_s: Positive
-    ci95: tuple[Positive, Positive] | None = None
+    ci95: Interval = None
 
 
 class LayersRound(Record):
@@ -123,7 +124,7 @@ class LayersRound(Record):
     number: Count
     segments: tuple[tuple[Count, Count, Count], ...]
     predicted_s: Annotated[Positive, Shown("predicted")]
-    predicted_ci95: tuple[Positive, Positive] | None = None
+    predicted_ci95: Interval = None
     outcome: Literal["measured", "oom"]
     step_time_s: Positive | None
     ran_out: Count | None = None
