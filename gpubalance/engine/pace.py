@@ -41,9 +41,8 @@ class Clock:
         del batch, micro_batch
         return time.perf_counter()
 
-    def computed(self, batch: int, micro_batch: int) -> float:
+    def computed(self) -> float:
         """Called when the replica's own gradients are there."""
-        del batch, micro_batch
         self.computed_steps += 1
         return time.perf_counter()
 
@@ -127,9 +126,8 @@ class PacedClock(Clock):
         self._began_s = self.free_s + self._counted_s(now - max(one.free_s for one in self._together))
         return self._began_s
 
-    def computed(self, batch: int, micro_batch: int) -> float:
+    def computed(self) -> float:
         """Sleeps until the profile's compute time is over; real compute that takes longer counts in full."""
-        del batch, micro_batch
         over_s = max(0.0, time.perf_counter() - self._came_s - self._compute_s)
         self._late = over_s > LATE_BY * self._compute_s
         self._computed_s = self._began_s + self._compute_s + over_s

@@ -7,8 +7,9 @@ import functools
 import itertools
 import os
 import re
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +236,14 @@ def reset_memory_peak(name: str) -> None:
     """Starts a new peak, if the allocator keeps one."""
     with contextlib.suppress(ValueError):
         tf.config.experimental.reset_memory_stats(name)
+
+
+def rounds(seconds: float, at_least: int, goes_on: Callable[[bool], bool] = bool) -> Iterator[None]:
+    """Yields until `seconds` are over and `at_least` rounds are made; `goes_on` gives all processes the same answer."""
+    ends, made = time.perf_counter() + seconds, 0
+    while made < at_least or (seconds and goes_on(time.perf_counter() < ends)):
+        yield
+        made += 1
 
 
 def wait_for(names: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from gpubalance.engine.feed import Dealt, Feed
 from gpubalance.engine.flops import count_step
 from gpubalance.engine.pace import PacedClock, clocks
 from gpubalance.engine.place import Place
-from gpubalance.engine.pull import Pulls
+from gpubalance.engine.pull import timed_pull
 from gpubalance.engine.step.functions import Functions, at_a_time
 from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.points import stamped_times
@@ -78,7 +78,7 @@ class Session:
         self._awaited_s = 0.0
         self._ended_s = 0.0  # when the host saw the end of the last timing
         self._turn = 1  # steps until each batch has come once, if they differ in shape
-        self._pulls = Pulls(self.source, self._goes_on)
+        self._pulled: tuple[int, Iterator[Any]] | None = None  # batches of that size, without the devices
 
     def _tried(self) -> Verdict:
         """Builds the model, and finds out how a split would train it; nothing is known of a model without user's code.
@@ -130,16 +130,19 @@ class Session:
         for clock in self._paced:
             clock.steps = clock.late_steps = 0
             clock.at_once = at_once or self._replicas > 1
-        end = time.perf_counter() + seconds
-        given = 0
-        while at_once or given < at_least or (seconds and self._goes_on(time.perf_counter() < end)):
+        for _ in itertools.repeat(None) if at_once else runtime.rounds(seconds, at_least, self._goes_on):
             yield self._timing(1 if stamped else steps_per_timing, stamped=stamped)
-            given += 1
 
     def pull(self, global_batch: int, *, seconds: float, at_least: int) -> Iterator[Pulled]:
-        """Does what `Pulls.take` does; the split's batches are dropped."""
+        """Takes batches from the pipeline as fast as they come, and yields timings, until `seconds` are over.
+
+        It continues where the last call ended, if that was for the same size; the split's batches are dropped.
+        """
         self._data = None
-        return self._pulls.take(global_batch, seconds=seconds, at_least=at_least)
+        if self._pulled is None or self._pulled[0] != global_batch:
+            self._pulled = global_batch, self.source.stream(global_batch)
+        for _ in runtime.rounds(seconds, at_least, self._goes_on):
+            yield timed_pull(self._pulled[1])
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -171,9 +174,8 @@ class Session:
         """Prepares the split's data, of one split at a time: another's would take memory that is being measured."""
         if self._data is not None and (split, pipeline) == (self._split, self._pipeline):
             return
-        self._split, self._pipeline, self._data = split, pipeline, None
+        self._split, self._pipeline, self._data, self._pulled = split, pipeline, None, None
         self._verdict.refuse_small(split.smallest, self._model)
-        self._pulls.forget()
         feed, source = Feed(self._names, split.batches, self._place.first), self.source
         if source.differs:
             # A batch fits if the longest one does: so that is trained on once, whatever comes later.

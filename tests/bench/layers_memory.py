@@ -76,7 +76,7 @@ def part(first: str, last: str) -> int | None:
     outputs = OutputsLoss(model, calls)
     run = int(first), int(last)
     try:
-        alone = Alone(blocks_of(calls), run, model.dtype_policy, "CPU:0", outputs, keras.optimizers.Adam())
+        alone = Alone(blocks_of(calls), run, "CPU:0", outputs, keras.optimizers.Adam())
         alone.time(micro_batch_of(samples.make(64), calls), Clock("CPU:0"), seconds=0, at_least=2)
     except tf.errors.ResourceExhaustedError:
         return None

@@ -178,7 +178,7 @@ def cut_outputs(model: Any, calls: Any, starts: Sequence[int], inputs: Any) -> l
     values = dict(zip(calls.inputs, map(tf.convert_to_tensor, keras.tree.flatten(inputs)), strict=True))
     masks: dict[int, Any] = {}
     for number, span in enumerate(zip(starts, [*starts[1:], len(calls.calls)], strict=True)):
-        section = Section(calls, span, f"CPU:{number % 2}", model.dtype_policy)
+        section = Section(calls, span, f"CPU:{number % 2}")
         taken = {slot: values[slot] for slot in (*section.inputs, *section.takes)}
         found = section.values(taken, {slot: masks[slot] for slot in taken if slot in masks}, training=False)
         given = {slot: found[slot] for slot in (*section.gives, *(one for one in calls.outputs if one in found))}

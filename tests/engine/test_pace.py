@@ -100,10 +100,10 @@ def test_a_late_host_makes_no_compute_longer() -> None:
     clock.free_s = time.perf_counter() - 0.2
     began_s = clock.begin(1, 1)
     time.sleep(0.4)
-    assert clock.computed(1, 1) - began_s == pytest.approx(0.5, abs=0.05)
+    assert clock.computed() - began_s == pytest.approx(0.5, abs=0.05)
     clock.begin(1, 1)
     time.sleep(0.6)
-    clock.computed(1, 1)
+    clock.computed()
     clock.summed()
     clock.finished()
     assert clock.late_steps == 1
@@ -111,7 +111,7 @@ def test_a_late_host_makes_no_compute_longer() -> None:
 
 def test_what_is_woken_late_has_ended_on_time() -> None:
     clock = used(paced(0.01))
-    steps = ((clock.begin(1, 1), clock.computed(1, 1)) for _ in range(20))
+    steps = ((clock.begin(1, 1), clock.computed()) for _ in range(20))
     # On a busy machine one may come too late to sleep, but not each.
     assert any(ended_s == began_s + 0.01 for began_s, ended_s in steps)
 
@@ -170,7 +170,7 @@ def test_contention_lengthens_compute_while_other_devices_compute(tensorflow: An
     took_s = []
     for clock.at_once in (False, True):
         began_s = clock.begin(5, 5)
-        took_s.append(clock.computed(5, 5) - began_s)
+        took_s.append(clock.computed() - began_s)
         clock.summed()
         clock.finished()
     assert took_s[0] < 0.5 - 1e-9 <= took_s[1] + 1e-9

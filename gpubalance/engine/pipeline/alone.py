@@ -26,14 +26,13 @@ class Alone:
         self,
         blocks: Blocks,
         run: tuple[int, int],
-        policy: Any,
         name: str,
         loss: OutputsLoss,
         optimizer: Any,
     ) -> None:
         """`run` is the first and the last block. Moves their variables to the device. See Pipeline for the others."""
         self._run, self._calls, self._name = run, blocks.calls, name
-        self._section = Section(blocks.calls, blocks.span(*run), name, policy)
+        self._section = Section(blocks.calls, blocks.span(*run), name)
         self._section.place(name)
         self._section.train_with(loss.part, optimizer.scale_loss)
         trained = self._section.trained
@@ -58,10 +57,7 @@ class Alone:
             peak = runtime.memory_bytes(self._name, "peak")
             self._update.trace(0, grads)
             self._once(clock, given)  # unmeasured, to fill caches
-            times: list[tuple[float, float, float]] = []
-            ends = time.perf_counter() + seconds
-            while len(times) < at_least or time.perf_counter() < ends:
-                times.append(self._once(clock, given))
+            times = [self._once(clock, given) for _ in runtime.rounds(seconds, at_least)]
         self._section.place("CPU:0")
         forward_s, backward_s, update_s = zip(*times, strict=True)
         return BlockTimed(

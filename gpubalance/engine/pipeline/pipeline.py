@@ -36,10 +36,7 @@ class Pipeline:
     ) -> None:
         """Moves the model's variables, and an optimizer's slots for them, to their devices: TensorFlow's `names`."""
         self.outputs = OutputsLoss(model, blocks.calls)
-        sections = [
-            Section(blocks.calls, blocks.span(one.first, one.last), names[one.device], model.dtype_policy)
-            for one in segments
-        ]
+        sections = [Section(blocks.calls, blocks.span(one.first, one.last), names[one.device]) for one in segments]
         for section in sections:
             section.place(section.device)
             section.train_with(self.outputs.part, optimizer.scale_loss)

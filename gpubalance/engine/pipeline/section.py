@@ -52,8 +52,8 @@ class _Passes:
 class _Layers(keras.layers.Layer):  # type: ignore[misc]
     """The layers of some calls as one layer, so that Keras collects their losses and weights as in a model."""
 
-    def __init__(self, operations: Sequence[Any], run: Callable[..., Any], policy: Any) -> None:
-        super().__init__(name="section", dtype=policy)
+    def __init__(self, operations: Sequence[Any], run: Callable[..., Any]) -> None:
+        super().__init__(name="section")
         self.autocast = False
         self.parts = [one for one in operations if isinstance(one, keras.layers.Layer)]
         self._run_calls = run
@@ -69,14 +69,14 @@ class Section:
     It takes tensors by slot: the model's `inputs`, and from other sections what it `takes`; it `gives` them its own.
     """
 
-    def __init__(self, calls: Calls, span: tuple[int, int], device: str, policy: Any) -> None:
+    def __init__(self, calls: Calls, span: tuple[int, int], device: str) -> None:
         self._calls = calls
         self._first, self._end = span
         self.device = device
         self.own = calls.calls[self._first : self._end]
         self.is_last = self._end == len(calls.calls)
         operations = {id(call.operation): call.operation for call in self.own}
-        self._layers = _Layers([*operations.values()], self._run, policy)
+        self._layers = _Layers([*operations.values()], self._run)
         taken = {slot: None for call in self.own for slot in call.takes}
         if self.is_last:
             taken |= dict.fromkeys(calls.outputs)

@@ -18,7 +18,6 @@ from gpubalance.engine.pipeline.calls import calls_of
 from gpubalance.engine.pipeline.clock import PacedClock, clocks_of
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss, micro_batch_of
 from gpubalance.engine.pipeline.pipeline import Pipeline
-from gpubalance.engine.pipeline.update import fresh
 from gpubalance.planning.pipeline.graph import Graph
 from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Segment
@@ -72,9 +71,8 @@ class LayersSession:
         for first, last in runs:
             parts = self._devices[:1], self._names[:1], self._blocks.graph, [Segment(first, last, 0)], self._joint
             clock = clocks_of(*parts, micro_batch, seed=self._seed)[0]
-            where = (first, last), self._model.dtype_policy, self._names[0]
             try:
-                run = Alone(self._blocks, *where, self._outputs, self._fresh_optimizer())
+                run = Alone(self._blocks, (first, last), self._names[0], self._outputs, self._fresh_optimizer())
                 timed = run.time(micro, clock, seconds=seconds, at_least=at_least)
             except Exception as error:
                 raise TaskFailedError(0, f"blocks {first} to {last} alone") from error
@@ -105,8 +103,7 @@ class LayersSession:
             self._used = order, micro_batch
         for clock in self._paced:
             clock.tasks = clock.late_tasks = 0
-        ends, given = time.perf_counter() + seconds, 0
-        while given < at_least or time.perf_counter() < ends:
+        for _ in runtime.rounds(seconds, at_least):
             began = pipeline.next_s
             for _ in range(1 if stamped else steps_per_timing):
                 done = pipeline.step(batch, order, stamped=stamped, patience_s=patience_s)
@@ -118,7 +115,6 @@ class LayersSession:
                 yield Piped(timeline=timeline, seconds=took_s, loss_is_finite=is_finite)
             else:
                 yield Timing(steps=steps_per_timing, seconds=took_s, input_wait_s=0.0, loss_is_finite=is_finite)
-            given += 1
 
     def _pipeline_for(self, segments: Sequence[Segment], micro_batch: int) -> Pipeline:
         """The pipeline for these segments: the last one, unless its segments differ, whatever its orders."""
@@ -131,8 +127,10 @@ class LayersSession:
         return self._pipeline
 
     def _fresh_optimizer(self) -> Any:
+        """A copy of the model's without variables."""
         with tf.device("/CPU:0"):
-            return fresh(self._model.optimizer)
+            optimizer = self._model.optimizer
+            return type(optimizer).from_config(optimizer.get_config())
 
     def _micro_batch(self, size: int) -> MicroBatch:
         """Random samples, the same in each call."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from gpubalance.engine import keras_inside
@@ -144,10 +143,3 @@ def _spec(grad: Gradient) -> Any:
     shape = tf.TensorShape([None, *grad.values.shape[1:]])
     types = grad.indices.dtype, None if grad.dense_shape is None else grad.dense_shape.dtype
     return tf.IndexedSlicesSpec(shape, grad.dtype, *types, indices_shape=tf.TensorShape([None]))
-
-
-def fresh(optimizer: Any) -> Any:
-    """A copy of the optimizer without variables: variables that an optimizer knows can't be moved."""
-    made = type(optimizer).from_config(optimizer.get_config())
-    assert isinstance(made, keras.optimizers.Optimizer)  # noqa: S101
-    return made

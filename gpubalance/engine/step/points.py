@@ -55,7 +55,7 @@ class Points:
         if not self._called and not self._clock.counts:
             return grads
         marker = _marker(loss, [grad for grad in grads if grad is not None])
-        return self._call(self._clock.computed, self._sizes, marker, grads)  # type: ignore[no-any-return]
+        return self._call(self._clock.computed, [], marker, grads)  # type: ignore[no-any-return]
 
     def summed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
         """Returns the summed gradients: to a stamped replica once all are there, to a paced one once sync is over."""
