@@ -25,14 +25,11 @@ _COMMANDS = ("devices", "probe", "balance", "plan", "run", "layers", "doctor", *
 def command(name: str, devices: Sequence[Device], settings: Settings, simulate: str | None, *split: str) -> str:
     """A command on these devices with these settings; the words of `split` come between the two."""
     words = [name, *_simulated(simulate), "--gpus", *(device.called for device in devices), *split]
-    if settings.model != default_model(simulated=devices[0].simulated):
-        words += ["--model", settings.model]
-    if settings.data is not None:
-        words += ["--data", settings.data]
-    for option in ("precision", "input", "all_reduce"):
-        if getattr(settings, option) != type(settings).model_fields[option].default:
-            words += [f"--{option.replace('_', '-')}", getattr(settings, option)]
-    return _line(*words, *(["--xla"] if settings.xla else []))
+    usual = type(settings)(model=default_model(simulated=devices[0].simulated))
+    for field, value in settings:
+        if value != getattr(usual, field):
+            words += [f"--{field.replace('_', '-')}", *([] if value is True else [value])]
+    return _line(*words)
 
 
 def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tuple[str, ...]]:
@@ -61,12 +58,7 @@ def layers_script(path: Path | None, simulate: str | None) -> tuple[str, ...]:
     """The lines that train a model in that file's stages; none without a file."""
     if path is None:
         return ()
-    simulated = f", simulate={simulate!r}" if simulate else ""
-    return (
-        clean_lines(f"layers = gpubalance.load_layers({str(path)!r}{simulated})"),
-        "with layers.scope(): model = build_model(); model.compile(…)",
-        "layers.fit(model, dataset, epochs=10)",
-    )
+    return _training("layers", f"load_layers({str(path)!r}{f', simulate={simulate!r}' if simulate else ''})")
 
 
 def resuming(arguments: Sequence[str], without: str | None = None) -> str:
@@ -111,29 +103,27 @@ def _simulated(simulate: str | None) -> list[str]:
 
 def _script(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, ...]:
     simulated = f", simulate={simulate!r}" if simulate else ""
-    used = [share for share in plan.shares if share.batch]
-    if path is not None:
-        split = f"load_plan({str(path)!r}{simulated})"
-    else:
-        gpus = [plan.devices[share.device].index for share in used]
-        accumulates = any(share.micro_batch != share.batch for share in used)
-        micro = f", micro_batches={[share.micro_batch for share in used]}" if accumulates else ""
-        split = f"Split({gpus}, {[share.batch for share in used]}{micro}{simulated})"
+    split = plan.split.of_used
+    gpus = [plan.devices[number].index for number in plan.split.used]
+    micro = f", micro_batches={list(split.micro_batches)}" if split.accumulates else ""
+    made = f"load_plan({str(path)!r}{simulated})" if path else f"Split({gpus}, {list(split.batches)}{micro}{simulated})"
+    return _training("split", made)
+
+
+def _training(name: str, made: str) -> tuple[str, ...]:
+    """The lines of a script that train with what is made."""
     return (
-        clean_lines(f"split = gpubalance.{split}"),
-        "with split.scope(): model = build_model(); model.compile(…)",
-        "split.fit(model, dataset, epochs=10)",
+        clean_lines(f"{name} = gpubalance.{made}"),
+        f"with {name}.scope(): model = build_model(); model.compile(…)",
+        f"{name}.fit(model, dataset, epochs=10)",
     )
 
 
 def _run_command(plan: Plan, simulate: str | None, path: Path | None) -> str:
-    if path is not None:
-        model = plan.settings.model
-        named = ["--model", model] if names_file_or_code(model) else []
-        named += ["--data", plan.settings.data] if plan.settings.data else []
-        return _line("run", *_simulated(simulate), "--plan", str(path), *named)
-    used = [share for share in plan.shares if share.batch]
-    split = ["--batches", *(str(share.batch) for share in used)]
-    if any(share.micro_batch != share.batch for share in used):
-        split += ["--micro-batches", *(str(share.micro_batch) for share in used)]
-    return command("run", [plan.devices[share.device] for share in used], plan.settings, simulate, *split)
+    settings = plan.settings
+    if path is None:
+        devices = [plan.devices[number] for number in plan.split.used]
+        return command("run", devices, settings, simulate, *plan.split.of_used.options.split())
+    named = ["--model", settings.model] if names_file_or_code(settings.model) else []
+    named += ["--data", settings.data] if settings.data else []
+    return _line("run", *_simulated(simulate), "--plan", str(path), *named)

@@ -88,7 +88,7 @@ REFUSED = {
             4,
             "models.py has no function 'bild'\n  → name the one that builds the model: --model ",
         ),
-        ("--model broken.py:build", 4, "broken.py, line 2: '(' was never closed: x = (\n  → correct broken.py\n"),
+        ("--model broken.py:build", 4, "--model: broken.py has no function 'build'\n  → name the one that builds"),
         ("--epoch 5e4", 2, "  → write --epoch 50000\n"),
         ("--time-limit 10m", 2, "--time-limit takes a number, not '10m'\n  → write --time-limit 600\n"),
         ("--precision fp16", 2, "'mixed_bfloat16', not 'fp16'\n  → did you mean --precision mixed_float16?\n"),
