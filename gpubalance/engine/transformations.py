@@ -5,7 +5,6 @@ The calls of `tf.data.Dataset`'s methods are noted while the function runs.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -93,18 +92,14 @@ class Transformations:
 
     def usual_remedies(self, data: Any) -> tuple[Remedy, ...]:
         """What usually makes such data faster, at which lines; nothing is tried."""
-        made, cores = list(self._of(data)), os.cpu_count() or 1
         if isinstance(data, keras.utils.PyDataset):
             what = "workers= more than one, if __getitem__ may run in several threads"
             return (Remedy(where=type(data).__name__, what=what),) if data.workers < 2 else ()
-        threads = data.options().threading.private_threadpool_size if isinstance(data, tf.data.Dataset) else 0
+        made = list(self._of(data))
         maps = [one for one in made if one.method == "map"]
         is_cached = any(one.method == "cache" or one.dataset.cardinality() < 0 for one in made)
         found = {
             "map(…, num_parallel_calls=tf.data.AUTOTUNE)": [one.line for one in maps if not one.in_parallel],
-            f"private_threadpool_size={cores}, or none; it is {threads} here": [
-                one.line for one in made if one.method == "with_options" and 0 < threads < cores
-            ][:1],
             "cache() after this map, if its samples fit into memory and it draws nothing at random": [
                 one.line for one in maps[:1] if not is_cached
             ],

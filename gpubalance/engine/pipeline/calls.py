@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +51,7 @@ class Calls:
     calls: tuple[Call, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    tensors: Mapping[int, Any]
+    tensors: Sequence[Any]
     made: Mapping[int, int]
     last: Mapping[int, int]
 
@@ -108,13 +107,11 @@ def calls_of(model: Any) -> Calls:
 class _Reader:
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        self.tensors: dict[int, Any] = {}
-        self._numbers = itertools.count()
+        self.tensors: list[Any] = []  # by slot
 
     def slot(self, tensor: Any) -> int:
-        number = next(self._numbers)
-        self.tensors[number] = tensor
-        return number
+        self.tensors.append(tensor)
+        return len(self.tensors) - 1
 
     def read(self, function: Any, slots: dict[int, int], path: str) -> None:
         """Adds a Functional's calls; `slots` has its inputs' slots, and gets all others."""
