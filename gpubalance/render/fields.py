@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes, format_percent, format_rate, format_seconds
+from gpubalance.render.table import WIDTH, Grid, shorten_front
 from gpubalance.results.common import Interval, Result, StepTime, Throughput
 from gpubalance.results.probe import SoloRate
 from gpubalance.results.run import StepSpread
+from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Shown
 
 Cell = str | int | float | bool | None
@@ -34,6 +36,7 @@ class Column(NamedTuple):
     unit: str = ""
     value: Callable[[Any], Cell] = lambda _: None
     has_ratio: bool = True
+    brief: str = ""
 
     @property
     def head(self) -> str:
@@ -52,7 +55,7 @@ def named(key: str, shown: Shown, value: Callable[[Any], Cell] = lambda _: None,
     unit = "text" if text else "samples/s" if key.endswith("throughput") else _SUFFIXES.get(suffix, "")
     label = key.removesuffix(suffix).replace("_", " ").replace("micro batch", "micro-batch")
     unit = unit if shown.unit is None else shown.unit
-    return Column(key, shown.label or label, unit, value, shown.has_ratio and unit not in ("%", "×"))
+    return Column(key, shown.label or label, unit, value, shown.has_ratio and unit not in ("%", "×"), shown.brief)
 
 
 def columns_of(kind: type[Record], *names: str) -> tuple[Column, ...]:
@@ -91,6 +94,7 @@ def _of_field(kind: type[Record], name: str) -> Iterator[Column]:
         next((one.label for one in found if one.label), ""),
         next((one.unit for one in found if one.unit is not None), None),
         all(one.has_ratio for one in found),
+        next((one.brief for one in found if one.brief), ""),
     )
     of, base = _records(parts), name.removesuffix("_s").removesuffix("_ci95")
     if inside or (of and not of & _FIGURES) or StepSpread in of:
@@ -171,3 +175,26 @@ def short(cell: Cell, column: Column) -> str:
     if column.unit == "×":
         return f"{cell:.3f}"
     return str(cell) if isinstance(cell, int) else f"{cell or 0:.4g}"
+
+
+def device_grid(devices: Sequence[Device], records: Sequence[Any], leads: Mapping[str, Callable[[Any], str]]) -> Grid:
+    """A terminal's table of devices: what leads each row, then the record's fields that have a brief head.
+
+    Beside compute stands how much of the step it is. Names, which have no head, make room for the others; their ends
+    are kept, which tell one model from another.
+    """
+    columns = [column for column in columns_of(type(records[0])) if column.brief]
+    rows = [["device", *leads, *(column.brief for column in columns)]]
+    for one in records:
+        told = [lead(one) for lead in leads.values()]
+        rows.append([devices[one.device].label, *told, *(_beside(column, one) for column in columns)])
+    excess = sum(max(map(len, column)) for column in zip(*rows, strict=True)) + 2 * (len(rows[0]) - 1) - WIDTH
+    longest = max(len(row[1]) for row in rows)
+    if excess > 0 and not rows[0][1]:
+        rows = [[row[0], shorten_front(row[1], longest - excess), *row[2:]] for row in rows]
+    return Grid(rows)
+
+
+def _beside(column: Column, record: Record) -> str:
+    part = getattr(record, "utilisation", None) if column.key == "compute_s" else None
+    return short(column.value(record), column) + (f" ({format_percent(part)})" if part is not None else "")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.ratio import MATTERS
-from gpubalance.numbers.units import format_bytes, format_duration, format_percent, format_rate, format_seconds
+from gpubalance.numbers.units import format_duration, format_percent, format_rate, format_seconds
+from gpubalance.render.fields import device_grid
 from gpubalance.render.rates import half_text, rate_text
 from gpubalance.render.table import BLANK, CUT_SHORT, Grid, Part, shorten, shorten_front
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel, OwnWindow
@@ -73,21 +74,14 @@ def joint_text(result: Independent, joint: HeldAgainst) -> str:
 def _devices(result: Independent) -> Grid:
     """A row for each device, with its name or, if they differ, its model."""
     unlike = len(set(_models(result))) > 1
-    rows = [["device", "model" if unlike else "", "batch", "alone", "at once", "contention", "memory"]]
-    for one in result.replicas:
-        device = result.devices[one.device]
-        rows.append(
-            [
-                device.label,
-                shorten_front(one.model, _NAME_WIDTH) if unlike else shorten(device.name, _NAME_WIDTH),
-                str(one.batch),
-                format_rate(one.solo_throughput),
-                format_rate(one.throughput),
-                format_percent(one.contention, 1),
-                format_bytes(one.memory_peak_bytes),
-            ]
-        )
-    return Grid(rows)
+
+    def name(one: OwnModel) -> str:
+        if unlike:
+            return shorten_front(one.model, _NAME_WIDTH)
+        return shorten(result.devices[one.device].name, _NAME_WIDTH)
+
+    leads = {"model" if unlike else "": name, "batch": lambda one: str(one.batch)}
+    return device_grid(result.devices, result.replicas, leads)
 
 
 def _models(result: Independent) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
+from gpubalance.numbers.units import format_percent, format_rate, format_seconds
+from gpubalance.render.fields import device_grid
 from gpubalance.render.rates import rate_text
 from gpubalance.render.table import BLANK, CUT_SHORT, Grid, Part
 from gpubalance.render.timeline import timeline_lines
@@ -90,12 +91,7 @@ def _baselines(result: Layers) -> Iterator[str]:
 
 def _stages(result: Layers) -> Grid:
     """A row for each device: the parts of a step, the most micro-batches that it holds, and its memory."""
-    rows = [["device", "blocks", "forward", "backward", "transfer", "update", "bubble", "held", "memory"]]
-    for stage in result.stages:
-        times = [format_seconds(seconds) for seconds in times_of(stage)]
-        memory = format_bytes(stage.memory_peak_bytes)
-        rows.append([result.devices[stage.device].label, blocks_text(stage), *times, str(stage.in_flight), memory])
-    return Grid(rows)
+    return device_grid(result.devices, result.stages, {"blocks": blocks_text})
 
 
 def times_of(stage: Stage) -> tuple[float, ...]:

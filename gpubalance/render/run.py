@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
+from gpubalance.render.fields import device_grid
 from gpubalance.render.rates import largest_even_text, other_batch, pipeline_told, rate_text
-from gpubalance.render.table import BLANK, CUT_SHORT, WIDTH, Grid, Part, shorten, shorten_front
+from gpubalance.render.table import BLANK, CUT_SHORT, Grid, Part, shorten
 from gpubalance.render.worth import worth_text
 from gpubalance.results.run import Measurement, Pipeline, Run, StepSpread, alone_in_use
 from gpubalance.settings.device import Device
@@ -127,22 +128,8 @@ def alone_text(run: Run) -> str:
 
 def _devices(run: Run) -> Grid:
     """A row for each replica: its rate, where its time goes, and its memory."""
-    rows = [
-        [
-            run.devices[replica.device].label,
-            shorten(run.devices[replica.device].name, _NAME_WIDTH),
-            share_text(replica.batch, replica.micro_batch),
-            format_rate(replica.throughput),
-            f"{format_seconds(replica.compute_s)} ({format_percent(replica.utilisation)})",
-            format_seconds(replica.wait_s),
-            format_bytes(replica.memory_peak_bytes),
-        ]
-        for replica in run.replicas
-    ]
-    rows.insert(0, ["device", "", "batch", "samples/s", "compute", "wait", "memory"])
-    # Names make room for a batch in micro-batches. Their ends are kept, which tell one model from another.
-    excess = sum(max(map(len, column)) for column in zip(*rows, strict=True)) + 2 * (len(rows[0]) - 1) - WIDTH
-    longest = max(len(row[1]) for row in rows)
-    for row in rows if excess > 0 else ():
-        row[1] = shorten_front(row[1], longest - excess)
-    return Grid(rows)
+    leads = {
+        "": lambda replica: shorten(run.devices[replica.device].name, _NAME_WIDTH),
+        "batch": lambda replica: share_text(replica.batch, replica.micro_batch),
+    }
+    return device_grid(run.devices, run.replicas, leads)

@@ -28,6 +28,7 @@ Interval = tuple[Number, Number] | None
 Whole = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
 # Steps, parameters, bytes; and a device's place among the result's devices.
 Count = Annotated[int, Field(ge=0, le=_LARGEST)]
+Peak = Annotated[Count | None, Shown(brief="memory")]
 Samples = Annotated[int, Field(ge=0, le=10**9)]
 Size = Annotated[Samples, Field(ge=1)]
 Devices = Annotated[tuple[Device, ...], Field(min_length=1)]

@@ -15,6 +15,7 @@ from gpubalance.results.common import (
     Number,
     OfSplit,
     Part,
+    Peak,
     Positive,
     Result,
     Size,
@@ -42,15 +43,15 @@ class OwnModel(Record):
     device: Count
     model: str
     batch: Size
-    solo_throughput: Annotated[Positive | None, Shown("alone")]
-    throughput: Positive | None
-    contention: Part | None
+    solo_throughput: Annotated[Positive | None, Shown("alone", brief="alone")]
+    throughput: Annotated[Positive | None, Shown(brief="at once")]
+    contention: Annotated[Part | None, Shown(brief="contention")]
     contention_ci95: Annotated[Interval, Shown(unit="%")]
     solo_step_time_s: StepTime | None
     step_time_s: StepTime | None
     solo_input_wait_s: Annotated[Number | None, Shown("alone")] = None
     input_wait_s: Number | None = None
-    memory_peak_bytes: Count | None
+    memory_peak_bytes: Peak
     telemetry: Telemetry | None = None
     solo_telemetry: Telemetry | None = None
     failure: Failure | None = None

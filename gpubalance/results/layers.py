@@ -16,6 +16,7 @@ from gpubalance.results.common import (
     Number,
     OfSplit,
     Part,
+    Peak,
     Positive,
     Ratio,
     Result,
@@ -57,13 +58,13 @@ class Stage(Record):
 
     device: Count
     segments: tuple[tuple[Count, Count], ...]
-    forward_s: Seconds
-    backward_s: Seconds
-    transfer_s: Seconds
-    update_s: Seconds
-    bubble_s: Seconds
-    in_flight: Annotated[Count, Shown("held")]
-    memory_peak_bytes: Count | None
+    forward_s: Annotated[Seconds, Shown(brief="forward")]
+    backward_s: Annotated[Seconds, Shown(brief="backward")]
+    transfer_s: Annotated[Seconds, Shown(brief="transfer")]
+    update_s: Annotated[Seconds, Shown(brief="update")]
+    bubble_s: Annotated[Seconds, Shown(brief="bubble")]
+    in_flight: Annotated[Count, Shown("held", brief="held")]
+    memory_peak_bytes: Peak
     memory_predicted_bytes: Count | None
     telemetry: Telemetry | None = None
 

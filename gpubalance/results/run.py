@@ -16,6 +16,7 @@ from gpubalance.results.common import (
     Number,
     OfSplit,
     Part,
+    Peak,
     Positive,
     Ratio,
     Result,
@@ -41,12 +42,12 @@ class Replica(Record):
     device: Count
     batch: Size
     micro_batch: Size
-    throughput: Number
-    compute_s: Number
+    throughput: Annotated[Number, Shown(brief="samples/s")]
+    compute_s: Annotated[Number, Shown(brief="compute")]
     update_s: Annotated[Number, Field(ge=0)]
-    wait_s: Number
+    wait_s: Annotated[Number, Shown(brief="wait")]
     utilisation: Annotated[Part, Shown("computing")]
-    memory_peak_bytes: Count | None
+    memory_peak_bytes: Peak
     telemetry: Telemetry | None = None
 
     @property

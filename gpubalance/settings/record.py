@@ -29,12 +29,14 @@ class Shown(NamedTuple):
     """What readers see of a field where its name does not say it: its label, and the unit that it is shown in.
 
     A name says them by itself as in `input_wait_s`: "input wait", in ms. `has_ratio` is false for a figure that is near
-    0 or a ratio already, so that its ratio to another one says nothing.
+    0 or a ratio already, so that its ratio to another one says nothing. `brief` is its head in a terminal's table of
+    devices, which has only the fields with one.
     """
 
     label: str = ""
     unit: str | None = None
     has_ratio: bool = True
+    brief: str = ""
 
 
 def option(panel: str, flags: str, about: str, default: Any = None, *, typed: str = "", **bounds: Any) -> Any:
