@@ -10,12 +10,13 @@ is in training/.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from gpubalance.engine.step.part import replaced
 from gpubalance.errors import BadInput
 
 SUM = "_all_reduce_sum_gradients"
@@ -103,14 +104,9 @@ def put_mask(tensor: Any, mask: Any) -> None:
     set_keras_mask(tensor, mask)
 
 
-@contextlib.contextmanager
-def without_xla() -> Iterator[None]:
+def without_xla() -> contextlib.AbstractContextManager[None]:
     """Makes models compiled inside the block use XLA only if asked to: Keras' "auto" would choose it on a GPU."""
-    keras.Model._resolve_auto_jit_compile = lambda _: False  # deleted afterwards: the base class has the original
-    try:
-        yield
-    finally:
-        del keras.Model._resolve_auto_jit_compile
+    return replaced(keras.Model, _resolve_auto_jit_compile=lambda _: False)
 
 
 def move(variable: Any, device: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from gpubalance.engine.step.part import replaced
 from gpubalance.results.pulled import Remedy
 
 # The methods that take one dataset and return another.
@@ -55,18 +56,11 @@ class Transformations:
     def __init__(self) -> None:
         self._made: dict[int, Made] = {}
 
-    @contextmanager
-    def noted(self) -> Iterator[None]:
+    def noted(self) -> AbstractContextManager[None]:
         """Notes the transformations of all datasets that are made inside the block."""
         data = tf.data.Dataset
-        before = {name: getattr(data, name) for name in _METHODS if hasattr(data, name)}
-        for name, method in before.items():
-            setattr(data, name, self._noting(name, method))
-        try:
-            yield
-        finally:
-            for name, method in before.items():
-                setattr(data, name, method)
+        methods = {name: getattr(data, name) for name in _METHODS if hasattr(data, name)}
+        return replaced(data, **{name: self._noting(name, method) for name, method in methods.items()})
 
     def _noting(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)

@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine.caller import users_line
+from gpubalance.engine.step.part import replaced
 from gpubalance.errors import BadInput, GpubalanceError
 
 # The methods that must not be called while a user's file is imported, and what each does.
@@ -76,7 +77,6 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
     A training script without a guard would train in every worker and overwrite what it has saved, and the plan that it
     loads may be the one that the command is to make.
     """
-    before = {key: getattr(*key) for key in _HARMFUL}
     guard = f'put that under `if __name__ == "__main__":`, or move {attribute} to a file of its own'
     refused: list[BadInput] = []
 
@@ -91,19 +91,17 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
 
         return _refuse
 
-    for (owner, method), does in _HARMFUL.items():
-        setattr(owner, method, refuser(does))
     try:
-        yield
+        with ExitStack() as harmless:
+            for (owner, method), does in _HARMFUL.items():
+                harmless.enter_context(replaced(owner, **{method: refuser(does)}))
+            yield
     except Exception as error:
         if refused:  # TensorFlow replaces an error raised in a function that it traces
             raise refused[0] from None
         if isinstance(error, GpubalanceError):  # such as one of `load_plan`
             raise BadInput(f"importing {place} makes a split, which failed: {error.message}", remedy=guard) from None
         raise
-    finally:
-        for (owner, method), original in before.items():
-            setattr(owner, method, original)
 
 
 def _load_file(path: Path, option: str, harmless: AbstractContextManager[None]) -> Any:

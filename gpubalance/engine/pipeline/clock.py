@@ -191,11 +191,9 @@ def clocks_of(
 
 def shares_of(graph: Graph, segment: Segment) -> Shares:
     """The segment's operations, weights and activations, each as a fraction of the model's."""
-    own = graph.blocks[segment.blocks]
-    weights = sum(block.weights_bytes for block in graph.blocks) or 1
-    activations = sum(block.activation_bytes for block in graph.blocks) or 1
-    return Shares(
-        sum(block.share for block in own),
-        sum(block.weights_bytes for block in own) / weights,
-        sum(block.activation_bytes for block in own) / activations,
-    )
+
+    def part(name: str) -> float:
+        sizes = [getattr(block, name) for block in graph.blocks]
+        return float(sum(sizes[segment.blocks]) / (sum(sizes) or 1))
+
+    return Shares(part("share"), part("weights_bytes"), part("activation_bytes"))
