@@ -43,7 +43,7 @@ class Devices(Record):
         """The devices here, on these hosts, or simulated. Raises what finds and reaches them."""
         from gpubalance.devices.hosts import reach
         from gpubalance.devices.machine import find_machine
-        from gpubalance.workers.hosts import machine_over
+        from gpubalance.jobs.devices import machine_over
 
         hosts = reach(self.hosts, self.via)
         return machine_over(hosts) if hosts and self.simulate is None else find_machine(self.simulate, hosts)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubalance.devices.gpus import Gpu, Reading
-from gpubalance.devices.machine import read_gpus
+from gpubalance.devices.machine import Machine, machine_of, read_gpus
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.errors import EnvironmentFault
+from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.jobs.environment import environment_here
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.common import Environment
-from gpubalance.settings.device import Device, Host
+from gpubalance.settings.device import Device, Host, JointProfile
 from gpubalance.settings.record import Record
 from gpubalance.workers.hosts import ask
 from gpubalance.workers.party import Party
@@ -46,6 +46,25 @@ def list_devices_of(hosts: Sequence[Host]) -> tuple[Listings, list[EnvironmentFa
         if answer.nvidia and answer.nvidia.problem:
             errors.append(EnvironmentFault(f"{host}: {answer.nvidia.problem}", remedy=answer.nvidia.remedy or ""))
     return Listings(hosts=tuple(listings)), errors
+
+
+def machine_over(hosts: Sequence[Host]) -> Machine:
+    """The GPUs of these hosts, as each lists them.
+
+    Raises EnvironmentFault if no GPU can be used on one of them or it can't be reached, and UsageError if two are one.
+    """
+    listed, errors = list_devices_of(hosts)
+    if errors:
+        raise errors[0]
+    devices, drivers = dict[str, Device](), dict[str, None]()
+    for one in listed.hosts:
+        machine = machine_of(one.nvidia or Reading(), f"{one.host}: ")
+        drivers[machine.driver or "unknown"] = None
+        for device in machine.devices:
+            if device.uuid in devices:
+                raise UsageError(f"{devices[device.uuid].host} and {one.host} are one machine", remedy="name it once")
+            devices[device.uuid] = device.model_copy(update={"host": one.host})
+    return Machine(tuple(devices.values()), JointProfile(), ", ".join(drivers))
 
 
 def list_devices(simulate: str | None, watch: Watch) -> Listing:

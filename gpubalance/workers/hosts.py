@@ -13,11 +13,9 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from gpubalance.devices.gpus import Reading
 from gpubalance.devices.hosts import are_reached, other_gpubalance, unreachable
-from gpubalance.devices.machine import Machine, machine_of
-from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, UsageError
-from gpubalance.settings.device import Device, Host, JointProfile, hosts_of
+from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError
+from gpubalance.settings.device import Device, Host, hosts_of
 from gpubalance.text import clean
 from gpubalance.workers.messages import Ended, Printed
 from gpubalance.workers.process import Process
@@ -27,12 +25,6 @@ _LONGEST = 1 << 24
 _OURS = "import sys; sys.path[:] = filter(None, sys.path); from gpubalance.__main__ import main; main()"
 
 Answer = TypeVar("Answer", bound=BaseModel)
-
-
-class _Listed(BaseModel):
-    """What is read of the listing of a host's devices."""
-
-    nvidia: Reading
 
 
 @contextlib.contextmanager
@@ -103,27 +95,3 @@ def _answer(
         last = "".join(f": {clean(line, 200)}" for line in printed["stderr"][-1:])
         code = said.code if isinstance(said, Ended) else None
         return unreachable(host, f"ended with exit code {code}{last}")
-
-
-def machine_over(hosts: Sequence[Host]) -> Machine:
-    """The GPUs of these hosts, each listed by its own `gpubalance devices`, all at once.
-
-    Raises EnvironmentFault if no GPU can be used on one of them or it can't be reached, and UsageError if two are one.
-    """
-    answers = ask(dict.fromkeys(hosts, ("devices", "--json")), _Listed)
-    machines = [_on(host, answer) for host, answer in answers.items()]
-    drivers = dict.fromkeys(machine.driver or "unknown" for machine in machines)
-    devices: dict[str, Device] = {}
-    for host, machine in zip(hosts, machines, strict=True):
-        for device in machine.devices:
-            if device.uuid in devices:
-                raise UsageError(f"{devices[device.uuid].host} and {host} are one machine", remedy="name it once")
-            devices[device.uuid] = device.model_copy(update={"host": host})
-    return Machine(tuple(devices.values()), JointProfile(), ", ".join(drivers))
-
-
-def _on(host: Host, answer: _Listed | EnvironmentFault) -> Machine:
-    """The machine that a host describes. Raises EnvironmentFault if it has no GPU or did not answer."""
-    if isinstance(answer, EnvironmentFault):
-        raise answer
-    return machine_of(answer.nvidia, f"{host}: ")

@@ -100,7 +100,8 @@ class Process:
                 )
                 assert self._keeper.stdin and self._keeper.stdout  # noqa: S101,PT018  (pipes)
                 self._requests, self._replies = self._keeper.stdin, self._keeper.stdout
-                os.set_blocking(self._requests.fileno(), False)
+                self._into = self._requests.fileno()
+                os.set_blocking(self._into, False)
                 _started.add(self)
         except OSError as error:
             if self._host:
@@ -151,7 +152,7 @@ class Process:
         while rest:
             written = self._put(rest)
             rest = rest[written:]
-            if not written and not _is_ready(self._requests.fileno(), select.POLLOUT, until_s - time.monotonic()):
+            if not written and not _is_ready(self._into, select.POLLOUT, until_s - time.monotonic()):
                 raise self._silent(within_s, "being asked")
 
     def _put(self, part: memoryview | bytes) -> int:

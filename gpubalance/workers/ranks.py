@@ -213,9 +213,9 @@ class Ranks:
     def end(self) -> None:
         """Ends all processes, and waits until they are gone. May be called more than once."""
         self.kill()
+        self._threads.shutdown()
         for member in self._members:
             member.end()
-        self._threads.shutdown()
 
 
 # What explains what: the first of these that occurs is reported.
