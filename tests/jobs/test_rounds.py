@@ -48,7 +48,7 @@ def test_a_device_has_held_what_it_trained_with() -> None:
 
 
 def round_of(noise: float, at_least_s: float | None = None) -> tuple[float, ...]:
-    """The step times of a round whose timings take a quarter of a second."""
+    """The step times of a round whose timings take a fifth of a second."""
     devices, joint = noisy_devices(PAIR, noise)
     party = cast("Party", DrawnParty(devices, joint, seed=0, offset=lambda *_: 1.0))
     together = Together(BalanceRequest(devices=devices, settings=SMALL, joint=joint), None, party, lambda _: None)

@@ -14,11 +14,11 @@ from gpubalance.settings.requests import Measuring
 # Long enough that the devices' short idle times at both ends of a timing do not count.
 TIMING_S = 0.5
 # In a window that ends once its step time is known; as long as in a probe and in a balance's rounds, for comparison.
-SHORT_TIMING_S = 0.25
+SHORT_TIMING_S = 0.2
 LEAST_TIMINGS = 5
 _FEWEST = 3  # for an interval
 _POINT_S = 3.0
-_TIMINGS = 12  # in a round or a point of given length
+_TIMINGS = 15  # in a round or a point of given length
 _LONGEST = 4  # times its usual length, at most, until a point is precise
 
 
@@ -75,10 +75,10 @@ class Length(NamedTuple):
         return taken_s >= self.most_s or (not moves and known is not None and known <= self.within)
 
     def until(self, within: float) -> Length:
-        """A point's length to get `within` that part; a coarser one gets half the time, in timings half as long."""
+        """A point's length to get `within` that part; a coarser one gets half the time, in timings a third as long."""
         if within <= PRECISE_ENOUGH:
             return self._replace(within=within)
-        return self._replace(within=within, most_s=self.most_s / 2, timing_s=self.timing_s / 2)
+        return self._replace(within=within, most_s=self.most_s / 2, timing_s=self.timing_s / 3)
 
     @property
     def look(self) -> Length:
@@ -88,7 +88,7 @@ class Length(NamedTuple):
     @property
     def glance(self) -> Length:
         """A look that ends after the fewest timings allowed."""
-        return self.look._replace(within=math.inf, at_least=_FEWEST)
+        return self.look._replace(within=math.inf, at_least=_FEWEST, timing_s=self.timing_s / 3)
 
     def lasting(self, seconds: float) -> Length:
         """That many seconds, at most a point's usual ones."""

@@ -183,7 +183,7 @@ class Series(Timings):
         part, steps = STAMPED_PART, STAMPED_STEPS if length.least_s else _STAMPED_STEPS
         if self._differs:
             part, steps = _UNLIKE_STAMPED_PART, _UNLIKE_STAMPED_STEPS
-        seconds, before = part * length.least_s or length.timing_s, len(self.stamped)
+        seconds, before = part * length.least_s or length.timing_s / 2, len(self.stamped)
         for timing in self._measure(worker, seconds=seconds, at_least=steps, stamped=True):
             self.stamped.append(timing)
         stamped = self.stamped[before:]
