@@ -28,15 +28,8 @@ R = TypeVar("R", bound=BaseModel)
 
 def content_key(*parts: BaseModel | str | int | float | None) -> str:
     """A short hash that is equal for equal devices, settings and options: it is of their contents."""
-    plain = [_plain(part) if isinstance(part, BaseModel) else part for part in parts]
+    plain = [part.model_dump(mode="json") if isinstance(part, BaseModel) else part for part in parts]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _plain(part: BaseModel) -> Any:
-    plain = part.model_dump(mode="json")
-    if plain.get("settings", {}).get("data", "") is None:
-        del plain["settings"]["data"]  # as before --data existed: a journal from then can still be continued
-    return plain
 
 
 class Journal:

@@ -39,5 +39,5 @@ def save(name: str, result: Probe | Run) -> Path | None:
 def saved(name: str, kind: type[Result]) -> Iterator[Result]:
     """The results in that folder that can be read, the latest first."""
     for path in sorted(state_folder(name).glob("*.json"), reverse=True):
-        with suppress(BadInput):  # an older version's, or damaged
+        with suppress(BadInput):  # damaged
             yield read_record(path, kind)

@@ -41,7 +41,7 @@ def balance_by(probe: Probe, devices: Sequence[Device], joint: JointProfile | No
     """
     path = _path(probe.created, devices, probe.settings, joint)
     for found in sorted(path.parent.glob(path.name), key=lambda one: one.stat().st_mtime, reverse=True):
-        with suppress(BadInput):  # an older version's
+        with suppress(BadInput):  # damaged
             return read_record(found, Plan)
     return None
 
