@@ -21,19 +21,13 @@ def count_step(model: Any, samples: Sequence[Any]) -> float | None:
     Counts the operations that TensorFlow has a formula for, which take nearly all of the time: convolutions, matrix
     products, biases. None if a split can't train the model, its profiler can't read the graph, or finds nothing.
     """
-    counted: dict[str, float] = {}
-    told = []
+    specs = [tf.nest.map_structure(lambda array: tf.TensorSpec(array.shape, array.dtype), one) for one in samples]
     try:
-        for one in samples:
-            specs = tf.nest.map_structure(lambda array: tf.TensorSpec(array.shape, array.dtype), one)
-            key = str(specs)
-            if key not in counted:
-                counted[key] = _count(model, specs)
-            told.append(counted[key])
+        counted = {key: _count(model, one) for key, one in {str(one): one for one in specs}.items()}
     except Exception as error:  # noqa: BLE001  (never worth losing the measurement for)
         traceback.print_exception(error)
         return None
-    return statistics.fmean(told) or None
+    return statistics.fmean(counted[str(one)] for one in specs) or None
 
 
 def _count(model: Any, specs: Any) -> float:

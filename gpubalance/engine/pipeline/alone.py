@@ -22,14 +22,7 @@ from gpubalance.results.piped import BlockTimed
 class Alone:
     """Blocks on a device, with random tensors in place of other blocks' outputs."""
 
-    def __init__(
-        self,
-        blocks: Blocks,
-        run: tuple[int, int],
-        name: str,
-        loss: OutputsLoss,
-        optimizer: Any,
-    ) -> None:
+    def __init__(self, blocks: Blocks, run: tuple[int, int], name: str, loss: OutputsLoss, optimizer: Any) -> None:
         """`run` is the first and the last block. Moves their variables to the device. See Pipeline for the others."""
         self._run, self._calls, self._name = run, blocks.calls, name
         self._section = Section(blocks.calls, blocks.span(*run), name)

@@ -110,18 +110,14 @@ def _narrowest(calls: Calls, allowed: Sequence[int]) -> list[int]:
     return sorted(cut for _, cut in chosen.values())
 
 
-def _sizes(calls: Calls) -> list[float]:
+def _sizes(calls: Calls) -> Any:
     """Each call's size: the sum of its fractions of the model's operations, weights and activations."""
     of_each = [
-        (
-            operations_of(call, calls),
-            float(sum(map(bytes_of, call.variables))),
-            float(sum(map(calls.bytes_of, call.gives))),
-        )
-        for call in calls.calls
+        (operations_of(one, calls), sum(map(bytes_of, one.variables)), sum(map(calls.bytes_of, one.gives)))
+        for one in calls.calls
     ]
-    totals = [sum(values) or 1.0 for values in zip(*of_each, strict=True)]
-    return [sum(value / total for value, total in zip(values, totals, strict=True)) for values in of_each]
+    sizes = np.array(of_each, float)
+    return (sizes / np.maximum(sizes.sum(axis=0), 1.0)).sum(axis=1)
 
 
 def bytes_of(variable: Any) -> int:

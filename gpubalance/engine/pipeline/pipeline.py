@@ -27,12 +27,7 @@ class Pipeline:
     """A cut model. In a step, one thread for each device does its tasks in the given order."""
 
     def __init__(
-        self,
-        model: Any,
-        blocks: Blocks,
-        segments: Sequence[Segment],
-        names: Sequence[str],
-        optimizer: Any,
+        self, model: Any, blocks: Blocks, segments: Sequence[Segment], names: Sequence[str], optimizer: Any
     ) -> None:
         """Moves the model's variables, and an optimizer's slots for them, to their devices: TensorFlow's `names`."""
         self.outputs = OutputsLoss(model, blocks.calls)
