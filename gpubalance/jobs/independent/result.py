@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, PartialResult
 from gpubalance.jobs.environment import environment
+from gpubalance.jobs.failed import one_error
 from gpubalance.jobs.independent.measure import Turns
 from gpubalance.jobs.independent.replica import Replica
 from gpubalance.jobs.keep.saved_runs import best_joint_run
@@ -112,24 +113,9 @@ def _warnings(request: IndependentRequest, turns: Turns) -> list[Warning_]:
 
 def what_failed(turns: Turns) -> GpubalanceError | None:
     """One error that names all failed devices, None if none failed: partial unless all devices failed alike."""
-    failed = [(one, one.error) for one in turns.replicas if one.error]
+    failed = [(one.device, one.error) for one in turns.replicas if one.error]
     if not failed:
         return None
     kinds = {type(error) for _, error in failed}
-    kind: type[GpubalanceError] = PartialResult
-    if not turns.going and len(kinds) == 1:
-        (kind,) = kinds
-    several = len(failed) > 1
-    remedies = dict.fromkeys(f"{f'{one.device.label}: ' if several else ''}{error.remedy}" for one, error in failed)
-    return (NothingFits if kind is OutOfMemory else kind)(
-        "; ".join(_named(one, error) for one, error in failed),
-        cause="" if several else failed[0][1].cause,
-        remedy="\n".join(remedies),
-        # Of a lack of memory the log says no more than the message does.
-        log=next((error.log for _, error in failed if error.log and not isinstance(error, OutOfMemory)), ""),
-    )
-
-
-def _named(one: Replica, error: GpubalanceError) -> str:
-    label = one.device.label
-    return error.message if label in error.message else f"{label}: {error.message}"
+    kind = PartialResult if turns.going or len(kinds) > 1 else kinds.pop()
+    return one_error(NothingFits if kind is OutOfMemory else kind, failed)

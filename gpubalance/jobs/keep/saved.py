@@ -23,15 +23,18 @@ Result = TypeVar("Result", Probe, Plan, Run)
 
 def save(name: str, result: Probe | Run) -> Path | None:
     """Keeps a result in the folder of that name, and deletes the oldest ones. Returns None if it can't be written."""
-    folder = state_folder(name)
-    sweep(folder)
-    for old in sorted(folder.glob("*.json"))[:-_KEPT]:
-        old.unlink(missing_ok=True)
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
-    path = folder / f"{stamp}-{os.getpid()}.json"
+    return put(state_folder(name) / f"{stamp}-{os.getpid()}.json", result)
+
+
+def put(path: Path, result: Probe | Run | Plan) -> Path | None:
+    """Writes a result there instead of the oldest ones of its folder. Returns None if it can't be written."""
     try:
+        sweep(path.parent)
+        for old in sorted(path.parent.glob("*.json"), key=lambda one: one.stat().st_mtime)[:-_KEPT]:
+            old.unlink(missing_ok=True)
         write_whole(path, result.model_dump_json(indent=1))
-    except OSError:
+    except OSError:  # another process may sweep too
         return None
     return path
 

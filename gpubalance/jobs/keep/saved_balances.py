@@ -8,15 +8,15 @@ from pathlib import Path
 
 from gpubalance.errors import BadInput
 from gpubalance.jobs.keep.journal import content_key
+from gpubalance.jobs.keep.saved import put
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import BalanceRequest, Settings
-from gpubalance.system.state import state_folder, sweep, write_whole
+from gpubalance.system.state import state_folder
 
 BALANCES = "balances"
-_KEPT = 100
 
 
 def keep_balance(request: BalanceRequest, plan: Plan) -> None:
@@ -26,12 +26,7 @@ def keep_balance(request: BalanceRequest, plan: Plan) -> None:
     """
     if plan.sync_s is None:
         return
-    path = _path(plan.probed, request.devices, request.settings, request.joint)
-    with suppress(OSError):  # another process may sweep too
-        sweep(path.parent)
-        for old in sorted(path.parent.glob("*.json"), key=lambda one: one.stat().st_mtime)[:-_KEPT]:
-            old.unlink()
-        write_whole(path, plan.model_dump_json(indent=1))
+    put(_path(plan.probed, request.devices, request.settings, request.joint), plan)
 
 
 def balance_by(probe: Probe, devices: Sequence[Device], joint: JointProfile | None = None) -> Plan | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gpubalance.devices.health import peak_flops
 from gpubalance.errors import EnvironmentFault, GpubalanceError, NothingFits, PartialResult
+from gpubalance.jobs.failed import one_error
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.curve import best_of, sensible_of
@@ -116,14 +117,4 @@ def what_failed(devices: Sequence[Alone]) -> GpubalanceError | None:
         worst = EnvironmentFault
     elif kinds == {NothingFits}:
         worst = NothingFits
-    first = errors[0][1]
-    return worst(
-        "; ".join(dict.fromkeys(_told(one, error) for one, error in errors)),
-        remedy=first.remedy,
-        log=first.log,
-    )
-
-
-def _told(one: Alone, error: GpubalanceError) -> str:
-    label = one.bench.device.label
-    return error.message if label in error.message else f"{label}: {error.message}"
+    return one_error(worst, [(one.bench.device, error) for one, error in errors])
