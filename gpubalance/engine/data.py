@@ -59,11 +59,14 @@ class Samples(Source):
     """Random samples for a model: (inputs in its own structure, labels in that of its outputs)."""
 
     def __init__(self, model: Any, targets: Sequence[Target], *, seed: int) -> None:
-        self._inputs = _input_structure(model)
+        # In the structure of a call, with tuples for lists, which tf.data would stack.
+        is_sequential = isinstance(model, keras.Sequential)
+        self._inputs = model.inputs[0] if is_sequential else keras.tree.lists_to_tuples(model.input)
         self._model = model
         self._targets = targets
         self._seed = seed
-        self._vocabulary = min(_vocabularies(model), default=2)
+        embeddings = [one for one in model._flatten_layers() if isinstance(one, keras.layers.Embedding)]
+        self._vocabulary = min((int(one.input_dim) for one in embeddings), default=2)  # inputs must be below it
 
     def make(self, count: int, *, salt: int = 0) -> Any:
         """`count` samples as NumPy arrays; the same for the same seed and salt."""
@@ -89,20 +92,6 @@ class Samples(Source):
         """Some samples again and again."""
         endless = tf.data.Dataset.from_tensor_slices(self.make(_POOL)).repeat()
         return Batches(endless.batch(global_batch).prefetch(tf.data.AUTOTUNE))
-
-
-def _input_structure(model: Any) -> Any:
-    """The model's symbolic inputs in the structure of a call, with tuples for lists, which tf.data would stack."""
-    if isinstance(model, keras.Sequential):
-        return model.inputs[0]
-    return keras.tree.lists_to_tuples(model.input)
-
-
-def _vocabularies(model: Any) -> Iterator[int]:
-    """The vocabulary size of each embedding: integer inputs must be below it."""
-    for layer in model._flatten_layers():
-        if isinstance(layer, keras.layers.Embedding):
-            yield int(layer.input_dim)
 
 
 def held(feed: Feed, source: Source, memory_bytes: Sequence[int]) -> list[Dealt]:

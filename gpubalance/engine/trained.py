@@ -43,10 +43,10 @@ def samples_for(settings: Settings, model: Any, strategy: Any, device: str, *, s
                 _, labels, *_ = source.make(1)
                 compile_for(model, labels)
     except ValueError as error:
-        where = f"--data {settings.data}" if settings.data else f"--model {settings.model}"
-        raise BadInput(
-            f"{where}: {error}", remedy="" if settings.data else "give samples of your own: --data FILE.py:FUNCTION"
-        ) from None
+        if settings.data:
+            raise BadInput(f"--data {settings.data}: {error}") from None
+        remedy = "give samples of your own: --data FILE.py:FUNCTION"
+        raise BadInput(f"--model {settings.model}: {error}", remedy=remedy) from None
     return source
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
@@ -41,7 +42,6 @@ class LayersSession:
             strategy = tf.distribute.get_strategy()
             self._samples = trained.samples_for(settings, self._model, strategy, "CPU:0", seed=seed)
         self._outputs = OutputsLoss(self._model, self._calls)
-        self._cut: Blocks | None = None
         self._pipeline: Pipeline | None = None
         self._used: tuple[Any, int] | None = None  # the last order and micro-batch
 
@@ -52,15 +52,12 @@ class LayersSession:
 
     def describe(self, cuts: Sequence[str] = ()) -> Graph:
         """The model's blocks, cut before these layers if any are given. Later calls use these blocks."""
-        self._cut, self._pipeline = blocks_of(self._calls, cuts), None
-        return self._cut.graph
+        self._blocks, self._pipeline = blocks_of(self._calls, cuts), None
+        return self._blocks.graph
 
-    @property
+    @cached_property
     def _blocks(self) -> Blocks:
-        if self._cut is None:
-            self.describe()
-        assert self._cut is not None  # noqa: S101
-        return self._cut
+        return blocks_of(self._calls)
 
     def time_blocks(
         self, runs: Sequence[tuple[int, int]], micro_batch: int, *, seconds: float, at_least: int
