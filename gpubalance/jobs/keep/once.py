@@ -72,6 +72,11 @@ class Once:
         self.again[kind] += found is not None
         return cast("R | None", found)
 
+    def cannot_help(self) -> None:
+        """Makes an error not offer --resume: what was kept would not help."""
+        if self._journal is not None:
+            self._journal.cannot_help()
+
     def keep(self, key: str, record: BaseModel) -> None:
         """Keeps a record."""
         if self._journal is not None:

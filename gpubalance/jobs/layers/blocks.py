@@ -7,7 +7,8 @@ from functools import partial
 
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.jobs.layers.kept import BlockPoint, KeptBlocks, KeptLayers
+from gpubalance.jobs.keep.once import Once
+from gpubalance.jobs.layers.kept import BlockPoint, Blocks
 from gpubalance.numbers.stats import median
 from gpubalance.results.piped import BlockTimed
 from gpubalance.settings.device import Device
@@ -23,30 +24,32 @@ _SIZES = (8, 32, 128)
 _TIMES, _SECONDS = 5, 0.02
 
 
-def check_cuts(request: LayersRequest, kept: KeptLayers, watch: Watch, limit: TimeLimit) -> None:
+def check_cuts(request: LayersRequest, once: Once, watch: Watch, limit: TimeLimit) -> None:
     """Raises Refused for a model that can't be cut, before minutes are spent on a probe of the whole model."""
-    if not all(kept.blocks_of(device) for device in request.devices):
+    if not all(once.had(_key(device), Blocks) for device in request.devices):
         with _party(request, 0, watch, limit) as party:
             party.ask(lambda worker: describe(worker, request.cuts))
 
 
-def time_blocks(request: LayersRequest, kept: KeptLayers, watch: Watch, limit: TimeLimit) -> tuple[KeptBlocks, ...]:
+def time_blocks(request: LayersRequest, once: Once, watch: Watch, limit: TimeLimit) -> tuple[Blocks, ...]:
     """Each device's blocks, measured or left by an interrupted command. Raises what a worker does, but OutOfMemory."""
     return tuple(
-        kept.blocks_of(device) or _timed(request, number, kept, watch, limit)
+        once(_key(device), Blocks, partial(_timed, request, number, watch, limit))
         for number, device in enumerate(request.devices)
     )
 
 
-def _timed(request: LayersRequest, number: int, kept: KeptLayers, watch: Watch, limit: TimeLimit) -> KeptBlocks:
+def _key(device: Device) -> str:
+    return f"blocks of {device.uuid}"
+
+
+def _timed(request: LayersRequest, number: int, watch: Watch, limit: TimeLimit) -> Blocks:
     device = request.devices[number]
     with _party(request, number, watch, limit) as party:
         graph = party.ask(lambda worker: describe(worker, request.cuts))
         points = tuple(_points(party, request, device, range(len(graph.blocks)), watch))
         limit_bytes = party.facts.memory_limit_bytes[0]
-    found = KeptBlocks(device=device.uuid, graph=graph, limit_bytes=limit_bytes, points=points)
-    kept.blocks(found)
-    return found
+    return Blocks(graph=graph, limit_bytes=limit_bytes, points=points)
 
 
 def _points(

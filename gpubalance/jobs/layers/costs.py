@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubalance.jobs.layers.kept import BlockPoint, KeptBlocks
+from gpubalance.jobs.layers.kept import BlockPoint, Blocks
 from gpubalance.numbers.stats import mean, median
 from gpubalance.planning.model import monotone_curve
 from gpubalance.planning.pipeline.problem import Load
@@ -29,7 +29,7 @@ class _Cost:
 class DeviceCosts:
     """The blocks' points on one device, and the factors by which they differ in the pipeline."""
 
-    def __init__(self, blocks: int, measured: KeptBlocks) -> None:
+    def __init__(self, blocks: int, measured: Blocks) -> None:
         self._points: list[list[BlockPoint]] = [[] for _ in range(blocks)]
         for point in measured.points:
             self._points[point.block].append(point)

@@ -1,23 +1,22 @@
-"""A cut in the form for a journal, and in words."""
+"""A cut as a key of a journal, in a record, and in words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubalance.jobs.layers.kept import KeptCut
 from gpubalance.jobs.layers.known import Planned
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import count_text, run_text
 
 
-def kept_cut(planned: Planned) -> KeptCut:
-    """The journal's record of a cut that is not measured yet."""
-    placed = planned.placement
-    return KeptCut(
-        micro_batch=planned.problem.micro_batch,
-        segments=tuple((one.first, one.last, one.device) for one in placed.segments),
-        in_flight=placed.in_flight,
-    )
+def segments_of(planned: Planned) -> tuple[tuple[int, int, int], ...]:
+    """(first block, last block, device) of each segment."""
+    return tuple((one.first, one.last, one.device) for one in planned.placement.segments)
+
+
+def cut_key(planned: Planned) -> str:
+    """Text that is equal for equal cuts with equal micro-batches, and as many of them in flight."""
+    return f"{planned.problem.micro_batch} {segments_of(planned)} {planned.placement.in_flight}"
 
 
 def cut_text(planned: Planned, devices: Sequence[Device]) -> str:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
-from gpubalance.errors import GpubalanceError, Interrupted, OutOfMemory, PartialResult
+from gpubalance.errors import OutOfMemory, PartialResult
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import CutDone, Doing, PhaseBegun, PipeWindowDone, Watch
+from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.layers.alone import Alone
-from gpubalance.jobs.layers.cuts import cut_text, kept_cut
-from gpubalance.jobs.layers.kept import KeptCut, KeptLayers
+from gpubalance.jobs.layers.cuts import cut_key, cut_text, segments_of
+from gpubalance.jobs.layers.kept import PipeWindow, TriedCut
 from gpubalance.jobs.layers.known import Known, Planned
 from gpubalance.jobs.layers.result import layers_result
 from gpubalance.jobs.layers.series import PipeSeries
 from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.length import Length
-from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, resumed, rounds_taken_over
-from gpubalance.results.common import Model, Warning_
+from gpubalance.jobs.measure.turns import in_turns
+from gpubalance.jobs.measure.warnings import resumed, rounds_taken_over
+from gpubalance.jobs.partial import giving
+from gpubalance.results.common import Model
 from gpubalance.results.layers import Layers, LayersBaselines, LayersRound, SplitBaseline
 from gpubalance.settings.requests import LayersRequest
 from gpubalance.system.deadlines import TimeLimit
+from gpubalance.workers.messages import Ready
 from gpubalance.workers.party import Party
 
 # A cut that promises less than this part more is not worth a round, nor one whose promise may be kept by the best.
@@ -38,7 +41,7 @@ class Cutting:
         uncut: Alone,
         driver: str | None,
         party: Party,
-        kept: KeptLayers,
+        once: Once,
         watch: Watch,
         limit: TimeLimit,
     ) -> None:
@@ -48,28 +51,25 @@ class Cutting:
         self._uncut = uncut
         self._driver = driver
         self._party = party
-        self._kept = kept
+        self._once = once
+        # What the worker reported of the model and the software, which a result needs beside measurements.
+        self._facts = once.had("facts", Ready)
         self._watch = watch
         self._limit = limit
         self._rounds: list[LayersRound] = []
-        self._tried: list[KeptCut] = []
+        self._tried: list[str] = []
         self._best: tuple[float, Planned] | None = None  # the measured throughput
         self._series: PipeSeries | None = None
-        self._noted: list[Warning_] = []
+        self._again = 0  # windows of the proof that an interrupted command left
         self._complete = False
 
     def run(self) -> Layers:
         """Tries cuts until none promises more than was measured, and proves the best. An error has what was found."""
-        try:
+        with giving(self._result):
             while not self._prove(self._found()):
                 pass
             self._measure_split()
             self._complete = True
-        except KeyboardInterrupt as interrupt:
-            raise Interrupted.by(interrupt, partial=self._result()) from None
-        except GpubalanceError as error:
-            error.partial = error.partial or self._result()
-            raise
         result = self._result()
         assert result is not None  # noqa: S101  (it was proven)
         return result
@@ -80,7 +80,7 @@ class Cutting:
             planned = self._known.best()
             worth = max(_WORTH_A_ROUND, planned.off or 0.0)
             if self._best is not None and (
-                kept_cut(planned) in self._tried or planned.throughput <= (1 + worth) * self._best[0]
+                cut_key(planned) in self._tried or planned.throughput <= (1 + worth) * self._best[0]
             ):
                 break
             self._try(planned)
@@ -92,21 +92,15 @@ class Cutting:
 
     def _try(self, planned: Planned) -> None:
         """Measures a cut for a moment, unless an interrupted command has done so."""
-        wanted = kept_cut(planned)
-        self._tried.append(wanted)
-        left = self._kept.cut_like(wanted)
+        self._tried.append(cut_key(planned))
         series = PipeSeries(planned, self._request.devices, self._request.cuts)
-        if left is None:
-            self._watch(PhaseBegun("rounds"))
-            self._watch(Doing(f"round {len(self._rounds) + 1}: {cut_text(planned, self._request.devices)}"))
-            left = self._measured(series, wanted)
-            self._kept.cut(left)
-        elif left.window is not None:
-            series.add(left.window)
-        if left.window is None:
-            self._note(planned, None, left.ran_out)
-            self._ran_out(planned, left.ran_out)
+        tried = self._once(f"round {cut_key(planned)}", TriedCut, lambda: self._measured(series))
+        if tried.window is None:
+            self._note(planned, None, tried.ran_out)
+            self._ran_out(planned, tried.ran_out)
             return
+        if not series.windows:
+            series.add(tried.window)
         self._series = series
         self._note(planned, series.step_time_s, None)
         rate = series.timings.throughput.median
@@ -114,24 +108,25 @@ class Cutting:
             self._best = rate, planned
         self._known.learn(planned, series.timelines, series.timings.step_times_s)
 
-    def _measured(self, series: PipeSeries, wanted: KeptCut) -> KeptCut:
+    def _measured(self, series: PipeSeries) -> TriedCut:
+        self._watch(PhaseBegun("rounds"))
+        self._watch(Doing(f"round {len(self._rounds) + 1}: {cut_text(series.planned, self._request.devices)}"))
         try:
-            self._warm_up(series)
-            window = self._party.ask(lambda worker: series.window(worker, Length.at_most(self._request.round_s)))
+            return TriedCut(window=self._window(series, Length.at_most(self._request.round_s)))
         except OutOfMemory as error:
-            return wanted.model_copy(update={"ran_out": error.replica})
-        return wanted.model_copy(update={"window": window})
+            return TriedCut(ran_out=error.replica)
 
-    def _warm_up(self, series: PipeSeries) -> None:
+    def _window(self, series: PipeSeries, length: Length) -> PipeWindow:
         self._party.ask(series.warm_up)
-        self._kept.learn(self._party.facts)
+        self._facts = self._once("facts", Ready, lambda: self._party.facts)
+        return self._party.ask(lambda worker: series.window(worker, length))
 
     def _ran_out(self, planned: Planned, device: int | None) -> None:
         """Lowers what is put on the device. Raises PartialResult once that has been tried often enough."""
         self._known.ran_out(planned, device)
         failed = sum(one.step_time_s is None for one in self._rounds)
         if failed > _MOST_FAILED * len(self._request.devices):
-            self._kept.cannot_help()
+            self._once.cannot_help()
             raise PartialResult(
                 f"{failed} cuts ran out of memory, though they were planned to fit",
                 remedy=self._known.what_fits(planned.problem.micro_batch),
@@ -140,7 +135,7 @@ class Cutting:
     def _note(self, planned: Planned, step_time_s: float | None, ran_out: int | None) -> None:
         record = LayersRound(
             number=len(self._rounds) + 1,
-            segments=kept_cut(planned).segments,
+            segments=segments_of(planned),
             predicted_s=planned.step_time_s,
             predicted_ci95=planned.ci95,
             outcome="oom" if step_time_s is None else "measured",
@@ -152,58 +147,42 @@ class Cutting:
 
     def _prove(self, planned: Planned) -> bool:
         """Measures a cut in windows, after those of an interrupted command; False if it ran out of memory."""
-        series, cut = PipeSeries(planned, self._request.devices, self._request.cuts), kept_cut(planned)
+        series, key = PipeSeries(planned, self._request.devices, self._request.cuts), cut_key(planned)
         self._watch(PhaseBegun("proof"))
         self._watch(Doing(f"proving {cut_text(planned, self._request.devices)}"))
-        left = self._kept.windows_of(cut)
-        if left:
-            self._noted = [resumed(len(left))]
-        for window in left:
-            series.add(window)
-            self._tell(series)
-        ran_out = self._kept.cut_like(cut)  # it passed its round: this record is of its proof
-        if ran_out is None:
+        self._again = 0
+        failed = self._once.had(f"out of memory in the proof {key}", TriedCut)
+        if failed is None:
             try:
-                self._measure(series)
+                in_turns(lambda: [series], self._turn, self._request.measuring, lambda: [], self._watch)
                 return True
             except OutOfMemory as error:
-                ran_out = cut.model_copy(update={"ran_out": error.replica})
-                self._kept.cut(ran_out)
-        self._note(planned, None, ran_out.ran_out)
-        self._ran_out(planned, ran_out.ran_out)
+                failed = TriedCut(ran_out=error.replica)
+                self._once.keep(f"out of memory in the proof {key}", failed)
+        self._note(planned, None, failed.ran_out)
+        self._ran_out(planned, failed.ran_out)
         self._best = None
         return False
 
-    def _measure(self, series: PipeSeries) -> None:
-        """Measures the windows that the series lacks."""
-        measuring, is_warm = self._request.measuring, False
-        while series.windows < measuring.windows or self._once_more(series):
-            if not is_warm:
-                self._warm_up(series)
-                is_warm = True
-            window = self._party.ask(partial(series.window, length=Length.of_window(measuring)))
-            self._kept.window(kept_cut(series.planned), window)
-            self._tell(series)
-
-    def _tell(self, series: PipeSeries) -> None:
-        """Notes a measured window, from which on there is a result, and emits its event."""
+    def _turn(self, series: PipeSeries, number: int, of: int) -> None:
+        """Measures a window of the proof, from which on there is a result, and emits its event."""
+        key, length = f"window {number} {cut_key(series.planned)}", Length.of_window(self._request.measuring)
+        window = self._once(key, PipeWindow, lambda: self._window(series, length))
+        if series.windows < number:
+            series.add(window)
+            self._again += 1
         self._series = series
-        number, rate = series.windows, series.timings.throughput.median
-        of = max(number, self._request.measuring.windows)
-        self._watch(PipeWindowDone(number, of, rate, series.step_time_s))
-
-    def _once_more(self, series: PipeSeries) -> bool:
-        imprecise = series.timings.precision > PRECISE_ENOUGH
-        return imprecise and series.windows < self._request.measuring.max_windows
+        self._watch(PipeWindowDone(number, of, series.timings.throughput.median, series.step_time_s))
 
     def _measure_split(self) -> None:
         """Measures the batch split for a moment, if each device holds the model."""
-        split, facts = self._uncut.split, self._kept.facts
+        split, facts = self._uncut.split, self._facts
         if split is None or facts is None:
             return
         self._party.end()
         try:
-            measured = self._kept.split_like(split) or self._measured_split(split, facts.model)
+            key = f"batch split {split.split}"
+            measured = self._once(key, SplitBaseline, lambda: self._measured_split(split, facts.model))
         except OutOfMemory as error:
             self._uncut = replace(self._uncut, split=None, split_why_not=error.message)
         else:
@@ -215,20 +194,18 @@ class Cutting:
         with party_for(uncut, self._watch, self._limit) as party:
             together = Together(uncut, model, party, self._watch)
             rate = together.measure(split.split, self._request.round_s).throughput.median
-        measured = split.model_copy(update={"throughput": rate, "measured": True})
-        self._kept.split(measured)
-        return measured
+        return split.model_copy(update={"throughput": rate, "measured": True})
 
     def _result(self) -> Layers | None:
         """The result of what was measured so far; None before the first round."""
-        if self._series is None or self._kept.facts is None:
+        if self._series is None or self._facts is None:
             return None
-        taken = self._kept.taken_over
+        rounds = self._once.again[TriedCut]
         return layers_result(
             self._request,
             self._known.graph,
             self._series,
-            self._kept.facts,
+            self._facts,
             self._driver,
             LayersBaselines(
                 solo_best=self._uncut.best,
@@ -238,5 +215,8 @@ class Cutting:
             ),
             self._rounds,
             complete=self._complete,
-            noted=[*([rounds_taken_over(taken)] if taken else []), *self._noted],
+            noted=[
+                *([rounds_taken_over(rounds)] if rounds else []),
+                *([resumed(self._again)] if self._again else []),
+            ],
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from gpubalance.errors import NothingFits
 from gpubalance.jobs.layers.costs import DeviceCosts
 from gpubalance.jobs.layers.fits import what_fits
-from gpubalance.jobs.layers.kept import KeptBlocks
+from gpubalance.jobs.layers.kept import Blocks
 from gpubalance.numbers.stats import half_width, median
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.pipeline.place import NoPlacementError, Placement, place
@@ -55,7 +55,7 @@ class Planned:
 class Known:
     """What blocks take alone, and the factors by which they differ in the pipeline."""
 
-    def __init__(self, request: LayersRequest, measured: Sequence[KeptBlocks]) -> None:
+    def __init__(self, request: LayersRequest, measured: Sequence[Blocks]) -> None:
         self.graph = graph = measured[0].graph
         self._request = request
         self._devices = [DeviceCosts(len(graph.blocks), one) for one in measured]

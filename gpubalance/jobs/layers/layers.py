@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from gpubalance.errors import NothingFits, UsageError
 from gpubalance.jobs.events import Doing, PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.layers.alone import alone, refuse_what_is_faster_uncut
 from gpubalance.jobs.layers.blocks import check_cuts, time_blocks
 from gpubalance.jobs.layers.cutting import Cutting
-from gpubalance.jobs.layers.kept import KeptLayers
 from gpubalance.jobs.layers.known import Known
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.results.layers import Layers
@@ -27,15 +27,15 @@ def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Jo
     Refused for a model that can't be cut, UsageError for one that is better off uncut, NothingFits if no cut fits, and
     what a probe and a worker do; with what was measured before as `partial`.
     """
-    limit, kept = TimeLimit(request.measuring.time_limit_s), KeptLayers(journal, watch)
+    limit, once = TimeLimit(request.measuring.time_limit_s), Once(journal, watch)
     with lost_gpus_told(request.devices):
-        check_cuts(request, kept, watch, limit)
+        check_cuts(request, once, watch, limit)
         uncut = alone(request, driver, limit, watch, journal)
-        with _no_help_of(kept):
+        with _no_help_of(once):
             refuse_what_is_faster_uncut(request, uncut)
         watch(PhaseBegun("blocks"))
-        known = Known(request, time_blocks(request, kept, watch, limit))
-        with _no_help_of(kept):
+        known = Known(request, time_blocks(request, once, watch, limit))
+        with _no_help_of(once):
             refuse_what_is_faster_uncut(request, uncut, known.best().throughput)
         party = Party(
             request.devices,
@@ -44,15 +44,15 @@ def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Jo
             limit=limit,
             tell=lambda text: watch(Doing(text)),
         )
-        with party, _no_help_of(kept):
-            return Cutting(request, known, uncut, driver, party, kept, watch, limit).run()
+        with party, _no_help_of(once):
+            return Cutting(request, known, uncut, driver, party, once, watch, limit).run()
 
 
 @contextmanager
-def _no_help_of(kept: KeptLayers) -> Iterator[None]:
+def _no_help_of(once: Once) -> Iterator[None]:
     """Makes what is refused in the block not offer --resume: with the journal it would be refused again."""
     try:
         yield
     except (UsageError, NothingFits):
-        kept.cannot_help()
+        once.cannot_help()
         raise

@@ -57,6 +57,11 @@ class PipeSeries:
         return median(self.timings.step_times_s)
 
     @property
+    def precision(self) -> float:
+        """Half the 95 % interval of the step time as a part of it."""
+        return self.timings.precision
+
+    @property
     def usual(self) -> Timeline:
         """The stamped step with the middle time."""
         return sorted(self.timelines, key=lambda one: one.step_time_s)[(len(self.timelines) - 1) // 2]
