@@ -6,6 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import psutil
@@ -156,19 +157,13 @@ class Session:
         In a cluster only the first process is traced.
         """
         self._train_with(split)
-        for _ in range(_STEPS_BEFORE_A_TRACE):
+        only_along = bool(self._here.start)
+        for _ in range(_STEPS_BEFORE_A_TRACE + only_along * tracing.steps):
             self._run()
         runtime.wait_for(self._names)
-        if self._here.start:  # it only trains along with the first
-            for _ in range(tracing.steps):
-                self._run()
-            return None
-        return record_trace(
-            self._run,
-            lambda: runtime.wait_for(self._names),
-            tracing,
-            gpus=sum(name.startswith("GPU") for name in self._names),
-        )
+        gpus = sum(name.startswith("GPU") for name in self._names)
+        wait = partial(runtime.wait_for, self._names)
+        return None if only_along else record_trace(self._run, wait, tracing, gpus=gpus)
 
     def _train_with(self, split: Shares, *, pipeline: bool = False) -> None:
         """Prepares the split's data, of one split at a time: another's would take memory that is being measured."""
