@@ -130,7 +130,7 @@ class Model(Record):
     parameters: Count
     gradient_bytes: Count
     input_shapes: tuple[tuple[Count | None, ...], ...] | None = None
-    step: dict[str, Count] | None = None
+    step: tuple[tuple[str, Count], ...] | None = None
 
     def is_like(self, other: Model) -> bool:
         """Whether it is the same model, as far as both are known."""

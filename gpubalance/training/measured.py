@@ -6,7 +6,6 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,6 +16,7 @@ from gpubalance.results.plan import Plan
 # The part by which two steps may differ in operations that do not take long.
 _ALIKE = 1.5
 Shapes: TypeAlias = tuple[tuple[int | None, ...], ...]
+Fingerprint: TypeAlias = tuple[tuple[str, int], ...]  # see `Verdict.fingerprint`
 
 
 def unlike(plan: Plan, model: Any, simulate: int | str | Path | None = None) -> str:
@@ -46,9 +46,7 @@ def unlike(plan: Plan, model: Any, simulate: int | str | Path | None = None) -> 
     )
 
 
-def another_step(
-    plan: Plan, model: Any, step: Mapping[str, int] | None, simulate: int | str | Path | None = None
-) -> str:
+def another_step(plan: Plan, model: Any, step: Fingerprint | None, simulate: int | str | Path | None = None) -> str:
     """The warning about a step with other operations than the one that was measured; empty for the same, or unknown.
 
     Of those that do not take long there may be a half more, as with another metric or two.
@@ -56,10 +54,10 @@ def another_step(
     was = plan.model.step if plan.model else None
     if was is None or step is None:
         return ""
-    fewer, more = sorted((was["others"], step["others"]))
-    if {**was, "others": 0} == {**step, "others": 0} and more <= _ALIKE * fewer:
+    (*heavy, (_, fewer)), (*heavy_here, (_, more)) = sorted((was, step), key=lambda one: one[-1][1])
+    if heavy == heavy_here and more <= _ALIKE * fewer:
         return ""
-    there, here = (", ".join(f"{kind} {count}" for kind, count in one.items()) for one in (was, step))
+    there, here = (", ".join(f"{kind} {count}" for kind, count in one) for one in (was, step))
     return (
         f"the plan was measured with another step of {model.name} (operations: {there}) than the one that trains "
         f"({here}): {_balance(plan, simulate)}, the function that builds it, finds its split"

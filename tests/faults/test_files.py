@@ -266,7 +266,7 @@ def test_31_one_that_fills_while_it_is_measured_leaves_the_result_on_stdout(tmp_
     steps = f"""
 import shutil
 def step(devices, batches, number):
-    if number == 20:
+    if number == 8:
         shutil.rmtree({str(folder)!r})
 """
     done = Machine(tmp_path, steps).runs("run", *BRIEF, "-o", str(folder / "run.json"), "--json", "--quiet")
@@ -352,7 +352,7 @@ def test_32_a_file_that_comes_meanwhile_is_not_replaced(tmp_path: Path, command:
     steps = f"""
 import pathlib
 def step(devices, batches, number):
-    if number == 20:
+    if number == 8:
         pathlib.Path({str(path)!r}).write_text("another's")
     pathlib.Path({str(steps_told)!r}).touch()
 """

@@ -62,8 +62,6 @@ def _holds(annotation: Any, unit: str) -> str:
     if kind is tuple and parts[1:] == (...,):
         inner = _holds(parts[0], unit)
         return f"list of {'objects' if inner == 'object' else inner}"
-    if kind is dict:
-        return "object"
     if kind is tuple:
         return f"[{', '.join(_holds(part, unit) for part in parts)}]"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

@@ -42,8 +42,8 @@ def test_a_plan_of_another_model_is_told_once(tensorflow: Any, tmp_path: Path) -
         "other": made.model,
         "this": of_this,
         "larger": of_this.model_copy(update={"input_shapes": ((12,),)}),
-        "another step": of_this.model_copy(update={"step": {"MatMul": 12, "others": 200}}),
-        "more metrics": of_this.model_copy(update={"step": {"MatMul": 5, "others": 100}}),
+        "another step": of_this.model_copy(update={"step": (("MatMul", 12), ("others", 200))}),
+        "more metrics": of_this.model_copy(update={"step": (("MatMul", 5), ("others", 100))}),
     }
     texts = {}
     for name, known in others.items():

@@ -72,10 +72,11 @@ class Verdict:
         return bool(self.step)
 
     @property
-    def fingerprint(self) -> dict[str, int] | None:
+    def fingerprint(self) -> tuple[tuple[str, int], ...] | None:
         """How often the step has each operation that takes long, and `others`; None if it has not been tried."""
-        heavy = {kind: count for kind, count in sorted(self.step.items()) if any(one in kind for one in _HEAVY)}
-        return heavy | {"others": sum(self.step.values()) - sum(heavy.values())} if self.step else None
+        heavy = [one for one in sorted(self.step.items()) if any(kind in one[0] for kind in _HEAVY)]
+        others = sum(self.step.values()) - sum(count for _, count in heavy)
+        return (*heavy, ("others", others)) if self.step else None
 
 
 UNTRIED = Verdict()
