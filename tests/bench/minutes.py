@@ -29,6 +29,7 @@ ROWS = (
     Row("balance of the pair", ("balance", *_PAIR), 100),
     Row("balance of quick-pair", ("balance", "--simulate", str(_CONFIGS / "quick-pair.toml")), 30),
     Row("probe of the pair", ("probe", *_PAIR), 40),
+    Row("run of 16 plain CPU devices", ("run", "--simulate", "16", "--batches", *["8"] * 16), 40),
     Row("layers of the guide", ("layers", "--simulate", str(_CONFIGS / "gtx1080ti-gtx1080-large-model.toml")), 50),
 )
 
