@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -26,10 +27,12 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.workers.messages import Inspected, Surveyed
 from gpubalance.workers.party import Party
+from gpubalance.workers.process import Process
 from gpubalance.workers.worker import Worker
 from tests.cli.program import here
 from tests.faults.machine import PLAIN, TI
 from tests.stand_in import TWO_UNLIKE_GPUS, environment, loaded
+from tests.workers.test_process import pid_of
 
 # What tf.sysconfig.get_build_info() says of TensorFlow 2.21 from PyPI, with all of its libraries loaded.
 BUILD = Inspected(
@@ -267,7 +270,8 @@ def test_after_a_worker_that_died_or_hung_the_next_check_has_a_fresh_one() -> No
         party.ask(lambda worker: worker.copy(0, 1, 1000))
 
     def killed(worker: Worker) -> Inspected:
-        worker.process.kill()
+        assert isinstance(worker.process, Process)
+        os.kill(pid_of(worker.process), signal.SIGKILL)
         return worker.inspect()
 
     with Party(pair) as party:

@@ -63,6 +63,7 @@ class JointRun:
     again: int = 0  # windows of its split that an interrupted run left
     complete: bool = False
     last: Measurement | None = None  # by the split's last window
+    doing: str = ""  # as was told last
 
     def __post_init__(self) -> None:
         self.request = self.asked.of_used
@@ -84,7 +85,7 @@ class JointRun:
             if self.measuring.baseline == "even":
                 self.even.warm_up()
                 self._warm_up()  # on a real device a split that did not fit has ended the worker
-            in_turns(lambda: self.series, self._turn, self.measuring, lambda: self.slowed, self.watch, self._doing)
+            in_turns(lambda: self.series, self._turn, self.measuring, lambda: self.slowed, self.watch)
         self.complete = True
         result = self.result()
         assert result is not None  # noqa: S101  (a complete run has a window)
@@ -105,19 +106,16 @@ class JointRun:
         for series in self.series:
             self.party.ask(series.warm_up)
 
-    def _doing(self, number: int, of: int) -> str:
-        turns = ", in turns with the even split" if self.even.series else ""
-        return f"measuring {self.own.split}, window {number} of {of}{turns}"
-
     def _measure_beside(self, series: Series) -> None:
         """Measures one window, before the others, of equal shares in one piece or of the best split beside them."""
         self._window(series, 1, f"measuring {series.split}, a global batch of {series.split.global_batch}")
 
-    def _window(self, series: Series, number: int, doing: str = "") -> Window:
+    def _window(self, series: Series, number: int, doing: str) -> Window:
         """The series' window of that number, measured now unless an interrupted run left it."""
 
         def measured() -> SplitWindow:
-            if doing:
+            if doing != self.doing:
+                self.doing = doing
                 self.watch(Doing(doing))
             self.party.ask(series.warm_up)
             return self.party.ask(lambda worker: series.window(worker, Length.of_window(self.measuring)))
@@ -132,8 +130,10 @@ class JointRun:
 
     def _turn(self, series: Series, number: int, of: int) -> None:
         """Measures a window. The run goes on without the even split if that runs out of memory."""
+        turns = ", in turns with the even split" if self.even.series else ""
+        doing = f"measuring {self.own.split}, window {number} of {of}{turns}"
         try:
-            window = Timings.of(self._window(series, number), series.split, series.sensors)
+            window = Timings.of(self._window(series, number, doing), series.split, series.sensors)
         except OutOfMemory as error:
             if series is not self.even.series:
                 raise

@@ -30,13 +30,12 @@ def in_turns(
     measuring: Measuring,
     slowed: Callable[[], Slowed],
     watch: Watch,
-    doing: Callable[[int, int], str] | None = None,
 ) -> None:
     """Measures windows of each subject in turns, so that a drifting machine affects all alike.
 
     `turn` measures a subject's window of that number, of so many; it may drop a subject, so `subjects` is asked again
     before each. More windows follow until all are known within ± 1 %, as far as `measuring` allows, and one after a GPU
-    was throttled. `doing` tells what a number's windows are.
+    was throttled.
     """
     of, was_slowed = measuring.windows, False
     while there := subjects():
@@ -54,8 +53,6 @@ def in_turns(
             else:
                 return
             of = number
-        if doing is not None:
-            watch(Doing(doing(number, of)))
         began_s = time.monotonic()
         # They alternate in going first: as a card gets hotter, the last one is always a little slower.
         for one in there if number % 2 else reversed(there):
