@@ -13,10 +13,9 @@ from gpubalance.numbers.stats import median
 from gpubalance.results.piped import BlockTimed
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import LayersRequest
-from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.layers import describe
 from gpubalance.workers.layers import time_blocks as time_runs
-from gpubalance.workers.party import Build, Party
+from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 
 # If no micro-batch is asked for: enough sizes to see how much of a block's time is fixed, and where it bends.
@@ -24,18 +23,27 @@ _SIZES = (8, 32, 128)
 _TIMES, _SECONDS = 5, 0.02
 
 
-def check_cuts(request: LayersRequest, once: Once, watch: Watch, limit: TimeLimit) -> None:
-    """Raises Refused for a model that can't be cut, before minutes are spent on a probe of the whole model."""
+def check_cuts(request: LayersRequest, once: Once, party: Party) -> None:
+    """Raises Refused for a model that can't be cut, before minutes are spent on a probe of the whole model.
+
+    `party` has one device. It is left without a worker, as the device is wanted for the probe.
+    """
     if not all(once.had(_key(device), Blocks) for device in request.devices):
-        with _party(request, 0, watch, limit) as party:
-            party.ask(lambda worker: describe(worker, request.cuts))
+        party.ask(lambda worker: describe(worker, request.cuts))
+        party.end()
+        party.load()
 
 
-def time_blocks(request: LayersRequest, once: Once, watch: Watch, limit: TimeLimit) -> tuple[Blocks, ...]:
-    """Each device's blocks, measured or left by an interrupted command. Raises what a worker does, but OutOfMemory."""
+def time_blocks(
+    request: LayersRequest, once: Once, parties: Sequence[Party], after: Party, watch: Watch
+) -> tuple[Blocks, ...]:
+    """Each device's blocks, measured or left by an interrupted command. Raises what a worker does, but OutOfMemory.
+
+    `parties` have a device each; while one measures, the next loads TensorFlow, and at last the one `after` them.
+    """
     return tuple(
-        once(_key(device), Blocks, partial(_timed, request, number, watch, limit))
-        for number, device in enumerate(request.devices)
+        once(_key(device), Blocks, partial(_timed, request, device, party, then, watch))
+        for device, party, then in zip(request.devices, parties, (*parties[1:], after), strict=True)
     )
 
 
@@ -43,12 +51,12 @@ def _key(device: Device) -> str:
     return f"blocks of {device.uuid}"
 
 
-def _timed(request: LayersRequest, number: int, watch: Watch, limit: TimeLimit) -> Blocks:
-    device = request.devices[number]
-    with _party(request, number, watch, limit) as party:
-        graph = party.ask(lambda worker: describe(worker, request.cuts))
-        points = tuple(_points(party, request, device, range(len(graph.blocks)), watch))
-        limit_bytes = party.facts.memory_limit_bytes[0]
+def _timed(request: LayersRequest, device: Device, party: Party, then: Party, watch: Watch) -> Blocks:
+    party.start(then=then)
+    graph = party.ask(lambda worker: describe(worker, request.cuts))
+    points = tuple(_points(party, request, device, range(len(graph.blocks)), watch))
+    limit_bytes = party.facts.memory_limit_bytes[0]
+    party.end()
     return Blocks(graph=graph, limit_bytes=limit_bytes, points=points)
 
 
@@ -67,17 +75,6 @@ def _points(
         if size == sizes[0] > 1:
             yield from _at_size(party, request, sorted(set(blocks) - set(fitting)), 1)
         blocks = fitting
-
-
-def _party(request: LayersRequest, number: int, watch: Watch, limit: TimeLimit) -> Party:
-    return Party(
-        [request.devices[number]],
-        build=Build(request.settings, request.joint, request.measuring.seed, layers=True),
-        purpose="layers",
-        deadline_s=request.measuring.deadline_s,
-        limit=limit,
-        tell=lambda text: watch(Doing(text)),
-    )
 
 
 def _at_size(party: Party, request: LayersRequest, blocks: Sequence[int], size: int) -> Iterator[BlockPoint]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from gpubalance.errors import NothingFits, UsageError
 from gpubalance.jobs.events import Doing, PhaseBegun, Watch
@@ -15,6 +15,7 @@ from gpubalance.jobs.layers.cutting import Cutting
 from gpubalance.jobs.layers.known import Known
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.results.layers import Layers
+from gpubalance.settings.device import Device
 from gpubalance.settings.requests import LayersRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Build, Party
@@ -28,24 +29,31 @@ def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Jo
     what a probe and a worker do; with what was measured before as `partial`.
     """
     limit, once = TimeLimit(request.measuring.time_limit_s), Once(journal, watch)
-    with lost_gpus_told(request.devices):
-        check_cuts(request, once, watch, limit)
+    with lost_gpus_told(request.devices), ExitStack() as open_parties:
+
+        def party(*devices: Device, purpose: str) -> Party:
+            build = Build(request.settings, request.joint, request.measuring.seed, layers=True)
+            made = Party(
+                devices,
+                build=build,
+                purpose=purpose,
+                deadline_s=request.measuring.deadline_s,
+                limit=limit,
+                tell=lambda text: watch(Doing(text)),
+            )
+            return open_parties.enter_context(made)
+
+        alone_parties = [party(device, purpose="layers") for device in request.devices]
+        together = party(*request.devices, purpose="run")
+        check_cuts(request, once, alone_parties[0])
         uncut = alone(request, driver, limit, watch, journal)
         with _no_help_of(once):
             refuse_what_is_faster_uncut(request, uncut)
         watch(PhaseBegun("blocks"))
-        known = Known(request, time_blocks(request, once, watch, limit))
+        known = Known(request, time_blocks(request, once, alone_parties, together, watch))
         with _no_help_of(once):
             refuse_what_is_faster_uncut(request, uncut, known.best().throughput)
-        party = Party(
-            request.devices,
-            build=Build(request.settings, request.joint, request.measuring.seed, layers=True),
-            deadline_s=request.measuring.deadline_s,
-            limit=limit,
-            tell=lambda text: watch(Doing(text)),
-        )
-        with party, _no_help_of(once):
-            return Cutting(request, known, uncut, driver, party, once, watch, limit).run()
+            return Cutting(request, known, uncut, driver, together, once, watch, limit).run()
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from gpubalance.workers.worker import Worker
 
 _LEAST, _MOST = 3, 30  # steps of a warm-up
 _TREND_OF = 10
+_FOR_AN_INTERVAL = 3
 _LONGEST_S = 60.0
 
 
@@ -103,9 +104,10 @@ class PipeSeries:
     def window(self, worker: Worker, length: Length) -> PipeWindow:
         """Measures a window of that length, with some stamped steps first; adds it to the series, and returns it."""
         sensors, timings = self.timings.sensors, list[Timing]()
-        seconds, at_least = (1 - STAMPED_PART) * length.least_s, length.at_least
         with sensors.watching():
             _, stamped, _ = self._measure(worker, STAMPED_PART * length.least_s, at_least=STAMPED_STEPS, stamped=True)
+            seconds = (1 - STAMPED_PART) * length.least_s
+            at_least = max(min(length.at_least, _FOR_AN_INTERVAL), length.at_least - len(stamped))
             self._step_s = self._step_s or median([one.step_time_s for one in stamped])
             while not timings or not length.is_reached(timings, moves=sensors.move()):
                 steps = max(1, round(length.timing_s / self._step_s))

@@ -118,7 +118,7 @@ class Alone:
         return find_limit(
             self._try,
             fitted,
-            memory_bytes=self.bench.memory_bytes if self._peaks() else None,
+            memory_bytes=self.bench.memory_bytes if self._peaks() or not self.points else None,
             max_batch=self.max_batch,
             multiple=request.batch_multiple,
             failed=self._failed,
