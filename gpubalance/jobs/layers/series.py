@@ -106,8 +106,8 @@ class PipeSeries:
         sensors, timings = self.timings.sensors, list[Timing]()
         with sensors.watching():
             _, stamped, _ = self._measure(worker, STAMPED_PART * length.least_s, at_least=STAMPED_STEPS, stamped=True)
-            seconds = (1 - STAMPED_PART) * length.least_s
             at_least = max(min(length.at_least, _FOR_AN_INTERVAL), length.at_least - len(stamped))
+            length, seconds = length._replace(at_least=at_least), (1 - STAMPED_PART) * length.least_s
             self._step_s = self._step_s or median([one.step_time_s for one in stamped])
             while not timings or not length.is_reached(timings, moves=sensors.move()):
                 steps = max(1, round(length.timing_s / self._step_s))
