@@ -224,10 +224,10 @@ class _Window(NamedTuple):
     def _place(self, at_s: float) -> tuple[int, float] | None:
         """How many steps were trained at a moment of the step times' clock, and its wall time.
 
-        None without such a clock, and for a moment before these steps: a GPU's readings continue from window to window.
+        None for a moment before these steps: a GPU's readings continue from window to window.
         """
         ends, size = self.times.at_s, self.times.steps_per_sample
-        if not ends or at_s < 0:
+        if at_s < 0:
             return None
         number = bisect.bisect_right(ends, at_s)
         step = self.before + number * size
@@ -251,12 +251,7 @@ def _named(device: Device) -> str:
 
 def _ends_s(times: StepTime, now_s: float) -> list[float]:
     """When each timing ended, if the last one ended now."""
-    if times.at_s:
-        return [now_s - (times.at_s[-1] - at_s) for at_s in times.at_s]
-    ends = [now_s]
-    for step_s in reversed(times.samples[1:]):
-        ends.append(ends[-1] - step_s * times.steps_per_sample)
-    return ends[::-1]
+    return [now_s - (times.at_s[-1] - at_s) for at_s in times.at_s]
 
 
 def _began_s(times: StepTime, now_s: float) -> float:

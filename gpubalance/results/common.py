@@ -72,7 +72,7 @@ class Warning_(Record):
 class StepTime(Record):
     """Seconds per step. Each of `samples` is the mean of `steps_per_sample` consecutive steps, timed as one.
 
-    `at_s` is when each of them ended, in seconds from the first measured moment of any split; null in a probe.
+    `at_s` is when each of them ended, in seconds from the first measured moment of any split.
     """
 
     median: Positive
@@ -80,11 +80,11 @@ class StepTime(Record):
     ci95: Interval
     steps_per_sample: Annotated[Count, Shown("steps a timing")]
     samples: tuple[Positive, ...]
-    at_s: tuple[Number, ...] | None = None
+    at_s: tuple[Number, ...]
 
     @model_validator(mode="after")
     def _sound(self) -> StepTime:
-        if self.at_s is not None and len(self.at_s) != len(self.samples):
+        if len(self.at_s) != len(self.samples):
             raise unsound("at_s", f"{len(self.at_s)} of {len(self.samples)} samples")
         return self
 

@@ -113,7 +113,7 @@ def work(watch):
     for name, step_s in (("alone", 0.05), ("at once", 0.06)):
         for device, batch in zip(devices, (120, 80, 40, 30)):
             watch(TimingDone(name, (device,), (batch,), step_s, None, None, (hot if device.index == 0 else None,)))
-    times = StepTime(median=0.06, mad=0.0, ci95=None, steps_per_sample=1, samples=(0.06,))
+    times = StepTime(median=0.06, mad=0.0, ci95=None, steps_per_sample=1, samples=(0.06,), at_s=(0.06,))
     rate = Throughput(median=2000.0, ci95=None)
     gave = dict(batch=120, step_time_s=times, throughput=rate, memory_peak_bytes=3 << 30, telemetry=None)
     watch(TurnDone(1, 3, "at once", (OwnWindow(device=devices[0], **gave),)))

@@ -102,12 +102,16 @@ def point_of(profile: DeviceProfile, batch: int, seconds: float) -> CurvePoint:
     """A point of a curve: a batch that takes so many seconds."""
     return CurvePoint(
         batch=batch,
-        step_time_s=StepTime(median=seconds, mad=0.0, ci95=None, steps_per_sample=1, samples=(seconds,)),
+        step_time_s=_once(seconds),
         throughput=Throughput(median=batch / seconds, ci95=None),
         memory_peak_bytes=profile.memory_at(batch),
         precise=True,
         steady=True,
     )
+
+
+def _once(seconds: float) -> StepTime:
+    return StepTime(median=seconds, mad=0.0, ci95=None, steps_per_sample=1, samples=(seconds,), at_s=(seconds,))
 
 
 def measurement_of(
@@ -120,7 +124,7 @@ def measurement_of(
         batches=tuple(batches),
         micro_batches=tuple(batches),
         global_batch=sum(batches),
-        step_time_s=StepTime(median=step_s, mad=0.0, ci95=None, steps_per_sample=1, samples=(step_s,)),
+        step_time_s=_once(step_s),
         throughput=Throughput(median=sum(batches) / step_s, ci95=None),
         replicas=tuple(
             Replica(

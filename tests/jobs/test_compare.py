@@ -161,7 +161,7 @@ def sampled(probe: Probe, factor: float = 1.0, seed: int = 0) -> Probe:
         times = ComputeTimes(device.profile, seed=noise_seed(seed, one.batch))
         samples = tuple(factor * times.next_s(one.batch) for _ in range(31))
         middle = median(samples)
-        step_time = StepTime(median=middle, mad=0.0, ci95=None, steps_per_sample=1, samples=samples)
+        step_time = StepTime(median=middle, mad=0.0, ci95=None, steps_per_sample=1, samples=samples, at_s=samples)
         throughput = one.throughput.model_copy(update={"median": one.batch / middle})
         return one.model_copy(update={"step_time_s": step_time, "throughput": throughput})
 
@@ -246,8 +246,9 @@ def test_timings_of_a_machine_that_was_not_quiet_say_so(compared: Compared) -> N
     found = compared(BASELINE, disturbed(OTHER))
     assert [result.not_quiet for result in found.results] == [None, "timings vary by 21 %"]
     early, late = (tuple(s * f for s in OTHER.step_time_s.samples[:20]) for f in (1.0, 1.2))
+    told = early + early + late[:8]
     shifted = OTHER.model_copy(
-        update={"step_time_s": OTHER.step_time_s.model_copy(update={"samples": early + early + late[:8], "at_s": None})}
+        update={"step_time_s": OTHER.step_time_s.model_copy(update={"samples": told, "at_s": told})}
     )
     assert compared(BASELINE, shifted).results[1].not_quiet == "timings did not keep their level"
     with pytest.raises(Regression, match=r"but the machine was not quiet \(.*1\.json: timings vary by 21 %\)"):
@@ -276,7 +277,7 @@ def test_the_gate_judges_each_device_of_a_probe(compared: Compared) -> None:
 
 def test_a_gate_that_can_not_judge_does_not_pass(compared: Compared) -> None:
     short = slower(OTHER, 1.5).model_copy(
-        update={"step_time_s": OTHER.step_time_s.model_copy(update={"samples": (1.0, 1.1), "at_s": None})}
+        update={"step_time_s": OTHER.step_time_s.model_copy(update={"samples": (1.0, 1.1), "at_s": (1.0, 2.1)})}
     )
     fewer = probe_of(DEVICES[:1])
     cases: list[tuple[Comparison, str]] = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from gpubalance.results.common import StepTime
 from gpubalance.results.run import Measurement
 from gpubalance.results.telemetry import Telemetry
@@ -13,7 +15,9 @@ PAIR = tuple(
 )
 
 
-def step_time(*samples: float, steps: int = 4, at_s: tuple[float, ...] | None = None) -> StepTime:
+def step_time(*samples: float, steps: int = 4, at_s: tuple[float, ...] = ()) -> StepTime:
+    """Step times whose timings end one after another, or when it says."""
+    at_s = at_s or tuple(accumulate(steps * one for one in samples))
     return StepTime(median=samples[0], mad=0.0, ci95=None, steps_per_sample=steps, samples=samples, at_s=at_s)
 
 

@@ -128,16 +128,6 @@ def test_step_times_stand_above_telemetry_on_one_clock() -> None:
     assert "GPU:1 was throttled by thermal." in chart.text
 
 
-def test_an_older_result_has_its_samples_by_number(tmp_path: Path) -> None:
-    document = samples.document(samples.RUN)
-    document["step_time_s"]["at_s"] = document["baselines"]["even"]["step_time_s"]["at_s"] = None
-    chart = drawn(samples.subject(samples.written(tmp_path, "old.json", document)), "course")
-    with drawing("test"):
-        assert chart.draw(WIDE).axes[-1].get_xlabel() == "timing, in the order of time"
-    assert "does not say when" in chart.text
-    assert "a simulated device has none" in chart.text
-
-
 def test_many_samples_are_drawn_as_a_band(tmp_path: Path) -> None:
     document = samples.document(samples.RUN)
     times = [0.05 + 0.001 * (i % 7) for i in range(5000)]

@@ -87,14 +87,12 @@ def _by_device(devices: Sequence[Device], records: Iterable[Any]) -> Iterator[tu
 
 
 def _samples(id_: str, of: Iterable[tuple[Lead, StepTime | None]], title: str = "Step times") -> Iterator[Table]:
-    """Each timing, counted from 1, with the time at which it ended if the result has that."""
+    """Each timing, counted from 1, with the time at which it ended."""
     rows = (
         ({**lead, "sample": number, "at_s": at_s, "step_time_s": seconds}, None)
         for lead, times in of
         if times is not None
-        for number, (seconds, at_s) in enumerate(
-            zip(times.samples, times.at_s or (None,) * len(times.samples), strict=True), 1
-        )
+        for number, (seconds, at_s) in enumerate(zip(times.samples, times.at_s, strict=True), 1)
     )
     yield from table(id_, title, rows, note=_TIMING, long=True)
 

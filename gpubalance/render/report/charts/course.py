@@ -11,7 +11,6 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 from gpubalance.numbers.stats import median
 from gpubalance.numbers.units import format_seconds
@@ -82,10 +81,6 @@ def _moments(subject: Subject) -> Moments:
     return {device: tuple(sorted(course, key=lambda moment: moment.at_s)) for device, course in told.items()}
 
 
-def _timed(lines: Sequence[Line]) -> bool:
-    return all(line.times.at_s is not None for line in lines)
-
-
 def _text(subject: Subject, shown: Sequence[Line]) -> str:
     lines = []
     for name, times, *_ in shown:
@@ -95,10 +90,8 @@ def _text(subject: Subject, shown: Sequence[Line]) -> str:
         )
     if len(shown) > 1:
         lines.append(f"{'The two' if subject.run else 'Alone and at once'} were measured in turns.")
-    if not _timed(shown):
-        lines.append("This result does not say when each timing ended, so they are in the order of their numbers.")
     moments = _moments(subject)
-    if moments and _timed(shown):
+    if moments:
         lines += [_throttled(subject.devices[i].label, course) for i, course in moments.items()]
     elif all(device.simulated for device in subject.devices):
         lines.append("Temperature, power, clocks and throttling are not under it: a simulated device has none.")
@@ -116,7 +109,7 @@ def _throttled(label: str, course: Sequence[Moment]) -> str:
 
 
 def _draw(subject: Subject, lines: Sequence[Line], width: int) -> Figure:
-    moments = _moments(subject) if _timed(lines) else {}
+    moments = _moments(subject)
     panels = [p for p in _PANELS if any(getattr(m, p) is not None for course in moments.values() for m in course)]
     throttled = [i for i, course in moments.items() if any(m.throttle_reasons for m in course)]
     heights = [2.4, *[1.1] * len(panels), *([0.25 + 0.3 * len(throttled)] if throttled else [])]
@@ -128,9 +121,7 @@ def _draw(subject: Subject, lines: Sequence[Line], width: int) -> Figure:
         _draw_panel(one, moments, field)
     if throttled:
         _draw_throttling(axes[-1], subject, moments, throttled)
-    if not _timed(lines):
-        axes[0].xaxis.set_major_locator(MaxNLocator(10, integer=True))
-    axes[-1].set_xlabel("time since the first timing began, s" if _timed(lines) else "timing, in the order of time")
+    axes[-1].set_xlabel("time since the first timing began, s")
     handles: list[Artist] = []
     for line in lines:
         said = f"{line.name} (line: its median)"
@@ -146,8 +137,7 @@ def _draw(subject: Subject, lines: Sequence[Line], width: int) -> Figure:
 
 def _draw_timings(axes: Axes, lines: Sequence[Line]) -> None:
     for line in lines:
-        c, times = line.colour, np.array(line.times.samples) * 1e3
-        at = np.array(line.times.at_s) if _timed(lines) else np.arange(1.0, len(times) + 1)
+        c, at, times = line.colour, np.array(line.times.at_s), np.array(line.times.samples) * 1e3
         if len(times) > _MOST_POINTS:
             at, low, middle, high = _binned(at, times)
             axes.fill_between(at, low, high, color=c, alpha=0.25, linewidth=0)
