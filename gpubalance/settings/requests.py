@@ -16,7 +16,7 @@ from gpubalance.settings.record import Record, Room, option
 from gpubalance.settings.shares import Shares
 
 # What follows in a pipeline if windows of five timings don't settle the result.
-_LONG_WINDOW_S = 10.0
+_LONGEST_WINDOW_S = 10.0
 _KNOWN = 0.005
 _MOST_MICRO_BATCHES = 1024
 # With two equal devices this makes the bubble 1/17 of a step.
@@ -113,19 +113,12 @@ class Measuring(Limits):
     @property
     def longest_s(self) -> float:
         """The seconds of a window, or the most of one that ends sooner."""
-        return self.duration_s or _LONG_WINDOW_S
+        return self.duration_s or _LONGEST_WINDOW_S
 
     @property
     def within(self) -> float | None:
         """The part to which a window must know its step time to end sooner; None if it never does."""
         return None if self.duration_s else _KNOWN
-
-    def window_s(self, number: int) -> float:
-        """The shortest time that window `number` lasts; the first is 1."""
-        if self.duration_s is not None:
-            return self.duration_s
-        longer = number - self.windows  # a few more timings often suffice
-        return 0.0 if longer < 1 else _LONG_WINDOW_S / 2 ** max(0, 3 - longer)
 
 
 class Proof(Measuring):

@@ -100,7 +100,7 @@ class Worker:
         self._deadline_s = deadline_s
         self._slowest_s: dict[Hashable, float] = {}
         self.trained: dict[tuple[Shares, bool], tuple[int | None, ...]] = {}  # peaks by split and `pipeline`
-        self.warm: set[bool] = set()  # noted by who warms it up: for splits in micro-batches (true), in one piece
+        self.warm: set[tuple[Shares, bool]] = set()  # those that are warmed up, as noted by who did it
         self.warm_pipeline: dict[Hashable, int] = {}  # the one that it holds, and the steps that warmed it up
 
     def __enter__(self) -> Self:

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from gpubalance.cli.app import app
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, GpubalanceError
-from gpubalance.jobs.balance.rounds import Attempt as Round
+from gpubalance.jobs.balance.rounds import TriedSplit
 from gpubalance.jobs.events import Event
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.once import Once
@@ -175,7 +175,7 @@ def journals(content: bytes) -> None:
             series.add(window)
             series.measurement((0, 1))
             REACHED["windows"] += 1
-    REACHED["rounds"] += once.had("key", Round) is not None
+    REACHED["rounds"] += once.had("key", TriedSplit) is not None
     journal.close()
 
 

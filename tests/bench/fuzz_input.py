@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gpubalance.jobs.balance.rounds import Attempt
+from gpubalance.jobs.balance.rounds import TriedSplit
 from gpubalance.jobs.measure.window import SplitWindow
 from gpubalance.results.timing import Timing
 from gpubalance.settings.shares import Shares
@@ -181,7 +181,7 @@ _WINDOW = SplitWindow(
     throttled=((), ("sw-thermal",)),
     late_part=0.5,
 )
-_ROUND = Attempt(
+_ROUND = TriedSplit(
     split=SPLIT,
     measured=measurement((8, 8), step_time(0.2)),
     limits=((0, 8),),

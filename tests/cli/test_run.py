@@ -202,6 +202,15 @@ def test_equal_shares_are_found_by_the_memory_line_and_nothing_is_warmed_up_twic
     assert 1 + 5 <= trained.count("112 112") < 1 + 12
 
 
+def test_xla_compiles_each_split_so_each_is_warmed_up_whole_and_once(tmp_path: Path) -> None:
+    trained = trained_by(tmp_path, "--batches", "30", "20", "--xla", "--windows", "1", "--duration", "0.3")
+    windows = 3 + round(0.9 * 0.3 / 0.014)  # timings, the stamped ones included, at most
+    for split in ("30 20", "25 25"):
+        assert 10 <= trained.count(split) <= 14 + windows
+        first = trained.index(split)
+        assert trained[first : first + 10] == [split] * 10
+
+
 def test_a_window_is_not_ended_early_while_a_gpu_still_gets_warmer(tmp_path: Path) -> None:
     slow = "import time\ndef step(devices, batches, number):\n    time.sleep(0.15)\n    return 1.0\n"
     degrees = " ".join(map(str, range(50, 90)))

@@ -80,7 +80,7 @@ class DrawnWorker:
         self._clock_s = clock_s
         self.facts = ready(len(devices))
         self.settings = Settings(model="small")
-        self.warm: set[bool] = set()
+        self.warm: set[tuple[Shares, bool]] = set()
         self.trained: dict[tuple[Shares, bool], tuple[int | None, ...]] = {}
 
     def measure(

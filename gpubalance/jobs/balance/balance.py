@@ -13,7 +13,7 @@ from gpubalance.errors import (
 )
 from gpubalance.jobs.balance.knowledge import WORTH_A_ROUND, Knowledge, Tried
 from gpubalance.jobs.balance.probing import PlannedWith, probe_for
-from gpubalance.jobs.balance.rounds import Attempt, Rounds
+from gpubalance.jobs.balance.rounds import Rounds, TriedSplit
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import Doing, PhaseBegun, RoundDone, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
@@ -163,24 +163,26 @@ class Balancing:
 
     def _try(self, planned: Allocation) -> None:
         """Measures a split for a moment; if it runs out of memory, the devices step back."""
-        self._take(planned, self._once(self._key("round", planned.split), Attempt, lambda: self._measured(planned)))
+        self._take(planned, self._once(self._key("round", planned.split), TriedSplit, lambda: self._measured(planned)))
 
     def _key(self, what: str, split: Shares) -> str:
         """Under which what comes now is kept: rounds and proofs come in the same order when the balance runs again."""
         return content_key(what, self._probe.created, str(split), len(self._rounds), self._proofs)
 
-    def _measured(self, planned: Allocation) -> Attempt:
+    def _measured(self, planned: Allocation) -> TriedSplit:
         self._watch(PhaseBegun("rounds"))
         again = " once more" if self._known.has(planned.split) else ""
         self._watch(Doing(f"round {len(self._rounds) + 1}: {planned.split}{again}"))
         try:
-            tried = Attempt(split=planned.split, measured=self._together.measure(planned.split, self.request.round_s))
+            tried = TriedSplit(
+                split=planned.split, measured=self._together.measure(planned.split, self.request.round_s)
+            )
         except OutOfMemory as error:
             tried = self._out_of_memory(planned.split, error)
         self._once("probe", PlannedWith, lambda: PlannedWith(created=self._probe.created))
         return tried
 
-    def _take(self, planned: Allocation, tried: Attempt) -> None:
+    def _take(self, planned: Allocation, tried: TriedSplit) -> None:
         """Notes what a split gave, or lowers the limits of devices that ran out of memory."""
         self._watch(RoundDone(self._rounds.note(planned, tried.measured), self.request.devices))
         if tried.measured is None:
@@ -195,7 +197,7 @@ class Balancing:
             )
             self._stepped_back = True
 
-    def _out_of_memory(self, split: Shares, error: OutOfMemory) -> Attempt:
+    def _out_of_memory(self, split: Shares, error: OutOfMemory) -> TriedSplit:
         """The round of a split that ran out of memory: its limits are what fitted before or was found to fit now.
 
         The first time, if memory contradicts that and the split fits when it is tried once more, it is measured.
@@ -205,13 +207,13 @@ class Balancing:
         self._failed.add(split)
         if not found:
             try:
-                return Attempt(split=split, measured=self._together.measure(split, self.request.round_s))
+                return TriedSplit(split=split, measured=self._together.measure(split, self.request.round_s))
             except OutOfMemory as again:
                 return self._out_of_memory(split, again)
         for device, fits in found:
             below = [size for size in (*self._rounds.held(device), fits) if size < split.micro_batches[device]]
             limits.append((device, max(below, default=0) // multiple * multiple))
-        return Attempt(split=split, measured=None, limits=tuple(limits))
+        return TriedSplit(split=split, measured=None, limits=tuple(limits))
 
     def _prove(self, planned: Allocation) -> None:
         """Runs a split in turns with the even split, then checks whether its devices are as fast as before.
@@ -219,7 +221,7 @@ class Balancing:
         A device may have changed its speed during the run: its present speed decides.
         """
         key = self._key("out of memory in a proof", planned.split)
-        ran_out = self._once.had(key, Attempt)
+        ran_out = self._once.had(key, TriedSplit)
         self._proofs += 1  # under which the windows of the next proof are kept
         if ran_out is not None:
             self._take(planned, ran_out)
@@ -234,7 +236,7 @@ class Balancing:
         self._known.learn(planned, proof)
         if not self._rounds.are_over and self._known.moved(planned.split, now):
             self._watch(Doing("a device is not as fast as it was when the run began: planning again"))
-            self._take(planned, Attempt(split=planned.split, measured=now))
+            self._take(planned, TriedSplit(split=planned.split, measured=now))
 
     def _proof(self, planned: Allocation) -> tuple[Run, Measurement]:
         """The run of the split in turns with the even split, and what its devices do at the end of it."""
@@ -282,7 +284,7 @@ class Balancing:
         return [
             *(speed_changed(self.request.devices[device], change) for device, change in self._known.changed()),
             *([self._unsteady] if self._unsteady else []),
-            *([rounds_taken_over(self._once.again[Attempt])] if self._once.again[Attempt] else []),
+            *([rounds_taken_over(self._once.again[TriedSplit])] if self._once.again[TriedSplit] else []),
             *([batches_joined(size, plan.global_batch)] if size else []),
             *self._trace_warnings,
         ]

@@ -13,7 +13,7 @@ from gpubalance.settings.record import Batch, Record
 from gpubalance.settings.shares import Shares
 
 
-class Attempt(Record):
+class TriedSplit(Record):
     """What a split gave in a round. If it ran out of memory, `measured` is null.
 
     `limits` then has (device, its largest micro-batch) for each device that holds less than was thought.
@@ -24,7 +24,7 @@ class Attempt(Record):
     limits: tuple[tuple[Annotated[int, Field(ge=0)], Batch], ...] = ()
 
     @model_validator(mode="after")
-    def _is_of_these_devices(self) -> Attempt:
+    def _is_of_these_devices(self) -> TriedSplit:
         replicas = self.measured.replicas if self.measured else ()
         if self.measured and [one.device for one in replicas] != list(self.split.used):
             raise ValueError("it is not of the devices that have samples")

@@ -88,19 +88,19 @@ class Series(Timings):
         steps' own trace is warmed up too, one for splits in one piece and one for others. Raises OutOfMemory, and
         BadInput for a loss that is not a number from the first step on.
         """
-        accumulates, whole = self.split.accumulates, worker.settings.xla or not worker.warm
-        if not whole and (self.split, self.pipeline) in worker.trained:
-            self.note_peaks(worker.trained[self.split, self.pipeline])
+        key, xla = (self.split, self.pipeline), worker.settings.xla
+        if key in worker.warm or (worker.warm and not xla and key in worker.trained):
+            self.note_peaks(worker.trained[key])
             return
-        steps = self._steps(worker, 1)
+        steps, whole = self._steps(worker, 1), xla or not worker.warm
         self._refuse_bad_loss(steps[0])
-        if stamped and (whole or accumulates not in worker.warm):
+        if stamped and (whole or all(warm.accumulates != self.split.accumulates for warm, _ in worker.warm)):
             steps += self._steps(worker, _TRACED_STEPS, stamped=True)
         if whole:
             self._train_until_steady(worker, steps)
         else:
             self._train_until_settled(worker, steps)
-        worker.warm.add(accumulates)
+        worker.warm.add(key)
 
     def settle(self, worker: Worker, *, first: bool = True) -> list[Timing]:
         """A short warm-up for a worker that has trained with other batches: until no step is clearly faster.
