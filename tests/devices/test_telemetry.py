@@ -92,24 +92,6 @@ def test_every_field(tmp_path: Path) -> None:
     }
 
 
-def test_a_gpu_that_begins_to_throttle(tmp_path: Path) -> None:
-    """Heat and the power cap come and go between two calm readings; nothing of it is missed."""
-    script = """
-gpu 0 uuid GPU-1
-gpu 0 series temperature 60 70 91 85 70
-gpu 0 series throttle 0x1 0x4 0x60 0x2 0
-gpu 0 series clock_sm 1900 1900 1200 1900
-"""
-    telemetry = seen(tmp_path, script, readings=6)
-    assert telemetry["temperature_c"] == 91
-    assert telemetry["throttle_reasons"] == ["power cap", "software thermal", "thermal"]
-    assert telemetry["sm_clock_mhz"] == 1900
-
-
-def test_uncorrected_errors_that_rise_are_counted_from_the_first_reading(tmp_path: Path) -> None:
-    assert seen(tmp_path, f"{FULL}\ngpu 0 series ecc_uncorrected 7 7 9 12")["ecc_uncorrected"] == 5
-
-
 @pytest.mark.parametrize(
     ("script", "uuid"),
     [("gpu 0 uuid GPU-1", "GPU-1"), (f"{FULL}\ngpu 0 mig 1\ngpu 0 slice 0 uuid MIG-1", "MIG-1")],

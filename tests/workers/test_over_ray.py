@@ -25,7 +25,6 @@ from gpubalance.workers.hosts import connected
 from gpubalance.workers.party import Party
 from tests.cli.program import lines_until, lives, start
 from tests.stand_in import engine
-from tests.workers.test_hosts import FAILS, measured
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT
 
 TWO_HOSTS = ("--simulate", str(ROOT / "configs/two-hosts.toml"))
@@ -80,14 +79,6 @@ def left_of(there: Sequence[psutil.Process]) -> list[psutil.Process]:
     while (left := [process for process in there if lives(process)]) and time.monotonic() < end:
         time.sleep(0.2)
     return left
-
-
-def test_a_worker_that_dies_is_told_with_its_host(party_that: Callable[..., Party]) -> None:
-    with (
-        party_that(FAILS.format(act="os.abort()")) as party,
-        pytest.raises(PartialResult, match=r"^beta:0: the worker was ended by SIGABRT while"),
-    ):
-        party.ask(measured)
 
 
 def test_a_node_that_is_lost_is_told(cluster: Any, party_that: Callable[..., Party]) -> None:

@@ -27,7 +27,6 @@ from gpubalance.workers.process import Process
 from gpubalance.workers.ranks import worker_process
 from gpubalance.workers.worker import Worker
 from tests.cli.program import TINY, lives
-from tests.stand_in import engine
 
 ROOT = Path(__file__).parents[2]
 PAIR, JOINT = simulated_devices(str(ROOT / "configs/quick-pair.toml"))
@@ -116,20 +115,6 @@ def test_a_worker_that_says_nonsense_is_refused() -> None:
     assert "surprise" in caught.value.log
 
 
-def test_a_worker_ends_when_its_parent_is_killed() -> None:
-    code = (
-        "import sys, time\n"
-        "from tests.workers.test_process import pid_of, process\n"
-        "started = process(); print(pid_of(started), flush=True); time.sleep(60)"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    pid = int(parent.stdout.readline())
-    parent.kill()
-    parent.wait()
-    assert gone(pid)
-
-
 def test_an_interrupt_in_the_middle_of_a_start_leaves_no_worker() -> None:
     code = (
         "import atexit, os, signal, subprocess\n"
@@ -201,20 +186,6 @@ def test_micro_batches_are_what_memory_is_for(open_worker: Worker) -> None:
     with pytest.raises(OutOfMemory, match="batches 30/5000 in micro-batches 30/2500") as caught:
         list(open_worker.measure(Shares((30, 5000), (30, 2500))))
     assert caught.value.replica == 1
-
-
-def test_a_worker_killed_in_a_step_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slowly = "import time\ndef step(devices, batches, number):\n    time.sleep(0.02)\n"
-    for name, value in engine(tmp_path, slowly).items():
-        monkeypatch.setenv(name, value)
-    with Worker(PAIR) as opened:
-        opened.open(Settings(model=TINY), JOINT, seed=0)
-        steps = opened.measure(Shares((30, 20)), seconds=60)
-        next(steps)
-        assert isinstance(opened.process, Process)
-        os.kill(pid_of(opened.process), signal.SIGABRT)
-        with pytest.raises(PartialResult, match="SIGABRT while training with batches 30/20 on GPU:0, GPU:1"):
-            list(steps)
 
 
 BROKEN = """
