@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from gpubalance.planning.pipeline.schedule import Pass
+from gpubalance.planning.pipeline.timeline import Pass
 from gpubalance.results.common import (
     Count,
     Devices,

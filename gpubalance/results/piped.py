@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpubalance.planning.pipeline.simulate import Timeline
+from gpubalance.planning.pipeline.timeline import Timeline
 from gpubalance.results.timing import Duration
 from gpubalance.settings.record import Record, Seconds
 

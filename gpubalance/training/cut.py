@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from gpubalance.errors import OutOfMemory
 from gpubalance.numbers.units import format_bytes
-from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Segment
+from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.results.layers import Layers
 from gpubalance.settings.device import Device, JointProfile
 

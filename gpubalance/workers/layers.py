@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpubalance.planning.pipeline.graph import Graph
-from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Segment
+from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.results.piped import BlockTimed, Piped
 from gpubalance.results.timing import Timing
 from gpubalance.workers.layers_messages import BlocksTimed, Describe, Described, Pipe, TimeBlocks

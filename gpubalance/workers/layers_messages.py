@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gpubalance.planning.pipeline.graph import Graph
-from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Segment
+from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.settings.record import Record, Seconds
 
 _Block = Annotated[int, Field(ge=0, lt=10**6)]

@@ -15,7 +15,7 @@ from gpubalance.engine.pipeline.clock import Clock
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss
 from gpubalance.engine.pipeline.section import Passed, Section
 from gpubalance.engine.pipeline.update import Update
-from gpubalance.planning.pipeline.schedule import Task
+from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.results.piped import BlockTimed
 
 

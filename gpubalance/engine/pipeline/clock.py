@@ -17,8 +17,8 @@ import tensorflow as tf
 from gpubalance.engine import runtime
 from gpubalance.engine.pace import QUEUED_WITHIN_S, ComputeTimes, noise_seed, sleep_until
 from gpubalance.planning.pipeline.graph import Graph
-from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Segment
+from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 
 

@@ -19,8 +19,8 @@ from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss
 from gpubalance.engine.pipeline.section import Section, kind_of, masks_of
 from gpubalance.engine.pipeline.step import Parts, Step
 from gpubalance.engine.pipeline.update import Update
-from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Segment, links_between
+from gpubalance.planning.pipeline.timeline import Task
 
 
 class Pipeline:

@@ -20,8 +20,8 @@ from gpubalance.engine.pipeline.clock import PacedClock, clocks_of
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss, micro_batch_of
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.planning.pipeline.graph import Graph
-from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Segment
+from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.results.piped import BlockTimed, Piped
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile

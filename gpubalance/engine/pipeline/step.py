@@ -21,9 +21,9 @@ from gpubalance.engine.pipeline.mailbox import Mailbox, StoppedError
 from gpubalance.engine.pipeline.micro_batches import MicroBatch
 from gpubalance.engine.pipeline.section import Passed, Section
 from gpubalance.engine.pipeline.update import Told, Update
-from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Link, Segment
-from gpubalance.planning.pipeline.simulate import Timed, Timeline, inputs_of
+from gpubalance.planning.pipeline.simulate import inputs_of
+from gpubalance.planning.pipeline.timeline import Task, Timed, Timeline
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from gpubalance.numbers.stats import mean, median
 from gpubalance.planning.model import monotone_curve
 from gpubalance.planning.pipeline.problem import Load
 from gpubalance.planning.pipeline.segments import Segment
-from gpubalance.planning.pipeline.simulate import Timeline
+from gpubalance.planning.pipeline.timeline import Timeline
 
 
 @dataclass(frozen=True)

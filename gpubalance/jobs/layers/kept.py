@@ -8,7 +8,7 @@ from pydantic import Field
 
 from gpubalance.jobs.measure.window import Window
 from gpubalance.planning.pipeline.graph import Graph
-from gpubalance.planning.pipeline.simulate import Timeline
+from gpubalance.planning.pipeline.timeline import Timeline
 from gpubalance.results.timing import Duration
 from gpubalance.settings.record import Record, Seconds
 

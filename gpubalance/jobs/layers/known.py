@@ -14,7 +14,8 @@ from gpubalance.numbers.stats import half_width, median
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.pipeline.place import NoPlacementError, Placement, place
 from gpubalance.planning.pipeline.problem import Problem
-from gpubalance.planning.pipeline.simulate import Timeline, inputs_of, simulate
+from gpubalance.planning.pipeline.simulate import inputs_of, simulate
+from gpubalance.planning.pipeline.timeline import Timeline
 from gpubalance.settings.requests import LayersRequest
 
 # The smallest micro-batch within this part of the best throughput is taken.

@@ -13,7 +13,7 @@ from gpubalance.planning.pipeline.bound import bubble_bound
 from gpubalance.planning.pipeline.graph import Graph
 from gpubalance.planning.pipeline.parts import StageParts, parts_of, sent_at
 from gpubalance.planning.pipeline.segments import Link
-from gpubalance.planning.pipeline.simulate import Timeline
+from gpubalance.planning.pipeline.timeline import Timeline
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.layers import (
     Layers,

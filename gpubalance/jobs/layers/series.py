@@ -14,7 +14,7 @@ from gpubalance.jobs.measure.series import STAMPED_PART, STAMPED_STEPS
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.numbers.stats import median
 from gpubalance.numbers.steady import has_trend
-from gpubalance.planning.pipeline.simulate import Timeline
+from gpubalance.planning.pipeline.timeline import Timeline
 from gpubalance.results.piped import Piped
 from gpubalance.results.telemetry import all_reasons
 from gpubalance.results.timing import Timing

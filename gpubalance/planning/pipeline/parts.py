@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Link
-from gpubalance.planning.pipeline.simulate import Timeline, inputs_of
+from gpubalance.planning.pipeline.simulate import inputs_of
+from gpubalance.planning.pipeline.timeline import Task, Timeline
 
 
 @dataclass(frozen=True)

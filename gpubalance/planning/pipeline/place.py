@@ -10,9 +10,10 @@ from itertools import product
 from gpubalance.planning.pipeline.branches import branched
 from gpubalance.planning.pipeline.partition import chains
 from gpubalance.planning.pipeline.problem import Load, Problem
-from gpubalance.planning.pipeline.schedule import MOST_AHEAD, Task, depths_of, most_held, tasks_of
+from gpubalance.planning.pipeline.schedule import MOST_AHEAD, depths_of, most_held, tasks_of
 from gpubalance.planning.pipeline.segments import Link, Segment, devices_of, links_between
-from gpubalance.planning.pipeline.simulate import Timeline, simulate
+from gpubalance.planning.pipeline.simulate import simulate
+from gpubalance.planning.pipeline.timeline import Task, Timeline
 
 # How many chains are looked at: few for a first good one, then all that may be better if they are not more than that.
 _LOOKS = (5_000, 20_000)

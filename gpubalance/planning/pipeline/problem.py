@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpubalance.planning.pipeline.graph import Graph
-from gpubalance.planning.pipeline.schedule import Task, most_held
+from gpubalance.planning.pipeline.schedule import most_held
 from gpubalance.planning.pipeline.segments import Link, Segment
 from gpubalance.planning.pipeline.simulate import Costs
+from gpubalance.planning.pipeline.timeline import Task
 
 
 @dataclass(frozen=True)

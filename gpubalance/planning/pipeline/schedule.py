@@ -8,23 +8,11 @@ arXiv:2104.04473).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 from gpubalance.planning.pipeline.segments import Link, Segment
-
-Pass: TypeAlias = Literal["forward", "backward"]
+from gpubalance.planning.pipeline.timeline import Task
 
 MOST_AHEAD = 2  # so many times the devices behind it a segment may be ahead, to hide transfers
-
-
-@dataclass(frozen=True)
-class Task:
-    """One pass of one micro-batch through one segment."""
-
-    segment: int
-    kind: Pass
-    micro_batch: int
 
 
 def depths_of(segments: Sequence[Segment], links: Sequence[Link]) -> tuple[int, ...]:

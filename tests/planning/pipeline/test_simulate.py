@@ -12,9 +12,9 @@ from gpubalance.planning.pipeline.bound import bubble_bound
 from gpubalance.planning.pipeline.parts import parts_of
 from gpubalance.planning.pipeline.place import Placement, place, placings_of
 from gpubalance.planning.pipeline.problem import Problem
-from gpubalance.planning.pipeline.schedule import Task
 from gpubalance.planning.pipeline.segments import Segment
 from gpubalance.planning.pipeline.simulate import Costs, DeadlockError, inputs_of, simulate
+from gpubalance.planning.pipeline.timeline import Task
 from tests.planning.pipeline.problems import drawn, even_problem
 
 
