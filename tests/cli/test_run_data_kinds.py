@@ -110,9 +110,8 @@ def test_a_run_and_a_balance_whose_steps_differ_are_compared_and_reported(tmp_pa
     page = here("report", *both, "--html", "report.html", cwd=tmp_path)
     assert page.returncode == 0, page.stderr
     html = (tmp_path / "report.html").read_text()
-    assert (
-        html.count("95 % take up to") == html.count("batches differ in shape: half of the steps take ") + 1
-    )  # what it means
+    assert html.count("batches differ in shape: half of the steps take ") == len(both)
+    assert "95 % take up to" in html  # what it means
     compared = " ".join(here("compare", *both, cwd=tmp_path).stdout.split())
     assert "samples from the pipeline → held on the devices" in compared
     assert f"95 % up to {format_seconds(result['step_spread']['p95_s'])} " in compared
