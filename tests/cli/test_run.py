@@ -212,8 +212,8 @@ def test_xla_compiles_each_split_so_each_is_warmed_up_whole_and_once(tmp_path: P
 
 
 def test_a_window_is_not_ended_early_while_a_gpu_still_gets_warmer(tmp_path: Path) -> None:
-    slow = "import time\ndef step(devices, batches, number):\n    time.sleep(0.15)\n    return 1.0\n"
-    degrees = " ".join(map(str, range(50, 90)))
+    slow = "import time\ndef step(devices, batches, number):\n    time.sleep(0.3)\n    return 1.0\n"
+    degrees = " ".join(map(str, range(50, 90, 2)))
     warmer = TWO_UNLIKE_GPUS.replace("gpu 1 temperature 55", f"gpu 1 series temperature {degrees}")
     lengths = []
     for number, gpus in enumerate((TWO_UNLIKE_GPUS, warmer)):

@@ -107,7 +107,10 @@ class JointRun:
             self.party.ask(series.warm_up)
 
     def _measure_beside(self, series: Series) -> None:
-        """Measures one window, before the others, of equal shares in one piece or of the best split beside them."""
+        """Measures one window, before the others, of equal shares in one piece or of the best split beside them.
+
+        It is no longer than a round, as nothing is decided by it.
+        """
         self._window(series, 1, f"measuring {series.split}, a global batch of {series.split.global_batch}")
 
     def _window(self, series: Series, number: int, doing: str) -> Window:
@@ -118,7 +121,9 @@ class JointRun:
                 self.doing = doing
                 self.watch(Doing(doing))
             self.party.ask(series.warm_up)
-            return self.party.ask(lambda worker: series.window(worker, Length.of_window(self.measuring)))
+            beside = all(series is not one for one in self.series)
+            length = Length.of_round(self.measuring.duration_s) if beside else Length.of_window(self.measuring)
+            return self.party.ask(lambda worker: series.window(worker, length))
 
         uuids, model = [device.uuid for device in self.request.devices], self.party.facts.model
         key = content_key("window", self.proof, *uuids, model, series.name, str(series.split), number)
