@@ -9,6 +9,7 @@ import tensorflow as tf
 
 SAMPLES = "samples"
 _OF_SHAPE = {"Shape", "ShapeN", "Size", "Rank", "OnesLike", "ZerosLike"}
+_DIVIDING = ("RealDiv", "DivNoNan", "Div", "Reciprocal", "Mean")
 _SAME = {"Cast", "Identity", "Reshape", "Squeeze"}
 
 
@@ -52,13 +53,16 @@ def ancestors(tensor: Any, until: Container[int] = (), *, but: Container[str] = 
 
 
 def reaches(loss: Any, samples: Collection[Any], until: Container[int]) -> bool:
-    """Whether a loss is divided by one number that is computed from samples, from more than their shape."""
+    """Whether a loss is divided by what is computed from the batch's values, as the mean of chosen samples is."""
     if not tf.is_symbolic_tensor(loss):
         return False
-    divisions = (one.op for one in ancestors(loss, until) if one.op.type in ("RealDiv", "DivNoNan", "Div"))
-    numbers = (op.inputs[1] for op in divisions if op.inputs[1].shape.rank == 0)
+    divisions = [one.op for one in ancestors(loss, until) if one.op.type in _DIVIDING]
+    means = [op.inputs[0] for op in divisions if op.type == "Mean"]
+    divisors = [op.inputs[-1] for op in divisions if op.type != "Mean" and op.inputs[-1].shape.is_fully_defined()]
     known = {id(one) for one in samples}
-    return any(known & {id(one) for one in ancestors(number, but=_OF_SHAPE)} for number in numbers)
+    return any(known & {id(one) for one in ancestors(divisor, but=_OF_SHAPE)} for divisor in divisors) or any(
+        one.op.type == "Where" for number in (*means, *divisors) for one in ancestors(number, until)
+    )
 
 
 def is_sum(tensor: Any) -> bool:

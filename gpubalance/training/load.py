@@ -41,8 +41,9 @@ def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = No
     if simulate is None and plan.devices[0].simulated:
         names = ", ".join(f"{device.label} {device.name}" for device in plan.devices)
         warnings.warn(
-            f"{path} is a plan for simulated devices ({names}): it trains on this machine's CPU, at their pace. "
-            "simulate= in load_plan says that this is meant; for GPUs, balance without --simulate",
+            f"{path} is a plan for simulated devices ({names}): it trains on this machine's CPU, at their pace, but "
+            "without what the profile's [joint] adds to a step. simulate= in load_plan says that this is meant, and "
+            "adds it; for GPUs, balance without --simulate",
             stacklevel=2,
         )
         devices, joint = plan.devices, JointProfile()

@@ -140,7 +140,7 @@ class Steps(KerasFunctions):
             self._tell(text)
         if what == "train":
             found.refuse_small(shares.smallest, self._model)
-            if self._split.plan is not None:
+            if self._split.plan is not None and not measured.unlike(self._split.plan, self._model):
                 step = found.fingerprint
                 self._tell(measured.another_step(self._split.plan, self._model, step, self._split.simulate))
 

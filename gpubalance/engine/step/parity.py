@@ -158,10 +158,16 @@ class _Check:
         exponents = self._exponents()
         if any(exponents):
             self._parts = self._run_parts(exponents)
-        told = [*self._trial.probing.told, *self._of_losses()]
-        is_known = True
+        zeros = self._of_nothing_added()
+        told = [*self._trial.probing.told, *self._of_losses(), *zeros]
+        is_known = not zeros and not any(
+            self._is_zero(f"state {id(variable)}")
+            for variable, metric in self._trial.metrics
+            if id(variable) in self._trial.changed and not is_keras_own(getattr(metric, "_fn", metric))
+        )
         if self._trial.trains:
-            of_gradients, is_known = self._of_gradients(exponents)
+            of_gradients, has_gradients = self._of_gradients(exponents)
+            is_known = is_known and has_gradients
             told += [of_gradients] if of_gradients and not told else []
             told += [f"the loss of the model {self._model.name} {_DIVIDED}"] if not told and self._is_divided() else []
         variables = self._of_states(told, exponents)
@@ -197,6 +203,12 @@ class _Check:
                 )
             found.append(0 if power is OTHER else power - MEAN + added.divided)
         return tuple(found)
+
+    def _of_nothing_added(self) -> list[str]:
+        """What is said of losses that layers add, but not for the samples tried."""
+        added = enumerate(self._trial.probing.added)
+        names = {one.layer for place, one in added if not one.loss.shape.rank and self._is_zero(f"added {place}")}
+        return [f"what the layer {name} adds to the loss is 0 for the samples tried, {_UNKNOWN}" for name in names]
 
     def _of_losses(self) -> list[str]:
         """What is said of Keras' losses and of those that are given to it. Raises BadInput for a sum."""
@@ -263,26 +275,42 @@ class _Check:
         trial, found = self._trial, {}
         first, _ = self._cuts[0]
         anew = trial.run(first, self._after, self._whole.divisors, exponents).marks
-        for variable, metric in trial.metrics:
+        for variable, _ in trial.metrics:
             name = f"state {id(variable)}"
             adds = power_of(anew[name], [(1.0, self._parts[0][name][0])], _NEAR_OF_STATES) is not OTHER
-            power = self._power(name) if adds else OTHER
             if id(variable) in trial.changed and not self._is_zero(name):
-                found[id(variable)] = power
-                if power is OTHER and not (told and is_keras_own(metric)):
-                    told.append(
-                        f"the metric {metric.name} does not only add to {variable.name} a mean or a sum over samples: "
-                        "the devices' values are summed, which is not what one device would log"
-                    )
+                found[id(variable)] = self._power(name) if adds else OTHER
+        told += self._of_metrics(found, [*told])
         for variable, layer in trial.kept:
             if id(variable) in trial.changed and not is_keras_own(layer):
                 found[id(variable)] = self._power(f"state {id(variable)}")
-                if found[id(variable)] is OTHER:
+                if self._is_zero(f"state {id(variable)}"):
+                    told.append(
+                        f"the layer {layer.name} changes {variable.name} by 0 for the samples tried, {_UNKNOWN}"
+                    )
+                elif found[id(variable)] is OTHER:
                     told.append(
                         f"the layer {layer.name} updates {variable.name} from its samples to what is neither a mean "
                         "nor a sum over them: the devices' values are averaged, weighted by samples"
                     )
         return found
+
+    def _of_metrics(self, found: dict[int, int | None], told: list[str]) -> list[str]:
+        """What is said of metrics; the powers `found` get those that a metric's other numbers tell, as a count does."""
+        more = []
+        for variable, metric in self._trial.metrics:
+            if id(variable) not in self._trial.changed or found.get(id(variable)) is not OTHER:
+                continue
+            powers = {found.get(id(one)) for one, owner in self._trial.metrics if owner is metric} - {OTHER}
+            power = powers.pop() if len(powers) == 1 else SUM
+            if id(variable) in found and not (told and is_keras_own(metric)):
+                more.append(
+                    f"the metric {metric.name} does not only add to {variable.name} a mean or a sum over samples: the "
+                    f"devices' values are {'averaged' if power == MEAN else 'summed'}, which is not what one device "
+                    "would log"
+                )
+            found[id(variable)] = power
+        return more
 
     def _of_log(self, name: str, told: list[str]) -> int | None:
         """The power of a log; one that is not exact is appended to `told`."""

@@ -41,7 +41,7 @@ class Ran:
 
 
 class Trial:
-    """The step for up to `count` samples, spread over a batch. `step` has its operations by type and count."""
+    """The step for up to `count` samples of a batch. `step` has its operations by type and count."""
 
     def __init__(self, model: Any, batch: Any, device: str, count: int, *, trains: bool) -> None:
         self.model, self._batch, self.trains = model, batch, trains
@@ -50,7 +50,9 @@ class Trial:
         self._given = _with_unlike_weights(batch, [one for one in tensors if one is not None])
         samples = int(self._given[0].shape[0])
         self.count = min(count, samples)
-        self._spread = np.arange(self.count) * (samples // self.count)
+        # The first ones in a row, as samples that belong together may be, and others from all of the batch.
+        row, others = self.count // 2, self.count - self.count // 2
+        self._spread = np.r_[:row, row + np.arange(others) * ((samples - row) // others)]
         self.metrics = [(variable, metric) for metric in metrics_of(model) for variable in metric._variables]
         self.kept = [(one, layer) for layer in model._flatten_layers() for one in layer._non_trainable_variables]
         self._states = list({id(one): one for one, _ in (*self.metrics, *self.kept)}.values())
