@@ -120,9 +120,9 @@ class Interrupted(GpubalanceError):
         return cls(getattr(interrupt, "number", int(signal.SIGINT)), partial=partial, remedy=remedy)
 
     def __str__(self) -> str:
-        # An unfinished window is shown but not kept.
-        nothing = "nothing was measured yet" if self.partial is None else "no window was finished, so nothing is kept"
-        return f"interrupted: {self.remedy or nothing}"
+        # An unfinished window is in the result, but --resume measures it anew.
+        begun = "the result is of an unfinished window, and --resume has nothing to continue"
+        return f"interrupted: {self.remedy or ('nothing was measured yet' if self.partial is None else begun)}"
 
 
 class OutOfMemory(NothingFits):

@@ -68,7 +68,8 @@ def _of_training(error: BaseException, settings: Settings) -> GpubalanceError:
     text, line = str(error), _line_of(error)
     if isinstance(error, MemoryError):
         return EnvironmentFault(f"this host's memory does not hold it: {line}", remedy="use smaller batches")
-    if isinstance(error, tf.errors.ResourceExhaustedError):
+    cancelled = isinstance(error, tf.errors.CancelledError) and "RESOURCE_EXHAUSTED" in text
+    if cancelled or isinstance(error, tf.errors.ResourceExhaustedError):
         return OutOfMemory(_line_of(error, "OOM"), replica=failing_replica(text))
     if isinstance(error, _OF_THE_DEVICE) and "ompil" not in text:
         return EnvironmentFault(f"training {settings.model} failed on the device: {line}")

@@ -1,9 +1,10 @@
 """Makes a simulated device follow its profile, from inside the step.
 
-A simulated device is a TensorFlow CPU device that runs the real replica step. Four calls in its graph make it behave
-like its profile: `begin` refuses a batch beyond its memory, `computed` sleeps until alpha + beta · batch is over,
-`summed` until the joint run's sync is, `finished` until the device's own update is. k micro-batches take the memory of
-one and k times its time, so alpha is paid k times. A device without a profile has a clock that only reads the time.
+A simulated device is a TensorFlow CPU device that runs the real replica step. Calls in its graph make it behave like
+its profile: `computed` sleeps until alpha + beta · batch is over, `summed` until the joint run's sync is, `finished`
+until the device's own update is. A step with a batch beyond its memory, by `lacks`, must not begin. k micro-batches
+take the memory of one and k times its time, so alpha is paid k times. A device without a profile has a clock that only
+reads the time.
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ class Clock:
     counts = False
     computed_steps = 0
     summed_steps = 0
+
+    def lacks(self, micro_batch: int) -> str:
+        """Why the device's memory does not hold this many samples, by its profile; else empty."""
+        del micro_batch
+        return ""
 
     def begin(self, batch: int, micro_batch: int) -> float:
         """Called when the replica's inputs are there, and its compute begins."""
@@ -73,7 +79,7 @@ class ComputeTimes:
 
 
 class PacedClock(Clock):
-    """A simulated device's clock: it sleeps until its profile's time, and refuses what the memory there does not hold.
+    """A simulated device's clock: it sleeps until its profile's time, and knows what the memory there does not hold.
 
     `steps` counts its steps, `late_steps` those whose real compute took longer than the profile's time.
     `at_once`: other devices compute meanwhile, as replicas of a joint run do, or in other workers. `free_s` is when the
@@ -106,15 +112,15 @@ class PacedClock(Clock):
         self.free_s = 0.0
         self.steps = self.late_steps = 0
 
+    def lacks(self, micro_batch: int) -> str:
+        """Why the profile's memory does not hold this many samples; else empty."""
+        needed, memory = self._profile.memory_at(micro_batch, self._joint.extra_memory), self._profile.memory
+        if memory is None or needed <= memory:
+            return ""
+        return f"OOM on replica {self._replica}: batch {micro_batch} needs {needed} of {memory} B"
+
     def begin(self, batch: int, micro_batch: int) -> float:
-        """Returns when the step's compute counts from. Raises MemoryError for samples beyond the profile's memory."""
-        profile = self._profile
-        needed = profile.memory_at(int(micro_batch), self._joint.extra_memory)
-        if profile.memory is not None and needed > profile.memory:
-            # TensorFlow turns a MemoryError in the graph into its own ResourceExhaustedError.
-            raise MemoryError(
-                f"OOM on replica {self._replica}: batch {micro_batch} needs {needed} of {profile.memory} B"
-            )
+        """Returns when the step's compute counts from."""
         now = time.perf_counter()
         if self._first_s is None:
             self._first_s = self.free_s = now

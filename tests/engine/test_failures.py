@@ -24,6 +24,7 @@ def test_tensorflows_errors_are_known_by_their_texts(tensorflow: Any) -> None:
         (errors.UnknownError(None, None, "Error invoking NCCL: unhandled cuda error"), "nccl"),
         (errors.InvalidArgumentError(None, None, "Incompatible shapes: [32,10] vs. [16,10]"), "incompatible-shapes"),
         (errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[8]"), "out-of-memory"),
+        (errors.CancelledError(None, None, "RESOURCE_EXHAUSTED: a step was cancelled"), "out-of-memory"),
     ):
         failure = explain(error, SETTINGS)
         assert (failure.cause, failure.remedy) == (known(code).cause, known(code).remedy)

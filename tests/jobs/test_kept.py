@@ -192,7 +192,7 @@ def test_an_interrupt_before_anything_is_finished_promises_nothing() -> None:
     assert not journal.path.exists()
 
 
-def test_an_interrupt_within_the_first_window_gives_what_was_measured_and_says_that_nothing_is_kept() -> None:
+def test_an_interrupt_within_the_first_window_gives_what_was_measured_and_says_that_it_is_unfinished() -> None:
     heard: list[Event] = []
 
     def late(event: Event) -> bool:
@@ -203,7 +203,7 @@ def test_an_interrupt_within_the_first_window_gives_what_was_measured_and_says_t
 
     _, ended = interrupted(request(baseline="none"), late)
     assert isinstance(ended.partial, Run)
-    assert str(ended) == "interrupted: no window was finished, so nothing is kept"
+    assert str(ended) == "interrupted: the result is of an unfinished window, and --resume has nothing to continue"
 
 
 def test_a_run_that_ends_before_its_first_window_spoils_no_journal() -> None:

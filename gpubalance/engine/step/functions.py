@@ -42,7 +42,10 @@ class Functions:
     def train(
         self, dealt: Dealt, micro_batches: tuple[int, ...], *, stamped: bool = False, noisy: bool = False
     ) -> tuple[Any, Any, bool]:
-        """Trains on a batch: the logs, the stamps, and whether the step was traced for it."""
+        """Trains on a batch: the logs, the stamps, and whether the step was traced for it.
+
+        Raises ResourceExhaustedError if a device's memory does not hold it.
+        """
         kind = Kind(
             whole=dealt.whole,
             micro=not dealt.whole and micro_batches != dealt.shares,
@@ -51,9 +54,20 @@ class Functions:
             xla=self._xla,
             as_it_is=self._verdict("train").refused is not None and self._place.replicas == 1,
         )
+        self._refuse_beyond_memory(micro_batches if kind.micro else dealt.shares)
         known = len(self._traced)
         logs, stamps = self._call("train", dealt, kind, micro_batches)
         return logs, stamps, len(self._traced) > known
+
+    def _refuse_beyond_memory(self, sizes: tuple[int, ...]) -> None:
+        """Raises for a simulated device before the step, in all processes of a cluster alike.
+
+        Within the step TensorFlow would cancel the other devices' sum, and sometimes that of the next step too.
+        """
+        for clock, size in zip(self._place.clocks, sizes, strict=True):
+            lack = clock.lacks(size)
+            if lack:
+                raise tf.errors.ResourceExhaustedError(None, None, lack)
 
     def test(self, dealt: Dealt) -> Any:
         """The logs of a batch in `evaluate`."""
