@@ -26,7 +26,9 @@ def probe(
     from gpubalance.results.probe import Probe
 
     def text(result: Probe) -> str:
-        following = command("balance", result.devices, result.settings, gpus.simulate) if result.complete else ""
+        refused = any(warning.code == "not-for-a-split" for warning in result.warnings)
+        goes_on = result.complete and not refused
+        following = command("balance", result.devices, result.settings, gpus.simulate) if goes_on else ""
         return summary(probe_told(result), result.warnings, following, (), width())
 
     machine = gpus.machine()

@@ -45,3 +45,4 @@ def test_a_probe_measures_it_and_says_that_balance_will_refuse_it(tmp_path: Path
     )
     assert ended.returncode == 0
     assert "gpubalance balance will refuse this model" in " ".join((ended.stdout + ended.stderr).split())
+    assert "next:" not in ended.stdout
