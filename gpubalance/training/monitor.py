@@ -27,7 +27,6 @@ from gpubalance.results.noise import Noise
 from gpubalance.settings.shares import Shares
 from gpubalance.system.state import write_whole
 from gpubalance.training.noise_told import noise_text
-from gpubalance.training.split import Stamping
 
 # The imbalance above which a split no longer fits, and above which it is changed. Below, the gain can't be measured.
 _FITS_UP_TO = 1.05
@@ -104,7 +103,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         del logs
         self._stamps.clear()
         self._norms.clear()
-        self._split.stamp(Stamping(self._every, self._note, bool(self._noise)))
+        self._split.stamp(self._every, self._note, noise=bool(self._noise))
 
     def on_train_end(self, logs: Any = None) -> None:
         """Prints the noise scale if it was asked for."""

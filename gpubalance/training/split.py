@@ -208,14 +208,14 @@ class Split:
 
         return Monitor(self, every=every, rebalance=rebalance, noise=noise, log_dir=log_dir)
 
-    def stamp(self, stamping: Stamping) -> None:
-        """Stamps steps of the model in training until that ends. Raises BadInput if none is training."""
+    def stamp(self, every: int, told: Callable[[Any, Shares], None], *, noise: bool) -> None:
+        """Stamps steps of the model that trains until that ends: see `Stamping`. Raises BadInput if none trains."""
         if not any(steps.is_open for steps in self._steps):
             raise BadInput(
                 "the monitor's split is not what trains the model",
                 remedy="split.fit(model, …, callbacks=[split.monitor()]), both of one split",
             )
-        self.stamping = stamping
+        self.stamping = Stamping(every, told, noise)
 
     def call(
         self, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
