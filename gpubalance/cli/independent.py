@@ -33,7 +33,7 @@ class OwnModels(Record):
 
     def request(self, machine: Machine, gpus: Devices, asked: Settings, measuring: Measuring) -> IndependentRequest:
         """The request. Raises UsageError for a single device, and unless there are a batch and a model for each."""
-        from gpubalance.jobs.independent.batches import sensible_batch
+        from gpubalance.jobs.keep.saved_probes import sensible_batch
 
         devices = match(machine.select(gpus.gpus), self.batches, None, named=gpus.gpus is not None, least=2)
         if self.batches is not None and not all(self.batches):

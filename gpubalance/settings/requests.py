@@ -136,6 +136,10 @@ class Tracing(Record):
     name: str
     steps: Annotated[int, Field(ge=1, le=1000)] = 10
 
+    def of(self, device: Device) -> Tracing:
+        """That of one device among several."""
+        return self.model_copy(update={"name": f"{self.name}-{device.label.replace(':', '-')}"})
+
 
 class RunRequest(Record):
     """A run: the devices, the split in the same order, and how to measure."""

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.jobs.measure.warnings import Figures, of_figures
+from gpubalance.jobs.measure.timings import Timings
+from gpubalance.jobs.measure.warnings import of_figures
+from gpubalance.settings.shares import Shares
 from tests.cli.program import QUICK_PAIR, SHORT, TINY, TINY_PAIR, here, run_json
 from tests.stand_in import engine
 
@@ -78,7 +80,8 @@ def test_settings_are_recorded_and_a_model_that_is_too_slow_for_the_profile_is_t
     assert result["settings"]["xla"] == ("--xla" in options)
     warnings = {w["code"]: w["next"] for w in result["warnings"]}
     assert "--model small" in warnings["slower-than-profile"]
-    (of_small,) = of_figures(Figures("small", late_part=1.0))  # no model is smaller
+    late = Timings(Shares((1,)), late_parts=[1.0])
+    (of_small, *_) = of_figures("small", (), [late], steady=True)  # no model is smaller
     assert "larger batches" in of_small.next
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpubalance.jobs.measure.timings import Timings
-from gpubalance.jobs.measure.warnings import Figures, of_figures
+from gpubalance.jobs.measure.warnings import of_figures
 from gpubalance.results.timing import Timing
 from gpubalance.settings.shares import Shares
 
@@ -48,5 +48,5 @@ def test_a_few_much_longer_timings_are_told() -> None:
     timings.timings[2] = timings.timings[2].model_copy(update={"seconds": 10 * DATA_S})
     part = timings.mean_over_median
     assert part == pytest.approx(1 / 6)
-    (warning,) = of_figures(Figures("small", stamped_steps=10, mean_over_median=part))
+    (warning,) = [one for one in of_figures("small", (), [timings], steady=True) if one.code == "slow-steps"]
     assert "on average a step takes 16.7 % longer than shown" in warning.message

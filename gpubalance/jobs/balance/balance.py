@@ -24,7 +24,7 @@ from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.pipeline import ceiling
 from gpubalance.jobs.measure.trace import trace
-from gpubalance.jobs.measure.warnings import batches_joined, rounds_taken_over, speed_changed, unsteady_machine
+from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_changed, unsteady_machine
 from gpubalance.jobs.partial import giving
 from gpubalance.jobs.plan.beside import best_at
 from gpubalance.jobs.plan.problem import best_split, find_probes
@@ -284,7 +284,7 @@ class Balancing:
         return [
             *(speed_changed(self.request.devices[device], change) for device, change in self._known.changed()),
             *([self._unsteady] if self._unsteady else []),
-            *([rounds_taken_over(self._once.again[TriedSplit])] if self._once.again[TriedSplit] else []),
+            *resumed(self._once.again[TriedSplit], "rounds"),
             *([batches_joined(size, plan.global_batch)] if size else []),
             *self._trace_warnings,
         ]

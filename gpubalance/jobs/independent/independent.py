@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpubalance.jobs.events import Doing, PhaseBegun, Watch, one_at_a_time
-from gpubalance.jobs.independent.measure import Turns
 from gpubalance.jobs.independent.result import independent_result, what_failed
+from gpubalance.jobs.independent.turns import Turns
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import tell_resumed
 from gpubalance.jobs.keep.once import Once
@@ -34,11 +34,11 @@ def independent(
     tell(PhaseBegun("independent"))
     with _party(request, tell) as party:
         turns = Turns(request, party, Once(journal, tell), tell)
-        with giving(lambda: independent_result(request, turns, driver, complete=False)):
+        with giving(lambda: independent_result(turns, driver, complete=False)):
             turns.measure()
         failed = what_failed(turns)
         noted = tuple(_traced(request, party, turns, tell))
-        result = independent_result(request, turns, driver, complete=failed is None, noted=noted)
+        result = independent_result(turns, driver, complete=failed is None, noted=noted)
     if failed is not None:
         if journal is not None and turns.never_fit:
             journal.cannot_help()
@@ -49,13 +49,10 @@ def independent(
 
 
 def _party(request: IndependentRequest, watch: Watch) -> Party:
-    measuring = request.measuring
-    builds = [
-        Build(request.settings_of(number), request.joint, measuring.seed) for number in range(len(request.devices))
-    ]
+    measuring, numbers = request.measuring, range(len(request.devices))
     return Party(
         *([device] for device in request.devices),
-        build=builds,
+        build=[Build(request.settings_of(number), request.joint, measuring.seed) for number in numbers],
         purpose="independent",
         deadline_s=measuring.deadline_s,
         limit=TimeLimit(measuring.time_limit_s),
@@ -68,12 +65,10 @@ def _traced(request: IndependentRequest, party: Party, turns: Turns, watch: Watc
     tracing, going = request.tracing, [one.number for one in turns.going]
     if tracing is None or not going:
         return
-    labels = {one.number: one.device.label for one in turns.going}
-    named = {n: f"{tracing.name}-{label.replace(':', '-')}" for n, label in labels.items()}
+    labels = {n: f"{request.devices[n].label}: " for n in going}
     watch(tracing_told(tracing, "each device, at once", [one.device for one in turns.going]))
     missing = party.each(
-        lambda n, worker: worker.trace(Shares((request.batches[n],)), tracing.model_copy(update={"name": named[n]})),
-        going,
+        lambda n, worker: worker.trace(Shares((request.batches[n],)), tracing.of(request.devices[n])), going
     )
-    yield from (not_traced(error, f"{labels[n]}: ") for n, error in party.failures.items())
-    yield from (without_gpu(why, f"{labels[n]}: ") for n, why in missing.items() if why is not None)
+    yield from (not_traced(error, labels[n]) for n, error in party.failures.items())
+    yield from (without_gpu(why, labels[n]) for n, why in missing.items() if why is not None)

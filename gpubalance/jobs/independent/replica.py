@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from gpubalance.errors import GpubalanceError
-from gpubalance.jobs.events import TimingDone, Watch
+from gpubalance.jobs.events import Watch
 from gpubalance.jobs.independent.window import CommonWindow
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.lost import lost_gpus_told
@@ -14,7 +14,7 @@ from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.window import Window
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.messages import Measured, Ready
+from gpubalance.workers.messages import Ready
 from gpubalance.workers.worker import Worker
 
 ALONE: Literal["alone"] = "alone"
@@ -26,7 +26,7 @@ class Replica:
     """A device that trains its own model.
 
     `number` is its place in the request, `facts` what its worker reported of the model, `error` why it dropped out.
-    With `pipeline` its batches come from a user's input pipeline of its own.
+    With `pipeline` its batches come from a user's input pipeline of its own. `series` has what was measured of it.
     """
 
     number: int
@@ -37,63 +37,38 @@ class Replica:
     pipeline: bool = False
     facts: Ready | None = None
     error: GpubalanceError | None = None
-    alone: Series = field(init=False)
-    at_once: Series = field(init=False)
 
     def __post_init__(self) -> None:
-        self.alone = self._series(ALONE)
-        self.begin_again()
+        self.series: dict[str, Series] = {}
+        self.begin(ALONE)
+        self.begin(AT_ONCE)
 
-    def _series(self, name: str) -> Series:
-        return Series(
-            Shares((self.batch,)), name=name, devices=(self.device,), watch=self.watch, pipeline=self.pipeline
-        )
-
-    def begin_again(self) -> None:
-        """Forgets what was measured at once, after one of the devices has dropped out."""
-        self.at_once = self._series(AT_ONCE)
+    def begin(self, name: str) -> None:
+        """Begins what is measured under that name, and forgets what was."""
+        split = Shares((self.batch,))
+        self.series[name] = Series(split, name=name, devices=(self.device,), watch=self.watch, pipeline=self.pipeline)
 
     def warm_up(self, worker: Worker) -> None:
         """Warms the model up and notes its facts. Raises what `Series.warm_up` does."""
         with lost_gpus_told([self.device]):
             self.facts = worker.facts
-            self.alone.warm_up(worker, stamped=False)
+            self.series[ALONE].warm_up(worker, stamped=False)
 
     def measure_alone(self, worker: Worker, length: Length) -> Window:
         """Measures a window while no other device works. Raises what `Worker.measure` does, and for memory errors."""
-        series = self.alone
+        series = self.series[ALONE]
         with lost_gpus_told([self.device]):
             series.settle(worker, first=False)  # it has been idle for a while
             return series.plain_window(worker, length)
 
-    def measure_at_once(self, worker: Worker, window: CommonWindow, timing_s: float) -> Measured:
+    def measure_at_once(self, worker: Worker, common: CommonWindow) -> None:
         """Measures until the window is over; ends it for all devices on any error. Raises as `measure_alone` does."""
-        series, steps = self.at_once, self.alone.steps_per_timing(timing_s)
-        measured = None
+        series, steps = self.series[AT_ONCE], self.series[ALONE].steps_per_timing(common.length.timing_s)
         try:
             with lost_gpus_told([self.device]), series.sensors.watching():
-                for reply in worker.measure(
-                    series.split, steps_per_timing=steps, until=window.is_over, pipeline=self.pipeline
-                ):
-                    if isinstance(reply, Measured):
-                        measured = reply
-                        continue
-                    window.take(self.number, reply, moves=series.sensors.move())
-                    step_s = reply.seconds / reply.steps
-                    of = (self.device,), (self.batch,)
-                    self.watch(TimingDone(AT_ONCE, *of, step_s, None, None, series.sensors.latest))
+                for timing in series.measure(worker, steps_per_timing=steps, until=common.is_over):
+                    common.take(self.number, timing, moves=series.sensors.move())
             series.sensors.check()
         except BaseException:
-            window.leave()
+            common.leave()
             raise
-        assert measured is not None  # noqa: S101  (`Worker.measure` ends with it)
-        return measured
-
-    def part_of(self, window: CommonWindow, measured: Measured) -> Window:
-        """What counts of this device in a window at once."""
-        return Window(
-            timings=tuple(window.counted[self.number]),
-            memory_peak_bytes=measured.memory_peak_bytes,
-            throttled=self.at_once.throttled,
-            late_part=measured.late_part or 0.0,
-        )

@@ -5,86 +5,81 @@ from __future__ import annotations
 from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, PartialResult
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.failed import one_error
-from gpubalance.jobs.independent.measure import Turns
-from gpubalance.jobs.independent.replica import Replica
+from gpubalance.jobs.independent.replica import ALONE, AT_ONCE, Replica
+from gpubalance.jobs.independent.turns import Turns
+from gpubalance.jobs.independent.window import AllAtOnce
 from gpubalance.jobs.keep.saved_runs import best_joint_run
-from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.measure.warnings import Figures, of_figures, resumed
+from gpubalance.jobs.measure.warnings import of_figures, resumed
 from gpubalance.numbers.ratio import ratio
 from gpubalance.numbers.stats import interval_of_sum
 from gpubalance.results.common import Model, Throughput, Warning_, now
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel
 from gpubalance.results.probe import Failure
-from gpubalance.results.telemetry import Telemetry
-from gpubalance.settings.requests import IndependentRequest, Settings
+from gpubalance.settings.requests import IndependentRequest
 
 
 def independent_result(
-    request: IndependentRequest, turns: Turns, driver: str | None, *, complete: bool, noted: tuple[Warning_, ...] = ()
+    turns: Turns, driver: str | None, *, complete: bool, noted: tuple[Warning_, ...] = ()
 ) -> Independent | None:
     """The result of what was measured so far; None before the first timing. `noted` has warnings to add to its own."""
-    replicas = turns.replicas
-    measured = [series for one in replicas for series in (one.alone, one.at_once) if series.timings]
+    request, replicas = turns.request, turns.replicas
+    measured = [series for one in replicas for series in one.series.values() if series.timings]
     facts = [one.facts for one in replicas if one.facts]
     if not measured or not facts:
         return None
     origin_s = min(series.began_s for series in measured)
-    together = [one for one in turns.going if one.at_once.timings]
-    model = facts[0].model if len(facts) == len(replicas) and len({one.model for one in facts}) == 1 else None
-    solo = [one.alone.throughput.median for one in together if one.alone.timings]
+    fed = request.settings.data is not None or request.settings.input == "host"
+    together = [one for one in turns.going if one.series[AT_ONCE].timings]
+    is_one = len(facts) == len(replicas) and len({one.model for one in facts}) == 1
+    model = facts[0].model if is_one else None
+    solo = [one.series[ALONE].throughput.median for one in together]
     return Independent(
         created=now(),
         settings=request.settings,
         environment=environment(facts[0], driver),
         model=model,
         devices=request.devices,
-        replicas=tuple(_own_model(one, origin_s, fed=_is_fed(request.settings)) for one in replicas),
+        replicas=tuple(_own_model(one, origin_s, fed=fed) for one in replicas),
         throughput=_sum(together) if together else None,
-        solo_sum=sum(solo) if solo and len(solo) == len(together) else None,
+        solo_sum=sum(solo) if solo else None,
         overlap_s=turns.at_once.overlap_s,
         joint=_joint(request, together, model),
         complete=complete,
-        warnings=(*_warnings(request, turns), *noted),
+        warnings=(*_warnings(turns), *noted),
     )
 
 
-def _is_fed(settings: Settings) -> bool:
-    """Whether samples come from the host."""
-    return settings.data is not None or settings.input == "host"
-
-
 def _own_model(one: Replica, origin_s: float, *, fed: bool) -> OwnModel:
-    alone, at_once = (series if series.timings else None for series in (one.alone, one.at_once))
-    value, found = None, None
+    both = one.series[ALONE], one.series[AT_ONCE]
+    alone, at_once = (series if series.timings else None for series in both)
+    found = None
     if alone and at_once and one.error is None:
         value = at_once.throughput.median / alone.throughput.median
-        found = ratio(value, at_once.step_times_s, alone.step_times_s).ci95
-    peaks = [peak for series in (one.alone, one.at_once) for peak in series.memory_peak_bytes if peak is not None]
+        found = ratio(value, at_once.step_times_s, alone.step_times_s)
+    peaks = [peak for series in both for peak in series.memory_peak_bytes if peak is not None]
+    solo_telemetry, telemetry = (series.sensors.telemetry(origin_s)[0] for series in both)
     return OwnModel(
         device=one.number,
         model=one.model,
         batch=one.batch,
         solo_throughput=alone and alone.throughput.median,
         throughput=at_once and at_once.throughput.median,
-        contention=None if value is None else 1 - value,
-        contention_ci95=found and (1 - found[1], 1 - found[0]),
+        contention=found and 1 - found.value,
+        contention_ci95=found and found.ci95 and (1 - found.ci95[1], 1 - found.ci95[0]),
         solo_step_time_s=alone and alone.step_time(origin_s),
         step_time_s=at_once and at_once.step_time(origin_s),
         solo_input_wait_s=alone.input_wait_s if alone and fed else None,
         input_wait_s=at_once.input_wait_s if at_once and fed else None,
         memory_peak_bytes=max(peaks, default=None),
-        telemetry=_telemetry(one.at_once, origin_s),
-        solo_telemetry=_telemetry(one.alone, origin_s),
+        telemetry=telemetry,
+        solo_telemetry=solo_telemetry,
         failure=Failure(exit_code=one.error.exit_code, message=one.error.message) if one.error else None,
     )
 
 
-def _telemetry(series: Series, origin_s: float) -> Telemetry | None:
-    return series.sensors.telemetry(origin_s)[0]
-
-
 def _sum(together: list[Replica]) -> Throughput:
-    parts = [(one.at_once.throughput.median, one.at_once.step_times_s) for one in together]
+    series = [one.series[AT_ONCE] for one in together]
+    parts = [(one.throughput.median, one.step_times_s) for one in series]
     return Throughput(median=sum(rate for rate, _ in parts), ci95=interval_of_sum(parts))
 
 
@@ -97,18 +92,11 @@ def _joint(request: IndependentRequest, together: list[Replica], model: Model | 
     )
 
 
-def _warnings(request: IndependentRequest, turns: Turns) -> list[Warning_]:
+def _warnings(turns: Turns) -> list[Warning_]:
     """What the reader of the figures must know."""
-    series = [one for one in turns.series if one.timings]
-    figures = Figures(
-        request.settings.model,
-        turns.slowed,
-        late_part=max((one.late_part for one in series), default=0.0),
-        precision=max((one.precision for one in series), default=0.0),
-        steady=all(one.steady for one in series),
-        loss_is_finite=all(one.loss_is_finite for one in series),
-    )
-    return [*([resumed(turns.resumed)] if turns.resumed else []), *of_figures(figures)]
+    series = [one for subject in turns.subjects() for one in subject.series if one.timings]
+    figures = of_figures(turns.request.settings.model, turns.slowed, series, steady=all(one.steady for one in series))
+    return [*resumed(turns.once.again[AllAtOnce]), *figures]
 
 
 def what_failed(turns: Turns) -> GpubalanceError | None:

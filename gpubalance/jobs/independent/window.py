@@ -16,16 +16,16 @@ from gpubalance.settings.record import Record, Seconds
 
 
 class AllAtOnce(Record):
-    """A window of several devices: a part of each, and for how long all of them were measured."""
+    """A window of some devices: a part of each, and for how long all of them were measured; 0 for one alone."""
 
-    overlap_s: Seconds
+    overlap_s: Seconds = 0.0
     parts: Annotated[tuple[Window, ...], Field(min_length=1)]
 
     @property
     def span_s(self) -> tuple[float, float]:
         """When it began and ended, on the monotonic clock."""
-        spans = [one.span_s for one in self.parts]
-        return min(began for began, _ in spans), max(ended for _, ended in spans)
+        began, ended = zip(*(one.span_s for one in self.parts), strict=True)
+        return min(began), max(ended)
 
     def later(self, seconds: float) -> AllAtOnce:
         """The same window, so many seconds later."""
@@ -44,7 +44,7 @@ class CommonWindow:
         """The window ends when what counts of each worker has that length."""
         self.counted: dict[int, list[Timing]] = {number: [] for number in numbers}
         self.overlap_s = 0.0
-        self._length = length
+        self.length = length
         self._lock = threading.Lock()
         self._came_s: dict[int, float] = {}
         self._moves: dict[int, bool] = {}
@@ -63,7 +63,7 @@ class CommonWindow:
                 return
             if before_s is not None and before_s >= self._began_s:
                 self.counted[number].append(timing)
-            if all(self._length.is_reached(its, moves=self._moves[n]) for n, its in self.counted.items()):
+            if all(self.length.is_reached(its, moves=self._moves[n]) for n, its in self.counted.items()):
                 self._is_over, self.overlap_s = True, now_s - self._began_s
 
     def is_over(self) -> bool:

@@ -9,6 +9,7 @@ from gpubalance.errors import NothingFits
 from gpubalance.jobs.keep import saved
 from gpubalance.results.probe import BatchLimit, DeviceProbe, Probe
 from gpubalance.results.run import SoloBest
+from gpubalance.settings.choices import DEFAULT_BATCH
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, Settings
 from gpubalance.settings.shares import Shares
@@ -55,6 +56,13 @@ def kept_probe(request: BalanceRequest) -> Probe | None:
     if request.fresh:
         return None
     return best_probe(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
+
+
+def sensible_batch(device: Device, settings: Settings) -> int:
+    """The smallest batch within 5 % of the device's best by its probe; without one, 64."""
+    probe = best_probe([device], settings)
+    found = probe and find_device(probe, device)
+    return found.sensible.batch if found and found.sensible else DEFAULT_BATCH
 
 
 def holds_nothing(one: DeviceProbe) -> bool:

@@ -17,7 +17,7 @@ from gpubalance.jobs.layers.series import PipeSeries
 from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.turns import in_turns
-from gpubalance.jobs.measure.warnings import resumed, rounds_taken_over
+from gpubalance.jobs.measure.warnings import resumed
 from gpubalance.jobs.partial import giving
 from gpubalance.results.common import Model
 from gpubalance.results.layers import Layers, LayersBaselines, LayersRound, SplitBaseline
@@ -200,7 +200,6 @@ class Cutting:
         """The result of what was measured so far; None before the first round."""
         if self._series is None or self._facts is None:
             return None
-        rounds = self._once.again[TriedCut]
         return layers_result(
             self._request,
             self._known.graph,
@@ -215,8 +214,5 @@ class Cutting:
             ),
             self._rounds,
             complete=self._complete,
-            noted=[
-                *([rounds_taken_over(rounds)] if rounds else []),
-                *([resumed(self._again)] if self._again else []),
-            ],
+            noted=[*resumed(self._once.again[TriedCut], "rounds"), *resumed(self._again)],
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.layers.known import Planned
 from gpubalance.jobs.layers.series import PipeSeries
-from gpubalance.jobs.measure.warnings import Figures, of_figures, shares_assumed
+from gpubalance.jobs.measure.warnings import of_figures, shares_assumed
 from gpubalance.numbers.stats import mean, median
 from gpubalance.planning.pipeline.bound import bubble_bound
 from gpubalance.planning.pipeline.graph import Graph
@@ -159,13 +159,7 @@ def _warnings(request: LayersRequest, series: PipeSeries) -> list[Warning_]:
     slowed = [
         (device, reasons) for device, reasons in zip(request.devices, series.timings.throttled, strict=True) if reasons
     ]
-    figures = Figures(
-        request.settings.model,
-        slowed,
-        late_part=series.timings.late_part,
-        precision=series.timings.precision,
-        steady=series.steady,
-        stamp_cost=series.stamp_cost,
-        loss_is_finite=series.loss_is_finite,
+    figures = of_figures(
+        request.settings.model, slowed, [series.timings], steady=series.steady, stamp_cost=series.stamp_cost
     )
-    return [*([shares_assumed()] if request.devices[0].profile is not None else []), *of_figures(figures)]
+    return [*([shares_assumed()] if request.devices[0].profile is not None else []), *figures]

@@ -16,7 +16,6 @@ from gpubalance.numbers.stats import median
 from gpubalance.numbers.steady import has_trend
 from gpubalance.planning.pipeline.timeline import Timeline
 from gpubalance.results.piped import Piped
-from gpubalance.results.telemetry import all_reasons
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
@@ -40,10 +39,8 @@ class PipeSeries:
     planned: Planned
     devices: tuple[Device, ...]
     cuts: tuple[str, ...] = ()
-    windows: int = 0
     warmup_steps: int = 0
     steady: bool = True
-    loss_is_finite: bool = True
     timelines: list[Timeline] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -51,6 +48,11 @@ class PipeSeries:
         split = Shares((problem.micro_batch * problem.micro_batches,), (problem.micro_batch,))
         self.timings = Timings(split, Sensors(self.devices))
         self._step_s = 0.0
+
+    @property
+    def windows(self) -> int:
+        """How many were measured."""
+        return self.timings.windows
 
     @property
     def step_time_s(self) -> float:
@@ -128,12 +130,7 @@ class PipeSeries:
     def add(self, window: PipeWindow) -> None:
         """Adds a window that was measured now or before the command was interrupted."""
         self.timelines += window.timelines
-        self.timings.timings += window.timings
-        self.timings.late_parts.append(window.late_part)
-        self.timings.note_peaks(window.memory_peak_bytes)
-        self.timings.throttled_before = all_reasons(self.timings.throttled_before, window.throttled)
-        self.loss_is_finite = self.loss_is_finite and all(one.loss_is_finite for one in window.timings)
-        self.windows += 1
+        self.timings.add(window)
 
     def _measure(
         self, worker: Worker, seconds: float = 0.0, *, at_least: int, steps: int = 1, stamped: bool = False

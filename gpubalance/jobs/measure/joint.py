@@ -16,7 +16,7 @@ from gpubalance.jobs.measure.pipeline import ROUND_S, Alone
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.turns import in_turns
-from gpubalance.jobs.measure.warnings import Figures, Slowed, batches_joined, not_exact, of_figures, resumed
+from gpubalance.jobs.measure.warnings import Slowed, batches_joined, not_exact, of_figures, resumed
 from gpubalance.jobs.measure.window import SplitWindow, Window
 from gpubalance.jobs.partial import giving
 from gpubalance.numbers.ratio import ratio
@@ -203,23 +203,18 @@ class JointRun:
 
     def _found(self, excess_part: float) -> list[Warning_]:
         """What else was found, and the warnings about the figures."""
-        both, joined_from = self.series, self.alone.joined_from if self.alone else None
-        figures = Figures(
+        joined_from = self.alone.joined_from if self.alone else None
+        figures = of_figures(
             self.request.settings.model,
             self.slowed,
-            late_part=max(series.late_part for series in both),
-            precision=max(series.precision for series in both if series.timings),
-            steady=all(series.steady for series in both),
-            slow_steps=sum(series.slow_steps for series in both),
-            stamped_steps=sum(len(series.stamped) for series in both),
-            mean_over_median=max(series.mean_over_median for series in both),
-            stamp_cost=self.own.stamp_cost or 0.0,
+            [one for one in self.series if one.timings],
+            steady=all(one.steady for one in self.series),
+            stamp_cost=self.own.stamp_cost,
             excess_part=excess_part,
-            loss_is_finite=all(series.loss_is_finite for series in both),
         )
         return [
             *map(not_exact, self.party.facts.warned if len(self.request.split.used) > 1 else ()),
-            *([resumed(self.again)] if self.again else []),
-            *of_figures(figures),
+            *resumed(self.again),
+            *figures,
             *([batches_joined(joined_from, self.request.split.global_batch)] if joined_from else []),
         ]

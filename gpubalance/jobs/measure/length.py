@@ -74,6 +74,12 @@ class Length(NamedTuple):
         known = half_width([one.seconds / one.steps for one in timings])
         return taken_s >= self.most_s or (not moves and known is not None and known <= self.within)
 
+    def less(self, part: float, timings: int) -> Length:
+        """What is left of a window after so many timings in that part of it; enough for an interval at least."""
+        at_least = max(min(self.at_least, _FEWEST), self.at_least - timings)
+        left = 1 - part
+        return self._replace(least_s=left * self.least_s, most_s=left * self.most_s, at_least=at_least)
+
     def until(self, within: float) -> Length:
         """A point's length to get `within` that part; a coarser one gets half the time, in timings a third as long."""
         if within <= PRECISE_ENOUGH:

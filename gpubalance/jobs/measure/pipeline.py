@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.numbers.stats import half_width, interval95, median
+from gpubalance.jobs.measure.timings import throughput_of
+from gpubalance.numbers.stats import half_width
 from gpubalance.results.common import Throughput
 from gpubalance.results.pulled import Pulled, Remedy
 from gpubalance.results.run import Pipeline
@@ -42,7 +43,7 @@ class Alone:
     @property
     def throughput(self) -> Throughput:
         """The pipeline's samples per second, as in a run."""
-        return _throughput(self.pulls, self.global_batch)
+        return throughput_of(self.global_batch, [one.seconds / one.batches for one in self.pulls])
 
     def result(self, held: Throughput | None, solo_sum: float | None) -> Pipeline:
         """The record. `held` is what the split gives with batches on the devices, `solo_sum` what these give alone."""
@@ -88,10 +89,3 @@ def ceiling(
     alone = Alone(party, global_batch, watch)
     alone.measure()
     return alone.result(held, solo_sum)
-
-
-def _throughput(pulls: list[Pulled], global_batch: int) -> Throughput:
-    times = [one.seconds / one.batches for one in pulls]
-    known = interval95(times)
-    ci95 = (global_batch / known[1], global_batch / known[0]) if known else None
-    return Throughput(median=global_batch / median(times), ci95=ci95)

@@ -20,42 +20,40 @@ class Sensors:
     """All readings during a split's windows. Simulated devices, and those of another host, have none."""
 
     def __init__(self, devices: Sequence[Device] = ()) -> None:
-        self._devices = tuple(devices)
-        self._uuids = [device.uuid if device.told_by_nvml else None for device in devices]
-        self._courses = [Course() for _ in devices]
+        self._read = [(device, Course()) for device in devices]
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Reads every GPU while the block runs."""
         with ExitStack() as stack:
-            for uuid, course in zip(self._uuids, self._courses, strict=True):
-                if uuid is not None:
-                    stack.enter_context(Sampler(uuid, course=course))
+            for device, course in self._read:
+                if device.told_by_nvml:
+                    stack.enter_context(Sampler(device.uuid, course=course))
             yield
 
     def check(self) -> None:
         """Raises PartialResult if ECC counted uncorrected errors in a GPU's memory: nothing it did counts."""
-        for device, course in zip(self._devices, self._courses, strict=True):
+        for device, course in self._read:
             check_memory(device, course.telemetry())
 
     @property
     def throttled(self) -> tuple[tuple[str, ...], ...]:
         """NVML's reasons that slowed each device down and may pass: heat or its power supply."""
-        told = [course.telemetry() for course in self._courses]
-        return tuple(passing(one.throttle_reasons or ()) if one is not None else () for one in told)
+        return tuple(passing((told and told.throttle_reasons) or ()) for told in self.telemetry())
 
     def move(self) -> bool:
         """Whether a GPU's temperature or clock still moves, as far as NVML tells."""
-        return any(course.moves(time.monotonic() - _MOVED_WITHIN_S) for course in self._courses)
+        since_s = time.monotonic() - _MOVED_WITHIN_S
+        return any(course.moves(since_s) for _, course in self._read)
 
     @property
     def latest(self) -> tuple[Gauges | None, ...]:
         """The latest reading of each device, None if NVML has none."""
-        return tuple(course.latest for course in self._courses)
+        return tuple(course.latest for _, course in self._read)
 
-    def telemetry(self, origin_s: float) -> tuple[Telemetry | None, ...]:
+    def telemetry(self, origin_s: float | None = None) -> tuple[Telemetry | None, ...]:
         """Each device's telemetry, in seconds from `origin_s` on the monotonic clock."""
-        return tuple(course.telemetry(origin_s) for course in self._courses)
+        return tuple(course.telemetry(origin_s) for _, course in self._read)
 
 
 def check_memory(device: Device, told: Telemetry | None, where: str = "") -> None:

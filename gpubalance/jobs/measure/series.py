@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gpubalance.errors import BadInput
 from gpubalance.jobs.events import TimingDone, Watch
@@ -16,10 +16,8 @@ from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.window import SplitWindow, Window
 from gpubalance.numbers.stats import median
 from gpubalance.numbers.steady import has_trend
-from gpubalance.results.telemetry import all_reasons
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
-from gpubalance.workers.messages import Measured
 from gpubalance.workers.worker import Worker
 
 # The part of a window in which steps are stamped. They have their own trace, so the rest pays nothing for them.
@@ -34,7 +32,6 @@ _LONGEST_WARMUP_S = 60.0
 _LONGEST_WARMUP_STEPS = 200
 _SETTLING_STEPS = 3
 _TRACED_STEPS = 2
-_FOR_AN_INTERVAL = 3
 _CLEARLY_FASTER = 0.95
 _LONGEST_SETTLING_STEPS = 30
 
@@ -52,7 +49,7 @@ class Series(Timings):
 
     `name` is "even" or "held", or "" for a run's own split. With `pipeline` batches come from the user's own pipeline,
     else they lie on the devices. Of `devices`, the replicas, GPUs are read meanwhile. A user's data of fewer than
-    `least_samples` is refused as soon as that is known.
+    `least_samples` is refused as soon as that is known. `step_s` is the time of a step at the end of the warm-up.
     """
 
     name: str = ""
@@ -60,25 +57,18 @@ class Series(Timings):
     watch: Watch | None = None
     pipeline: bool = False
     least_samples: int = 0
-    windows: int = 0
     warmup_steps: int = 0
     steady: bool = True
-    loss_is_finite: bool = True
-    _recent_step_s: float = 0.0
+    step_s: float = 0.0
     _differs: bool = False
     _last_late_part: float = 0.0
 
     def __post_init__(self) -> None:
         self.sensors = Sensors(self.devices)
 
-    @property
-    def step_s(self) -> float:
-        """The seconds of a step at the end of the warm-up; 0 before it."""
-        return self._recent_step_s
-
     def steps_per_timing(self, timing_s: float) -> int:
         """The number of steps in a timing of about that many seconds, by the latest step time."""
-        return max(1, round(timing_s / self._recent_step_s)) if self._recent_step_s else 1
+        return max(1, round(timing_s / self.step_s)) if self.step_s else 1
 
     def warm_up(self, worker: Worker, *, stamped: bool = True) -> None:
         """Trains until the step time is steady, as far as this worker has not done so before.
@@ -88,18 +78,14 @@ class Series(Timings):
         steps' own trace is warmed up too, one for splits in one piece and one for others. Raises OutOfMemory, and
         BadInput for a loss that is not a number from the first step on.
         """
-        key, xla = (self.split, self.pipeline), worker.settings.xla
-        if key in worker.warm or (worker.warm and not xla and key in worker.trained):
+        key, whole = (self.split, self.pipeline), worker.settings.xla or not worker.warm
+        if key in worker.warm or (not whole and key in worker.trained):
             self.note_peaks(worker.trained[key])
             return
-        steps, whole = self._steps(worker, 1), xla or not worker.warm
-        self._refuse_bad_loss(steps[0])
+        steps = self._first_step(worker)
         if stamped and (whole or all(warm.accumulates != self.split.accumulates for warm, _ in worker.warm)):
             steps += self._steps(worker, _TRACED_STEPS, stamped=True)
-        if whole:
-            self._train_until_steady(worker, steps)
-        else:
-            self._train_until_settled(worker, steps)
+        (self._train_until_steady if whole else self._train_until_settled)(worker, steps)
         worker.warm.add(key)
 
     def settle(self, worker: Worker, *, first: bool = True) -> list[Timing]:
@@ -109,9 +95,7 @@ class Series(Timings):
         other. Raises as `warm_up` does; a loss that is not a number matters only in the model's `first` measurement, as
         random data may lead to one later.
         """
-        steps = self._steps(worker, 1)
-        if first:
-            self._refuse_bad_loss(steps[0])
+        steps = self._first_step(worker, refuses=first)
         self._train_until_settled(worker, steps)
         return steps[-2:]
 
@@ -122,32 +106,28 @@ class Series(Timings):
                 self.steady = False
                 break
             steps += self._steps(worker, 2)
-        self._recent_step_s = median([_step_s(one) for one in steps[-WARMUP_STEPS:]])
+        self.step_s = median([_step_s(one) for one in steps[-WARMUP_STEPS:]])
 
     def _train_until_settled(self, worker: Worker, steps: list[Timing]) -> None:
         while len(steps) < _SETTLING_STEPS or (
             _step_s(steps[-1]) < _CLEARLY_FASTER * _step_s(steps[-2]) and len(steps) < _LONGEST_SETTLING_STEPS
         ):
             steps += self._steps(worker, 1)
-        self._recent_step_s = _step_s(steps[-1])
+        self.step_s = _step_s(steps[-1])
 
     def _steps(self, worker: Worker, count: int, *, stamped: bool = False) -> list[Timing]:
         self.warmup_steps += count
-        return list(self._measure(worker, at_least=count, stamped=stamped))
+        return list(self.measure(worker, at_least=count, stamped=stamped))
 
-    def _refuse_bad_loss(self, timing: Timing) -> None:
-        if not timing.loss_is_finite:
+    def _first_step(self, worker: Worker, *, refuses: bool = True) -> list[Timing]:
+        steps = self._steps(worker, 1)
+        if refuses and not steps[0].loss_is_finite:
             raise BadInput(
                 "the model's loss is not a number at the first step",
                 remedy="without --data inputs are random numbers from 0 to 1, labels fit the output: does the model "
                 "take them?",
             )
-
-    def _refuse_too_few(self, worker: Worker, samples: int | None) -> None:
-        """Raises BadInput if the user's data has too few samples; reads it to be sure, as `samples` may be inexact."""
-        if samples is not None and samples < self.least_samples:
-            list(worker.pull(self.least_samples, seconds=0.0))
-            self.least_samples = 0
+        return steps
 
     def window(self, worker: Worker, length: Length) -> SplitWindow:
         """Measures a window of that length, its stamped steps included, adds it to the series, and returns it.
@@ -167,9 +147,13 @@ class Series(Timings):
             self.until_known(worker, self._stamp(worker, length) if kind is SplitWindow else length)
         self.sensors.check()
         self.windows += 1
+        return self.taken(kind, self.timings[before:], self.stamped[before_stamped:])
+
+    def taken(self, kind: type[W], timings: Sequence[Timing], stamped: Sequence[Timing] = ()) -> W:
+        """A window of these timings, with what else the worker and the GPUs have told."""
         return kind(
-            timings=tuple(self.timings[before:]),
-            stamped=tuple(self.stamped[before_stamped:]),
+            timings=tuple(timings),
+            stamped=tuple(stamped),
             memory_peak_bytes=self.memory_peak_bytes,
             throttled=self.throttled,
             late_part=self._last_late_part,
@@ -184,27 +168,11 @@ class Series(Timings):
         if self._differs:
             part, steps = _UNLIKE_STAMPED_PART, _UNLIKE_STAMPED_STEPS
         seconds, before = part * length.least_s or length.timing_s / 2, len(self.stamped)
-        for timing in self._measure(worker, seconds=seconds, at_least=steps, stamped=True):
+        for timing in self.measure(worker, seconds=seconds, at_least=steps, stamped=True):
             self.stamped.append(timing)
         stamped = self.stamped[before:]
-        self._recent_step_s = self._recent_step_s or median([_step_s(one) for one in stamped])
-        return length._replace(
-            least_s=(1 - part) * length.least_s,
-            most_s=(1 - part) * length.most_s,
-            at_least=max(min(length.at_least, _FOR_AN_INTERVAL), length.at_least - len(stamped)),
-        )
-
-    def add(self, window: Window) -> None:
-        """Adds a window that was measured before. Raises BadInput for one of other devices, from a damaged journal."""
-        if len(window.throttled) != len(self.split.batches):
-            raise BadInput("the journal of this command is damaged", remedy="run it again without --resume")
-        self.windows += 1
-        self.timings += window.timings
-        self.stamped += window.stamped
-        self.note_peaks(window.memory_peak_bytes)
-        self.throttled_before = all_reasons(self.throttled_before, window.throttled)
-        self.late_parts.append(window.late_part)
-        self.loss_is_finite &= all(one.loss_is_finite for one in (*window.timings, *window.stamped))
+        self.step_s = self.step_s or median([_step_s(one) for one in stamped])
+        return length.less(part, len(stamped))
 
     def until_known(
         self, worker: Worker, length: Length, settled: Sequence[Timing] = (), *, until_s: float = math.inf
@@ -217,7 +185,7 @@ class Series(Timings):
         seconds, at_least = length.least_s, max(1, length.at_least - len(settled))
         steps = self.steps_per_timing(length.timing_s)
         while True:
-            for timing in self._measure(worker, seconds=seconds, at_least=at_least, steps_per_timing=steps):
+            for timing in self.measure(worker, seconds=seconds, at_least=at_least, steps_per_timing=steps):
                 self.timings.append(timing)
                 found.append(timing)
             self.late_parts.append(self._last_late_part)
@@ -225,32 +193,23 @@ class Series(Timings):
                 return found
             seconds, at_least = 0.0, max(1, len(found) // 4)
 
-    def _measure(
-        self,
-        worker: Worker,
-        *,
-        seconds: float = 0.0,
-        at_least: int = 1,
-        steps_per_timing: int = 1,
-        stamped: bool = False,
-    ) -> Iterator[Timing]:
-        for reply in worker.measure(
-            self.split,
-            seconds=seconds,
-            at_least=at_least,
-            steps_per_timing=steps_per_timing,
-            stamped=stamped,
-            pipeline=self.pipeline,
-        ):
-            if isinstance(reply, Measured):
-                self._last_late_part = reply.late_part or 0.0
-                self.note_peaks(reply.memory_peak_bytes)
-                self._refuse_too_few(worker, reply.samples)
-            else:
-                self.loss_is_finite = self.loss_is_finite and reply.loss_is_finite
+    def measure(self, worker: Worker, **how: Any) -> Iterator[Timing]:
+        """Yields each timing that the worker gives, as it comes. Of all else that it says the series takes note."""
+        for reply in worker.measure(self.split, pipeline=self.pipeline, **how):
+            if isinstance(reply, Timing):
+                self.loss_is_finite &= reply.loss_is_finite
                 self._differs = reply.unlike
-                if self.watch is not None:
-                    step_s, stamps = reply.seconds / reply.steps, (reply.compute_s, reply.update_s)
-                    split = self.name, self.devices, self.split.batches
-                    self.watch(TimingDone(*split, step_s, *stamps, self.sensors.latest))
+                self._tell(reply)
                 yield reply
+                continue
+            self._last_late_part = reply.late_part or 0.0
+            self.note_peaks(reply.memory_peak_bytes)
+            if reply.samples is not None and reply.samples < self.least_samples:
+                # To be sure, as the number may be inexact: this raises BadInput for too few.
+                list(worker.pull(self.least_samples, seconds=0.0))
+                self.least_samples = 0
+
+    def _tell(self, timing: Timing) -> None:
+        if self.watch is not None:
+            step_s, stamps = timing.seconds / timing.steps, (timing.compute_s, timing.update_s)
+            self.watch(TimingDone(self.name, self.devices, self.split.batches, step_s, *stamps, self.sensors.latest))

@@ -6,23 +6,31 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gpubalance.errors import BadInput
 from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.window import Window
 from gpubalance.numbers.stats import half_width, interval95, mad, mean, median, part95
-from gpubalance.planning.parts import split_step
+from gpubalance.planning.parts import StepParts, split_step
 from gpubalance.planning.slow import slow_steps, slow_time
 from gpubalance.results.common import StepTime, Throughput
 from gpubalance.results.run import Measurement, Replica, StepSpread
-from gpubalance.results.telemetry import all_reasons
+from gpubalance.results.telemetry import Telemetry, all_reasons
 from gpubalance.results.timing import Timing
 from gpubalance.settings.shares import Shares
 
 _CLEARLY_OVER = 1.01  # times the median's interval: the mean is hardly ever above that by chance
 
 
+def throughput_of(samples: int, times_s: Sequence[float]) -> Throughput:
+    """Samples per second: so many samples over the median of the times, which are in order."""
+    known = interval95(times_s)
+    ci95 = (samples / known[1], samples / known[0]) if known else None
+    return Throughput(median=samples / median(times_s), ci95=ci95)
+
+
 @dataclass
 class Timings:
-    """Timings of one split, in order of time; `stamped` steps are apart, as stamping costs a little.
+    """Timings of one split in some `windows`, in order of time; `stamped` steps are apart, as stamping costs a little.
 
     `sensors` have read the GPUs meanwhile. `late_parts` has one value for each measurement, `throttled_before` the
     reasons in windows that were measured before the command was interrupted.
@@ -35,20 +43,32 @@ class Timings:
     memory_peak_bytes: tuple[int | None, ...] = ()
     late_parts: list[float] = field(default_factory=list)
     throttled_before: tuple[tuple[str, ...], ...] = ()
+    windows: int = 0
+    loss_is_finite: bool = True
 
     @classmethod
     def of(cls, window: Window, split: Shares, sensors: Sensors) -> Timings:
         """Those of one window of a split."""
-        own = cls(split, sensors, [*window.timings], [*window.stamped], late_parts=[window.late_part])
-        own.note_peaks(window.memory_peak_bytes)
+        own = cls(split, sensors)
+        own.add(window)
         return own
+
+    def add(self, window: Window) -> None:
+        """Adds a window that was measured before. Raises BadInput for one of other devices, from a damaged journal."""
+        if len(window.throttled) != len(self.split.batches):
+            raise BadInput("the journal of this command is damaged", remedy="run it again without --resume")
+        self.windows += 1
+        self.timings += window.timings
+        self.stamped += window.stamped
+        self.note_peaks(window.memory_peak_bytes)
+        self.throttled_before = all_reasons(self.throttled_before, window.throttled)
+        self.late_parts.append(window.late_part)
+        self.loss_is_finite &= all(one.loss_is_finite for one in (*window.timings, *window.stamped))
 
     def note_peaks(self, peaks_bytes: Sequence[int | None]) -> None:
         """Keeps the larger peak of each device."""
-        before = self.memory_peak_bytes or (None,) * len(peaks_bytes)
-        self.memory_peak_bytes = tuple(
-            max((x for x in pair if x is not None), default=None) for pair in zip(before, peaks_bytes, strict=True)
-        )
+        pairs = zip(self.memory_peak_bytes or peaks_bytes, peaks_bytes, strict=True)
+        self.memory_peak_bytes = tuple(max((x for x in pair if x is not None), default=None) for pair in pairs)
 
     @property
     def throttled(self) -> tuple[tuple[str, ...], ...]:
@@ -58,7 +78,7 @@ class Timings:
     @property
     def late_part(self) -> float:
         """The part of measured steps whose real compute took longer than the profile's time."""
-        return sum(self.late_parts) / len(self.late_parts) if self.late_parts else 0.0
+        return mean(self.late_parts) if self.late_parts else 0.0
 
     @property
     def step_times_s(self) -> list[float]:
@@ -66,10 +86,14 @@ class Timings:
         return [s.seconds / s.steps for s in self.timings]
 
     @property
+    def usual_s(self) -> float:
+        """The median of these."""
+        return median(self.step_times_s)
+
+    @property
     def began_s(self) -> float:
         """When the first timing began, on the monotonic clock."""
-        first = min((one[0] for one in (self.timings, self.stamped) if one), key=lambda timing: timing.ended_s)
-        return first.ended_s - first.seconds
+        return min(one[0].ended_s - one[0].seconds for one in (self.timings, self.stamped) if one)
 
     def step_time(self, origin_s: float) -> StepTime:
         """The step time in seconds; `at_s` has the end of each timing, from `origin_s` on the monotonic clock."""
@@ -86,12 +110,7 @@ class Timings:
     @property
     def throughput(self) -> Throughput:
         """Samples per second: the global batch over the step time."""
-        times, global_batch = self.step_times_s, self.split.global_batch
-        interval = interval95(times)
-        return Throughput(
-            median=global_batch / median(times),
-            ci95=(global_batch / interval[1], global_batch / interval[0]) if interval else None,
-        )
+        return throughput_of(self.split.global_batch, self.step_times_s)
 
     @property
     def input_wait_s(self) -> float:
@@ -127,7 +146,7 @@ class Timings:
         longer than a usual step is no wait.
         """
         sums_s = [(s.step_s or 0.0) + s.input_wait_s for s in self.stamped]
-        over_s = max(0.0, self._middle(sums_s) - median(self.step_times_s)) if self.timings else 0.0
+        over_s = max(0.0, self._middle(sums_s) - self.usual_s) if self.timings and sums_s else 0.0
         return [max(0.0, s.input_wait_s - over_s) for s in self.stamped]
 
     @property
@@ -139,7 +158,7 @@ class Timings:
         """What a step waits for data that seldom comes late, on average: the median stamped step does not."""
         if self.unlike or not self.timings:
             return 0.0
-        over_s = median(self.step_times_s) - median(self._single_steps_s)
+        over_s = self.usual_s - median(self._single_steps_s)
         return max(0.0, min(over_s, self.input_wait_s - median(self._input_waits_s)))
 
     @property
@@ -168,8 +187,7 @@ class Timings:
         """The part by which a usual stamped step takes longer than one without stamps; None without both."""
         if not self.timings or not self.stamped:
             return None
-        usual_s = median(self.step_times_s) - self.slow_s - self._rare_waits_s
-        return self._middle(self._single_steps_s) / usual_s - 1
+        return self._middle(self._single_steps_s) / (self.usual_s - self.slow_s - self._rare_waits_s) - 1
 
     def _middle(self, steps_s: Sequence[float]) -> float:
         """The median of single steps, or the mean if batches differ in shape, as a timing is the mean of several."""
@@ -181,7 +199,7 @@ class Timings:
         if not self.unlike or len(times) < 2:
             return None
         # The host's work between steps, which stamps do not see, is about the same in all of them.
-        rest_s = max(0.0, median(self.step_times_s) - mean(times))
+        rest_s = max(0.0, self.usual_s - mean(times))
         return StepSpread(p50_s=median(times) + rest_s, p95_s=part95(times) + rest_s, steps=len(times))
 
     def measurement(self, devices: Sequence[int] = (), origin_s: float | None = None) -> Measurement:
@@ -191,13 +209,12 @@ class Timings:
         `origin_s` on the monotonic clock, by default from the first timing.
         """
         origin_s = self.began_s if origin_s is None else origin_s
-        step_time = self.step_time(origin_s)
-        step_time_s = step_time.median
+        step_time, slow_s = self.step_time(origin_s), self.slow_s
         input_wait_s = self._middle(self._input_waits_s) + self._rare_waits_s
         stamps = ([s.compute_s or () for s in self.stamped], [s.update_s or () for s in self.stamped])
-        slow_s = self.slow_s
-        parts = split_step(step_time_s - slow_s, *stamps, input_wait_s, self._middle)
-        peaks = self.memory_peak_bytes or (None,) * len(self.split.batches)
+        parts = split_step(step_time.median - slow_s, *stamps, input_wait_s, self._middle)
+        told = self.sensors.telemetry(origin_s) or (None,) * len(self.split.batches)
+        numbers = enumerate(devices or range(len(self.split.batches)))
         return Measurement(
             batches=self.split.batches,
             micro_batches=self.split.micro_batches,
@@ -205,34 +222,25 @@ class Timings:
             step_time_s=step_time,
             step_spread=self._step_spread,
             throughput=self.throughput,
-            replicas=tuple(
-                Replica(
-                    device=device,
-                    batch=batch,
-                    micro_batch=micro_batch,
-                    throughput=batch / step_time_s,
-                    compute_s=compute,
-                    update_s=update,
-                    wait_s=wait,
-                    utilisation=min(1.0, compute / step_time_s),
-                    memory_peak_bytes=peak,
-                    telemetry=told,
-                )
-                for device, batch, micro_batch, compute, update, wait, peak, told in zip(
-                    devices or range(len(self.split.batches)),
-                    self.split.batches,
-                    self.split.micro_batches,
-                    parts.compute_s,
-                    parts.update_s,
-                    parts.wait_s,
-                    peaks,
-                    self.sensors.telemetry(origin_s) or [None] * len(self.split.batches),
-                    strict=True,
-                )
-            ),
+            replicas=tuple(self._replica(at, device, parts, step_time.median, told[at]) for at, device in numbers),
             sync_s=parts.sync_s,
             input_wait_s=parts.input_wait_s,
             slow_s=slow_s,
             excess_s=parts.excess_s,
             imbalance=parts.imbalance,
+        )
+
+    def _replica(self, at: int, device: int, parts: StepParts, step_s: float, told: Telemetry | None) -> Replica:
+        batch = self.split.batches[at]
+        return Replica(
+            device=device,
+            batch=batch,
+            micro_batch=self.split.micro_batches[at],
+            throughput=batch / step_s,
+            compute_s=parts.compute_s[at],
+            update_s=parts.update_s[at],
+            wait_s=parts.wait_s[at],
+            utilisation=min(1.0, parts.compute_s[at] / step_s),
+            memory_peak_bytes=self.memory_peak_bytes[at] if self.memory_peak_bytes else None,
+            telemetry=told,
         )

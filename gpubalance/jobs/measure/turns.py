@@ -15,8 +15,8 @@ from gpubalance.settings.requests import Measuring
 class Subject(Protocol):
     """What is measured: its number of windows so far, and how exactly they tell its step time."""
 
-    windows: int
-
+    @property
+    def windows(self) -> int: ...
     @property
     def precision(self) -> float: ...
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpubalance.numbers.units import format_percent, format_rate
 from gpubalance.planning.slow import SLOW
 from gpubalance.results.common import Refusal, Warning_
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
+
+if TYPE_CHECKING:
+    from gpubalance.jobs.measure.timings import Timings
 
 PRECISE_ENOUGH = 0.01
 _STAMPS_CHEAP = 0.03
@@ -22,88 +25,80 @@ _COOLER = "look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE
 Slowed = Sequence[tuple[Device, tuple[str, ...]]]  # each GPU that was throttled for a reason that passes, and why
 
 
-@dataclass(frozen=True)
-class Figures:
-    """What decides whether the figures of a measurement can be relied on, of all that was measured in turns.
+def of_figures(
+    model: str,
+    slowed: Slowed,
+    measured: Sequence[Timings],
+    *,
+    steady: bool,
+    stamp_cost: float | None = None,
+    excess_part: float = 0.0,
+) -> list[Warning_]:
+    """The warnings about the figures of all that was measured in turns: each a row of code, condition, text, remedy.
 
-    `precision` is half the 95 % interval of a step time as a part of it, the largest; `slow_steps` are those over 1.5
-    times the median, of `stamped_steps`; `excess_part` is that of a device's compute over a whole step.
+    `excess_part` is that of a device's compute over a whole step.
     """
-
-    model: str
-    slowed: Slowed = ()
-    late_part: float = 0.0
-    precision: float = 0.0
-    steady: bool = True
-    slow_steps: int = 0
-    stamped_steps: int = 0
-    mean_over_median: float = 0.0
-    stamp_cost: float = 0.0
-    excess_part: float = 0.0
-    loss_is_finite: bool = True
-
-
-def of_figures(found: Figures) -> list[Warning_]:
-    """The warnings about figures, whatever was measured: each a row of code, condition, message and what to do."""
-    late, wide, slow = format_percent(found.late_part), format_percent(found.precision, 1), found.slow_steps
-    over, costs, longer = (
-        format_percent(part, 1) for part in (found.mean_over_median, found.stamp_cost, found.excess_part)
-    )
+    precision = max((one.precision for one in measured), default=0.0)
+    late_part = max((one.late_part for one in measured), default=0.0)
+    over = max((one.mean_over_median for one in measured), default=0.0)
+    slow, stamped = sum(one.slow_steps for one in measured), sum(len(one.stamped) for one in measured)
+    stamp_cost = stamp_cost or 0.0
+    late, wide, enough = format_percent(late_part), format_percent(precision, 1), format_percent(PRECISE_ENOUGH)
+    longer, costs, excess = (format_percent(part, 1) for part in (over, stamp_cost, excess_part))
+    wider = f"the 95 % interval of a step time is ± {wide}, wider than ± {enough}"
+    some_slow = f"{slow} of {stamped} steps that were timed alone took over {SLOW:g} times their median"
+    some_longer = f"some timings are much longer than the others: on average a step takes {longer} longer than shown"
     rows: list[tuple[str, bool, str, str]] = [
         (
             "throttled",
-            bool(found.slowed),
-            f"{slowed_text(found.slowed)} while it was measured, and measured once more after that",
+            bool(slowed),
+            f"{slowed_text(slowed)} while it was measured, and measured once more after that",
             f"{_COOLER}, and measure again",
         ),
         (
             "slower-than-profile",
-            found.late_part > LATE,
-            f"in {late} of the steps the real compute took longer than the profile's time: the figures are this "
-            "machine's, not the profile's",
-            "use --model small" if found.model != "small" else "use larger batches, or a profile with longer steps",
+            late_part > LATE,
+            f"in {late} of the steps the real compute took longer than the profile's time, so the figures are this "
+            "machine's and not the profile's",
+            "use --model small" if model != "small" else "use larger batches, or a profile with longer steps",
         ),
         (
             "wide-interval",
-            found.precision > PRECISE_ENOUGH,
-            f"the 95 % interval of a step time is ± {wide}, wider than ± {format_percent(PRECISE_ENOUGH)}"
-            if math.isfinite(found.precision)
-            else "too few timings for a confidence interval",
+            precision > PRECISE_ENOUGH,
+            wider if math.isfinite(precision) else "too few timings for a confidence interval",
             "measure longer (--windows, --duration), with nothing else running",
         ),
         (
             "not-steady",
-            not found.steady,
+            not steady,
             "the step time still had a trend when the warm-up ended",
             "run it again: clocks that rise or fall, or another program, may be the cause",
         ),
         (
             "slow-steps",
-            slow >= _FEWEST_SLOW or found.mean_over_median > 0,
-            f"{slow} of {found.stamped_steps} steps that were timed alone took over {SLOW:g} times their median"
-            if slow >= _FEWEST_SLOW
-            else f"some timings are much longer than the others: on average a step takes {over} longer than shown",
-            "close other programs, or move them to another machine; if that does not help, see whether data or a "
+            slow >= _FEWEST_SLOW or over > 0,
+            some_slow if slow >= _FEWEST_SLOW else some_longer,
+            "close other programs, or move them to another machine. If that does not help, see whether data or a "
             "checkpoint makes a step wait",
         ),
         (
             "stamps-cost",
-            found.stamp_cost > _STAMPS_CHEAP,
-            f"steps in which the devices were timed took {costs} longer: total throughput is from the others, but "
+            stamp_cost > _STAMPS_CHEAP,
+            f"steps in which the devices were timed took {costs} longer. Total throughput is from the others, but "
             "compute, wait and sync are only that exact",
             "larger batches reduce it",
         ),
         (
             "parts-exceed-step",
-            found.excess_part > _STAMPS_CHEAP,
-            f"the slowest device's compute, timed in some steps, is {longer} longer than a whole step of the others: "
-            "compute, wait and sync are only that exact",
+            excess_part > _STAMPS_CHEAP,
+            f"the slowest device's compute, timed in some steps, is {excess} longer than a whole step of the others, "
+            "so compute, wait and sync are only that exact",
             "measure longer, with nothing else running",
         ),
         (
             "loss-not-finite",
-            not found.loss_is_finite,
-            "the loss became infinite or NaN while it was measured; a step's work and time stay the same",
+            not all(one.loss_is_finite for one in measured),
+            "the loss became infinite or NaN while it was measured, which changes nothing about a step's work and time",
             "nothing to do for a measurement on random data",
         ),
     ]
@@ -113,10 +108,6 @@ def of_figures(found: Figures) -> list[Warning_]:
 def slowed_text(slowed: Slowed) -> str:
     """`GPU:0 was throttled (thermal)`, with NVML's reasons."""
     return " and ".join(f"{device.label} was throttled ({', '.join(reasons)})" for device, reasons in slowed)
-
-
-def _was(count: int) -> str:
-    return "was" if count == 1 else "were"
 
 
 def not_exact(text: str) -> Warning_:
@@ -130,23 +121,16 @@ def balance_refuses(refused: Refusal) -> Warning_:
     return Warning_(code="not-for-a-split", message=message, next=refused.remedy)
 
 
-def resumed(windows: int) -> Warning_:
-    """The warning that a run continued after an interruption."""
-    return Warning_(
+def resumed(count: int, what: str = "windows") -> list[Warning_]:
+    """The warning that a command continued after an interruption, if so many of these were measured before."""
+    was = "was" if count == 1 else "were"
+    since = ", after a warm-up then. Telemetry covers the others only" if what == "windows" else ""
+    found = Warning_(
         code="resumed",
-        message=f"{windows} of its windows {_was(windows)} measured before it was interrupted, after a warm-up then; "
-        "telemetry covers the others only",
+        message=f"{count} of its {what} {was} measured before it was interrupted{since}",
         next="nothing to do, unless the machine was changed in between: then measure without --resume",
     )
-
-
-def rounds_taken_over(rounds: int) -> Warning_:
-    """The warning that a balance, or the rounds of a cut, continued after an interruption."""
-    return Warning_(
-        code="resumed",
-        message=f"{rounds} of its rounds {_was(rounds)} measured before it was interrupted",
-        next="nothing to do, unless the machine was changed in between: then measure without --resume",
-    )
+    return [found] if count else []
 
 
 def even_does_not_fit(even: Shares, where: str, smaller: Shares) -> Warning_:
@@ -192,7 +176,7 @@ def unsteady_machine(split: Shares, rates: Sequence[float]) -> Warning_:
     return Warning_(
         code="not-steady",
         message=f"the machine is not steady: {split} gave {format_rate(min(rates))} to {format_rate(max(rates))} "
-        f"samples/s in {len(rates)} measurements; its median counts",
+        f"samples/s in {len(rates)} measurements, of which the median counts",
         next="close other programs, and balance again",
     )
 
@@ -211,8 +195,8 @@ def batches_differ() -> Warning_:
     """The warning that step times are means over batches of several shapes."""
     return Warning_(
         code="batches-differ",
-        message="the batches differ in shape: a step time is the mean over several of them, and plans use that mean; "
-        "the batch limit was tried with the longest of the first batches",
+        message="the batches differ in shape: a step time is the mean over several of them, and plans use that mean. "
+        "The batch limit was tried with the longest of the first batches",
         next="keep some memory free with --margin if longer ones may come",
     )
 

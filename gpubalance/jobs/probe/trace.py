@@ -14,12 +14,11 @@ def trace_alone(bench: Bench, batch: int) -> Warning_ | None:
     tracing, device = bench.request.tracing, bench.device
     if tracing is None:
         return None
-    own = tracing.model_copy(update={"name": f"{tracing.name}-{device.label.replace(':', '-')}"})
     try:
         bench.ready(last=True)
     except Interrupted:
         raise
     except GpubalanceError as error:  # the time limit too: nothing that was asked for is missing but the trace
         return not_traced(error, f"{device.label}: ")
-    warning = trace(bench.party, Shares((batch,)), own, bench.watch)
+    warning = trace(bench.party, Shares((batch,)), tracing.of(device), bench.watch)
     return warning and warning.model_copy(update={"message": f"{device.label}: {warning.message}"})
