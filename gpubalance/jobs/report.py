@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gpubalance.jobs.keep.saved_probes import find_device, kept_probes, same_settings
+from gpubalance.jobs.keep.saved_probes import find_device, kept_probes
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
@@ -48,7 +48,7 @@ def _its_probe(result: Plan | Run, given: Sequence[Found]) -> Found | None:
             if _has(probe, result) and _is_its_own(probe, result):
                 return probe, where
     for probe, name in given:
-        if _has(probe, result) and same_settings(probe.settings, result.settings):
+        if _has(probe, result) and probe.settings.alone == result.settings.alone:
             return probe, f"{name}, which is not the probe that this {result.kind} was made with"
     return None
 

@@ -12,7 +12,6 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import tell_resumed
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved import save
-from gpubalance.jobs.keep.saved_runs import RUNS
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import JointRun, party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
@@ -58,7 +57,7 @@ def run(
         except OutOfMemory as error:
             raise_what_fits(error, party, used, watch)
         if len(result.replicas) > 1:
-            save(RUNS, result)
+            save("runs", result)
         if used.tracing is None:
             return result
         warning = trace(party, used.split, used.tracing, watch)

@@ -70,6 +70,11 @@ class Settings(Record):
         "--all-reduce KIND", "How gradients are summed: auto, nccl, hierarchical or one-device.", "auto"
     )
 
+    @property
+    def alone(self) -> Settings:
+        """Those of a device alone, which does no all-reduce."""
+        return self.model_copy(update={"all_reduce": "auto"})
+
 
 class Limits(Record):
     """What every measurement has: `time_limit_s` ends the command, `deadline_s` is the longest silence of a worker.

@@ -93,6 +93,13 @@ def sweep(folder: Path, name: str | None = None) -> None:
                 left.unlink()
 
 
+def delete_oldest(folder: Path, pattern: str, kept: int) -> None:
+    """Deletes all but so many of the folder's files, the oldest first."""
+    with contextlib.suppress(OSError):  # another process may do so too
+        for old in sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)[:-kept]:
+            old.unlink()
+
+
 def _lives(pid: str) -> bool:
     if int(pid) == os.getpid():
         return True

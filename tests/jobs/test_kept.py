@@ -19,10 +19,9 @@ from gpubalance.jobs.balance.balance import balance
 from gpubalance.jobs.balance.probing import PlannedWith, probe_for
 from gpubalance.jobs.events import Doing, Event, RoundDone, TimingDone, Watch, WindowDone
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.journals import journal_of
+from gpubalance.jobs.keep.journals import journal_of, software_key
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved_probes import save
-from gpubalance.jobs.keep.software import software_key
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series

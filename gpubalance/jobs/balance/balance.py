@@ -18,7 +18,7 @@ from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import Doing, PhaseBegun, RoundDone, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.keep.once import Once
-from gpubalance.jobs.keep.saved_balances import keep_balance
+from gpubalance.jobs.keep.saved import keep_balance
 from gpubalance.jobs.keep.saved_probes import solo_bests_of
 from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpubalance.errors import UsageError
 from gpubalance.jobs.balance.knowledge import WORTH_A_ROUND, Knowledge
-from gpubalance.jobs.keep.saved_balances import balance_by
+from gpubalance.jobs.keep.saved import balance_by
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.jobs.plan.problem import best_split, find_probes, loads_of
 from gpubalance.jobs.plan.record import plan_of

@@ -8,7 +8,7 @@ from gpubalance.jobs.failed import one_error
 from gpubalance.jobs.independent.replica import ALONE, AT_ONCE, Replica
 from gpubalance.jobs.independent.turns import Turns
 from gpubalance.jobs.independent.window import AllAtOnce
-from gpubalance.jobs.keep.saved_runs import best_joint_run
+from gpubalance.jobs.keep.saved import best_joint_run
 from gpubalance.jobs.measure.warnings import of_figures, resumed
 from gpubalance.numbers.ratio import ratio
 from gpubalance.numbers.stats import interval_of_sum

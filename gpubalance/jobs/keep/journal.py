@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from gpubalance.errors import RESUME, BadInput, GpubalanceError
 from gpubalance.numbers.units import format_bytes
 from gpubalance.system.lock import Lock
-from gpubalance.system.state import state_folder, sync_folder
+from gpubalance.system.state import delete_oldest, state_folder, sync_folder
 
 _KEPT = 100
 _MOST_BYTES = 256 << 20  # hours of steps of a millisecond, and no more than can be read again
@@ -87,15 +87,17 @@ class Journal:
         kind = type(record).__name__
         line = json.dumps({"kind": kind, "device": device, "record": record.model_dump(mode="json")})
         with self._threads:
-            if self._is_full:
-                return
-            try:
-                self._append(line)
-                self._can_resume = True
-            except OSError as error:
-                self._is_full = True
-                why = f"can't write the journal {self.path}: {error.strerror}"
-                self.tell(f"{why}: continuing, but nothing more is kept for --resume")
+            if not self._is_full:
+                self._add(line)
+
+    def _add(self, line: str) -> None:
+        try:
+            self._append(line)
+            self._can_resume = True
+        except OSError as error:
+            self._is_full = True
+            why = f"can't write the journal {self.path}: {error.strerror}"
+            self.tell(f"{why}: continuing, but nothing more is kept for --resume")
 
     def _append(self, line: str) -> None:
         self._file = self._file or self._opened()
@@ -110,7 +112,7 @@ class Journal:
         if self._entries:
             file.write("\n")  # ends a line that was cut off; empty lines are skipped
         sync_folder(self.path.parent)
-        _sweep(self.path.parent)
+        delete_oldest(self.path.parent, "*.jsonl", _KEPT)
         return file
 
     def of(self, device: str, kind: type[R]) -> list[R]:
@@ -121,10 +123,10 @@ class Journal:
         """The records of that kind that were left, each with its device."""
         found = []
         for entry in self._entries:
-            device = entry.get("device")
-            if entry.get("kind") == kind.__name__ and isinstance(device, str):
+            if entry.get("kind") == kind.__name__:
                 with suppress(ValidationError):
-                    found.append((device, kind.model_validate_json(json.dumps(entry.get("record")))))
+                    record = kind.model_validate_json(json.dumps(entry.get("record")))
+                    found.append((str(entry.get("device")), record))
         return found
 
     def cannot_help(self) -> None:
@@ -143,27 +145,17 @@ class Journal:
         self._held.release()
 
 
-def _sweep(folder: Path) -> None:
-    """Deletes the oldest journals, which nobody will resume any more."""
-    with suppress(OSError):  # another process may sweep too
-        for old in sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
-            old.unlink()
-
-
 def _path(key: str) -> Path:
     return state_folder("journals") / f"{key}.jsonl"
 
 
 def _read(path: Path) -> Iterator[dict[str, Any]]:
     """The entries that can be read: the last line may have been cut off, and others may be anything."""
-    try:
+    with suppress(OSError):
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:  # no journal of ours
             return
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                with suppress(ValueError, RecursionError):
-                    entry = json.loads(line)
-                    if isinstance(entry, dict):
-                        yield entry
-    except OSError:
-        return
+        for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+            with suppress(ValueError, RecursionError):
+                entry = json.loads(line)
+                if isinstance(entry, dict):
+                    yield entry

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import platform
+
+from gpubalance._version import __version__
 from gpubalance.devices.hosts import typed_for_hosts
 from gpubalance.errors import InUse
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
-from gpubalance.jobs.keep.software import software_key
 from gpubalance.settings.requests import (
     BalanceRequest,
     IndependentRequest,
@@ -14,29 +16,25 @@ from gpubalance.settings.requests import (
     ProbeRequest,
     RunRequest,
 )
+from gpubalance.system.versions import software
+from gpubalance.workers.code import own_codes
 
 Request = RunRequest | ProbeRequest | BalanceRequest | IndependentRequest | LayersRequest
 # How long and how carefully it is measured, and what else does not change a measurement.
-_SAME: dict[str, object] = {
-    **dict.fromkeys(("deadline_s", "time_limit_s", "tracing")),
-    **dict.fromkeys(("for_split", "fresh", "force"), False),
-    **{"ahead": True, "least_samples": 0, "rounds": 1},
-}
+_BESIDE = {"deadline_s", "time_limit_s", "tracing", "for_split", "fresh", "force", "ahead", "least_samples", "rounds"}
+_MEASURING = {"windows", "deadline_s", "time_limit_s"}
 
 
 def tell_resumed(journal: Journal | None, watch: Watch) -> None:
     """Says whether the command continues what was measured before, or could."""
-    if journal is None:
-        return
-    if journal.passes_over:
+    text = ""
+    if journal is not None and journal.passes_over:
         text = "an unfinished measurement was found; --resume continues it"
-    elif journal.resumed:
-        text = "continuing an unfinished measurement"
-    elif journal.resume:
+    elif journal is not None and journal.resume:
         text = "nothing unfinished was found for these devices and settings: starting from the beginning"
-    else:
-        return
-    watch(Doing(text, stays=True))
+        text = "continuing an unfinished measurement" if journal.resumed else text
+    if text:
+        watch(Doing(text, stays=True))
 
 
 def journal_of(request: Request, driver: str | None, *, resume: bool) -> Journal:
@@ -44,22 +42,24 @@ def journal_of(request: Request, driver: str | None, *, resume: bool) -> Journal
 
     Raises InUse if another process is making the same probe; other commands have a journal each.
     """
-    same = {name: value for name, value in _SAME.items() if name in type(request).model_fields}
-    if not isinstance(request, ProbeRequest):
-        same["measuring"] = request.measuring.model_copy(
-            update={"windows": 1, "deadline_s": None, "time_limit_s": None}
-        )
-    own = [request.settings.model, *(request.models if isinstance(request, IndependentRequest) else ())]
+    beside: dict[str, bool | set[str]] = {**dict.fromkeys(_BESIDE, True), "measuring": _MEASURING}
+    models = request.models if isinstance(request, IndependentRequest) else ()
     key = content_key(
         type(request).__name__,
-        request.model_copy(update=same),
+        request.model_dump_json(exclude=beside),
         driver,
-        *(software_key(model, request.settings.data) for model in own),
+        *(software_key(model, request.settings.data) for model in (request.settings.model, *models)),
         *typed_for_hosts(),
     )
     if isinstance(request, ProbeRequest):
         return Journal(key, "a probe of the same devices and settings", resume=resume)
     return _free_journal(key, resume)
+
+
+def software_key(model: str, data: str | None = None) -> str:
+    """What a step's speed depends on besides devices and settings: the host, versions, the user's own files."""
+    code = own_codes(model, data)
+    return " ".join([platform.node(), __version__, *(one or "" for one in software()), *code])
 
 
 def _free_journal(key: str, resume: bool) -> Journal:
@@ -68,8 +68,7 @@ def _free_journal(key: str, resume: bool) -> Journal:
     With `resume`, journals in which something was left come first.
     """
     keys = [key, *(f"{key}-{number}" for number in range(1, 100))]
-    left = [one for one in keys if Journal.is_left(one)] if resume else []
-    for one in [*left, *keys]:
+    for one in sorted(keys, key=Journal.is_left, reverse=True) if resume else keys:
         try:
             return Journal(one, "the journal of this command", resume=resume)
         except InUse:

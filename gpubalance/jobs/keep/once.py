@@ -8,34 +8,19 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 R = TypeVar("R", bound=BaseModel)
 
 
-class Lasting(Protocol):
-    """A record of some time on the monotonic clock."""
-
-    @property
-    def span_s(self) -> tuple[float, float]: ...
-
-    def later(self, seconds: float) -> Self: ...
-
-
-L = TypeVar("L", bound=Lasting)
-
-
-def ending_now(records: Sequence[L]) -> list[L]:
-    """The records, each moved to follow the one before, the last to end now: a boot resets the clock."""
-    end_s, moved = time.monotonic(), list[L]()
+def ending_now(records: Sequence[Any]) -> list[Any]:
+    """Records of some time, each moved to follow the one before, the last to end now: a boot resets the clock."""
+    end_s, moved = time.monotonic(), list[Any]()
     for record in reversed(records):
         began_s, ended_s = record.span_s
         moved.insert(0, record.later(end_s - ended_s))
@@ -48,7 +33,7 @@ class Once:
 
     def __init__(self, journal: Journal | None, watch: Watch) -> None:
         self._journal = journal
-        self._left: dict[type[BaseModel], dict[str, BaseModel]] = {}
+        self._left: dict[type[BaseModel], dict[str, Any]] = {}
         self.again: Counter[type[BaseModel]] = Counter()
         if journal is not None:
             journal.tell = lambda text: watch(Doing(text))
@@ -66,11 +51,11 @@ class Once:
         if kind not in self._left:
             left = self._journal.all(kind) if self._journal else []
             records = [record for _, record in left]
-            moved = ending_now(cast("list[Lasting]", records)) if hasattr(kind, "span_s") else records
-            self._left[kind] = dict(zip([its for its, _ in left], cast("list[BaseModel]", moved), strict=True))
-        found = self._left[kind].get(key)
+            moved = ending_now(records) if hasattr(kind, "span_s") else records
+            self._left[kind] = dict(zip([its for its, _ in left], moved, strict=True))
+        found: R | None = self._left[kind].get(key)
         self.again[kind] += found is not None
-        return cast("R | None", found)
+        return found
 
     def cannot_help(self) -> None:
         """Makes an error not offer --resume: what was kept would not help."""

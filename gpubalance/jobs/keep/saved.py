@@ -1,46 +1,98 @@
-"""Results that were made here, kept under the user's state directory for later commands."""
+"""Results that were made here, kept under the user's state directory: later commands start from them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from gpubalance.errors import BadInput
+from gpubalance.jobs.keep.journal import content_key
+from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record
 from gpubalance.results.run import Run
-from gpubalance.system.state import state_folder, sweep, write_whole
+from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.requests import BalanceRequest, Settings
+from gpubalance.system.state import delete_oldest, state_folder, sweep, write_whole
 
 _KEPT = 100
 
 Result = TypeVar("Result", Probe, Plan, Run)
+Folder = Literal["probes", "runs", "balances"]
 
 
-def save(name: str, result: Probe | Run) -> Path | None:
-    """Keeps a result in the folder of that name, and deletes the oldest ones. Returns None if it can't be written."""
+def identity(device: Device) -> tuple[object, ...]:
+    """What is the same for a device whatever its index."""
+    return device.uuid, device.memory_bytes, device.profile
+
+
+def save(folder: Folder, result: Probe | Run) -> Path | None:
+    """Keeps a result in that folder, instead of the oldest ones. Returns None if it can't be written."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
-    return put(state_folder(name) / f"{stamp}-{os.getpid()}.json", result)
+    return _put(state_folder(folder) / f"{stamp}-{os.getpid()}.json", result)
 
 
-def put(path: Path, result: Probe | Run | Plan) -> Path | None:
-    """Writes a result there instead of the oldest ones of its folder. Returns None if it can't be written."""
+def _put(path: Path, result: Probe | Run | Plan) -> Path | None:
     try:
         sweep(path.parent)
-        for old in sorted(path.parent.glob("*.json"), key=lambda one: one.stat().st_mtime)[:-_KEPT]:
-            old.unlink(missing_ok=True)
+        delete_oldest(path.parent, "*.json", _KEPT)
         write_whole(path, result.model_dump_json(indent=1))
-    except OSError:  # another process may sweep too
+    except OSError:
         return None
     return path
 
 
-def saved(name: str, kind: type[Result]) -> Iterator[Result]:
-    """The results in that folder that can be read, the latest first."""
-    for path in sorted(state_folder(name).glob("*.json"), reverse=True):
+def saved(folder: Folder, kind: type[Result], pattern: str = "*.json") -> Iterator[Result]:
+    """The results there that can be read, the latest first; `pattern` picks some by the names of their files."""
+    for path in sorted(state_folder(folder).glob(pattern), key=lambda one: (one.stat().st_mtime, one), reverse=True):
         with suppress(BadInput):  # damaged
             yield read_record(path, kind)
+
+
+def keep_balance(request: BalanceRequest, plan: Plan) -> None:
+    """Keeps the result of a balance instead of an older one by the same probe, if there is room for it.
+
+    A balance that has not measured several devices together is not kept: it knows no more than the probe.
+    """
+    if plan.sync_s is not None:
+        name = _name(plan.probed, request.devices, request.settings, request.joint)
+        _put(state_folder("balances") / name, plan)
+
+
+def balance_by(probe: Probe, devices: Sequence[Device], joint: JointProfile | None = None) -> Plan | None:
+    """The result of the balance of exactly these devices that started from this probe, or None.
+
+    With `joint` None, as a probe's file does not say what a joint run adds, it is the latest one whatever that was.
+    """
+    return next(saved("balances", Plan, _name(probe.created, devices, probe.settings, joint)), None)
+
+
+def _name(probed: str, devices: Sequence[Device], settings: Settings, joint: JointProfile | None) -> str:
+    """The name of a balance's file; with `joint` None the pattern of those with any."""
+    return f"{content_key(probed, *devices, settings.alone)}-{'*' if joint is None else content_key(joint)}.json"
+
+
+def best_joint_run(devices: Sequence[Device], model: Model, settings: Settings) -> Run | None:
+    """The kept run with the most samples/s on exactly these devices, with this model and these settings, or None."""
+    wanted = set(map(identity, devices))
+    found = (
+        run
+        for run in _joint_runs()
+        if run.model.is_like(model)
+        and run.settings.alone == settings.alone
+        and (settings.data is None or run.pipeline is not None)  # in a balance's run batches lie on the devices
+        and {identity(run.devices[one.device]) for one in run.replicas} == wanted
+    )
+    return max(found, key=lambda run: run.throughput.median, default=None)
+
+
+def _joint_runs() -> Iterator[Run]:
+    yield from saved("runs", Run)
+    for plan in saved("balances", Plan):
+        if plan.balance is not None and plan.balance.run is not None:
+            yield plan.balance.run

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gpubalance.errors import NothingFits
 from gpubalance.jobs.keep import saved
+from gpubalance.jobs.keep.saved import identity
 from gpubalance.results.probe import BatchLimit, DeviceProbe, Probe
 from gpubalance.results.run import SoloBest
 from gpubalance.settings.choices import DEFAULT_BATCH
@@ -15,13 +16,17 @@ from gpubalance.settings.requests import BalanceRequest, Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.code import code_key
 
-_FOLDER = "probes"
 ALL = float("inf")  # the `up_to` that only a probe without a limit reaches
 
 
 def save(probe: Probe) -> Path | None:
     """Keeps a probe, and deletes the oldest ones. Returns None if it can't be written."""
-    return saved.save(_FOLDER, probe)
+    return saved.save("probes", probe)
+
+
+def kept_probes() -> Iterator[Probe]:
+    """The probes that can be read, the latest first."""
+    return saved.saved("probes", Probe)
 
 
 def best_probe(
@@ -35,15 +40,9 @@ def best_probe(
     """
     code, best, furthest = code_key(settings.model, settings.data), None, 0.0
     for probe in kept_probes():
-        found = [find_device(probe, device) for device in devices]
-        whole = [one for one in found if one is not None and (one.complete or holds_nothing(one))]
-        if (
-            not same_settings(probe.settings, settings)
-            or (probe.code != code) != of_other_code
-            or len(whole) < len(devices)
-        ):
+        if probe.settings.alone != settings.alone or (probe.code != code) != of_other_code:
             continue
-        reach = min(_reach(probe, one) for one in whole)
+        reach = min(_reach(probe, find_device(probe, device)) for device in devices)
         if reach == ALL:
             return probe
         if reach >= up_to and reach > furthest:
@@ -70,8 +69,13 @@ def holds_nothing(one: DeviceProbe) -> bool:
     return one.batch_limit is not None and one.batch_limit.fits is None
 
 
-def _reach(probe: Probe, one: DeviceProbe) -> float:
-    """The largest batch that a device's probe looked at: `ALL` if the device, not an option, ended the search."""
+def _reach(probe: Probe, one: DeviceProbe | None) -> float:
+    """The largest batch that a device's probe looked at, to the end; 0 for none.
+
+    It is `ALL` if the device, not an option, ended the search.
+    """
+    if one is None or not (one.complete or holds_nothing(one)):
+        return 0.0
     limit = one.batch_limit
     if limit is None or limit.fits is None:
         return ALL
@@ -143,18 +147,5 @@ def _throughput(one: DeviceProbe, batch: int) -> float | None:
 
 def find_device(probe: Probe, device: Device) -> DeviceProbe | None:
     """The probe's entry for a device, whatever index the device had then; None if it has none."""
-    for one in probe.probes:
-        there = probe.devices[one.device]
-        if (there.uuid, there.memory_bytes, there.profile) == (device.uuid, device.memory_bytes, device.profile):
-            return one
-    return None
-
-
-def same_settings(settings: Settings, others: Settings) -> bool:
-    """Whether settings are equal except for the all-reduce, which a device alone does not do."""
-    return settings.model_copy(update={"all_reduce": others.all_reduce}) == others
-
-
-def kept_probes() -> Iterator[Probe]:
-    """The probes that can be read, the latest first."""
-    return saved.saved(_FOLDER, Probe)
+    wanted = identity(device)
+    return next((one for one in probe.probes if identity(probe.devices[one.device]) == wanted), None)
