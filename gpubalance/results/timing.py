@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from gpubalance.planning.pipeline.timeline import Timeline
 from gpubalance.settings.record import Record, Seconds
 
 # Whatever takes time takes at least this many seconds: nothing is divided by 0 or becomes infinite.
@@ -20,6 +21,7 @@ class Timing(Record):
     for data. A stamped timing is one step; it has each replica's `compute_s` and `update_s`, and `step_s`, the longest
     time from a replica's start to its end. `ended_s` is on the system's monotonic clock, which all processes share.
     `unlike` means that batches differ in shape, and steps with them; then a timing has each held batch equally often.
+    A stamped step of a pipeline has its `timeline` instead of replicas' times.
     """
 
     kind: Literal["timing"] = "timing"
@@ -32,3 +34,4 @@ class Timing(Record):
     step_s: Duration | None = None
     loss_is_finite: bool = True
     unlike: bool = False
+    timeline: Timeline | None = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpubalance.errors import OutOfMemory
 from gpubalance.numbers.units import format_bytes
-from gpubalance.planning.pipeline.segments import Segment
+from gpubalance.planning.pipeline.graph import Segment
 from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.results.layers import Layers
 from gpubalance.settings.device import Device, JointProfile

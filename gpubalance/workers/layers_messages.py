@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpubalance.planning.pipeline.graph import Graph
-from gpubalance.planning.pipeline.segments import Segment
+from gpubalance.planning.pipeline.graph import Graph, Segment
 from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.settings.record import Record, Seconds
 
@@ -23,13 +22,13 @@ class Describe(Record):
 
 
 class TimeBlocks(Record):
-    """Time each of these runs of blocks, (first, last), alone on the one device, for `seconds`."""
+    """Time each of these blocks alone on the one device, for `seconds` and at least so many passes."""
 
     kind: Literal["time-blocks"] = "time-blocks"
-    runs: tuple[tuple[_Block, _Block], ...]
+    blocks: tuple[_Block, ...]
     micro_batch: _Count
-    seconds: Seconds
-    at_least: _Count
+    seconds: Seconds = 0.0
+    at_least: _Count = 3
 
 
 class Pipe(Record):
@@ -43,8 +42,8 @@ class Pipe(Record):
     order: tuple[tuple[Task, ...], ...]
     micro_batch: _Count
     micro_batches: _Count
-    seconds: Seconds
-    at_least: _Count
+    seconds: Seconds = 0.0
+    at_least: _Count = 1
     steps_per_timing: _Count = 1
     stamped: bool = False
     patience_s: Annotated[float, Field(gt=0)] | None = None
@@ -55,9 +54,3 @@ class Described(Record):
 
     kind: Literal["described"] = "described"
     graph: Graph
-
-
-class BlocksTimed(Record):
-    """All the requested blocks are timed."""
-
-    kind: Literal["blocks-timed"] = "blocks-timed"

@@ -10,8 +10,8 @@
     CountFlops                 →    Flops
     Trace                      →    Traced
     Describe                   →    Described: this and the next two are of a model that is opened with `layers`
-    TimeBlocks                 →    BlockTimed …, BlocksTimed
-    Pipe                       →    Timing … or Piped …, Measured
+    TimeBlocks                 →    BlockTimed …, Measured
+    Pipe                       →    Timing …, Measured
     Survey (instead of Open)   →    Surveyed
     Inspect, Copy, Reduce      →    Inspected, Copied, Reduced: the checks of `doctor`, instead of Open too
     Where (of a cluster)       →    Whereabouts, whatever else it does
@@ -26,8 +26,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from gpubalance.results.block import BlockTimed
 from gpubalance.results.common import Model, Refusal
-from gpubalance.results.piped import BlockTimed, Piped
 from gpubalance.results.pulled import Pulled, Remedy
 from gpubalance.results.timing import Timing
 from gpubalance.settings.cluster import Address, Cluster
@@ -35,7 +35,7 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Record, Seconds
 from gpubalance.settings.requests import Settings, Tracing
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.layers_messages import BlocksTimed, Describe, Described, Pipe, TimeBlocks
+from gpubalance.workers.layers_messages import Describe, Described, Pipe, TimeBlocks
 
 Peak = Annotated[int, Field(ge=0, lt=2**63)] | None
 
@@ -315,9 +315,8 @@ AnyRequest = (
     Open | Measure | Stop | Pull | CountFlops | Trace | Describe | TimeBlocks | Pipe | Survey | Inspect | Copy | Reduce
 )
 Request = Annotated[AnyRequest, Field(discriminator="kind")]
-_OfLayers = Described | BlockTimed | BlocksTimed | Piped
 _OfChecks = Surveyed | Inspected | Copied | Reduced | Whereabouts
-AnyReply = Ready | Timing | Measured | Pulled | PulledAll | Flops | Traced | _OfLayers | _OfChecks | Failed
+AnyReply = Ready | Timing | Measured | Pulled | PulledAll | Flops | Traced | Described | BlockTimed | _OfChecks | Failed
 Message = AnyReply | Printed | Ended
 
 # For each kind of message, one process reads and the other writes.

@@ -22,7 +22,7 @@ from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from gpubalance.workers.code import code_key
 from gpubalance.workers.imports import lean_import
-from gpubalance.workers.layers_messages import BlocksTimed, Describe, Described, Pipe, TimeBlocks
+from gpubalance.workers.layers_messages import Describe, Described, Pipe, TimeBlocks
 from gpubalance.workers.messages import (
     REQUEST,
     AnyRequest,
@@ -139,11 +139,8 @@ class _Serving:
                 yield Traced(missing=session.trace(request.split, request.tracing))
             case Describe():
                 yield Described(graph=session.describe(**asked))
-            case TimeBlocks():
-                yield from session.time_blocks(**asked)
-                yield BlocksTimed()
-            case Pipe():
-                yield from session.pipe(**asked)
+            case TimeBlocks() | Pipe():
+                yield from session.time_blocks(**asked) if isinstance(request, TimeBlocks) else session.pipe(**asked)
                 yield self._measured()
             case Survey() | Inspect() | Copy() | Reduce():
                 yield _checked(request)

@@ -17,7 +17,6 @@ from gpubalance.errors import (
     Refused,
     TimeLimitPassed,
 )
-from gpubalance.results.piped import Piped
 from gpubalance.results.pulled import Pulled
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile, hosts_of
@@ -228,8 +227,8 @@ class Worker:
                 raise
             if not isinstance(reply, kinds):
                 self._fail(reply, split)
-            if isinstance(reply, Timing | Piped):
-                slowest_s = max(slowest_s or 0.0, reply.seconds / (reply.steps if isinstance(reply, Timing) else 1))
+            if isinstance(reply, Timing):
+                slowest_s = max(slowest_s or 0.0, reply.seconds / reply.steps)
                 self._slowest_s.update({key: slowest_s} if key else {})
             yield reply
             if isinstance(reply, kinds[-1]):

@@ -64,7 +64,7 @@ def _worse(seed: int) -> float:
     asked = drawn(seed, most_devices=3)
     best_s = shortest(asked)
     try:
-        found_s = place(asked).timeline.step_time_s
+        found_s = place(asked).step_time_s
     except NoPlacementError:
         return 0.0 if best_s is None else math.inf
     return math.inf if best_s is None else found_s / best_s - 1

@@ -182,7 +182,7 @@ def test_an_interrupted_proof_goes_on_with_its_blocks_rounds_and_windows(tmp_pat
     import os, pathlib, time
 
     def step(devices, segments, number):
-        if number > 18 and not pathlib.Path(os.environ["GO_ON"]).exists():
+        if number > 13 and not pathlib.Path(os.environ["GO_ON"]).exists():
             time.sleep(60)
     """
     variables = {**engine(tmp_path, script), "GO_ON": str(tmp_path / "go-on")}
@@ -255,7 +255,7 @@ def test_a_stage_that_hangs_or_dies_is_told_and_what_was_measured_is_kept(
     from gpubalance.engine.failures import TaskFailedError
 
     def step(devices, segments, number):
-        if number > 18:  # in the proof
+        if number > 13:  # in the proof
             {end}
     """
     arguments = ("layers", "--simulate", _known_pair(tmp_path), "--force", *SHORT, "--rounds", "1", "--windows", "2")

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from gpubalance.planning.pipeline.graph import Segment, links_between
 from gpubalance.planning.pipeline.schedule import depths_of, tasks_of
-from gpubalance.planning.pipeline.segments import Segment, links_between
 from gpubalance.planning.pipeline.timeline import Task
 
 Model = Callable[[], Any]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpubalance.errors import BadInput, Refused
-from gpubalance.planning.pipeline.segments import Segment
+from gpubalance.planning.pipeline.graph import Segment
 from gpubalance.planning.pipeline.timeline import Task
 from tests.engine import zoo
 from tests.engine.pipelines import Trained, cut_outputs, trained

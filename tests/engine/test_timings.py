@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.planning.pipeline.segments import Segment
-from gpubalance.results.piped import Piped
+from gpubalance.planning.pipeline.graph import Segment
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.settings.requests import Settings
@@ -45,7 +44,7 @@ def of_a_split() -> Iterator[Timing]:
     return session.measure(Shares((2, 3)), seconds=0, at_least=4, steps_per_timing=2, stamped=False)
 
 
-def of_a_pipeline() -> Iterator[Timing | Piped]:
+def of_a_pipeline() -> Iterator[Timing]:
     from gpubalance.engine.pipeline.session import LayersSession
 
     session = LayersSession(devices_of(_PROFILES[1]), Settings(model="small"), JointProfile(), seed=0)

@@ -17,10 +17,9 @@ from typing import Any
 
 from gpubalance.errors import BadInput
 from gpubalance.planning.pipeline.graph import Block, Edge, Graph
-from gpubalance.planning.pipeline.problem import Load, Problem
-from gpubalance.planning.pipeline.segments import links_between
-from gpubalance.planning.pipeline.simulate import simulate
-from gpubalance.results.piped import BlockTimed, Piped
+from gpubalance.planning.pipeline.problem import Cut, Load, Problem
+from gpubalance.planning.pipeline.schedule import simulate
+from gpubalance.results.block import BlockTimed
 from gpubalance.results.timing import Timing
 
 _SCRIPT = os.environ.get("ENGINE_STAND_IN_SCRIPT")
@@ -68,32 +67,23 @@ class LayersSession:
         return self._graph
 
     def _load(self, device: Any, micro_batch: int) -> Load:
-        profile, shares = device.profile, [block.share for block in self._graph.blocks]
-        third_s = (profile.alpha_s + profile.beta_s * micro_batch) / 3
-        return Load(
-            tuple(share * third_s for share in shares),
-            tuple(2 * share * third_s for share in shares),
-            tuple(share * profile.update_s for share in shares),
-            tuple(share * profile.base_memory for share in shares),
-            tuple(share * profile.memory_per_sample * micro_batch for share in shares),
-            profile.memory,
-        )
+        profile = device.profile
+        return Load.by_profile(self._graph, profile, micro_batch, profile.alpha_s + profile.beta_s * micro_batch)
 
-    def time_blocks(self, runs: Any, micro_batch: int, *, seconds: float, at_least: int) -> Any:
+    def time_blocks(self, blocks: Any, micro_batch: int, *, seconds: float, at_least: int) -> Any:
         del seconds
-        device = self._devices[0]
-        load = self._load(device, micro_batch)
-        for first, last in runs:
-            if device.profile.memory and load.fixed_bytes[first] + load.live_bytes[first] > device.profile.memory:
+        load = self._load(self._devices[0], micro_batch)
+        for block in blocks:
+            if load.memory_bytes and load.fixed_bytes[block] + load.live_bytes[block] > load.memory_bytes:
                 _run_out(0)
             yield BlockTimed(
-                first=first,
-                last=last,
-                forward_s=(load.forward_s[first],) * at_least,
-                backward_s=(load.backward_s[first],) * at_least,
-                update_s=(load.update_s[first],) * at_least,
-                fixed_bytes=round(load.fixed_bytes[first]),
-                held_bytes=round(load.live_bytes[first]),
+                block=block,
+                micro_batch=micro_batch,
+                forward_s=(load.forward_s[block],) * at_least,
+                backward_s=(load.backward_s[block],) * at_least,
+                update_s=(load.update_s[block],) * at_least,
+                fixed_bytes=round(load.fixed_bytes[block]),
+                held_bytes=round(load.live_bytes[block]),
                 working_bytes=0,
             )
 
@@ -111,34 +101,24 @@ class LayersSession:
         patience_s: float | None,
     ) -> Any:
         del seconds, patience_s
-        loads = tuple(self._load(device, micro_batch) for device in self._devices)
-        joint = self._joint
-        problem = Problem(
-            self._graph,
-            loads,
-            micro_batch,
-            micro_batches,
-            latency_s=joint.link_latency_s,
-            bytes_per_s=joint.link_bytes_per_s,
-        )
-        self._hold(problem, segments, order)
-        links = links_between(self._graph, segments)
-        costs = problem.costs(segments, links)
+        loads, joint = tuple(self._load(device, micro_batch) for device in self._devices), self._joint
+        link = joint.link_latency_s, joint.link_bytes_per_s
+        cut = Cut(Problem(self._graph, loads, micro_batch, micro_batches, *link), segments)
+        self._hold(cut, order)
         slower = [self._call("slower", self._devices[one.device], one.first, one.last) or 1.0 for one in segments]
         for name in ("forward_s", "backward_s"):
-            times = tuple(s * by for s, by in zip(getattr(costs, name), slower, strict=True))
-            object.__setattr__(costs, name, times)
-        timeline = simulate(segments, links, order, costs)
+            times = tuple(s * by for s, by in zip(getattr(cut.costs, name), slower, strict=True))
+            object.__setattr__(cut.costs, name, times)
+        timeline = simulate(cut, order)
         for _ in range(at_least):
             self._number += 1
             self._call("step", self._devices, segments, self._number)
-            if stamped:
-                yield Piped(timeline=timeline, seconds=timeline.step_time_s)
-            else:
-                yield Timing(steps=steps_per_timing, seconds=steps_per_timing * timeline.step_time_s, input_wait_s=0.0)
+            steps = 1 if stamped else steps_per_timing
+            stamps = {"timeline": timeline, "step_s": timeline.step_time_s} if stamped else {}
+            yield Timing(steps=steps, seconds=steps * timeline.step_time_s, input_wait_s=0.0, **stamps)
 
-    def _hold(self, problem: Problem, segments: Any, order: Any) -> None:
-        peaks = [round(problem.peak_bytes(segments, tasks)) for tasks in order]
+    def _hold(self, cut: Cut, order: Any) -> None:
+        peaks = [round(cut.held(tasks)[0]) for tasks in order]
         peaks = [peak + (self._call("held", self._devices[n]) or 0) if peak else 0 for n, peak in enumerate(peaks)]
         for number, (device, peak) in enumerate(zip(self._devices, peaks, strict=True)):
             if device.profile.memory and peak > device.profile.memory:

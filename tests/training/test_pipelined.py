@@ -60,7 +60,7 @@ def cut(model: Any, stages: int = 2) -> Layers:
     segments = in_stages(len(graph.blocks), stages)
     like = Layers.model_validate_json(_RESULT.read_text())
     tasks = [
-        StepTask(**vars(task), device=device, sent_s=0, ready_s=0, start_s=place, end_s=place + 1)
+        StepTask(**task._asdict(), device=device, sent_s=0, ready_s=0, start_s=place, end_s=place + 1)
         for device, order in enumerate(orders_of(segments, graph, _MICRO_BATCHES))
         for place, task in enumerate(order)
     ]

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from gpubalance.errors import BadInput, OutOfMemory
-from gpubalance.planning.pipeline.segments import Segment, links_between
-from gpubalance.planning.pipeline.simulate import Costs, simulate
-from gpubalance.results.piped import Piped
+from gpubalance.planning.pipeline.graph import Segment
+from gpubalance.planning.pipeline.problem import Cut, Load, Problem
+from gpubalance.planning.pipeline.schedule import simulate
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.workers import layers
+from gpubalance.workers.layers_messages import Pipe, TimeBlocks
 from gpubalance.workers.messages import Measured
 from gpubalance.workers.party import Build, Party
 from tests.engine.pipelines import orders_of
@@ -49,32 +50,27 @@ def party(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Party]:
 
 def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(party: Party) -> None:
     graph = party.ask(layers.describe)
-    segments = [Segment(0, 13, 0), Segment(14, 18, 1)]
-    links = links_between(graph, segments)
-    orders = orders_of(segments, graph, _COUNT)
-    shares = [sum(block.share for block in graph.blocks[one.blocks]) for one in segments]
-    weights = _parts(graph, segments, "weights_bytes")
+    segments = (Segment(0, 13, 0), Segment(14, 18, 1))
     whole_s = [profile.alpha_s + _SIZE * profile.beta_s for profile in _PROFILES]
-    costs = Costs(
-        tuple(share * each / 3 for share, each in zip(shares, whole_s, strict=True)),
-        tuple(share * each / 1.5 for share, each in zip(shares, whole_s, strict=True)),
-        tuple(0.005 + _SIZE * link.bytes_per_sample / 1e6 for link in links),
-        tuple(0.02 * own for own in weights),
-    )
-    planned = simulate(segments, links, orders, costs)
-    stamped, measured = party.ask(lambda worker: [*layers.pipe(worker, segments, orders, _SIZE, _COUNT, stamped=True)])
-    assert isinstance(stamped, Piped)
+    loads = tuple(Load.by_profile(graph, *one) for one in zip(_PROFILES, [_SIZE] * 2, whole_s, strict=True))
+    orders = orders_of(segments, graph, _COUNT)
+    planned = simulate(Cut(Problem(graph, loads, _SIZE, _COUNT, 0.005, 1e6), segments), orders)
+    asked = Pipe(segments=segments, order=tuple(orders), micro_batch=_SIZE, micro_batches=_COUNT)
+    stamped, measured = party.ask(lambda worker: [*layers.pipe(worker, asked.model_copy(update={"stamped": True}))])
+    assert isinstance(stamped, Timing)
     assert isinstance(measured, Measured)
+    assert stamped.timeline is not None
     # A busy machine's steps may take longer, never shorter; when a task ends follows from all before it.
     ends_s = {one.task: one.end_s for one in planned.tasks}
     assert all(one.end_s >= ends_s.pop(one.task) - 1e-6 for one in stamped.timeline.tasks)
     assert not ends_s
     assert stamped.timeline.step_time_s >= planned.step_time_s - 1e-6
-    live = _parts(graph, segments, "activation_bytes")
+    weights, live = (_parts(graph, segments, name) for name in ("weights_bytes", "activation_bytes"))
     for device, in_flight in enumerate((2, 1)):
         expected = (1000 * weights[device] + in_flight * _SIZE * 10 * live[device]) * _MIB
         assert measured.memory_peak_bytes[device] == pytest.approx(expected)
-    timing, _ = party.ask(lambda worker: [*layers.pipe(worker, segments, orders, _SIZE, _COUNT, steps_per_timing=2)])
+    twice = asked.model_copy(update={"steps_per_timing": 2})
+    timing, _ = party.ask(lambda worker: [*layers.pipe(worker, twice)])
     assert isinstance(timing, Timing)
     assert timing.steps == 2
 
@@ -87,20 +83,21 @@ def _parts(graph: Any, segments: Any, name: str) -> list[float]:
 
 def test_what_a_device_does_not_hold_is_told_with_the_device_and_its_blocks(party: Party) -> None:
     graph = party.ask(layers.describe)
-    segments = [Segment(0, 5, 0), Segment(6, 18, 1)]
-    orders = orders_of(segments, graph, 1)
+    segments = (Segment(0, 5, 0), Segment(6, 18, 1))
+    asked = Pipe(segments=segments, order=tuple(orders_of(segments, graph, 1)), micro_batch=1, micro_batches=1)
     with pytest.raises(OutOfMemory, match=r"GPU:1 ran out of memory in the forward pass .* blocks 6 to 18") as told:
-        party.ask(lambda worker: [*layers.pipe(worker, segments, orders, 1, 1)])
+        party.ask(lambda worker: [*layers.pipe(worker, asked)])
     assert told.value.replica == 1
 
 
 def test_blocks_are_timed_alone_and_cuts_are_before_layers(party: Party) -> None:
     graph = party.ask(lambda worker: layers.describe(worker, ["flatten", "dense_3"]))
     assert [block.name.partition(" ")[0] for block in graph.blocks] == ["average_pooling2d", "flatten", "dense_3"]
-    runs = [(0, 0), (2, 2)]
-    timed = party.ask(lambda worker: [*layers.time_blocks(worker, runs, _SIZE)])
-    for one, (first, _) in zip(timed, runs, strict=True):
-        forward_s = graph.blocks[first].share * 0.08 / 3
+    asked = TimeBlocks(blocks=(0, 2), micro_batch=_SIZE)
+    timed = party.ask(lambda worker: [*layers.time_blocks(worker, asked)])
+    assert [(one.block, one.micro_batch) for one in timed] == [(0, _SIZE), (2, _SIZE)]
+    for one in timed:
+        forward_s = graph.blocks[one.block].share * 0.08 / 3
         # A busy machine's passes may take longer, never shorter.
         assert len(one.forward_s) == len(one.backward_s) >= 3
         assert min(one.forward_s) >= forward_s - 1e-6

@@ -16,7 +16,7 @@ from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss
 from gpubalance.engine.pipeline.section import Passed, Section
 from gpubalance.engine.pipeline.update import Update
 from gpubalance.planning.pipeline.timeline import Task
-from gpubalance.results.piped import BlockTimed
+from gpubalance.results.block import BlockTimed
 
 
 class Alone:
@@ -24,7 +24,7 @@ class Alone:
 
     def __init__(self, blocks: Blocks, run: tuple[int, int], name: str, loss: OutputsLoss, optimizer: Any) -> None:
         """`run` is the first and the last block. Moves their variables to the device. See Pipeline for the others."""
-        self._run, self._calls, self._name = run, blocks.calls, name
+        self._first, self._calls, self._name = run[0], blocks.calls, name
         self._section = Section(blocks.calls, blocks.span(*run), name)
         self._section.place(name)
         self._section.train_with(loss.part, optimizer.scale_loss)
@@ -54,8 +54,8 @@ class Alone:
         self._section.place("CPU:0")
         forward_s, backward_s, update_s = zip(*times, strict=True)
         return BlockTimed(
-            first=self._run[0],
-            last=self._run[1],
+            block=self._first,
+            micro_batch=micro.samples,
             forward_s=forward_s,
             backward_s=backward_s,
             update_s=update_s,

@@ -1,23 +1,21 @@
 """The clocks of a pipeline's devices: by the device's own time, or by a profile.
 
-On a paced device a segment's forward pass of m samples takes a third of (alpha + beta · m) times the segment's share
-of the model's operations, its backward pass two thirds, its update update_s times its share of the weights. Its memory
-is base_memory times that share, and for each micro-batch in flight m · memory_per_sample times the segment's share of
-the activations. These shares are assumptions; on a real device all of this is measured.
+On a paced device a pass of m samples takes its segment's part of (alpha + beta · m), as `Load.by_profile` assumes it;
+on a real device all of this is measured.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from gpubalance.engine import runtime
 from gpubalance.engine.pace import QUEUED_WITHIN_S, ComputeTimes, noise_seed, sleep_until
-from gpubalance.planning.pipeline.graph import Graph
-from gpubalance.planning.pipeline.segments import Segment
+from gpubalance.planning.pipeline.graph import Graph, Segment
+from gpubalance.planning.pipeline.problem import Cut, Load, Problem
 from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 
@@ -25,13 +23,13 @@ from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 class Clock:
     """A real device's clock. If stamped, it waits for queued work, so that its times are the device's own."""
 
+    is_stamped = False
     free_s = 0.0  # when its last step ended by its profile, if it has one
     tasks = late_tasks = 0
     peak_bytes: int | None = None  # by its profile, if that tells
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.is_stamped = False
 
     def start(self, began_s: float) -> None:
         """Begins a step."""
@@ -67,51 +65,29 @@ class Clock:
         return time.perf_counter()
 
 
-@dataclass(frozen=True)
-class Shares:
-    """A segment's fractions of the model."""
-
-    operations: float
-    weights: float
-    activations: float
-
-
 class PacedClock(Clock):
     """A simulated device's clock: it waits until its profile's time, and refuses what the memory there does not hold.
 
     `tasks` counts its tasks, `late_tasks` those whose real compute took longer than the profile's time.
     """
 
-    def __init__(
-        self,
-        number: int,
-        profile: DeviceProfile,
-        joint: JointProfile,
-        shares: Mapping[int, Shares],
-        micro_batch: int,
-        *,
-        seed: int,
-    ) -> None:
-        """`shares` has those of its segments, by their numbers."""
-        self._number = number
-        self._profile = profile
-        self._joint = joint
-        self._shares = shares
-        self._micro_batch = micro_batch
+    def __init__(self, number: int, profile: DeviceProfile, joint: JointProfile, cut: Cut, *, seed: int) -> None:
+        """`cut` is of a device like this whose passes through the model take a second."""
+        self._number, self._profile, self._joint = number, profile, joint
+        self._costs, self._micro_batch = cut.costs, cut.problem.micro_batch
+        self._own = [segment for segment, one in enumerate(cut.segments) if one.device == number]
         self._times = ComputeTimes(profile, seed=noise_seed(seed, number))
         self._first_s: float | None = None
-        self.free_s = 0.0
         self._began_s = 0.0
         self._lines_s: dict[int, float] = {}
-        self._held = dict.fromkeys(shares, 0)
-        self.tasks = self.late_tasks = 0
+        self._held = Counter[int]()
 
     def start(self, began_s: float) -> None:
         """Begins a step, with nothing of another one held or on its way."""
         self._first_s = began_s if self._first_s is None else self._first_s
         self.free_s = began_s
         self._lines_s.clear()
-        self._held = dict.fromkeys(self._shares, 0)
+        self._held.clear()
 
     def begin(self, task: Task | None, sent_s: float = 0.0) -> tuple[float, float]:
         """When inputs arrived and the task begins. Raises ResourceExhaustedError if the micro-batch does not fit."""
@@ -124,12 +100,12 @@ class PacedClock(Clock):
         return sent_s, self._began_s
 
     def _check_memory(self) -> None:
-        limit = self._profile.memory
+        limit, needed = self._profile.memory, self._joint.extra_memory
         if limit is None:
             return
-        of_each = {segment: self.memory_bytes(segment) for segment in self._shares}
-        needed = sum(one["fixed_bytes"] + self._held[segment] * one["held_bytes"] for segment, one in of_each.items())
-        needed += self._joint.extra_memory
+        for segment in self._own:
+            needs = self.memory_bytes(segment)
+            needed += needs["fixed_bytes"] + self._held[segment] * needs["held_bytes"]
         self.peak_bytes = max(self.peak_bytes or 0, needed)
         if needed > limit:
             raise tf.errors.ResourceExhaustedError(
@@ -138,26 +114,27 @@ class PacedClock(Clock):
 
     def memory_bytes(self, segment: int) -> dict[str, int]:
         """The segment's shares of the profile's memory."""
-        shares, profile = self._shares[segment], self._profile
-        held = self._micro_batch * profile.memory_per_sample * shares.activations
-        return {"fixed_bytes": int(profile.base_memory * shares.weights), "held_bytes": int(held), "working_bytes": 0}
+        fixed, held = self._costs.fixed_bytes[segment], self._costs.live_bytes[segment]
+        return {"fixed_bytes": int(fixed), "held_bytes": int(held), "working_bytes": 0}
 
     def end(self, task: Task | None) -> float:
         """Waits until the profile's time for the task is over; the end, later where real compute took longer."""
         ends_s = self._began_s + self._lasts_s(task)
         late_s = sleep_until(ends_s)
+        is_late = late_s > QUEUED_WITHIN_S
         self.tasks += 1
-        self.late_tasks += late_s > QUEUED_WITHIN_S
-        self.free_s = ends_s + (late_s if late_s > QUEUED_WITHIN_S else 0.0)
+        self.late_tasks += is_late
+        self.free_s = ends_s + (late_s if is_late else 0.0)
         return self.free_s
 
     def _lasts_s(self, task: Task | None) -> float:
+        costs = self._costs
         if task is None:
-            return self._profile.update_s * sum(shares.weights for shares in self._shares.values())
+            return sum(costs.update_s[segment] for segment in self._own)
         elapsed_s = self._began_s - (self._first_s or 0.0)
         whole_s = self._times.next_s(self._micro_batch, elapsed_s=elapsed_s) * self._joint.contention
         self._held[task.segment] -= task.kind == "backward"
-        return whole_s * (1 / 3 if task.kind == "forward" else 2 / 3) * self._shares[task.segment].operations
+        return whole_s * (costs.forward_s if task.kind == "forward" else costs.backward_s)[task.segment]
 
     def arrives(self, device: int, nbytes: int, sent_s: float) -> float:
         """When a transfer arrives: those to one device take turns, while other work goes on."""
@@ -180,20 +157,11 @@ def clocks_of(
     """A clock for each device."""
     if len({segment.device for segment in segments}) < 2:
         joint = JointProfile()
-    clocks = []
-    for number, (device, name) in enumerate(zip(devices, names, strict=True)):
-        shares = {i: shares_of(graph, segment) for i, segment in enumerate(segments) if segment.device == number}
-        clocks.append(
-            PacedClock(number, device.profile, joint, shares, micro_batch, seed=seed) if device.profile else Clock(name)
-        )
-    return clocks
 
+    def paced(number: int, profile: DeviceProfile) -> PacedClock:
+        load = Load.by_profile(graph, profile, micro_batch, 1.0)
+        cut = Cut(Problem(graph, (load,) * len(devices), micro_batch, 1), tuple(segments))
+        return PacedClock(number, profile, joint, cut, seed=seed)
 
-def shares_of(graph: Graph, segment: Segment) -> Shares:
-    """The segment's operations, weights and activations, each as a fraction of the model's."""
-
-    def part(name: str) -> float:
-        sizes = [getattr(block, name) for block in graph.blocks]
-        return float(sum(sizes[segment.blocks]) / (sum(sizes) or 1))
-
-    return Shares(part("share"), part("weights_bytes"), part("activation_bytes"))
+    pairs = enumerate(zip(devices, names, strict=True))
+    return [paced(number, one.profile) if one.profile else Clock(name) for number, (one, name) in pairs]

@@ -19,7 +19,7 @@ from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss
 from gpubalance.engine.pipeline.section import Section, kind_of, masks_of
 from gpubalance.engine.pipeline.step import Parts, Step
 from gpubalance.engine.pipeline.update import Update
-from gpubalance.planning.pipeline.segments import Segment, links_between
+from gpubalance.planning.pipeline.graph import Segment, links_between
 from gpubalance.planning.pipeline.timeline import Task
 
 
@@ -129,7 +129,7 @@ class Pipeline:
         while not all(section.is_traced(micro.labels) for section in parts.sections):
             self._try(micro)
         for device in self._devices:
-            parts.update.trace(device, [grad for number in parts.of(device) for grad in parts.sections[number].take()])
+            parts.update.trace(device, parts.take(device))
         for variable, value in zip(counted, before, strict=True):
             variable.assign(value)
         self._traced.add(kind)

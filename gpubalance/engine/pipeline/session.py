@@ -19,10 +19,9 @@ from gpubalance.engine.pipeline.calls import calls_of
 from gpubalance.engine.pipeline.clock import PacedClock, clocks_of
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss, micro_batch_of
 from gpubalance.engine.pipeline.pipeline import Pipeline
-from gpubalance.planning.pipeline.graph import Graph
-from gpubalance.planning.pipeline.segments import Segment
+from gpubalance.planning.pipeline.graph import Graph, Segment
 from gpubalance.planning.pipeline.timeline import Task
-from gpubalance.results.piped import BlockTimed, Piped
+from gpubalance.results.block import BlockTimed
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
@@ -60,19 +59,19 @@ class LayersSession:
         return blocks_of(self._calls)
 
     def time_blocks(
-        self, runs: Sequence[tuple[int, int]], micro_batch: int, *, seconds: float, at_least: int
+        self, blocks: Sequence[int], micro_batch: int, *, seconds: float, at_least: int
     ) -> Iterator[BlockTimed]:
-        """Times each of these runs of blocks alone on the first device."""
+        """Times each of these blocks alone on the first device."""
         self._pipeline = None
         micro = self._micro_batch(micro_batch)
-        for first, last in runs:
-            parts = self._devices[:1], self._names[:1], self._blocks.graph, [Segment(first, last, 0)], self._joint
+        for block in blocks:
+            parts = self._devices[:1], self._names[:1], self._blocks.graph, [Segment(block, block, 0)], self._joint
             clock = clocks_of(*parts, micro_batch, seed=self._seed)[0]
             try:
-                run = Alone(self._blocks, (first, last), self._names[0], self._outputs, self._fresh_optimizer())
+                run = Alone(self._blocks, (block, block), self._names[0], self._outputs, self._fresh_optimizer())
                 timed = run.time(micro, clock, seconds=seconds, at_least=at_least)
             except Exception as error:
-                raise TaskFailedError(0, f"blocks {first} to {last} alone") from error
+                raise TaskFailedError(0, f"block {block} alone") from error
             yield timed.model_copy(update=clock.memory_bytes(0))
 
     def pipe(
@@ -87,7 +86,7 @@ class LayersSession:
         steps_per_timing: int,
         stamped: bool,
         patience_s: float | None = None,
-    ) -> Iterator[Timing | Piped]:
+    ) -> Iterator[Timing]:
         """Trains in these segments, each device in its order, for `seconds` and at least so many timings.
 
         A stamped timing is one step. Raises TaskFailedError; see Pipeline.
@@ -100,18 +99,18 @@ class LayersSession:
             self._used = order, micro_batch
         for clock in self._paced:
             clock.tasks = clock.late_tasks = 0
+        steps = 1 if stamped else steps_per_timing
         for _ in runtime.rounds(seconds, at_least):
             began = pipeline.next_s
-            for _ in range(1 if stamped else steps_per_timing):
+            for _ in range(steps):
                 done = pipeline.step(batch, order, stamped=stamped, patience_s=patience_s)
             runtime.wait_for(self._names)
             took_s = max((clock.free_s for clock in self._paced), default=time.perf_counter()) - began
             is_finite = all(math.isfinite(float(loss)) for loss in done.losses)
             timeline = done.timeline
-            if timeline is not None:
-                yield Piped(timeline=timeline, seconds=took_s, loss_is_finite=is_finite)
-            else:
-                yield Timing(steps=steps_per_timing, seconds=took_s, input_wait_s=0.0, loss_is_finite=is_finite)
+            step_s = timeline and timeline.step_time_s
+            told = {"loss_is_finite": is_finite, "timeline": timeline, "step_s": step_s}
+            yield Timing(steps=steps, seconds=took_s, input_wait_s=0.0, **told)
 
     def _pipeline_for(self, segments: Sequence[Segment], micro_batch: int) -> Pipeline:
         """The pipeline for these segments: the last one, unless its segments differ, whatever its orders."""

@@ -20,9 +20,9 @@ from gpubalance.engine.pipeline.clock import Clock
 from gpubalance.engine.pipeline.mailbox import Mailbox, StoppedError
 from gpubalance.engine.pipeline.micro_batches import MicroBatch
 from gpubalance.engine.pipeline.section import Passed, Section
-from gpubalance.engine.pipeline.update import Told, Update
-from gpubalance.planning.pipeline.segments import Link, Segment
-from gpubalance.planning.pipeline.simulate import inputs_of
+from gpubalance.engine.pipeline.update import Gradient, Told, Update
+from gpubalance.planning.pipeline.graph import Link, Segment
+from gpubalance.planning.pipeline.schedule import inputs_of
 from gpubalance.planning.pipeline.timeline import Task, Timed, Timeline
 
 
@@ -36,9 +36,10 @@ class Parts:
     names: tuple[str, ...]
     update: Update
 
-    def of(self, device: int) -> list[int]:
-        """The numbers of a device's segments."""
-        return [number for number, one in enumerate(self.segments) if one.device == device]
+    def take(self, device: int) -> list[Gradient]:
+        """A device's gradients, summed over micro-batches."""
+        pairs = zip(self.segments, self.sections, strict=True)
+        return [grad for one, section in pairs if one.device == device for grad in section.take()]
 
 
 class Step:
@@ -59,6 +60,7 @@ class Step:
             section.take()  # left by a step that failed
         self.losses: list[Any] = []
         self.finals: list[Any] = [None] * len(batch)
+        self._ends: dict[Task, float] = {}
         self._timed: list[Timed] = []
         self._updates: list[tuple[int, float, float]] = []
         self.doing: dict[int, str] = {}
@@ -89,19 +91,20 @@ class Step:
         doing = f"the {task.kind} pass of micro-batch {batch} in blocks {segment.first} to {segment.last}"
         with self._on(segment.device, doing):
             others: dict[int, Any] = {}
-            sent_s = self._began_s
+            made_s = sent_s = self._began_s
             for given in inputs_of(task, self._parts.links):
                 if given.segment != number:
                     others[given.segment], arrives_s = self._box.take((given, number))
                     sent_s = max(sent_s, arrives_s)
+                made_s = max(made_s, self._ends[given])
             self.doing[segment.device] = doing
             others = tf.nest.map_structure(tf.identity, others)
             ready_s, start_s = clock.begin(task, sent_s)
             gives = self._forward(task, others) if task.kind == "forward" else self._backward(task, others)
-            end_s = clock.end(task)
+            end_s = self._ends[task] = clock.end(task)
             self._send(task, gives, clock, end_s)
             if clock.is_stamped:
-                times = (at - self._began_s for at in (ready_s, start_s, end_s))
+                times = (at - self._began_s for at in (made_s, max(made_s, ready_s), start_s, end_s))
                 self._timed.append(Timed(task, segment.device, *times))
 
     @contextmanager
@@ -161,8 +164,7 @@ class Step:
 
     def _apply(self, device: int, clock: Clock) -> None:
         """Does the device's update, after all devices have met if the optimizer needs that."""
-        update, told = self._parts.update, list[Told]()
-        grads = [grad for number in self._parts.of(device) for grad in self._parts.sections[number].take()]
+        update, told, grads = self._parts.update, list[Told](), self._parts.take(device)
         if update.meets:
             mine = update.tell(device, grads)
             for other in update.devices:

@@ -8,13 +8,13 @@ from functools import partial
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.once import Once
-from gpubalance.jobs.layers.kept import BlockPoint, Blocks
-from gpubalance.numbers.stats import median
-from gpubalance.results.piped import BlockTimed
+from gpubalance.planning.pipeline.graph import Graph
+from gpubalance.results.block import BlockTimed
 from gpubalance.settings.device import Device
+from gpubalance.settings.record import Record
 from gpubalance.settings.requests import LayersRequest
-from gpubalance.workers.layers import describe
-from gpubalance.workers.layers import time_blocks as time_runs
+from gpubalance.workers import layers
+from gpubalance.workers.layers_messages import TimeBlocks
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 
@@ -23,13 +23,21 @@ _SIZES = (8, 32, 128)
 _TIMES, _SECONDS = 5, 0.02
 
 
+class Blocks(Record):
+    """All that was measured on a device alone. `limit_bytes` is what its allocator may take."""
+
+    graph: Graph
+    limit_bytes: int | None
+    points: tuple[BlockTimed, ...]
+
+
 def check_cuts(request: LayersRequest, once: Once, party: Party) -> None:
     """Raises Refused for a model that can't be cut, before minutes are spent on a probe of the whole model.
 
     `party` has one device. It is left without a worker, as the device is wanted for the probe.
     """
     if not all(once.had(_key(device), Blocks) for device in request.devices):
-        party.ask(lambda worker: describe(worker, request.cuts))
+        party.ask(lambda worker: layers.describe(worker, request.cuts))
         party.end()
         party.load()
 
@@ -52,60 +60,40 @@ def _key(device: Device) -> str:
 
 
 def _timed(request: LayersRequest, device: Device, party: Party, then: Party, watch: Watch) -> Blocks:
+    """One device's blocks at the useful sizes; one that does not fit at a size is not tried at larger ones."""
     party.start(then=then)
-    graph = party.ask(lambda worker: describe(worker, request.cuts))
-    points = tuple(_points(party, request, device, range(len(graph.blocks)), watch))
-    limit_bytes = party.facts.memory_limit_bytes[0]
-    party.end()
-    return Blocks(graph=graph, limit_bytes=limit_bytes, points=points)
-
-
-def _points(
-    party: Party, request: LayersRequest, device: Device, blocks: Sequence[int], watch: Watch
-) -> Iterator[BlockPoint]:
-    """Measures each block at the useful sizes; one that does not fit at a size is not tried at larger ones."""
+    graph = party.ask(lambda worker: layers.describe(worker, request.cuts))
+    blocks, points = [*range(len(graph.blocks))], list[BlockTimed]()
     sizes = (request.micro_batch,) if request.micro_batch else _SIZES
     for size in sizes:
         if not blocks:
-            return
+            break
         watch(Doing(f"{device.label}: measuring {len(blocks)} blocks, micro-batches of {size}"))
         measured = list(_at_size(party, request, blocks, size))
-        yield from measured
         fitting = [point.block for point in measured]
+        points += measured
         if size == sizes[0] > 1:
-            yield from _at_size(party, request, sorted(set(blocks) - set(fitting)), 1)
+            points += _at_size(party, request, sorted({*blocks} - {*fitting}), 1)
         blocks = fitting
+    limit_bytes = party.facts.memory_limit_bytes[0]
+    party.end()
+    return Blocks(graph=graph, limit_bytes=limit_bytes, points=tuple(points))
 
 
-def _at_size(party: Party, request: LayersRequest, blocks: Sequence[int], size: int) -> Iterator[BlockPoint]:
+def _at_size(party: Party, request: LayersRequest, blocks: Sequence[int], size: int) -> Iterator[BlockTimed]:
     """Measures the blocks that fit, and goes on after one that does not, on a GPU in a fresh process."""
-    left = list(blocks)
+    left = tuple(blocks)
     while left:
-        found: list[BlockTimed] = []
+        asked, found = TimeBlocks(blocks=left, micro_batch=size, seconds=_SECONDS, at_least=_TIMES), list[BlockTimed]()
         try:
-            party.ask(partial(_collect, cuts=request.cuts, blocks=left, size=size, into=found))
-            done = len(left)
+            party.ask(partial(_collect, request.cuts, asked, found))
+            left = ()
         except OutOfMemory:
-            done = len(found) + 1
-        yield from (_point(timed, size) for timed in found)
-        left = left[done:]
+            left = left[len(found) + 1 :]
+        yield from found
 
 
-def _collect(worker: Worker, cuts: Sequence[str], blocks: Sequence[int], size: int, into: list[BlockTimed]) -> None:
+def _collect(cuts: Sequence[str], asked: TimeBlocks, into: list[BlockTimed], worker: Worker) -> None:
     if cuts:  # a fresh process does not know them
-        describe(worker, cuts)
-    runs = tuple((block, block) for block in blocks)
-    into.extend(time_runs(worker, runs, size, seconds=_SECONDS, at_least=_TIMES))
-
-
-def _point(timed: BlockTimed, size: int) -> BlockPoint:
-    return BlockPoint(
-        block=timed.first,
-        micro_batch=size,
-        forward_s=median(timed.forward_s),
-        backward_s=median(timed.backward_s),
-        update_s=median(timed.update_s),
-        fixed_bytes=timed.fixed_bytes,
-        held_bytes=timed.held_bytes,
-        working_bytes=timed.working_bytes,
-    )
+        layers.describe(worker, cuts)
+    into.extend(layers.time_blocks(worker, asked))

@@ -23,7 +23,7 @@ def what_fits(problem_of: Callable[[int], Problem], micro_batch: int, devices: S
             placed = place(problem)
         except NoPlacementError:
             continue
-        stages = ", ".join(_stage_texts(problem, placed, devices))
+        stages = ", ".join(_stage_texts(placed, devices))
         return f"{option} fits: {stages}"
     return _missing_text(problem_of(1))
 
@@ -36,11 +36,11 @@ def _less(problem_of: Callable[[int], Problem], micro_batch: int) -> Iterator[tu
         yield f"--micro-batch {size} --micro-batches 1", replace(problem_of(size), micro_batches=1)
 
 
-def _stage_texts(problem: Problem, placed: Placement, devices: Sequence[Device]) -> Iterator[str]:
+def _stage_texts(placed: Placement, devices: Sequence[Device]) -> Iterator[str]:
     for number, device in enumerate(devices):
         own = [run_text(one.first, one.last) for one in placed.segments if one.device == number]
         if own:
-            needs, limit = placed.peak_bytes[number], problem.loads[number].memory_bytes
+            needs, limit = placed.peak_bytes[number], placed.problem.loads[number].memory_bytes
             held = format_bytes(None if limit is None else int(limit))
             yield f"{device.label} blocks {' '.join(own)} ({format_bytes(int(needs))} of {held})"
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 from gpubalance.jobs.environment import environment
-from gpubalance.jobs.layers.known import Planned
-from gpubalance.jobs.layers.series import PipeSeries
+from gpubalance.jobs.layers.series import CutSeries
 from gpubalance.jobs.measure.warnings import of_figures, shares_assumed
 from gpubalance.numbers.stats import mean, median
-from gpubalance.planning.pipeline.bound import bubble_bound
 from gpubalance.planning.pipeline.graph import Graph
-from gpubalance.planning.pipeline.parts import StageParts, parts_of, sent_at
-from gpubalance.planning.pipeline.segments import Link
-from gpubalance.planning.pipeline.timeline import Timeline
+from gpubalance.planning.pipeline.place import Placement
+from gpubalance.planning.pipeline.timeline import Timed, Timeline, bubble_bound, parts_of
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.layers import (
     Layers,
@@ -29,11 +27,13 @@ from gpubalance.results.layers import (
 from gpubalance.settings.requests import LayersRequest
 from gpubalance.workers.messages import Ready
 
+_PARTS = ("forward_s", "backward_s", "transfer_s", "update_s")
+
 
 def layers_result(
     request: LayersRequest,
     graph: Graph,
-    series: PipeSeries,
+    series: CutSeries,
     facts: Ready,
     driver: str | None,
     baselines: LayersBaselines,
@@ -43,10 +43,8 @@ def layers_result(
     noted: Sequence[Warning_] = (),
 ) -> Layers:
     """The result of a cut that has timings with and without stamps."""
-    planned, step_time_s = series.planned, series.step_time_s
-    stages = tuple(_stages(series))
-    split = baselines.split
-    origin_s = series.timings.began_s
+    placed, split = series.placed, baselines.split
+    stages = sorted(_stages(series), key=lambda stage: stage.segments)
     return Layers(
         created=now(),
         settings=request.settings,
@@ -54,112 +52,85 @@ def layers_result(
         model=facts.model,
         devices=request.devices,
         cuts=request.cuts,
-        blocks=_blocks(graph, planned),
-        stages=stages,
-        micro_batch=planned.problem.micro_batch,
-        micro_batches=planned.problem.micro_batches,
-        global_batch=planned.problem.micro_batch * planned.problem.micro_batches,
-        step_time_s=series.timings.step_time(origin_s),
-        throughput=series.timings.throughput,
-        predicted=PredictedStep(step_time_s=planned.step_time_s, ci95=planned.ci95),
-        bubble=mean([(stage.bubble_s + stage.transfer_s) / step_time_s for stage in stages]),
-        bubble_bound=bubble_bound(len(stages), planned.problem.micro_batches),
-        timeline=timeline_record(series.usual, planned.placement.links),
+        blocks=tuple(_blocks(graph, placed)),
+        stages=tuple(stages),
+        micro_batch=placed.problem.micro_batch,
+        micro_batches=placed.problem.micro_batches,
+        global_batch=placed.problem.global_batch,
+        step_time_s=series.step_time(series.began_s),
+        throughput=series.throughput,
+        predicted=PredictedStep(step_time_s=placed.step_time_s, ci95=placed.ci95),
+        bubble=mean([(stage.bubble_s + stage.transfer_s) / series.usual_s for stage in stages]),
+        bubble_bound=bubble_bound(len(stages), placed.problem.micro_batches),
+        timeline=timeline_record(series.usual),
         baselines=baselines,
         rounds=tuple(rounds),
         warmup_steps=series.warmup_steps,
-        steps=series.timings.steps + len(series.timelines),
+        steps=series.steps,
         stamp_cost=series.stamp_cost,
-        speedup_over_split=split and series.timings.throughput.median / split.throughput,
+        speedup_over_split=split and series.throughput.median / split.throughput,
         forced=request.force and (baselines.solo_best or split) is not None,
         complete=complete,
         warnings=(*noted, *_warnings(request, series)),
     )
 
 
-def timeline_record(timeline: Timeline, links: Sequence[Link]) -> StepTimeline:
+def timeline_record(timeline: Timeline) -> StepTimeline:
     """The record of a step's tasks, in the order in which they began."""
-    sent = sent_at(timeline, links)
+    tasks = sorted(timeline.tasks, key=lambda timed: timed.start_s)
     return StepTimeline(
-        tasks=tuple(
-            StepTask(
-                segment=timed.task.segment,
-                kind=timed.task.kind,
-                micro_batch=timed.task.micro_batch,
-                device=timed.device,
-                sent_s=sent[timed.task],
-                ready_s=max(timed.ready_s, sent[timed.task]),  # 0 if nothing comes from another device
-                start_s=timed.start_s,
-                end_s=timed.end_s,
-            )
-            for timed in sorted(timeline.tasks, key=lambda timed: timed.start_s)
-        ),
+        tasks=tuple(map(_task, tasks)),
         updates=tuple(StepUpdate(device=device, start_s=start, end_s=end) for device, start, end in timeline.updates),
         step_time_s=timeline.step_time_s,
     )
 
 
-def _blocks(graph: Graph, planned: Planned) -> tuple[MeasuredBlock, ...]:
-    loads = planned.problem.loads
-    return tuple(
-        MeasuredBlock(
+def _task(timed: Timed) -> StepTask:
+    times = timed._asdict()
+    return StepTask(**times.pop("task")._asdict(), **times)
+
+
+def _blocks(graph: Graph, placed: Placement) -> Iterator[MeasuredBlock]:
+    loads = [[*zip(load.forward_s, load.backward_s, strict=True)] for load in placed.problem.loads]
+    for block, sent, *passes_s in zip(graph.blocks, graph.crossing_bytes, *loads, strict=True):
+        yield MeasuredBlock(
             name=block.name,
             calls=block.calls,
             weights_bytes=block.weights_bytes,
-            crossing_bytes=graph.crossing_bytes[number],
-            compute_s=tuple(_known(load.forward_s[number] + load.backward_s[number]) for load in loads),
+            crossing_bytes=sent,
+            compute_s=tuple(None if sum(both) == math.inf else sum(both) for both in passes_s),
         )
-        for number, block in enumerate(graph.blocks)
-    )
 
 
-def _known(seconds: float) -> float | None:
-    return None if seconds == float("inf") else seconds
-
-
-def _stages(series: PipeSeries) -> list[Stage]:
+def _stages(series: CutSeries) -> Iterator[Stage]:
     """The stages: each part is the median fraction of the stamped steps, times a step without; the bubble is the rest.
 
     If steps differ much the medians may add up to more than a step: then all are scaled down by the same factor.
     """
-    planned = series.planned
-    placed = planned.placement
-    steps = [parts_of(timeline, placed.links) for timeline in series.timelines]
-    told = series.timings.sensors.telemetry(series.timings.began_s)
-    peaks = series.timings.memory_peak_bytes
-    stages = []
-    for parts in zip(*steps, strict=True):
-        device = parts[0].device
-        names = ("forward_s", "backward_s", "transfer_s", "update_s")
-        part_of = {name: _median_part(parts, name, series.timelines) for name in names}
-        step_s = series.step_time_s / max(1.0, sum(part_of.values()))
-        seconds = {name: step_s * part for name, part in part_of.items()}
-        known = planned.problem.loads[device].memory_bytes is not None
-        stages.append(
-            Stage(
-                device=device,
-                segments=tuple((one.first, one.last) for one in placed.segments if one.device == device),
-                **seconds,
-                bubble_s=max(0.0, series.step_time_s - sum(seconds.values())),
-                in_flight=placed.in_flight[device],
-                memory_peak_bytes=peaks[device],
-                memory_predicted_bytes=round(placed.peak_bytes[device]) if known else None,
-                telemetry=told[device],
-            )
+    placed, timelines = series.placed, series.timelines
+    told, peaks = series.sensors.telemetry(series.began_s), series.memory_peak_bytes
+    for parts in zip(*map(parts_of, timelines), strict=True):
+        device, whole_s = parts[0].device, [one.step_time_s for one in timelines]
+        part_of = [
+            median([getattr(one, name) / step_s for one, step_s in zip(parts, whole_s, strict=True)]) for name in _PARTS
+        ]
+        step_s = series.usual_s / max(1.0, sum(part_of))
+        known = placed.problem.loads[device].memory_bytes is not None
+        yield Stage(
+            device=device,
+            segments=tuple((one.first, one.last) for one in placed.segments if one.device == device),
+            **{name: step_s * part for name, part in zip(_PARTS, part_of, strict=True)},
+            bubble_s=max(0.0, series.usual_s - step_s * sum(part_of)),
+            in_flight=placed.in_flight[device],
+            memory_peak_bytes=peaks[device],
+            memory_predicted_bytes=round(placed.peak_bytes[device]) if known else None,
+            telemetry=told[device],
         )
-    return sorted(stages, key=lambda stage: stage.segments)
 
 
-def _median_part(parts: Sequence[StageParts], name: str, steps: Sequence[Timeline]) -> float:
-    return median([getattr(part, name) / step.step_time_s for part, step in zip(parts, steps, strict=True)])
-
-
-def _warnings(request: LayersRequest, series: PipeSeries) -> list[Warning_]:
+def _warnings(request: LayersRequest, series: CutSeries) -> list[Warning_]:
     """The warnings about the figures."""
-    slowed = [
-        (device, reasons) for device, reasons in zip(request.devices, series.timings.throttled, strict=True) if reasons
-    ]
-    figures = of_figures(
-        request.settings.model, slowed, [series.timings], steady=series.steady, stamp_cost=series.stamp_cost
-    )
+    slowed = zip(request.devices, series.throttled, strict=True)
+    told = [(device, reasons) for device, reasons in slowed if reasons]
+    figures = of_figures(request.settings.model, told, [series], steady=series.steady, stamp_cost=series.stamp_cost)
     return [*([shares_assumed()] if request.devices[0].profile is not None else []), *figures]

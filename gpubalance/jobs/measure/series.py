@@ -18,6 +18,7 @@ from gpubalance.numbers.stats import median
 from gpubalance.numbers.steady import has_trend
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
+from gpubalance.workers.messages import Measured
 from gpubalance.workers.worker import Worker
 
 # The part of a window in which steps are stamped. They have their own trace, so the rest pays nothing for them.
@@ -195,7 +196,7 @@ class Series(Timings):
 
     def measure(self, worker: Worker, **how: Any) -> Iterator[Timing]:
         """Yields each timing that the worker gives, as it comes. Of all else that it says the series takes note."""
-        for reply in worker.measure(self.split, pipeline=self.pipeline, **how):
+        for reply in self._replies(worker, how):
             if isinstance(reply, Timing):
                 self.loss_is_finite &= reply.loss_is_finite
                 self._differs = reply.unlike
@@ -208,6 +209,9 @@ class Series(Timings):
                 # To be sure, as the number may be inexact: this raises BadInput for too few.
                 list(worker.pull(self.least_samples, seconds=0.0))
                 self.least_samples = 0
+
+    def _replies(self, worker: Worker, how: dict[str, Any]) -> Iterator[Timing | Measured]:
+        return worker.measure(self.split, pipeline=self.pipeline, **how)
 
     def _tell(self, timing: Timing) -> None:
         if self.watch is not None:

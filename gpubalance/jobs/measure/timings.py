@@ -55,7 +55,7 @@ class Timings:
 
     def add(self, window: Window) -> None:
         """Adds a window that was measured before. Raises BadInput for one of other devices, from a damaged journal."""
-        if len(window.throttled) != len(self.split.batches):
+        if len(window.throttled) != len(self.sensors.throttled or self.split.batches):
             raise BadInput("the journal of this command is damaged", remedy="run it again without --resume")
         self.windows += 1
         self.timings += window.timings

@@ -29,7 +29,8 @@ class Window(Record):
     @model_validator(mode="after")
     def _has_a_value_for_each_device(self) -> Self:
         lengths = {len(self.memory_peak_bytes), len(self.throttled)}
-        lengths |= {len(values or ()) for one in self.stamped for values in (one.compute_s, one.update_s)}
+        values = [own for one in self.stamped if one.timeline is None for own in (one.compute_s, one.update_s)]
+        lengths |= {len(own or ()) for own in values}
         if len(lengths) > 1:
             raise ValueError("a value for each device is needed")
         return self

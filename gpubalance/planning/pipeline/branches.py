@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
+from typing import TypeAlias
 
-from gpubalance.planning.pipeline.graph import Graph
-from gpubalance.planning.pipeline.problem import Problem
-from gpubalance.planning.pipeline.segments import Segment
+from gpubalance.planning.pipeline.graph import Graph, Segment
+from gpubalance.planning.pipeline.problem import Cut, Problem
 
 _MOST_PLACINGS = 4096  # a region that has more of them is left alone
 
-
-@dataclass(frozen=True)
-class Region:
-    """Branches next to each other in the blocks' order, as (first, last) blocks; no tensor passes between them."""
-
-    arms: tuple[tuple[int, int], ...]
-
-    @property
-    def blocks(self) -> tuple[int, int]:
-        """The first and the last block of the region."""
-        return self.arms[0][0], self.arms[-1][1]
+# Branches next to each other in the blocks' order, as (first, last) blocks; no tensor passes between them.
+Arms: TypeAlias = list[tuple[int, int]]
 
 
-def branched(problem: Problem, count: int) -> list[tuple[Segment, ...]]:
+def branched(problem: Problem, count: int) -> list[Cut]:
     """The `count` most promising placings of branches on several devices, by the busiest device's work.
 
     The blocks before the branches form one segment, those after them another; a device may have several segments.
@@ -35,27 +25,26 @@ def branched(problem: Problem, count: int) -> list[tuple[Segment, ...]]:
     load, devices = problem.loads[0], len(problem.loads)
     passes_s = [sum(both) for both in zip(load.forward_s, load.backward_s, strict=True)]
 
-    def hidden_s(region: Region) -> float:
-        arms = [sum(passes_s[first : last + 1]) for first, last in region.arms]
-        return sum(arms) - max(arms)
+    def hidden_s(arms: Arms) -> float:
+        each = [sum(passes_s[first : last + 1]) for first, last in arms]
+        return sum(each) - max(each)
 
-    found = (one for one in regions(problem.graph) if devices ** (len(one.arms) + 2) <= _MOST_PLACINGS)
-    region = max(found, key=hidden_s, default=None)
-    placings = _placings(problem, region) if region else ()
-    return sorted(placings, key=lambda segments: _busiest_s(problem, segments))[:count]
+    found = (arms for arms in _regions(problem.graph) if devices ** (len(arms) + 2) <= _MOST_PLACINGS)
+    arms = max(found, key=hidden_s, default=None)
+    return sorted(_placings(problem, arms), key=_busiest_s)[:count] if arms else []
 
 
-def regions(graph: Graph) -> Iterator[Region]:
+def _regions(graph: Graph) -> Iterator[Arms]:
     """Every interval of blocks that falls apart into branches and has cuts around each of them."""
     ends = sorted({0, len(graph.blocks), *graph.cuts})
     for first in ends:
         for after in ends:
             arms = _arms(graph, first, after) if first < after else []
             if len(arms) > 1 and all(arm in ends for arm, _ in arms):
-                yield Region(tuple(arms))
+                yield arms
 
 
-def _arms(graph: Graph, first: int, after: int) -> list[tuple[int, int]]:
+def _arms(graph: Graph, first: int, after: int) -> Arms:
     """The runs of blocks between which no tensor passes, with tensors from outside the interval left aside."""
     joined = [False] * len(graph.blocks)  # whether a block is joined with the one before it
     for edge in graph.edges:
@@ -66,20 +55,22 @@ def _arms(graph: Graph, first: int, after: int) -> list[tuple[int, int]]:
     return [(begin, end - 1) for begin, end in pairwise(starts)]
 
 
-def _placings(problem: Problem, region: Region) -> Iterator[tuple[Segment, ...]]:
-    first, last = region.blocks
-    runs = [(0, first - 1), *region.arms, (last + 1, len(problem.graph.blocks) - 1)]
-    runs = [run for run in runs if run[0] <= run[1]]
-    devices = range(len(problem.loads))
-    for placing in product(devices, repeat=len(runs)):
-        arms = {device for run, device in zip(runs, placing, strict=True) if run in region.arms}
-        if len(arms) > 1 and len(set(placing)) >= problem.least_devices:
-            yield tuple(Segment(*run, device) for run, device in zip(runs, placing, strict=True))
+def _placings(problem: Problem, arms: Arms) -> Iterator[Cut]:
+    around = [(0, arms[0][0] - 1), *arms, (arms[-1][1] + 1, len(problem.graph.blocks) - 1)]
+    runs = [run for run in around if run[0] <= run[1]]
+    for placing in product(range(len(problem.loads)), repeat=len(runs)):
+        segments = tuple(Segment(*run, device) for run, device in zip(runs, placing, strict=True))
+        if _spread(segments, arms) > 1 and len(set(placing)) >= problem.least_devices:
+            yield Cut(problem, segments)
 
 
-def _busiest_s(problem: Problem, segments: tuple[Segment, ...]) -> float:
-    work_s = [0.0] * len(problem.loads)
-    for segment in segments:
-        load = problem.loads[segment.device]
-        work_s[segment.device] += sum(load.forward_s[segment.blocks]) + sum(load.backward_s[segment.blocks])
+def _spread(segments: Sequence[Segment], arms: Arms) -> int:
+    """On how many devices the branches are."""
+    return len({one.device for one in segments if one[:2] in arms})
+
+
+def _busiest_s(cut: Cut) -> float:
+    work_s, costs = [0.0] * len(cut.problem.loads), cut.costs
+    for one, *passes_s in zip(cut.segments, costs.forward_s, costs.backward_s, strict=True):
+        work_s[one.device] += sum(passes_s)
     return max(work_s)

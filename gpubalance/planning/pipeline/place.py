@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from itertools import product
 
 from gpubalance.planning.pipeline.branches import branched
-from gpubalance.planning.pipeline.partition import chains
-from gpubalance.planning.pipeline.problem import Load, Problem
-from gpubalance.planning.pipeline.schedule import MOST_AHEAD, depths_of, most_held, tasks_of
-from gpubalance.planning.pipeline.segments import Link, Segment, devices_of, links_between
-from gpubalance.planning.pipeline.simulate import simulate
+from gpubalance.planning.pipeline.chains import chains
+from gpubalance.planning.pipeline.graph import Segment
+from gpubalance.planning.pipeline.problem import Cut, Load, Problem
+from gpubalance.planning.pipeline.schedule import MOST_AHEAD, depths_of, simulate, tasks_of
 from gpubalance.planning.pipeline.timeline import Task, Timeline
 
 # How many chains are looked at: few for a first good one, then all that may be better if they are not more than that.
@@ -21,7 +20,7 @@ _MOST_PASSES = 150_000  # that are simulated after each look: a few seconds of o
 _MOST_BRANCHED = 24
 _MOST_DEPTHS = 24  # of one cut
 # A step may be longer by this fraction to save devices or micro-batches in flight: less than measurement error.
-_WITHIN = 0.001
+_WITHIN = 1.001
 
 
 class NoPlacementError(ValueError):
@@ -33,23 +32,41 @@ class NoPlacementError(ValueError):
 
 
 @dataclass(frozen=True)
-class Placement:
-    """Segments, each device's tasks in order, and the resulting step by the problem's times.
+class Placement(Cut):
+    """A cut, each device's tasks in order, and the resulting step by the problem's times.
 
-    `orders` and `peak_bytes` cover all the problem's devices, empty and 0 for those without a segment.
+    `orders`, `peak_bytes` and `in_flight` cover all the problem's devices, empty and 0 for those without a segment. The
+    step may be longer or shorter by the part `off`, None if nothing is known of that.
     """
 
-    segments: tuple[Segment, ...]
-    links: tuple[Link, ...]
     orders: tuple[tuple[Task, ...], ...]
     peak_bytes: tuple[float, ...]
     in_flight: tuple[int, ...]
     timeline: Timeline
+    off: float | None = None
 
     @property
-    def stages(self) -> int:
-        """The number of devices in use."""
-        return len(devices_of(self.segments))
+    def step_time_s(self) -> float:
+        """By the simulated schedule."""
+        return self.timeline.step_time_s
+
+    @property
+    def ci95(self) -> tuple[float, float] | None:
+        """Where the median step of a window is expected; None if that is unknown."""
+        if self.off is None or self.off == math.inf:
+            return None
+        return self.step_time_s / (1 + self.off), self.step_time_s * (1 + self.off)
+
+    @property
+    def throughput(self) -> float:
+        """Samples per second, by the simulated schedule."""
+        return self.problem.global_batch / self.step_time_s
+
+    @property
+    def cost(self) -> tuple[float, ...]:
+        """A sort key that puts the simplest of steps as short first."""
+        stages = len({one.device for one in self.segments})
+        return stages, len(self.segments), sum(self.in_flight), self.step_time_s
 
 
 def place(problem: Problem) -> Placement:
@@ -59,13 +76,12 @@ def place(problem: Problem) -> Placement:
     one with the fewest devices, then the fewest segments, then the fewest micro-batches in flight.
     """
     found = list(_chained(problem))
-    for segments in branched(problem, _MOST_BRANCHED):
-        found += placings_of(problem, segments)
+    for cut in branched(problem, _MOST_BRANCHED):
+        found += placings_of(cut)
     if not found:
         raise _nothing_fits(problem)
-    most_s = min(placed.timeline.step_time_s for placed in found) * (1 + _WITHIN)
-    as_fast = [placed for placed in found if placed.timeline.step_time_s <= most_s]
-    return min(as_fast, key=_order)
+    most_s = _WITHIN * min(placed.step_time_s for placed in found)
+    return min((placed for placed in found if placed.step_time_s <= most_s), key=lambda placed: placed.cost)
 
 
 def _chained(problem: Problem) -> Iterator[Placement]:
@@ -73,97 +89,68 @@ def _chained(problem: Problem) -> Iterator[Placement]:
 
     It stops sooner where bounds are so loose that it would take minutes, which is beyond 4 devices and 60 blocks.
     """
-    best_s, tried = math.inf, set[tuple[Segment, ...]]()
+    below_s, tried = math.inf, set[tuple[Segment, ...]]()
     for look in _LOOKS:
         left = _MOST_PASSES // (2 * problem.micro_batches * len(problem.loads))
-        for chain in chains(problem, best_s * (1 + _WITHIN), look):
-            if chain.least_s > best_s * (1 + _WITHIN) or left <= 0:
+        for segments, least_s in chains(problem, below_s, look):
+            if least_s > below_s or left <= 0:
                 break
-            if chain.segments not in tried:
-                tried.add(chain.segments)
-                found = list(placings_of(problem, chain.segments))
-                best_s = min([best_s, *(placed.timeline.step_time_s for placed in found)])
+            if segments not in tried:
+                tried.add(segments)
+                found = list(placings_of(Cut(problem, segments)))
+                below_s = min([below_s, *(_WITHIN * placed.step_time_s for placed in found)])
                 left -= len(found)
                 yield from found
 
 
-def _order(placed: Placement) -> tuple[float, ...]:
-    """A sort key that puts the simplest placement first."""
-    return placed.stages, len(placed.segments), sum(placed.in_flight), placed.timeline.step_time_s
-
-
-def placings_of(problem: Problem, segments: tuple[Segment, ...]) -> Iterator[Placement]:
-    """These segments in every order of tasks that is worth trying and fits; none if a block is kept off its device."""
-    if not all(math.isfinite(sum(problem.loads[one.device].forward_s[one.blocks])) for one in segments):
+def placings_of(cut: Cut) -> Iterator[Placement]:
+    """A cut in every order of tasks that is worth trying and fits; none if a block is kept off its device."""
+    if math.inf in cut.costs.forward_s:
         return
-    links = links_between(problem.graph, segments)
-    plain = depths_of(segments, links)
-    deepest = _deepest(problem, segments, links, plain)
-    for tried in _depths(plain, deepest, links):
-        placed = _placed(problem, segments, links, tried)
-        if all(_holds(problem, device, peak) for device, peak in enumerate(placed.peak_bytes)):
-            yield placed
+    problem = cut.problem
+    for depths in _depths(cut):
+        queues = [tasks_of(number, problem.micro_batches, depth) for number, depth in enumerate(depths)]
+        timeline = simulate(cut, queues)
+        devices = range(len(problem.loads))
+        orders = tuple(tuple(timed.task for timed in timeline.of(device)) for device in devices)
+        peak_bytes, in_flight = zip(*map(cut.held, orders), strict=True)
+        limits = [load.memory_bytes for load in problem.loads]
+        if all(limit is None or peak <= limit for limit, peak in zip(limits, peak_bytes, strict=True)):
+            yield Placement(problem, cut.segments, orders, peak_bytes, in_flight, timeline)
 
 
-def _depths(plain: Sequence[int], deepest: Sequence[int], links: Sequence[Link]) -> Iterator[tuple[int, ...]]:
+def _depths(cut: Cut) -> Iterator[Sequence[int]]:
     """All depths up to the deepest; of more than `_MOST_DEPTHS` those that are as much deeper everywhere."""
-    ranges = [range(least, most + 1) for least, most in zip(plain, deepest, strict=True)]
+    plain = depths_of(cut.segments, cut.links)
+    ranges = [range(least, most + 1) for least, most in zip(plain, _deepest(cut, plain), strict=True)]
     if math.prod(map(len, ranges)) <= _MOST_DEPTHS:
-        yield from (one for one in product(*ranges) if all(one[link.target] <= one[link.source] for link in links))
+        yield from (one for one in product(*ranges) if all(one[link.target] <= one[link.source] for link in cut.links))
     else:
         for more in range(max(map(len, ranges))):
-            yield tuple(min(least + more, most) for least, most in zip(plain, deepest, strict=True))
+            yield [one[min(more, len(one) - 1)] for one in ranges]
 
 
-def _deepest(
-    problem: Problem, segments: Sequence[Segment], links: Sequence[Link], plain: Sequence[int]
-) -> tuple[int, ...]:
+def _deepest(cut: Cut, plain: Sequence[int]) -> list[int]:
     """Up to `MOST_AHEAD` times the depth, as far as memory allows: a transfer and back then hides behind other work.
 
     A segment must be as deep as each one behind it, or both wait for each other.
     """
+
+    def taken(number: int, depth: int) -> float:
+        return cut.costs.fixed_bytes[number] + min(depth + 1, cut.problem.micro_batches) * cut.costs.live_bytes[number]
+
     depths = []
-    for number, segment in enumerate(segments):
-        limit = problem.loads[segment.device].memory_bytes
+    for number, segment in enumerate(cut.segments):
+        limit = cut.problem.loads[segment.device].memory_bytes
+        others = [n for n, one in enumerate(cut.segments) if one.device == segment.device and n != number]
+        left = math.inf if limit is None else limit - sum(taken(n, plain[n]) for n in others)
         depth = MOST_AHEAD * plain[number]
-        if limit is not None:
-            others = [n for n, s in enumerate(segments) if s.device == segment.device and n != number]
-            taken = sum(_bytes(problem, segments[n], plain[n] + 1) for n in others)
-            while depth > plain[number] and taken + _bytes(problem, segment, depth + 1) > limit:
-                depth -= 1
+        while depth > plain[number] and taken(number, depth) > left:
+            depth -= 1
         depths.append(depth)
-    for link in links:
-        depths[link.target] = min(depths[link.target], depths[link.source])
-    return tuple(depths)
-
-
-def _bytes(problem: Problem, segment: Segment, held: int) -> float:
-    load = problem.loads[segment.device]
-    live = sum(load.live_bytes[segment.blocks])
-    return sum(load.fixed_bytes[segment.blocks]) + min(held, problem.micro_batches) * live
-
-
-def _placed(
-    problem: Problem, segments: tuple[Segment, ...], links: tuple[Link, ...], depths: Sequence[int]
-) -> Placement:
-    queues = [tasks_of(number, problem.micro_batches, depth) for number, depth in enumerate(depths)]
-    timeline = simulate(segments, links, queues, problem.costs(segments, links))
-    devices = range(len(problem.loads))
-    orders = tuple(tuple(timed.task for timed in timeline.of(device)) for device in devices)
-    live = [1.0] * len(segments)
-    return Placement(
-        segments,
-        links,
-        orders,
-        tuple(problem.peak_bytes(segments, order) for order in orders),
-        tuple(most_held(order, live)[1] for order in orders),
-        timeline,
-    )
-
-
-def _holds(problem: Problem, device: int, peak_bytes: float) -> bool:
-    limit = problem.loads[device].memory_bytes
-    return limit is None or peak_bytes <= limit
+    for source, target, _ in cut.links:
+        depths[target] = min(depths[target], depths[source])
+    return depths
 
 
 def _nothing_fits(problem: Problem) -> NoPlacementError:

@@ -1,15 +1,15 @@
-"""What a graph is cut for: what its blocks cost on each device, and how they run."""
+"""What a graph is cut for: what its blocks cost on each device, and what a cut of it takes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from gpubalance.planning.pipeline.graph import Graph
-from gpubalance.planning.pipeline.schedule import most_held
-from gpubalance.planning.pipeline.segments import Link, Segment
-from gpubalance.planning.pipeline.simulate import Costs
+from gpubalance.planning.pipeline.graph import Graph, Link, Segment, links_between
 from gpubalance.planning.pipeline.timeline import Task
+from gpubalance.settings.device import DeviceProfile
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,27 @@ class Load:
     fixed_bytes: tuple[float, ...]
     live_bytes: tuple[float, ...]
     memory_bytes: float | None = None
+
+    @classmethod
+    def by_profile(cls, graph: Graph, profile: DeviceProfile, micro_batch: int, whole_s: float) -> Load:
+        """What is assumed of a simulated device, on which the model's passes take `whole_s`.
+
+        A forward pass takes a third of that, times the block's share of the model's operations, a backward pass two
+        thirds; fixed bytes and the update go by its share of the weights, live bytes by that of the activations.
+        """
+
+        def shares(name: str, of: float) -> tuple[float, ...]:
+            sizes = [getattr(block, name) for block in graph.blocks]
+            return tuple(of * size / (sum(sizes) or 1) for size in sizes)
+
+        return cls(
+            shares("share", whole_s / 3),
+            shares("share", whole_s * 2 / 3),
+            shares("weights_bytes", profile.update_s),
+            shares("weights_bytes", profile.base_memory),
+            shares("activation_bytes", micro_batch * profile.memory_per_sample),
+            profile.memory,
+        )
 
 
 @dataclass(frozen=True)
@@ -44,27 +65,46 @@ class Problem:
     bytes_per_s: float | None = None
     least_devices: int = 1
 
+    @property
+    def global_batch(self) -> int:
+        """The samples of a step."""
+        return self.micro_batch * self.micro_batches
+
     def transfer_s(self, bytes_per_sample: float) -> float:
         """Seconds of a transfer in one direction."""
         sent = self.micro_batch * bytes_per_sample
         return self.latency_s + (sent / self.bytes_per_s if self.bytes_per_s else 0.0)
 
-    def costs(self, segments: Sequence[Segment], links: Sequence[Link]) -> Costs:
-        """The seconds of these segments' tasks and transfers, and of each device's update."""
-        loads = [self.loads[segment.device] for segment in segments]
-        update_s = [0.0] * len(self.loads)
-        for segment, load in zip(segments, loads, strict=True):
-            update_s[segment.device] += sum(load.update_s[segment.blocks])
-        return Costs(
-            tuple(sum(load.forward_s[segment.blocks]) for segment, load in zip(segments, loads, strict=True)),
-            tuple(sum(load.backward_s[segment.blocks]) for segment, load in zip(segments, loads, strict=True)),
-            tuple(self.transfer_s(link.bytes_per_sample) for link in links),
-            tuple(update_s),
-        )
 
-    def peak_bytes(self, segments: Sequence[Segment], order: Sequence[Task]) -> float:
-        """The most memory that a device needs for its segments while it does these tasks."""
-        live = [sum(self.loads[segment.device].live_bytes[segment.blocks]) for segment in segments]
-        own = [segments[number] for number in {task.segment for task in order}]
-        fixed = sum(sum(self.loads[segment.device].fixed_bytes[segment.blocks]) for segment in own)
-        return fixed + most_held(order, live)[0]
+@dataclass(frozen=True)
+class Cut:
+    """A problem's blocks in segments."""
+
+    problem: Problem
+    segments: tuple[Segment, ...]
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """What segments give each other."""
+        return links_between(self.problem.graph, self.segments)
+
+    @cached_property
+    def costs(self) -> Load:
+        """What each segment costs its device."""
+        pairs = [(self.problem.loads[one.device], one.blocks) for one in self.segments]
+
+        def sums(name: str) -> tuple[float, ...]:
+            return tuple(sum(getattr(load, name)[blocks]) for load, blocks in pairs)
+
+        return Load(sums("forward_s"), sums("backward_s"), sums("update_s"), sums("fixed_bytes"), sums("live_bytes"))
+
+    def held(self, order: Sequence[Task]) -> tuple[float, int]:
+        """The most bytes that a device needs while it does these tasks, and the most micro-batches in flight."""
+        in_flight, most = Counter[int](), 0
+        live = most_live = 0.0
+        for number, kind, _ in order:
+            change = 1 if kind == "forward" else -1
+            in_flight[number] += change
+            live += change * self.costs.live_bytes[number]
+            most, most_live = max(most, in_flight[number]), max(most_live, live)
+        return sum(self.costs.fixed_bytes[number] for number in in_flight) + most_live, most

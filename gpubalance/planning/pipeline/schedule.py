@@ -1,4 +1,4 @@
-"""The order in which each device does its forward and backward passes of the micro-batches.
+"""The order in which each device does its passes of the micro-batches, and the step that it makes.
 
 A segment of depth d does d forwards, then a forward and a backward in turns, then the remaining backwards: it holds at
 most d + 1 micro-batches. If the depths count the devices behind a segment, this is 1F1B (Narayanan et al., 2021,
@@ -7,20 +7,27 @@ arXiv:2104.04473).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 
-from gpubalance.planning.pipeline.segments import Link, Segment
-from gpubalance.planning.pipeline.timeline import Task
+from gpubalance.planning.pipeline.graph import Link, Segment
+from gpubalance.planning.pipeline.problem import Cut
+from gpubalance.planning.pipeline.timeline import Pass, Task, Timed, Timeline
 
 MOST_AHEAD = 2  # so many times the devices behind it a segment may be ahead, to hide transfers
+
+
+class DeadlockError(ValueError):
+    """Each device's next task needs one that comes later."""
 
 
 def depths_of(segments: Sequence[Segment], links: Sequence[Link]) -> tuple[int, ...]:
     """The depth of each segment by 1F1B: the devices behind it."""
     behind = [0] * len(segments)
-    for link in sorted(links, key=lambda link: -link.source):
-        passed = segments[link.source].device != segments[link.target].device
-        behind[link.source] = max(behind[link.source], behind[link.target] + passed)
+    for source, target, _ in sorted(links, reverse=True):
+        passed = segments[source].device != segments[target].device
+        behind[source] = max(behind[source], behind[target] + passed)
     return tuple(behind)
 
 
@@ -35,14 +42,67 @@ def tasks_of(segment: int, micro_batches: int, depth: int) -> tuple[Task, ...]:
     return tuple(tasks)
 
 
-def most_held(order: Sequence[Task], live: Sequence[float]) -> tuple[float, int]:
-    """The most that a device holds during these tasks: bytes, by `live` for each micro-batch; and micro-batches."""
-    bytes_held = most_bytes = 0.0
-    held = dict.fromkeys((task.segment for task in order), 0)
-    most = 0
-    for task in order:
-        change = 1 if task.kind == "forward" else -1
-        held[task.segment] += change
-        bytes_held += change * live[task.segment]
-        most, most_bytes = max(most, max(held.values())), max(most_bytes, bytes_held)
-    return most_bytes, most
+def inputs_of(task: Task, links: Sequence[Link]) -> Iterator[Task]:
+    """The tasks whose results it takes; a backward also takes what its own forward has kept."""
+    for source, target, _ in links:
+        mine, other = (target, source) if task.kind == "forward" else (source, target)
+        if mine == task.segment:
+            yield task._replace(segment=other)
+    if task.kind == "backward":
+        yield task._replace(kind="forward")
+
+
+def simulate(cut: Cut, queues: Sequence[Sequence[Task]]) -> Timeline:
+    """The step that does each queue's tasks in order; a task begins once its device is free and its inputs are there.
+
+    A queue holds a device's tasks. If it holds a segment's, and a device has several, the device always takes the task
+    that can begin first, a backward before a forward: so the orders of such devices are found.
+
+    A transfer begins when the task that sends it ends, beside all other work; transfers from one device to another take
+    turns. Raises DeadlockError.
+    """
+    devices, costs = [one.device for one in cut.segments], cut.costs
+    lasts_s = {"forward": costs.forward_s, "backward": costs.backward_s}
+    free_s = dict.fromkeys(devices, 0.0)
+    gives = _gives(cut)
+    needs = Counter((number, kind) for given in gives.values() for number, kind, _ in given)
+    come, sent_s, ready_s = Counter[Task](), defaultdict[Task, float](float), defaultdict[Task, float](float)
+    line_s, left, timed = defaultdict[tuple[int, int], float](float), [list(reversed(one)) for one in queues], []
+
+    def begins_s(task: Task) -> float:
+        if come[task] < needs[task[:2]]:
+            return math.inf
+        return max(free_s[devices[task.segment]], ready_s[task])
+
+    while any(left):
+        heads = ((begins_s(queue[-1]), queue[-1][1:], queue) for queue in left if queue)
+        start_s, _, queue = min(heads, key=lambda head: head[:2])  # "backward" sorts before "forward"
+        if start_s == math.inf:
+            raise DeadlockError("each device waits for another's later task")
+        task = queue.pop()
+        own = devices[task.segment]
+        free_s[own] = end_s = start_s + lasts_s[task.kind][task.segment]
+        timed.append(Timed(task, own, sent_s[task], ready_s[task], start_s, end_s))
+        for number, kind, seconds in gives[task[:2]]:
+            to, arrives_s, line = Task(number, kind, task.micro_batch), end_s, (own, devices[number])
+            if line[0] != line[1]:
+                arrives_s = line_s[line] = max(line_s[line], end_s) + seconds
+            come[to] += 1
+            sent_s[to], ready_s[to] = max(sent_s[to], end_s), max(ready_s[to], arrives_s)
+    update_s = defaultdict[int, float](float)
+    for own, seconds in zip(devices, costs.update_s, strict=True):
+        update_s[own] += seconds
+    updates = tuple((device, at_s, at_s + update_s[device]) for device, at_s in free_s.items())
+    return Timeline(tuple(timed), updates, max(end_s for *_, end_s in updates))
+
+
+def _gives(cut: Cut) -> dict[tuple[int, Pass], list[tuple[int, Pass, float]]]:
+    """The passes to which each segment's pass gives its results, with the seconds of the transfer between devices."""
+    gives: dict[tuple[int, Pass], list[tuple[int, Pass, float]]] = defaultdict(list)
+    for number in range(len(cut.segments)):
+        gives[number, "forward"].append((number, "backward", 0.0))
+    for source, target, size in cut.links:
+        seconds = cut.problem.transfer_s(size)
+        gives[source, "forward"].append((target, "forward", seconds))
+        gives[target, "backward"].append((source, "backward", seconds))
+    return gives

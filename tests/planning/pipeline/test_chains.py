@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from gpubalance.planning.pipeline.partition import chains
+from gpubalance.planning.pipeline.chains import chains
 from gpubalance.planning.pipeline.place import placings_of
+from gpubalance.planning.pipeline.problem import Cut
 from tests.planning.pipeline.problems import drawn
 
 
@@ -22,8 +23,8 @@ def test_no_step_of_a_chain_is_shorter_than_its_bound(most: int) -> None:
             assert segments[-1].last == len(problem.graph.blocks) - 1
             assert {s.first for s in segments[1:]} <= problem.graph.cuts
             assert len({s.device for s in segments}) == len(segments) >= problem.least_devices
-            for placed in placings_of(problem, segments):
-                assert placed.timeline.step_time_s >= chain.least_s * (1 - 1e-9), seed
+            for placed in placings_of(Cut(problem, segments)):
+                assert placed.step_time_s >= chain.least_s * (1 - 1e-9), seed
                 steps += 1
     assert steps > 500
 

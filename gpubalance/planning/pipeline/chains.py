@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpubalance.planning.pipeline.problem import Problem
+from gpubalance.planning.pipeline.graph import Segment
+from gpubalance.planning.pipeline.problem import Load, Problem
 from gpubalance.planning.pipeline.schedule import MOST_AHEAD
-from gpubalance.planning.pipeline.segments import Segment
 
 _Floats = NDArray[np.float64]
 _Numbers = NDArray[np.intp]
@@ -19,8 +19,7 @@ _ROUNDING = 1e-12
 _NO_LINK = -1.0
 
 
-@dataclass(frozen=True)
-class Chain:
+class Chain(NamedTuple):
     """Segments in the blocks' order, each on a device of its own. No order of their tasks takes less than `least_s`."""
 
     segments: tuple[Segment, ...]
@@ -46,18 +45,19 @@ def chains(problem: Problem, below_s: float, most: int) -> list[Chain]:
     Segments are put before others, from the last one on. If there are more than `most` of a number of segments, those
     are kept that take the least from their first block on and with their devices: the best for each pair first.
     """
-    costs = _Costs(problem)
-    tails, found = _Tails.none(costs.blocks), list[Chain]()
-    for count in range(1, min(len(problem.loads), costs.blocks) + 1):
-        grown = [costs.put_before(tails, device, below_s) for device in range(len(problem.loads))]
-        tails = _Tails.together(grown).best(most)
+    blocks, devices = len(problem.graph.blocks), len(problem.loads)
+    before = _Before(problem)
+    nothing = np.zeros(1)
+    tails, found = _Tails(np.array([[blocks]]), np.zeros((1, 0), np.intp), nothing, nothing, nothing), list[Chain]()
+    for count in range(1, min(devices, blocks) + 1):
+        grown = [before.put(tails, device, below_s) for device in range(devices)]
+        tails = _Tails._make(map(np.concatenate, zip(*grown, strict=True))).best(most)
         if count >= problem.least_devices:
             found += tails.chains()
     return sorted(found, key=lambda chain: chain.least_s)
 
 
-@dataclass(frozen=True)
-class _Tails:
+class _Tails(NamedTuple):
     """Segments from some block to the last, a row each. `least_s` bounds the whole step, with blocks before them."""
 
     starts: _Numbers  # the last column is the number of blocks
@@ -66,15 +66,6 @@ class _Tails:
     trip_s: _Floats  # R
     least_s: _Floats
 
-    @classmethod
-    def none(cls, blocks: int) -> _Tails:
-        nothing = np.zeros(1)
-        return cls(np.array([[blocks]]), np.zeros((1, 0), np.intp), nothing, nothing, nothing)
-
-    @classmethod
-    def together(cls, parts: Sequence[_Tails]) -> _Tails:
-        return cls(*map(np.concatenate, zip(*(vars(part).values() for part in parts), strict=True)))
-
     @property
     def used(self) -> _Numbers:
         """The set of devices, a bit each."""
@@ -82,52 +73,47 @@ class _Tails:
         return used
 
     def rows(self, which: _Numbers) -> _Tails:
-        return _Tails(*(column[which] for column in vars(self).values()))
+        return _Tails._make(column[which] for column in self)
 
     def best(self, most: int) -> _Tails:
         """At most so many: the best with each first block and devices, then the second best with them, and so on."""
-        if len(self.least_s) <= most:
-            return self
-        begun = self.used * (self.starts.max() + 1) + self.starts[:, 0]
+        begun = self.used * (self.starts.max(initial=0) + 1) + self.starts[:, 0]
         order = np.lexsort((self.least_s, begun))
         place = np.arange(len(order))
         is_best = np.diff(begun[order], prepend=-1) != 0
         rank = place - np.maximum.accumulate(np.where(is_best, place, 0))
         return self.rows(order[np.lexsort((self.least_s[order], rank))[:most]])
 
-    def chains(self) -> list[Chain]:
+    def chains(self) -> Iterator[Chain]:
         """Those that begin with the first block."""
         whole = self.rows(np.flatnonzero(self.starts[:, 0] == 0))
-        columns = (whole.starts.tolist(), whole.devices.tolist(), whole.least_s.tolist())
-        return [
-            Chain(tuple(map(Segment, starts, (start - 1 for start in starts[1:]), devices)), least_s)
-            for starts, devices, least_s in zip(*columns, strict=True)
-        ]
+        for starts, devices, least_s in zip(whole.starts, whole.devices, whole.least_s, strict=True):
+            lasts = (starts[1:] - 1).tolist()
+            yield Chain(tuple(map(Segment, starts.tolist(), lasts, devices.tolist())), float(least_s))
 
 
-class _Costs:
-    """What each run of blocks takes on each device, at [its first block, the one after its last]."""
+class _Before:
+    """Puts segments before tails, by what each run of blocks takes: at [its first block, the one after its last]."""
 
     def __init__(self, problem: Problem) -> None:
-        self.blocks = len(problem.graph.blocks)
+        graph, blocks = problem.graph, len(problem.graph.blocks)
         self._problem = problem
-        self._forward_s = [_runs(_finite(load.forward_s)) for load in problem.loads]
-        self._backward_s = [_runs(_finite(load.backward_s)) for load in problem.loads]
+        self._passes_s = [(_finite(load.forward_s), _finite(load.backward_s)) for load in problem.loads]
         self._sent_s = _sent(problem)
-        ends = np.isin(np.arange(self.blocks + 1), [0, self.blocks, *problem.graph.cuts])
+        ends = np.isin(np.arange(blocks + 1), [0, blocks, *graph.cuts])
         self._is_run = np.triu(np.outer(ends, ends), 1)
-        self._is_linked = {(edge.source, target) for edge in problem.graph.edges for target in edge.targets} >= {
-            (cut - 1, cut) for cut in problem.graph.cuts
-        }
+        linked = {(edge.source, target) for edge in graph.edges for target in edge.targets}
+        self._is_linked = linked >= {(cut - 1, cut) for cut in graph.cuts}
 
-    def put_before(self, tails: _Tails, device: int, below_s: float) -> _Tails:
+    def put(self, tails: _Tails, device: int, below_s: float) -> _Tails:
         """The tails with a segment on this device before them, where it fits and the step may be below `below_s`."""
+        load, behind, count = self._problem.loads[device], tails.devices.shape[1], self._problem.micro_batches
         is_free = ~(tails.devices == device).any(axis=1)
-        behind, count = tails.devices.shape[1], self._problem.micro_batches
-        which, first = np.nonzero(is_free[:, None] & self._fits(device, behind)[:, tails.starts[:, 0]].T)
+        fits = self._fits(load, min(behind + 1, count))[:, tails.starts[:, 0]].T
+        which, first = np.nonzero(is_free[:, None] & fits)
         old = tails.rows(which)
         after, last = old.starts[:, 0], old.starts[:, min(1, behind)]
-        forward_s, backward_s = self._forward_s[device][first, after], self._backward_s[device][first, after]
+        forward_s, backward_s = (_runs(one)[first, after] for one in self._passes_s[device])
         passes_s, sent_s = forward_s + backward_s, self._sent_s[first, after, last]
         is_linked = sent_s != _NO_LINK
         back_s = np.where(is_linked, 2 * sent_s + old.trip_s, 0.0)
@@ -144,8 +130,8 @@ class _Costs:
         starts = np.column_stack([first, old.starts])
         devices = np.column_stack([np.full_like(first, device), old.devices])
         grown = _Tails(starts, devices, whole_s, passes_s + back_s, whole_s)
-        least_s = self._of_step(grown, _runs(self._problem.loads[device].update_s)[first, after])
-        return replace(grown, least_s=least_s).rows(np.flatnonzero(least_s < below_s))
+        least_s = self._of_step(grown, _runs(load.update_s)[first, after])
+        return grown._replace(least_s=least_s).rows(np.flatnonzero(least_s < below_s))
 
     def _of_step(self, tails: _Tails, update_s: _Floats) -> _Floats:
         """A bound of the whole step: of tails without blocks before them by the update, of others by these blocks.
@@ -153,10 +139,9 @@ class _Costs:
         For any weights λ of the other devices with Σ λ = 1, the busiest takes at least the sum over blocks of the least
         λ·t, however they are shared: here λ is in proportion to a device's speed.
         """
-        first = tails.starts[:, 0]
+        first, used = tails.starts[:, 0], tails.used
         least_s = np.where(first == 0, tails.whole_s + update_s, np.inf)
-        block_s = np.array([np.add(_finite(load.forward_s), _finite(load.backward_s)) for load in self._problem.loads])
-        used = tails.used
+        block_s = np.array([np.add(*both) for both in self._passes_s])
         for devices in np.unique(used):
             free_s = block_s[[not devices >> device & 1 for device in range(len(block_s))]]
             which = np.flatnonzero((used == devices) & (first > 0))
@@ -165,14 +150,11 @@ class _Costs:
             weights = 1 / np.maximum(free_s.sum(axis=1, keepdims=True), _ROUNDING)
             busiest_s = _runs((free_s * weights / weights.sum()).min(axis=0))[0, first[which]]
             passed_s = _runs(free_s.min(axis=0))[0, first[which]] if self._is_linked else 0.0
-            by_blocks_s = np.maximum(self._problem.micro_batches * busiest_s, tails.whole_s[which] + passed_s)
-            least_s[which] = by_blocks_s
+            least_s[which] = np.maximum(self._problem.micro_batches * busiest_s, tails.whole_s[which] + passed_s)
         return least_s
 
-    def _fits(self, device: int, behind: int) -> NDArray[np.bool_]:
-        """Whether the device holds a run of blocks with so many devices behind it."""
-        load = self._problem.loads[device]
-        held = min(behind + 1, self._problem.micro_batches)
+    def _fits(self, load: Load, held: int) -> NDArray[np.bool_]:
+        """Whether the device holds a run of blocks with so many micro-batches in flight."""
         needs = _runs(load.fixed_bytes) + held * _runs(load.live_bytes)
         kept_off = _runs(~np.isfinite(load.forward_s))
         limit = np.inf if load.memory_bytes is None else load.memory_bytes * (1 + _ROUNDING)
