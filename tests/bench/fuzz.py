@@ -34,7 +34,7 @@ from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.window import SplitWindow
-from gpubalance.jobs.probe.attempt import Attempt
+from gpubalance.jobs.probe.bench import Attempt
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gpubalance.errors import Interrupted
 from gpubalance.jobs.keep.journal import Journal, content_key
-from gpubalance.jobs.probe.attempt import Attempt, Work
+from gpubalance.jobs.probe.alone import Work
+from gpubalance.jobs.probe.bench import Attempt
 from gpubalance.results.probe import Trial
 
 ATTEMPTS = [Attempt(trial=Trial(batch=b, outcome="oom", seconds=1.0, reason="é\u2028[red]")) for b in (8, 16, 24)]

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, OutOfMemory, PartialResult
-from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
-from gpubalance.jobs.probe.attempt import Work
+from gpubalance.jobs.events import Event, PointDone
+from gpubalance.jobs.measure.length import Length
+from gpubalance.jobs.measure.turns import in_turns
+from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, Slowed
 from gpubalance.jobs.probe.bench import Bench
-from gpubalance.jobs.probe.drift import Drifting
-from gpubalance.jobs.probe.point import measure_update
+from gpubalance.jobs.probe.point import ONE_WINDOW, measure_update
 from gpubalance.planning.curve import knee_sizes, octaves, off_line, sensible_of, sensible_size, wanted_precision
 from gpubalance.planning.memory import predict_limit
 from gpubalance.planning.model import fit_line
 from gpubalance.planning.search import Limit, Trial, find_limit
-from gpubalance.results.common import Warning_
+from gpubalance.results.common import StepTime, Warning_
+from gpubalance.results.probe import CurvePoint
+from gpubalance.settings.record import Record, Seconds
 from gpubalance.workers.worker import Worker
 
 # With fewer batches a line through their memory may only show cuDNN's workspaces.
@@ -30,6 +34,31 @@ _BELOW_THE_LIMIT = 16
 # An update takes the same time at every batch. It is measured at the largest batch whose steps are no longer than this:
 # in shorter steps a GPU may wait for its host.
 _SHORT_S = 0.1
+# The part by which a batch's step time must change for the device to have changed its speed, beyond the uncertainty of
+# both measurements.
+_MOVED = 0.03
+
+
+class Work(Record):
+    """Floating-point operations of a step for one sample, and the seconds of an update; None if unknown."""
+
+    step_flops: float | None
+    update_s: Seconds | None = None
+
+
+class Drift(Record):
+    """A batch's step time at the end of the probe over that at first, 1 if the device kept its speed."""
+
+    factor: float
+
+
+@dataclass
+class _Size:
+    """A batch size as a subject, which has been measured once; another window follows only a slower device."""
+
+    batch: int
+    windows: int = 1
+    precision: float = 0.0
 
 
 class Alone:
@@ -51,6 +80,7 @@ class Alone:
         self.skipped: list[int] = []
         self.on_line: bool | None = None
         self._failed: int | None = None
+        self._drift: Drift | None = None
 
     @property
     def errors(self) -> list[GpubalanceError]:
@@ -58,29 +88,29 @@ class Alone:
         deaths = self.bench.deaths
         return [self.error, *deaths] if self.error and self.error not in deaths else [*deaths]
 
+    @property
+    def largest(self) -> int:
+        """The largest batch known to train; 0 if none does."""
+        return max(self.points, default=0) if self.limit is None else self.limit.fits or 0
+
     def probe(self) -> None:
         """Measures the device. Raises what `Bench.try_batch` does; what was found before an error stays."""
-        drifting = Drifting(self.bench)
         self._explore()
         self.work = self._work()
-        if self.bench.in_pieces:  # else its worker goes on
-            drifting.look("explore", list(self.bench.here))
         self.limit = self._find_limit()
         if self.limit.fits is None and self.bench.fault is not None:
             raise self.bench.fault
         self._fill()
         self.work = self.work or self._work()
-        if not drifting.found:
-            drifting.look("fill", list(self.points.values()))
-        if drifting.found:
-            self._measure_again(drifting)
+        sizes = [_Size(batch) for batch in sorted(self.points)]
+        in_turns(lambda: sizes, self._measure_again, ONE_WINDOW, self._slowed, _quiet)
 
     def _explore(self) -> None:
         """Measures octaves, every second one once memory predicts a limit, up to half of it: all in one worker."""
         multiple, most = self.bench.request.batch_multiple, self.bench.request.max_batch
         size = multiple if most is None else min(multiple, most)
         while size <= (most or _LARGEST) and not self._enough(size):
-            attempt = self.bench.try_batch(size, "for the curve", within=wanted_precision(size, self._at_least(most)))
+            attempt = self.bench.try_batch(size, "for the curve", within=wanted_precision(size, self._at_least))
             if attempt.point is None:
                 self._failed = size
                 break
@@ -88,14 +118,15 @@ class Alone:
         if not self.max_batch:
             self.max_batch = _LARGEST if self._predicted() or self._failed else max(self.points, default=1)
 
-    def _at_least(self, most: int | None) -> float:
+    @property
+    def _at_least(self) -> float:
         """The least that the largest batch will be; infinite for known memory, explored only in part."""
         known = self.bench.facts is None or self.bench.memory_bytes is not None
-        return most or (math.inf if known else 0.0)
+        return self.bench.request.max_batch or (math.inf if known else 0.0)
 
     def _predicted(self) -> int | None:
-        memory = self.bench.memory_bytes
-        return predict_limit(self._peaks(), memory) if memory and len(self._peaks()) >= _POINTS_FOR_A_LINE else None
+        memory, peaks = self.bench.memory_bytes, self._peaks()
+        return predict_limit(peaks, memory) if memory and len(peaks) >= _POINTS_FOR_A_LINE else None
 
     def _enough(self, size: int) -> bool:
         predicted = self._predicted()
@@ -106,21 +137,20 @@ class Alone:
         return size > _LARGEST_UNASKED or (self.bench.memory_bytes is None and self._on_plateau())
 
     def _on_plateau(self) -> bool:
-        rates = [self.points[batch].throughput.median for batch in sorted(self.points)]
-        return rates[-1] < (1 + _PLATEAU) * rates[-2]
+        (_, before), (_, last) = sorted(self._rates(_LARGEST))[-2:]
+        return last < (1 + _PLATEAU) * before
 
     def _peaks(self) -> list[tuple[int, int]]:
         return [(b, p.memory_peak_bytes) for b, p in sorted(self.points.items()) if p.memory_peak_bytes is not None]
 
     def _find_limit(self) -> Limit:
-        request = self.bench.request
-        fitted = self._peaks() or [(batch, 0) for batch in self.points]
+        peaks = self._peaks()
         return find_limit(
             self._try,
-            fitted,
-            memory_bytes=self.bench.memory_bytes if self._peaks() or not self.points else None,
+            peaks or [(batch, 0) for batch in self.points],
+            memory_bytes=self.bench.memory_bytes if peaks or not self.points else None,
             max_batch=self.max_batch,
-            multiple=request.batch_multiple,
+            multiple=self.bench.request.batch_multiple,
             failed=self._failed,
         )
 
@@ -143,7 +173,7 @@ class Alone:
             self._measure(sizes)
             off = self._off_line(largest)
             below = (largest - max(1, largest // _BELOW_THE_LIMIT)) // multiple * multiple
-            self._measure([below] if self._at_the_limit() and largest in off else [])
+            self._measure([below] if self._fails and largest in off else [])
             self._measure(knee_sizes(self._rates(largest), multiple, off))
             self._measure_sensible(largest, multiple)
         self.on_line = not off
@@ -160,55 +190,100 @@ class Alone:
             rates += [(size, size / line.step_time_s(size)) for size in on_line if size not in self.points]
         self._measure([sensible_size(rates, multiple) or sensible_of(rates)[0]])
 
-    @property
-    def largest(self) -> int:
-        """The largest batch known to train; 0 if none does."""
-        return max(self.points, default=0) if self.limit is None else self.limit.fits or 0
-
     def _rates(self, largest: int) -> list[tuple[int, float]]:
         return [(batch, point.throughput.median) for batch, point in self.points.items() if batch <= largest]
 
-    def _at_the_limit(self) -> bool:
-        return self.limit is not None and self.limit.fails is not None
-
-    def _near_the_limit(self, size: int) -> bool:
-        return self.limit is not None and self.limit.fails is not None and 2 * size > self.limit.fails
+    @property
+    def _fails(self) -> int | None:
+        return self.limit.fails if self.limit else None
 
     def _measure(self, sizes: list[int]) -> None:
         missing = sorted({s for s in sizes if s > 0} - set(self.points))
         for size in missing:
-            near = self.bench.in_pieces and self._near_the_limit(size)
-            attempt = self.bench.try_batch(
-                size,
-                "for the curve",
-                within=wanted_precision(size, self.largest),
-                fresh=near,
-                last=not near or size == missing[-1],
-            )
+            near = self.bench.in_pieces and self._fails is not None and 2 * size > self._fails
+            last = not near or size == missing[-1]
+            within = wanted_precision(size, self.largest)
+            attempt = self.bench.try_batch(size, "for the curve", within=within, fresh=near, last=last)
             if attempt.point is None:
                 self.skipped.append(size)
 
     def _work(self) -> Work | None:
         """What is the same at every batch, measured by the living worker or kept before; None without either."""
-        bench = self.bench
-        known = bench.journal.of(bench.device.uuid, Work)
-        if known:
-            return known[0]
-        if not bench.party.alive or not bench.here:
-            return None
-        short = [point.batch for point in bench.here if point.step_time_s.median <= _SHORT_S]
-        update = partial(measure_update, batch=max(short, default=min(point.batch for point in bench.here)))
-        try:
-            work = Work(step_flops=bench.party.ask(Worker.step_flops), update_s=bench.party.ask(update))
-        except (PartialResult, DeadlinePassed, OutOfMemory, EnvironmentFault):
-            bench.drop()
-            return None
-        bench.journal.add(bench.device.uuid, work)
-        return work
+        return self.bench.kept("work", Work, self._measured_work)
 
-    def _measure_again(self, drifting: Drifting) -> None:
-        self.steady = False
-        for batch, point in self.points.items():
-            self.points[batch] = point.model_copy(update={"steady": False})
-        for point in drifting.measure_again(sorted(self.points)):
-            self.points[point.batch] = point.model_copy(update={"steady": False, "measured_again": True})
+    def _measured_work(self) -> Work | None:
+        if not self.bench.party.alive or not self.points:
+            return None
+        short = [batch for batch, point in self.points.items() if point.step_time_s.median <= _SHORT_S]
+        update = partial(measure_update, batch=max(short, default=min(self.points)))
+        try:
+            return Work(step_flops=self.bench.ask(Worker.step_flops), update_s=self.bench.ask(update))
+        except (PartialResult, DeadlinePassed, OutOfMemory, EnvironmentFault):
+            self.bench.party.drop()
+            return None
+
+    def _slowed(self) -> Slowed:
+        """The device if it no longer takes what it took at first: a card that gets hot lowers its clocks.
+
+        Measures the first and the middle one of the points again.
+        """
+        points = list(self.points.values())
+        if self._drift is None and len(points) >= _POINTS_FOR_A_LINE:
+            self._drift = self.bench.kept("drift", Drift, lambda: self._look(points[0], points[len(points) // 2]))
+        self.steady = self._drift is None or abs(self._drift.factor - 1) <= _MOVED
+        return [] if self.steady else [(self.bench.device, ())]
+
+    def _look(self, *before: CurvePoint) -> Drift:
+        factors = map(self._factor, before)
+        return Drift(factor=next((factor for factor in factors if abs(factor - 1) > _MOVED), 1.0))
+
+    def _factor(self, before: CurvePoint) -> float:
+        """The step time now over that before, 1 if no change is certain.
+
+        Takes a glance first, then a short look if there may be a change, then one as long as a point's to confirm it.
+        """
+        factor, length = 1.0, self.bench.length
+        for looked, found in ((length.glance, _may_differ), (length.look, _differ), (length, _differ)):
+            now = self._measured(before.batch, looked)
+            if now is None or not found(before.step_time_s, now.step_time_s):
+                return 1.0
+            factor = now.step_time_s.median / before.step_time_s.median
+        self.bench.tell(f"batch {before.batch} now takes {factor:.2f} times as long as at first: measuring once more")
+        return factor
+
+    def _measured(self, batch: int, length: Length) -> CurvePoint | None:
+        try:
+            self.bench.ready(last=True)
+            return self.bench.measured(batch, length)
+        except (PartialResult, DeadlinePassed, OutOfMemory) as error:
+            self.bench.lose(error)
+            return None
+
+    def _measure_again(self, size: _Size, number: int, of: int) -> None:
+        """Measures a batch once more, on a device as hot as when the change was found."""
+        del of
+        batch, size.windows = size.batch, number
+        point = self.bench.kept(f"{batch} once more", CurvePoint, lambda: self._measured(batch, self.bench.length))
+        if point is not None:
+            self.bench.watch(PointDone(self.bench.device, point))
+        now, again = point or self.points[batch], point is not None
+        self.points[batch] = now.model_copy(update={"steady": False, "measured_again": again})
+
+
+def _differ(before: StepTime, now: StepTime) -> bool:
+    """Whether the medians are further apart than their intervals and the tolerance together."""
+    return abs(now.median - before.median) - _open_s(before) - _open_s(now) > _MOVED * before.median
+
+
+def _may_differ(before: StepTime, now: StepTime) -> bool:
+    """Whether the median may have moved by more than the tolerance."""
+    return abs(now.median - before.median) + _open_s(now) > _MOVED * before.median
+
+
+def _open_s(step: StepTime) -> float:
+    """Half the 95 % interval in seconds, 0 if unknown."""
+    return (step.ci95[1] - step.ci95[0]) / 2 if step.ci95 else 0.0
+
+
+def _quiet(event: Event) -> None:
+    del event

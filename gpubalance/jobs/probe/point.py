@@ -2,52 +2,95 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from functools import partial
 
-from gpubalance.devices.telemetry import Sampler
+from gpubalance.jobs.events import Event
 from gpubalance.jobs.measure.length import Length
+from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Timings
-from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
+from gpubalance.jobs.measure.turns import in_turns
+from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, Slowed
 from gpubalance.numbers.stats import median
 from gpubalance.numbers.steady import is_steady
 from gpubalance.results.probe import CurvePoint
-from gpubalance.results.telemetry import Telemetry, passing
 from gpubalance.results.timing import Timing
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import Measuring
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.worker import Worker
 
+ONE_WINDOW = Measuring(windows=1)
 _UPDATES = 7
 _UNLIKE_STEPS = 2  # stamped steps have their own trace, whose first steps are slower
 
 
-def measure_point(
-    worker: Worker,
-    batch: int,
-    *,
-    length: Length,
-    until_s: float = float("inf"),
-    gpu: str | None = None,
-    first: bool = True,
-    least_samples: int = 0,
-) -> tuple[CurvePoint, float]:
-    """Measures a point. Returns it with the seconds spent in its measured steps.
+class Point:
+    """A batch size as a subject. Its window lasts until it is known, so that another follows only a slower device.
 
-    A point is measured once more, and not called steady, if its step time rose, fell or changed its level, or NVML says
-    that heat throttled the GPU. After `until_s` on the monotonic clock only the first window begins. `gpu` is the UUID
-    of a GPU to read meanwhile; `first` is for the model's first measurement. Raises what `Worker.measure` does, and
-    BadInput for a user's data of fewer than `least_samples`.
+    It is measured once more, and not called steady, if its step time rose, fell or changed its level, or NVML says that
+    heat throttled the GPU: then the last window counts. After `until_s` on the monotonic clock no other begins. A
+    user's data of fewer than `least_samples` is refused.
     """
-    series = Series(Shares((batch,)), least_samples=least_samples)
-    settled = series.settle(worker, first=first)
-    window, telemetry = _window(series, worker, length, until_s, gpu, settled)
-    steady = is_steady(window.step_times_s) and not passing(_throttled(telemetry))
-    again = not steady and time.monotonic() < until_s
-    if again:
-        window, telemetry = _window(series, worker, length, until_s, gpu)
-    return _point(series, window, telemetry, steady=steady, again=again), series.timed_s
+
+    precision = 0.0
+
+    def __init__(
+        self, device: Device, batch: int, length: Length, until_s: float = math.inf, least_samples: int = 0
+    ) -> None:
+        self.windows = 0
+        self._device = device
+        self._length = length
+        self._until_s = until_s
+        self._series = Series(Shares((batch,)), least_samples=least_samples)
+        self._sensors = Sensors([device])
+        self._last: list[Timing] = []
+        self._steady = True
+
+    def measure(self, worker: Worker, *, first: bool) -> CurvePoint:
+        """Warms it up and measures it; `first` is for the model's first measurement. Raises what `Worker.measure` does.
+
+        Where a step is a timing by itself, those that settled it count too.
+        """
+        settled = self._series.settle(worker, first=first)
+        self._last = settled if self._series.steps_per_timing(self._length.timing_s) == 1 else []
+        in_turns(lambda: [self], partial(_window, worker), ONE_WINDOW, self._slowed, _quiet)
+        return self._result()
+
+    @property
+    def timed_s(self) -> float:
+        """The seconds spent in its measured steps."""
+        return self._series.timed_s
+
+    def window(self, worker: Worker) -> None:
+        """Measures a window."""
+        with self._sensors.watching():
+            settled = [] if self.windows else self._last
+            self._last = self._series.until_known(worker, self._length, settled, until_s=self._until_s)
+        self.windows += 1
+        self._steady = self.windows == 1 and is_steady([one.seconds / one.steps for one in self._last])
+
+    def _slowed(self) -> Slowed:
+        (reasons,) = self._sensors.throttled
+        self._steady = self._steady and not reasons
+        return [] if self._steady or time.monotonic() >= self._until_s else [(self._device, reasons)]
+
+    def _result(self) -> CurvePoint:
+        series, last = self._series, Timings(self._series.split, timings=self._last)
+        return CurvePoint(
+            batch=series.split.global_batch,
+            step_time_s=last.step_time(last.began_s),
+            throughput=last.throughput,
+            memory_peak_bytes=series.memory_peak_bytes[0],
+            precise=last.precision <= PRECISE_ENOUGH,
+            steady=self._steady,
+            measured_again=self.windows > 1,
+            late_part=series.late_part,
+            unlike=last.unlike,
+            telemetry=self._sensors.telemetry(last.began_s)[0],
+        )
 
 
 def measure_update(worker: Worker, batch: int) -> float:
@@ -56,30 +99,10 @@ def measure_update(worker: Worker, batch: int) -> float:
     return median([sum(one.update_s or ()) for one in timings if isinstance(one, Timing)][_UNLIKE_STEPS:])
 
 
-def _window(
-    series: Series, worker: Worker, length: Length, until_s: float, gpu: str | None, settled: Sequence[Timing] = ()
-) -> tuple[Timings, Telemetry | None]:
-    """Measures until the point is known. Where a step is a timing by itself, those that `settled` it count too."""
-    counts = settled if series.steps_per_timing(length.timing_s) == 1 else ()
-    with nullcontext() if gpu is None else Sampler(gpu) as sampler:
-        timings = series.until_known(worker, length, counts, until_s=until_s)
-    return Timings(series.split, timings=timings), None if sampler is None else sampler.telemetry
+def _window(worker: Worker, point: Point, number: int, of: int) -> None:
+    del number, of
+    point.window(worker)
 
 
-def _throttled(telemetry: Telemetry | None) -> tuple[str, ...]:
-    return (telemetry.throttle_reasons or ()) if telemetry else ()
-
-
-def _point(series: Series, window: Timings, telemetry: Telemetry | None, *, steady: bool, again: bool) -> CurvePoint:
-    return CurvePoint(
-        batch=series.split.global_batch,
-        step_time_s=window.step_time(window.began_s),
-        throughput=window.throughput,
-        memory_peak_bytes=series.memory_peak_bytes[0],
-        precise=window.precision <= PRECISE_ENOUGH,
-        steady=steady,
-        measured_again=again,
-        late_part=series.late_part,
-        unlike=window.unlike,
-        telemetry=telemetry,
-    )
+def _quiet(event: Event) -> None:
+    del event

@@ -1,4 +1,4 @@
-"""The probe: measures every device alone, one after the other or all at once."""
+"""The probe: measures every device alone, one after the other or several at once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gpubalance.errors import (
     DeadlinePassed,
     EnvironmentFault,
     GpubalanceError,
+    Interrupted,
     PartialResult,
     TimeLimitPassed,
 )
@@ -18,21 +19,21 @@ from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import DeviceDone, Doing, PhaseBegun, Watch, one_at_a_time
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import journal_of, tell_resumed
+from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.jobs.measure.pipeline import ceiling
-from gpubalance.jobs.measure.warnings import balance_refuses, batches_differ
+from gpubalance.jobs.measure.trace import not_traced, trace
 from gpubalance.jobs.partial import giving
 from gpubalance.jobs.probe.alone import Alone
-from gpubalance.jobs.probe.bench import Bench
-from gpubalance.jobs.probe.halt import Halt
+from gpubalance.jobs.probe.bench import Bench, Halt
 from gpubalance.jobs.probe.queues import phase_names, queues
 from gpubalance.jobs.probe.result import device_probe, nothing_fits, what_failed
-from gpubalance.jobs.probe.trace import trace_alone
-from gpubalance.jobs.probe.warnings import device_warnings, parallel_warning, pipeline_unknown
+from gpubalance.jobs.probe.warnings import pipeline_unknown, probe_warnings
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Pipeline
 from gpubalance.settings.requests import ProbeRequest
+from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.code import code_key
 from gpubalance.workers.party import Party
@@ -59,11 +60,11 @@ def probe(
     if journal is None:
         with journal_of(request, driver, resume=False) as own:
             return probe(request, driver, watch, own, limit, following)
-    journal.tell = lambda text: watch(Doing(text))
+    once = Once(journal, watch)
     tell_resumed(journal, watch)
     try:
         limit = limit or TimeLimit(request.time_limit_s)
-        result = _Probing(request, driver, journal, limit, watch, following).run()
+        result = _Probing(request, driver, once, limit, watch, following).run()
     except GpubalanceError as error:
         if isinstance(error.partial, Probe):
             save(error.partial)
@@ -73,33 +74,12 @@ def probe(
     return result
 
 
-def _probe_alone(alone: Alone) -> None:
-    """Measures a device. Its own error is kept with what was found before; an error that ends the probe is raised."""
-    started = time.monotonic()
-    alone.began = True
-    try:
-        alone.probe()
-        alone.ended = True
-        alone.error = nothing_fits(alone)
-        sensible = device_probe(alone).sensible
-        if sensible is not None:
-            alone.trace_warning = trace_alone(alone.bench, sensible.batch)
-    except TimeLimitPassed:
-        raise
-    except (EnvironmentFault, PartialResult, DeadlinePassed) as error:
-        alone.error = error
-    finally:
-        alone.elapsed_s = time.monotonic() - started
-        alone.bench.party.end()
-        alone.bench.watch(DeviceDone(alone.bench.device))
-
-
 class _Probing:
     def __init__(
         self,
         request: ProbeRequest,
         driver: str | None,
-        journal: Journal,
+        once: Once,
         limit: TimeLimit,
         watch: Watch,
         following: Party | None,
@@ -109,13 +89,11 @@ class _Probing:
         self._halt = Halt(limit)
         self._code = code_key(request.settings.model, request.settings.data)  # now, before the user changes the file
         self._watch = one_at_a_time(watch)
-        self._all = [
-            Alone(number, Bench(number, request, journal, self._halt, self._watch))
-            for number in range(len(request.devices))
-        ]
+        benches = [Bench(device, request, once, self._halt, self._watch) for device in request.devices]
+        self._all = [Alone(number, bench) for number, bench in enumerate(benches)]
         self._has_following = following is not None
         self._pipeline: Pipeline | None = None
-        self._pipeline_warnings: list[Warning_] = []
+        self._warnings: list[Warning_] = []
         self._queues = [[self._all[number] for number in queue] for queue in queues(request)]
         for queue in self._queues:
             for one, then in pairwise(queue):
@@ -127,7 +105,7 @@ class _Probing:
         """Measures all devices; an error that ends it early carries what was measured."""
         with giving(self._partial):
             try:
-                self._at_once() if self._request.parallel or len(self._queues) > 1 else self._in_turn()
+                self._measure()
                 self._measure_pipeline()
             finally:
                 for one in self._all:
@@ -137,11 +115,68 @@ class _Probing:
                 raise failed
             return self._result()
 
-    def _in_turn(self) -> None:
-        for name, one in zip(phase_names(self._request), self._all, strict=True):
-            self._watch(PhaseBegun(name))
-            self._announce(one)
-            _probe_alone(one)
+    def _measure(self) -> None:
+        """Measures the queues at the same time, each in a thread of its own."""
+        names = phase_names(self._request)
+        if len(names) < len(self._all) or self._request.parallel:
+            self._watch(PhaseBegun(names[0]))
+            names = []
+        with ThreadPoolExecutor(len(self._queues)) as threads:
+            try:
+                with signals_held():  # the end of the pool does not wait for a thread whose start was interrupted
+                    running = [threads.submit(self._measure_queue, queue, names) for queue in self._queues]
+                done, _ = wait(running, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+            except BaseException:
+                self._halt.interrupted.set()
+                for one in self._all:
+                    one.bench.party.kill()
+                raise
+
+    def _measure_queue(self, queue: Sequence[Alone], names: Sequence[str]) -> None:
+        """Measures devices one after the other, each as the phase of its name if there are `names`."""
+        for one in queue:
+            self._halt.check()
+            if names:
+                self._watch(PhaseBegun(names[one.number]))
+            device, which = one.bench.device, f"{one.number + 1} of {len(self._all)}"
+            model = self._request.settings.model
+            self._watch(Doing(f"measuring {device.label} {device.name} alone ({which}), model {model}"))
+            self._measure_alone(one)
+
+    def _measure_alone(self, one: Alone) -> None:
+        """Measures a device. Its own error is kept with what was found before; one that ends the probe is raised."""
+        started = time.monotonic()
+        one.began = True
+        try:
+            one.probe()
+            one.ended = True
+            one.error = nothing_fits(one)
+            self._trace(one)
+        except TimeLimitPassed:
+            raise
+        except (EnvironmentFault, PartialResult, DeadlinePassed) as error:
+            one.error = error
+        finally:
+            one.elapsed_s = time.monotonic() - started
+            one.bench.party.end()
+            self._watch(DeviceDone(one.bench.device))
+
+    def _trace(self, one: Alone) -> None:
+        """Traces steps at a batch that trains, if that is asked for."""
+        sensible, tracing, device = device_probe(one).sensible, self._request.tracing, one.bench.device
+        if sensible is None or tracing is None:
+            return
+        try:
+            one.bench.ready(last=True)
+            warning = trace(one.bench.party, Shares((sensible.batch,)), tracing.of(device), self._watch)
+        except Interrupted:
+            raise
+        except GpubalanceError as error:  # the time limit too: nothing that was asked for is missing but the trace
+            warning = not_traced(error)
+        if warning is not None:
+            one.trace_warning = warning.model_copy(update={"message": f"{device.label}: {warning.message}"})
 
     def _measure_pipeline(self) -> None:
         """Measures the user's input pipeline, unless a balance follows, which does so at its own global batch."""
@@ -156,37 +191,7 @@ class _Probing:
         except TimeLimitPassed:
             raise
         except GpubalanceError as error:  # the devices are measured anyway
-            self._pipeline_warnings.append(pipeline_unknown(error))
-
-    def _announce(self, one: Alone) -> None:
-        device = one.bench.device
-        which = f"{one.number + 1} of {len(self._all)}"
-        self._watch(
-            Doing(f"measuring {device.label} {device.name} alone ({which}), model {self._request.settings.model}")
-        )
-
-    def _at_once(self) -> None:
-        (name,) = phase_names(self._request)
-        self._watch(PhaseBegun(name))
-
-        def probe_each(queue: Sequence[Alone]) -> None:
-            for one in queue:
-                self._halt.check()
-                self._announce(one)
-                _probe_alone(one)
-
-        with ThreadPoolExecutor(len(self._queues)) as threads:
-            try:
-                with signals_held():  # the end of the pool does not wait for a thread whose start was interrupted
-                    running = [threads.submit(probe_each, queue) for queue in self._queues]
-                done, _ = wait(running, return_when=FIRST_EXCEPTION)
-                for future in done:
-                    future.result()
-            except BaseException:
-                self._halt.interrupted.set()
-                for one in self._all:
-                    one.bench.party.kill()
-                raise
+            self._warnings.append(pipeline_unknown(error))
 
     def _partial(self) -> Probe | None:
         return self._result() if any(one.points or one.ended for one in self._all) else None
@@ -194,12 +199,6 @@ class _Probing:
     def _result(self) -> Probe:
         request = self._request
         facts = next((one.bench.facts for one in self._all if one.bench.facts), None)
-        warnings = [warning for one in self._all for warning in device_warnings(one)]
-        warnings += [one.trace_warning for one in self._all if one.trace_warning]
-        warnings += self._pipeline_warnings
-        warnings += [balance_refuses(facts.refused)] if facts and facts.refused else []
-        if any(point.unlike for one in self._all for point in one.points.values()):
-            warnings.append(batches_differ())
         return Probe(
             created=now(),
             settings=request.settings,
@@ -214,5 +213,5 @@ class _Probing:
             probes=tuple(device_probe(one) for one in self._all if one.began),
             pipeline=self._pipeline,
             complete=all(one.ended and not one.errors for one in self._all),
-            warnings=(*([parallel_warning()] if request.parallel and len(self._all) > 1 else []), *warnings),
+            warnings=(*probe_warnings(request, self._all, facts), *self._warnings),
         )

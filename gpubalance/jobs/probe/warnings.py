@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from gpubalance.errors import GpubalanceError
-from gpubalance.jobs.measure.warnings import LATE, to_keep_speed
+from gpubalance.jobs.measure.warnings import LATE, balance_refuses, batches_differ, to_keep_speed
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.results.common import Warning_
 from gpubalance.results.probe import CurvePoint
 from gpubalance.results.telemetry import passing
-from gpubalance.settings.device import Device
+from gpubalance.settings.requests import ProbeRequest
+from gpubalance.workers.messages import Ready
 
 _FEW = 4
 
 
-def device_warnings(alone: Alone) -> list[Warning_]:
-    """The warnings about one device."""
-    device, points = alone.bench.device, [p for _, p in sorted(alone.points.items())]
-    found = [
-        _drifted(device, alone.steady, points),
-        _not_steady(device, [p for p in points if not p.steady]) if alone.steady else None,
-        _imprecise(device, [p for p in points if p.half_width > wanted_precision(p.batch, alone.largest)]),
-        _late(device, points, alone.bench.request.settings.model),
-        _skipped(device, alone.skipped),
-        _margin_unknown(device, alone),
-    ]
-    return [warning for warning in found if warning is not None]
-
-
-def parallel_warning() -> Warning_:
-    """The warning that devices measured at the same time may disturb each other."""
-    return Warning_(
-        code="measured-in-parallel",
-        message="the devices were measured at the same time: they may have disturbed each other",
-        next="leave out --parallel for what each can do alone",
-    )
+def probe_warnings(request: ProbeRequest, devices: Sequence[Alone], facts: Ready | None) -> Iterator[Warning_]:
+    """All warnings of a probe but for those of its input pipeline."""
+    if request.parallel and len(devices) > 1:
+        yield Warning_(
+            code="measured-in-parallel",
+            message="the devices were measured at the same time: they may have disturbed each other",
+            next="leave out --parallel for what each can do alone",
+        )
+    for one in devices:
+        for code, told, message, advice in _rows(one):
+            if told:
+                yield Warning_(code=code, message=f"{one.bench.device.label}{message}", next=advice)
+    yield from (one.trace_warning for one in devices if one.trace_warning)
+    if facts and facts.refused:
+        yield balance_refuses(facts.refused)
+    if any(point.unlike for one in devices for point in one.points.values()):
+        yield batches_differ()
 
 
 def pipeline_unknown(error: GpubalanceError) -> Warning_:
@@ -46,86 +45,69 @@ def pipeline_unknown(error: GpubalanceError) -> Warning_:
     )
 
 
-def _drifted(device: Device, steady: bool, points: list[CurvePoint]) -> Warning_ | None:
-    if steady:
-        return None
-    reasons = _reasons(points)
-    why = f" ({reasons})" if reasons else ""
+def _rows(one: Alone) -> Iterator[tuple[str, object, str, str]]:
+    """Of a device: code, whether it is told, the message after the device's label, and what to do."""
+    device, request, facts = one.bench.device, one.bench.request, one.bench.facts
+    points = [point for _, point in sorted(one.points.items())]
+    keep_speed = f"{to_keep_speed(device)}, and probe again"
+
     before = [point for point in points if not point.measured_again]
+    why = f" ({_reasons(points)})" if _reasons(points) else ""
     left = f", but not batch {_batches(before)}" if before else ", and the figures are of the changed speed"
-    return Warning_(
-        code="throttled",
-        message=f"{device.label} changed its speed{why} while it was measured: batches were measured "
-        f"once more after that{left}",
-        next=f"{to_keep_speed(device)}, and probe again",
+    changed = f" changed its speed{why} while it was measured: batches were measured once more after that{left}"
+    yield "throttled", not one.steady, changed, keep_speed
+
+    unsteady = [point for point in points if not point.steady]
+    slowed = _reasons(unsteady)
+    why = f"was of a throttled device ({slowed})" if slowed else "rose or fell while it was measured"
+    yield (
+        "throttled" if slowed else "not-steady",
+        one.steady and unsteady,
+        f": the step time at batch {_batches(unsteady)} {why}, and was measured once more",
+        keep_speed if slowed else "probe again with nothing else running",
+    )
+
+    wide = [point for point in points if point.half_width > wanted_precision(point.batch, one.largest)]
+    yield (
+        "wide-interval",
+        wide,
+        f": the step time at batch {_batches(wide)} is not known within ± 1 % (95 %), or within ± 3 % up to half of "
+        "the largest batch",
+        "measure longer (--duration), with nothing else running",
+    )
+
+    late, model = [point for point in points if point.late_part > LATE], request.settings.model
+    yield (
+        "slower-than-profile",
+        late,
+        f": at batch {_batches(late)} the real compute took longer than the profile's time: the figures are this "
+        "machine's, not the profile's",
+        "use --model small" if model != "small" else "use a profile with longer steps, or close other programs",
+    )
+    yield (
+        "smaller-batch-failed",
+        one.skipped,
+        f": batch {_listed(one.skipped)} failed though a larger one trains",
+        "nothing to do: memory in pieces, or a slower algorithm near the limit, can be the cause",
+    )
+    yield (
+        "margin-unknown",
+        request.margin_bytes and facts is not None and one.bench.memory_bytes is None,
+        ": TensorFlow does not report its memory, so no margin could be kept free",
+        "give the profile a memory, or leave out --margin",
     )
 
 
-def _not_steady(device: Device, points: list[CurvePoint]) -> Warning_ | None:
-    if not points:
-        return None
-    reasons = _reasons(points)
-    why = f"was of a throttled device ({reasons})" if reasons else "rose or fell while it was measured"
-    return Warning_(
-        code="throttled" if reasons else "not-steady",
-        message=f"{device.label}: the step time at batch {_batches(points)} {why}, and was measured once more",
-        next=f"{to_keep_speed(device)}, and probe again" if reasons else "probe again with nothing else running",
-    )
-
-
-def _imprecise(device: Device, points: list[CurvePoint]) -> Warning_ | None:
-    if not points:
-        return None
-    return Warning_(
-        code="wide-interval",
-        message=f"{device.label}: the step time at batch {_batches(points)} is not known within ± 1 % (95 %), or "
-        "within ± 3 % up to half of the largest batch",
-        next="measure longer (--duration), with nothing else running",
-    )
-
-
-def _late(device: Device, points: list[CurvePoint], model: str) -> Warning_ | None:
-    late = [p for p in points if p.late_part > LATE]
-    if not late:
-        return None
-    return Warning_(
-        code="slower-than-profile",
-        message=f"{device.label}: at batch {_batches(late)} the real compute took longer than the profile's time: "
-        "the figures are this machine's, not the profile's",
-        next="use --model small" if model != "small" else "use a profile with longer steps, or close other programs",
-    )
-
-
-def _skipped(device: Device, sizes: list[int]) -> Warning_ | None:
-    if not sizes:
-        return None
-    return Warning_(
-        code="smaller-batch-failed",
-        message=f"{device.label}: batch {_listed(sizes)} failed though a larger one trains",
-        next="nothing to do: memory in pieces, or a slower algorithm near the limit, can be the cause",
-    )
-
-
-def _margin_unknown(device: Device, alone: Alone) -> Warning_ | None:
-    if not alone.bench.request.margin_bytes or alone.bench.facts is None or alone.bench.memory_bytes is not None:
-        return None
-    return Warning_(
-        code="margin-unknown",
-        message=f"{device.label}: TensorFlow does not report its memory, so no margin could be kept free",
-        next="give the profile a memory, or leave out --margin",
-    )
-
-
-def _reasons(points: list[CurvePoint]) -> str:
+def _reasons(points: Sequence[CurvePoint]) -> str:
     """NVML's reasons that slowed the device down meanwhile, as a list in text."""
     told = [reason for p in points if p.telemetry for reason in passing(p.telemetry.throttle_reasons or ())]
     return ", ".join(dict.fromkeys(told))
 
 
-def _batches(points: list[CurvePoint]) -> str:
+def _batches(points: Sequence[CurvePoint]) -> str:
     return _listed([point.batch for point in points])
 
 
-def _listed(sizes: list[int]) -> str:
+def _listed(sizes: Sequence[int]) -> str:
     shown = ", ".join(map(str, sizes[:_FEW]))
     return shown if len(sizes) <= _FEW else f"{shown} and {len(sizes) - _FEW} more"
