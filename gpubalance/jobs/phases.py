@@ -12,6 +12,8 @@ from pydantic import TypeAdapter
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft, Watch
 from gpubalance.jobs.keep.journal import content_key
 from gpubalance.jobs.keep.saved_probes import kept_probe
+from gpubalance.jobs.plan.plan import plan
+from gpubalance.jobs.plan.problem import check_asked
 from gpubalance.jobs.probe.queues import phase_names, queues
 from gpubalance.numbers.units import format_duration
 from gpubalance.results.estimate import Estimate, PhaseEstimate
@@ -45,11 +47,18 @@ _BESIDE: dict[str, bool | dict[str, bool]] = {
 
 
 def estimate(request: ProbeRequest | BalanceRequest | LayersRequest) -> Estimate:
-    """What the command would do, and about how long it would take; no device is used."""
+    """What the command would do, and about how long it would take; no device is used.
+
+    Raises UsageError and NothingFits for what is not possible, by what is known before anything is measured.
+    """
     uncut = request.uncut if isinstance(request, LayersRequest) else request
     probe = None if isinstance(uncut, ProbeRequest) else kept_probe(uncut)
     names = [] if isinstance(uncut, ProbeRequest) or probe is None else phase_names(uncut.probe)
     phases = tuple(phase for phase in phases_of(request) if phase.name not in names)
+    if not isinstance(request, LayersRequest):
+        check_asked(request)
+    if isinstance(request, BalanceRequest) and probe is not None:
+        plan(probe, request.devices, request.plan)
     return Estimate(
         kind=f"{type(request).__name__.removesuffix('Request').lower()}-estimate",
         request=request,

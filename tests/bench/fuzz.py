@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from gpubalance.cli.app import app
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, GpubalanceError
-from gpubalance.jobs.balance.rounds import TriedSplit
+from gpubalance.jobs.balance.together import TriedSplit
 from gpubalance.jobs.events import Event
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.once import Once

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gpubalance.jobs.balance.rounds import TriedSplit
+from gpubalance.jobs.balance.together import TriedSplit
 from gpubalance.jobs.measure.window import SplitWindow
 from gpubalance.results.timing import Timing
 from gpubalance.settings.shares import Shares

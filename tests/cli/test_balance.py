@@ -52,6 +52,29 @@ def test_a_device_that_is_probed_on_the_way_needs_no_other_command() -> None:
     assert plan.predicted.even is None
 
 
+@pytest.mark.parametrize(
+    ("wanted", "code", "told"),
+    [
+        (
+            ("--global-batch", "128", "--max-global-batch", "64"),
+            2,
+            "--global-batch 128 is more than --max-global-batch 64",
+        ),
+        (("--margin", "100GiB"), 5, "no device can keep 100 GiB free: the largest has "),
+        (("--global-batch", "100000"), 2, "no split has a global batch of 100000"),
+    ],
+)
+def test_what_is_not_possible_is_told_before_anything_is_measured(
+    wanted: tuple[str, ...], code: int, told: str
+) -> None:
+    save(probe_of(simulated_devices(QUICK)[0]))
+    for command in (("balance", "--dry-run"), ("balance",)):
+        done = here(*command, "--simulate", QUICK, *wanted)
+        assert done.returncode == code
+        assert told in done.stderr
+        assert "round 1" not in done.stderr
+
+
 @pytest.mark.usefixtures("stand_in")
 def test_a_dry_run_says_each_phase_and_the_balance_does_these(tmp_path: Path) -> None:
     command = ("balance", "--simulate", QUICK, "--max-global-batch", "32")

@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpubalance.errors import UsageError
 from gpubalance.jobs.balance.knowledge import WORTH_A_ROUND, Knowledge
 from gpubalance.jobs.keep.saved import balance_by
-from gpubalance.jobs.plan.plan import plan
+from gpubalance.jobs.plan.plan import plan, plan_of
 from gpubalance.jobs.plan.problem import best_split, find_probes, loads_of
-from gpubalance.jobs.plan.record import plan_of
 from gpubalance.planning.problem import Allocation, Problem
 from gpubalance.planning.sync import with_sync
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
-from gpubalance.results.run import Measurement, Run
+from gpubalance.results.run import Measurement
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares
 
 
 def plan_by_all_known(
-    probe: Probe,
-    devices: Sequence[Device],
-    request: PlanRequest,
-    joint: JointProfile | None = None,
+    probe: Probe, devices: Sequence[Device], request: PlanRequest, joint: JointProfile | None = None
 ) -> Plan:
-    """The best split by the probe and, if one that started from it is kept here, by the balance of these devices.
+    """The best split by the probe, corrected by the balance of exactly these devices that used it, if one is kept here.
 
     With `joint` None it is the latest such balance, whatever its joint run added. Raises what `plan` does.
     """
     found = balance_by(probe, devices, joint)
-    return plan(probe, devices, request) if found is None else plan_by_balance(probe, devices, request, found)
-
-
-def plan_by_balance(probe: Probe, devices: Sequence[Device], request: PlanRequest, found: Plan) -> Plan:
-    """The best split by the probe, corrected by what the balance measured, for its all-reduce. Raises what `plan` does.
-
-    `found` is the result of a balance that used this probe and these devices in this order.
-    """
-    known = _learned(probe, devices, request, found)
+    if found is None:
+        return plan(probe, devices, request)
+    known = Knowledge(probe, find_probes(probe, devices), request)
+    _learn(known, found, _limits(probe, devices, request, found))
     problem, asked = known.problem, known.request
     if request.sync_s is not None:
         hosts = len({load.host for load in problem.loads})
@@ -50,24 +41,20 @@ def plan_by_balance(probe: Probe, devices: Sequence[Device], request: PlanReques
     return made.model_copy(update=with_its)
 
 
-def _learned(probe: Probe, devices: Sequence[Device], request: PlanRequest, found: Plan) -> Knowledge:
-    """What the balance knew at its end."""
-    probes = find_probes(probe, devices)
-    known = Knowledge(probe, probes, request)
-    balance = found.balance
-    for tried in balance.rounds if balance else ():
-        if tried.measured is not None:
-            known.learn(_as_it_ran(tried.split, tried.measured), tried.measured)
-        else:
-            known.ran_out(tried.split, _limits(probe, devices, request, found))
-    if balance and balance.run:
-        known.learn(_as_it_ran(found.split, balance.run), balance.run)
-    return known
+def _learn(known: Knowledge, found: Plan, limits: Sequence[tuple[int, int]]) -> None:
+    """Learns all that the balance measured."""
+    for split, measured in _measured(found):
+        if measured is None:
+            known.ran_out(split, limits)
+        else:  # the plan behind it is no longer known, and not needed
+            known.learn(Allocation(split, (), measured.step_time_s.median, ()), measured)
 
 
-def _as_it_ran(split: Shares, measured: Measurement | Run) -> Allocation:
-    """The split as an allocation without the plan behind it, which is no longer known and not needed."""
-    return Allocation(split, (), measured.step_time_s.median, ())
+def _measured(found: Plan) -> Iterator[tuple[Shares, Measurement | None]]:
+    if found.balance:
+        yield from ((tried.split, tried.measured) for tried in found.balance.rounds)
+        if found.balance.run:
+            yield found.split, found.balance.run
 
 
 def _limits(probe: Probe, devices: Sequence[Device], request: PlanRequest, found: Plan) -> list[tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -33,16 +33,20 @@ _MOST_SEEN = 3  # measurements of a split to tell it from another: on some machi
 
 @dataclass(frozen=True)
 class Tried:
-    """A split as planned, and all its measurements at the devices' present speed; a `Run` among them is a proof."""
+    """A split as planned, and its measurements; a `Run` among them is a proof.
+
+    Those before the number `since` are of another speed of its devices, and do not count.
+    """
 
     planned: Allocation
-    seen: tuple[Measurement, ...]
+    all: tuple[Measurement, ...]
     objective: Objective = throughput
+    since: int = 0
 
     @property
-    def measured(self) -> Measurement:
-        """The measurement to report: its proof, else the latest one."""
-        return self.run or self.seen[-1]
+    def seen(self) -> tuple[Measurement, ...]:
+        """Its measurements at the devices' present speed."""
+        return self.all[self.since :]
 
     @property
     def run(self) -> Run | None:
@@ -73,19 +77,16 @@ class Tried:
 
     @property
     def _samples(self) -> list[float]:
-        found = []
-        for one in self.seen:
-            usual_part = 1 - one.slow_s / one.step_time_s.median
-            found += [usual_part * sample for sample in one.step_time_s.samples]
-        return found
+        usual = ((one, 1 - one.slow_s / one.step_time_s.median) for one in self.seen)
+        return [part * sample for one, part in usual for sample in one.step_time_s.samples]
 
     @property
     def as_measured(self) -> Allocation:
-        """The split with its measured times."""
-        computes = [0.0] * len(self.planned.split.batches)
-        for replica in self.measured.replicas:
-            computes[replica.device] = replica.compute_s
-        return replace(self.planned, compute_s=tuple(computes), step_time_s=self.measured.step_time_s.median)
+        """The split with the times of its proof, else of its latest measurement."""
+        measured = self.run or self.seen[-1]
+        computes = {replica.device: replica.compute_s for replica in measured.replicas}
+        compute_s = tuple(computes.get(device, 0.0) for device in range(len(self.planned.split.batches)))
+        return replace(self.planned, compute_s=compute_s, step_time_s=measured.step_time_s.median)
 
 
 class Knowledge:
@@ -99,13 +100,12 @@ class Knowledge:
         self._probes = tuple(probes)
         self._request = request
         self._alone = loads_of(probe, probes, request)
-        self._loads = self._alone
+        self._loads = list(self._alone)
         hosts = len({load.host for load in self._alone})
         # The sync by the number of hosts that a split uses.
         self._syncs_s = {} if request.sync_s is None else {hosts: request.sync_s}
         self._tried: dict[Shares, Tried] = {}
-        self._all: dict[Shares, Tried] = {}  # at whatever speed
-        self.steady = True  # whether a device that changed its speed keeps the new one
+        self._steady = True  # whether a device that changed its speed keeps the new one
         # For each device at its present speed, by micro-batch: its compute times together over those alone.
         self._factors: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._changes: dict[int, float] = {}
@@ -118,7 +118,7 @@ class Knowledge:
     @property
     def problem(self) -> Problem:
         """The solver's problem by what is known now."""
-        return with_sync(problem_of(self._loads, self._probe, self._request), self._syncs_s)
+        return with_sync(problem_of(tuple(self._loads), self._probe, self._request), self._syncs_s)
 
     def alone_s(self, device: int, split: Shares) -> float:
         """A device's compute time in seconds for its part of a split, by its own probe."""
@@ -128,7 +128,7 @@ class Knowledge:
 
     def has(self, split: Shares) -> bool:
         """Whether that split was measured at its devices' present speed."""
-        return split in self._tried
+        return split in self._tried and bool(self._tried[split].seen)
 
     def best(self, *, proven: bool = False) -> Tried | None:
         """The fastest of the measured splits, or of the `proven` ones, at the present speed; None if there is none.
@@ -149,10 +149,9 @@ class Knowledge:
         A rival may be faster than the best by more than is worth a round. If it measured faster, as the best is not
         always the fastest, that difference counts too.
         """
-        best = self.best()
+        best, rivals = self.best(), []
         if best is None:
             return None
-        rivals = []
         for one in self._fitting():
             open_part, faster = math.hypot(one.open_part, best.open_part), one.value / best.value - 1
             if one is not best and open_part + max(0.0, faster) > WORTH_A_ROUND and -faster < open_part:
@@ -161,7 +160,8 @@ class Knowledge:
         return max(may_help, key=lambda one: one.open_part, default=None)
 
     def _fitting(self, *, proven: bool = False) -> list[Tried]:
-        return [one for one in self._tried.values() if one.run or (not proven and self._fits(one.planned.split))]
+        present = [one for one in self._tried.values() if one.seen]
+        return [one for one in present if one.run or (not proven and self._fits(one.planned.split))]
 
     def _fits(self, split: Shares) -> bool:
         return all(size <= load.limit for size, load in zip(split.micro_batches, self._loads, strict=True))
@@ -169,17 +169,14 @@ class Knowledge:
     def ran_out(self, split: Shares, limits: Iterable[tuple[int, int]]) -> None:
         """Forgets a split that ran out of memory, and lowers its devices' limits to (device, micro-batch)."""
         self._tried.pop(split, None)
-        self._all.pop(split, None)
-        loads = list(self._loads)
         for device, limit in limits:
-            loads[device] = replace(loads[device], limit=min(loads[device].limit, limit))
-        self._loads = tuple(loads)
+            load = self._loads[device]
+            self._loads[device] = replace(load, limit=min(load.limit, limit))
 
     def moved(self, split: Shares, measured: Measurement) -> dict[int, float]:
         """The devices whose speed changed since an earlier measurement of this split: compute time now over then."""
-        tried = self._tried.get(split) if self.steady else None
         found = {}
-        for before in tried.seen if tried else ():
+        for before in self._tried[split].seen if self._steady and self.has(split) else ():
             open_part = sum(_half_part(one.step_time_s) for one in (before, measured))
             for then, now in zip(before.replicas, measured.replicas, strict=True):
                 ratio = now.compute_s / then.compute_s
@@ -190,17 +187,16 @@ class Knowledge:
     def learn(self, planned: Allocation, measured: Measurement) -> None:
         """Takes in what a split gave. What devices with another speed gave before is forgotten."""
         split = planned.split
-        self._forget(self.moved(split, measured))
-        for tried in (self._tried, self._all):
-            before = tried.get(split)
-            tried[split] = Tried(planned, (*(before.seen if before else ()), measured), self.problem.objective)
-        loads = list(self._loads)
+        for device, ratio in self.moved(split, measured).items():
+            self._forget(device, ratio)
+        tried = self._tried.get(split) or Tried(planned, (), self.problem.objective)
+        self._tried[split] = replace(tried, planned=planned, all=(*tried.all, measured))
         for replica in measured.replicas:
             device = replica.device
             factor = replica.compute_s / self.alone_s(device, split)
             self._factors[device][split.micro_batches[device]].append(factor)
-            loads[device] = replace(loads[device], model=self._model(device), update_s=replica.update_s)
-        self._loads = tuple(loads)
+            model, load = self._model(device), self._loads[device]
+            self._loads[device] = replace(load, model=model, update_s=replica.update_s)
         if len(measured.replicas) > 1:
             over = len({self._loads[replica.device].host for replica in measured.replicas})
             usual_s = measured.step_time_s.median - measured.slow_s
@@ -208,20 +204,22 @@ class Knowledge:
 
     def too_often(self, split: Shares) -> Tried | None:
         """All that was measured of a split, if another measurement of it would help no more; else None."""
-        tried = self._all.get(split)
-        return None if tried is None or tried.may_be_seen_again else tried
+        tried = self._tried.get(split)
+        every = tried and replace(tried, since=0)
+        return None if every is None or every.may_be_seen_again else every
 
     def count_all(self) -> None:
         """Takes the machine for one that is not steady: all measurements of a split count, at whatever speed."""
-        self.steady = False
+        self._steady = False
         self._changes.clear()
-        self._tried = dict(self._all)
+        self._tried = {split: replace(tried, since=0) for split, tried in self._tried.items()}
 
-    def _forget(self, moved: Mapping[int, float]) -> None:
-        for device, ratio in moved.items():
-            self._changes[device] = ratio * self._changes.get(device, 1.0)
-            del self._factors[device]
-        self._tried = {split: tried for split, tried in self._tried.items() if not moved.keys() & set(split.used)}
+    def _forget(self, device: int, ratio: float) -> None:
+        self._changes[device] = ratio * self._changes.get(device, 1.0)
+        del self._factors[device]
+        for split, tried in self._tried.items():
+            if split.batches[device]:
+                self._tried[split] = replace(tried, since=len(tried.all))
 
     def _model(self, device: int) -> Line | Curve:
         """Its step time: measured sizes take what they took in joint runs, others their time alone times the mean
@@ -229,18 +227,13 @@ class Knowledge:
 
         A size that is off the line says little about its neighbours: the curve bends only right beside it.
         """
-        load, step = self._alone[device], self.problem.multiple
+        alone, step, limit = self._alone[device].model, self.problem.multiple, self._loads[device].limit
         factors = {size: statistics.fmean(seen) for size, seen in self._factors[device].items()}
-        mean, limit = statistics.fmean(factors.values()), self._loads[device].limit
-
-        def usual_s(size: int) -> float:
-            return mean * load.model.step_time_s(size)
-
-        took_s = {size: factor * load.model.step_time_s(size) for size, factor in factors.items()}
-        known = load.model.batches if isinstance(load.model, Curve) else ()
-        beside = (size + by for size in took_s for by in (-step, step))
-        sizes = sorted({size for size in (step, limit, *known, *beside) if 0 < size <= limit} | took_s.keys())
-        return Curve(tuple(sizes), tuple(took_s.get(size) or usual_s(size) for size in sizes))
+        mean = statistics.fmean(factors.values())
+        known = alone.batches if isinstance(alone, Curve) else ()
+        beside = (size + by for size in factors for by in (-step, step))
+        sizes = sorted({size for size in (step, limit, *known, *beside) if 0 < size <= limit} | factors.keys())
+        return Curve(tuple(sizes), tuple(factors.get(size, mean) * alone.step_time_s(size) for size in sizes))
 
     def changed(self) -> Iterator[tuple[int, float]]:
         """Each device whose speed changed since its first joint measurement, and the part by which it is slower."""

@@ -8,7 +8,6 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import journal_of, tell_resumed
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved_probes import holds_nothing, kept_probe, kept_probes
-from gpubalance.jobs.plan.problem import check_global_batch
 from gpubalance.jobs.probe.probe import probe as probe_stage
 from gpubalance.results.probe import Probe
 from gpubalance.settings.record import Record
@@ -63,7 +62,6 @@ def _new(
     resume: bool,
 ) -> Probe:
     """Probes the devices. If nothing fits on one of them, that is no error: the others are left."""
-    check_global_batch(request.plan, request.probe.batch_multiple)  # before minutes are spent on a probe
     is_kept = False
 
     def tell(event: Event) -> None:

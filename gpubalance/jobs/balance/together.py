@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
+
+from pydantic import Field, model_validator
 
 from gpubalance.devices.planned import check_model
 from gpubalance.errors import NothingFits, OutOfMemory
@@ -16,9 +19,32 @@ from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement, Run, SoloBest
+from gpubalance.settings.record import Batch, Record
 from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
+
+
+class TriedSplit(Record):
+    """What a split gave in a round. If it ran out of memory, `measured` is null.
+
+    `limits` then has (device, its largest micro-batch) for each device that holds less than was thought.
+    """
+
+    split: Shares
+    measured: Measurement | None
+    limits: tuple[tuple[Annotated[int, Field(ge=0)], Batch], ...] = ()
+
+    @model_validator(mode="after")
+    def _is_of_these_devices(self) -> TriedSplit:
+        replicas = self.measured.replicas if self.measured else ()
+        if self.measured and [one.device for one in replicas] != list(self.split.used):
+            raise ValueError("it is not of the devices that have samples")
+        if not all(one.compute_s > 0 for one in replicas):
+            raise ValueError("a compute time is above 0")
+        if any(device >= len(self.split.batches) for device, _ in self.limits):
+            raise ValueError("a limit is of one of the devices")
+        return self
 
 
 class Together:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpubalance.numbers.units import format_percent, format_rate
 from gpubalance.planning.slow import SLOW
-from gpubalance.results.common import Refusal, Warning_
+from gpubalance.results.common import Refusal, Throughput, Warning_
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
 
@@ -178,6 +178,16 @@ def unsteady_machine(split: Shares, rates: Sequence[float]) -> Warning_:
         message=f"the machine is not steady: {split} gave {format_rate(min(rates))} to {format_rate(max(rates))} "
         f"samples/s in {len(rates)} measurements, of which the median counts",
         next="close other programs, and balance again",
+    )
+
+
+def even_is_faster(split: Shares, gave: Throughput, even: Shares, even_gave: Throughput) -> Warning_:
+    """The warning that a balance goes on with the even split, as it was faster than the split beside it."""
+    return Warning_(
+        code="even-is-faster",
+        message=f"{split} gave {format_rate(gave.median)} samples/s and the even split {even} beside it "
+        f"{format_rate(even_gave.median)}: the faster of them counts",
+        next="close other programs, and balance again: the devices were not as fast as when they were planned for",
     )
 
 

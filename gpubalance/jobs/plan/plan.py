@@ -1,15 +1,37 @@
-"""`plan`: computes the best split from a probe, and what it should give. No device is used."""
+"""`plan`: computes the best split from a probe, and what it and those beside it should give. No device is used."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from gpubalance.jobs.plan.problem import best_split, find_probes, loads_of, problem_of
-from gpubalance.jobs.plan.record import plan_of
-from gpubalance.results.plan import Plan
-from gpubalance.results.probe import Probe
+from gpubalance.devices.hosts import reached_by
+from gpubalance.jobs.keep.saved_probes import holds_nothing
+from gpubalance.jobs.measure.warnings import batches_differ
+from gpubalance.jobs.plan.beside import by_global_batch, by_goodput, even_splits
+from gpubalance.jobs.plan.problem import (
+    AUTO_MICRO_BATCHES,
+    AUTO_WITHIN,
+    best_split,
+    find_probes,
+    loads_of,
+    other_split,
+    problem_of,
+)
+from gpubalance.planning.allocate import worth
+from gpubalance.planning.learning_rate import linear_factor, square_root_factor
+from gpubalance.planning.noise import efficiency, learning_rate_factor
+from gpubalance.planning.problem import Allocation, Load, Problem
+from gpubalance.results.common import Warning_, now
+from gpubalance.results.plan import Accumulation, LearningRate, LeftOut, Plan, Predicted, Share
+from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import PlanRequest
+
+# The most devices without samples for which the gain is computed: each costs two runs of the solver.
+_MOST_EXPLAINED = 16
+# The part of throughput that accumulation must gain to be suggested.
+_WORTH_OFFERING = 0.05
 
 
 def plan(probe: Probe, devices: Sequence[Device], request: PlanRequest) -> Plan:
@@ -17,3 +39,141 @@ def plan(probe: Probe, devices: Sequence[Device], request: PlanRequest) -> Plan:
     loads = loads_of(probe, find_probes(probe, devices), request)
     problem = problem_of(loads, probe, request)
     return plan_of(best_split(problem), problem, probe, devices, request)
+
+
+def plan_of(found: Allocation, problem: Problem, probe: Probe, devices: Sequence[Device], request: PlanRequest) -> Plan:
+    """The record of a split, with what the problem's loads predict for it."""
+    probes = find_probes(probe, devices)
+    return Plan(
+        created=now(),
+        probed=probe.created,
+        settings=probe.settings,
+        code=probe.code,
+        environment=probe.environment,
+        model=probe.model,
+        devices=tuple(devices),
+        batches=found.split.batches,
+        micro_batches=found.split.micro_batches,
+        global_batch=found.split.global_batch,
+        batch_multiple=problem.multiple,
+        margin_bytes=request.margin_bytes,
+        sync_s=request.sync_s,
+        shares=_shares(problem, found, probes),
+        predicted=_predicted(problem, found, probes, devices, request.noise_scale),
+        left_out=_left_out(problem, found),
+        accumulation=_accumulation(problem, found),
+        learning_rate=_learning_rate(probes, found.split.global_batch, request),
+        pipeline=probe.pipeline,
+        reached_by=reached_by(),
+        warnings=(
+            *([_sync_unknown()] if request.sync_s is None and len(found.split.used) > 1 else []),
+            *([batches_differ()] if any(point.unlike for one in probes for point in one.curve) else []),
+        ),
+    )
+
+
+def _shares(problem: Problem, found: Allocation, probes: Sequence[DeviceProbe]) -> tuple[Share, ...]:
+    split = found.split
+    return tuple(
+        Share(
+            device=number,
+            batch=batch,
+            micro_batch=micro,
+            limit=load.limit,
+            compute_s=compute_s,
+            update_s=load.update_s if batch else 0.0,
+            utilisation=compute_s / found.step_time_s,
+            binds="max batch" if binds == "memory" and not _is_memory(one, load, problem.multiple) else binds,
+        )
+        for number, (load, batch, micro, compute_s, binds, one) in enumerate(
+            zip(problem.loads, split.batches, split.micro_batches, found.compute_s, found.binds, probes, strict=True)
+        )
+    )
+
+
+def _is_memory(one: DeviceProbe, load: Load, multiple: int) -> bool:
+    """Whether memory sets the device's limit: a larger batch failed, or a joint run's memory was subtracted."""
+    limit = one.batch_limit
+    return limit is None or limit.fails is not None or load.limit < (limit.fits or 0) // multiple * multiple
+
+
+def _predicted(
+    problem: Problem,
+    found: Allocation,
+    probes: Sequence[DeviceProbe],
+    devices: Sequence[Device],
+    noise_scale: float | None,
+) -> Predicted:
+    used = found.split.used
+    busy_s = [found.compute_s[i] + problem.loads[i].update_s for i in used]
+    sync_s = found.step_time_s - max(busy_s)
+    even, largest_even, at_largest_even = (
+        even_splits(problem, found.split, sync_s) if len(used) > 1 else (None, None, None)
+    )
+    bests = [one.solo_best for one in probes if not holds_nothing(one)]
+    solo_sum = sum(best.throughput for best in bests if best) if all(bests) else None
+    return Predicted(
+        step_time_s=found.step_time_s,
+        throughput=found.throughput,
+        sync_s=sync_s,
+        imbalance=max(busy_s) * len(busy_s) / sum(busy_s),
+        even=even,
+        largest_even=largest_even,
+        best_at_largest_even=at_largest_even,
+        speedup_over_even=even and found.throughput / even.throughput,
+        solo_sum=solo_sum,
+        scaling_efficiency=solo_sum and found.throughput / solo_sum,
+        by_global_batch=tuple(by_global_batch(problem)),
+        noise_scale=noise_scale,
+        efficiency=noise_scale and efficiency(found.split.global_batch, noise_scale),
+        goodput=noise_scale and problem.value(found),
+        by_goodput=tuple(by_goodput(problem, found, even, devices, noise_scale)) if noise_scale else (),
+    )
+
+
+def _accumulation(problem: Problem, found: Allocation) -> Accumulation | None:
+    """What accumulation would gain, if it was not asked for and the global batch is free to grow; None if little."""
+    if problem.micro_batches > 1 or problem.global_batch is not None:
+        return None
+    more = other_split(replace(problem, micro_batches=AUTO_MICRO_BATCHES, within=AUTO_WITHIN))
+    if more is None or not more.split.accumulates:
+        return None
+    gain, split = problem.value(more) / problem.value(found) - 1, more.split
+    if gain < _WORTH_OFFERING:
+        return None
+    return Accumulation(
+        batches=split.batches, micro_batches=split.micro_batches, global_batch=split.global_batch, gain=gain
+    )
+
+
+def _left_out(problem: Problem, found: Allocation) -> tuple[LeftOut, ...]:
+    # Allow the same number of micro-batches with a device as without it, or their gain would be taken for the device's.
+    problem = replace(problem, micro_batches=max(found.split.counts), within=0.0)
+    idle = [i for i, batch in enumerate(found.split.batches) if not batch]
+    return tuple(
+        LeftOut(device=i, gain=worth(problem, i).gain if number < _MOST_EXPLAINED else None)
+        for number, i in enumerate(idle)
+    )
+
+
+def _learning_rate(probes: Sequence[DeviceProbe], new: int, request: PlanRequest) -> LearningRate | None:
+    """From the batch that is asked for, or at which the best device alone is at its best, as was trained before."""
+    bests = [(one.solo_best.throughput, one.solo_best.batch) for one in probes if one.solo_best is not None]
+    old = request.from_batch or (max(bests)[1] if bests else None)
+    if old is None:
+        return None
+    return LearningRate(
+        from_batch=old,
+        to_batch=new,
+        linear=linear_factor(old, new),
+        square_root=square_root_factor(old, new),
+        measured=request.noise_scale and learning_rate_factor(old, new, request.noise_scale),
+    )
+
+
+def _sync_unknown() -> Warning_:
+    return Warning_(
+        code="sync-unknown",
+        message="the plan assumes that sync takes no time: no balance by this probe that measured it is kept here",
+        next="gpubalance balance measures it and plans again; or give --sync, in seconds",
+    )

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpubalance.errors import BadInput, NothingFits, UsageError
 from gpubalance.jobs.keep.saved_probes import find_device
+from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.memory import joint_bytes, joint_limit
 from gpubalance.planning.model import Curve, Line
@@ -15,7 +16,7 @@ from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem,
 from gpubalance.planning.sync import with_sync
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.settings.device import Device, hosts_of
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.requests import BalanceRequest, PlanRequest, ProbeRequest
 
 # The most that the update may be of a step's fixed cost. The cost includes it but may be fitted as less, and some
 # compute must be left.
@@ -26,17 +27,39 @@ AUTO_MICRO_BATCHES = 8
 AUTO_WITHIN, _WITHIN = 0.05, 0.01
 
 
-def check_global_batch(request: PlanRequest, multiple: int) -> None:
-    """Raises UsageError for a global batch that no probe could make possible."""
+def check_asked(request: ProbeRequest | BalanceRequest) -> None:
+    """Raises UsageError, or NothingFits for the margin, if no probe of the devices could make it possible."""
+    devices = request.devices
+    if isinstance(request, BalanceRequest):
+        _check_global_batch(request.plan, request.probe.batch_multiple)
+        _check_margin(request.plan.margin_bytes, devices)
+    else:
+        _check_margin(request.margin_bytes, devices)
+
+
+def _check_global_batch(request: PlanRequest, multiple: int) -> None:
     wanted, most = request.global_batch, request.max_global_batch
     if most is not None and most < multiple:
         raise UsageError(f"--max-global-batch {most} is less than --batch-multiple {multiple}")
+    if wanted is not None and most is not None and wanted > most:
+        raise UsageError(
+            f"--global-batch {wanted} is more than --max-global-batch {most}", remedy="leave one of them out"
+        )
     if wanted is not None and wanted % multiple:
         nearest = [batch for batch in (wanted - wanted % multiple, wanted - wanted % multiple + multiple) if batch]
         raise UsageError(
             f"no split has a global batch of {wanted}: batches are multiples of {multiple}",
             remedy=f"the nearest that is possible: {' or '.join(map(str, nearest))}; or a smaller --batch-multiple",
         )
+
+
+def _check_margin(margin_bytes: int, devices: Sequence[Device]) -> None:
+    """Raises NothingFits for a margin that leaves no device any memory."""
+    memory = [device.memory_bytes for device in devices]
+    known = [size for size in memory if size is not None]
+    if margin_bytes and len(known) == len(memory) and margin_bytes >= max(known):
+        asked, has = format_bytes(margin_bytes), format_bytes(max(known))
+        raise NothingFits(f"no device can keep {asked} free: the largest has {has}", remedy="a smaller --margin")
 
 
 def find_probes(probe: Probe, devices: Sequence[Device]) -> tuple[DeviceProbe, ...]:

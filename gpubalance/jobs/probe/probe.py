@@ -24,6 +24,7 @@ from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.jobs.measure.pipeline import ceiling
 from gpubalance.jobs.measure.trace import not_traced, trace
 from gpubalance.jobs.partial import giving
+from gpubalance.jobs.plan.problem import check_asked
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.jobs.probe.bench import Bench, Halt
 from gpubalance.jobs.probe.queues import phase_names, queues
@@ -60,6 +61,7 @@ def probe(
     if journal is None:
         with journal_of(request, driver, resume=False) as own:
             return probe(request, driver, watch, own, limit, following)
+    check_asked(request)
     once = Once(journal, watch)
     tell_resumed(journal, watch)
     try:
