@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import traceback
-from pathlib import Path
 
 import tensorflow as tf
 
+from gpubalance.engine.users_lines import own_traceback
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOfMemory
 from gpubalance.remedies import match
 from gpubalance.settings.requests import Settings
 
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 # What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes raise InvalidArgument or Python's errors.
 _OF_THE_DEVICE = (tf.errors.InternalError, tf.errors.UnavailableError, tf.errors.AbortedError)
 _OTHER_LABEL = re.compile(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)")
@@ -96,11 +94,3 @@ def _line_of(error: BaseException, holding: str = "") -> str:
     """The first line of an error's text that is not empty and has `holding` in it; else all of the text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and holding in line]
     return (lines or [str(error).strip()])[0][:500]
-
-
-def own_traceback(error: BaseException) -> str:
-    """The traceback from the user's own first frame on, without our frames above it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [i for i, f in enumerate(frames) if not f.filename.startswith((_PACKAGE, "<frozen importlib"))]
-    shown = frames[own[0] :] if own else []
-    return "".join(traceback.format_list(shown) + traceback.format_exception_only(error)).rstrip()

@@ -16,12 +16,12 @@ from gpubalance.planning.split import proportional_split
 _NOT_YET = object()
 
 
-@dataclass(frozen=True, eq=False)
-class Kind:
-    """What batches share that differ only in their number of samples or in lengths. They have one Kind object.
+@dataclass(eq=False)
+class Layout:
+    """What batches share that differ only in their number of samples or in lengths, of which it has seen some.
 
     `signature` has a TensorSpec for each tensor, open where they differ; `cut` is a function that gives each replica
-    its part. `like` is equal for kinds of the same structure, dtypes and ranks: one trace can take them all.
+    its part. `like` tells the structure, dtypes and ranks. Both change when a batch differs in another size.
     """
 
     like: str
@@ -37,7 +37,7 @@ class Dealt:
     """
 
     values: tuple[Any, ...]
-    kind: Kind
+    layout: Layout
     shares: tuple[int, ...]
     samples: int
     whole: bool
@@ -63,8 +63,7 @@ class Feed:
         self.names = tuple(names)
         self.here = slice(first, first + len(self.names))
         self.batches = tuple(batches)
-        self._kinds: dict[Any, Kind] = {}
-        self._widest: dict[str, Kind] = {}
+        self._layouts: dict[Any, Layout] = {}
         # Training and validation each have an iterator, and training continues after validation.
         self._ahead: WeakKeyDictionary[Iterator[Any], Any] = WeakKeyDictionary()
 
@@ -97,31 +96,23 @@ class Feed:
         with tf.device("/CPU:0"):
             places = [(end - share, end) for share, end in zip(shares, ends, strict=True)]
             here = tf.constant(places[self.here], tf.int32)
-        kind = self.kind_of(batch)
-        return Dealt(kind.cut(batch, here), kind, shares, samples, whole)
+        layout = self._layout_of(batch)
+        return Dealt(layout.cut(batch, here), layout, shares, samples, whole)
 
-    def kind_of(self, batch: Any) -> Kind:
-        """The kind of a batch, or of a replica's part."""
-        layout = _layout(batch)
-        if layout not in self._kinds:
+    def _layout_of(self, batch: Any) -> Layout:
+        shapes = _shapes(batch)
+        if shapes not in self._layouts:
             like = str(tf.nest.map_structure(lambda values: (values.dtype.name, values.shape.rank), batch))
-            known = self._widest.get(like)
-            # Padded batches have as many layouts as lengths. They become one kind, open where they differ.
-            signature = tf.nest.map_structure(
-                lambda values: tf.TensorSpec([None, *values.shape[1:]], values.dtype), batch
-            )
-            signature = signature if known is None else tf.nest.map_structure(_either, known.signature, signature)
-            if known is None or signature != known.signature:
-                self._widest[like] = self._kind(like, signature)
-            self._kinds[layout] = self._widest[like]
-        return self._kinds[layout]
-
-    def _kind(self, like: str, signature: Any) -> Kind:
-        # One call for each batch: separate operations would cost a step more than the cutting itself.
-        cut = tf.function(self._on_devices, autograph=False).get_concrete_function(
-            signature, tf.TensorSpec((len(self.names), 2), tf.int32)
-        )
-        return Kind(like, signature, cut)
+            found = self._layouts.setdefault(like, Layout(like, None, None))
+            self._layouts[shapes] = found
+            own = tf.nest.map_structure(lambda values: tf.TensorSpec([None, *values.shape[1:]], values.dtype), batch)
+            wider = own if found.signature is None else tf.nest.map_structure(_either, found.signature, own)
+            if wider != found.signature:
+                # One call for each batch: separate operations would cost a step more than the cutting itself.
+                places = tf.TensorSpec((len(self.names), 2), tf.int32)
+                cut = tf.function(self._on_devices, autograph=False).get_concrete_function(wider, places)
+                found.signature, found.cut = wider, cut
+        return self._layouts[shapes]
 
     def _on_devices(self, batch: Any, places: Any) -> tuple[Any, ...]:
         return tuple(
@@ -160,18 +151,13 @@ def samples_of(batch: Any) -> int:
     return sizes.pop()
 
 
-def _layout(batch: Any) -> Any:
+def _shapes(batch: Any) -> Any:
     """A key that is cheap to make, equal for batches of the same structure, dtypes and shapes but for their samples."""
     if isinstance(batch, dict):
-        return tuple((name, _layout(batch[name])) for name in sorted(batch))
+        return tuple((name, _shapes(batch[name])) for name in sorted(batch))
     if isinstance(batch, tuple | list):
-        return (type(batch), *map(_layout, batch))
+        return (type(batch), *map(_shapes, batch))
     return batch.dtype, tuple(batch.shape[1:])
-
-
-def signature_of(kind: Kind, known: Any = None) -> Any:
-    """The signature of a step that takes this kind and those `known` before, open in the sizes that differ."""
-    return kind.signature if known is None else tf.nest.map_structure(_either, known, kind.signature)
 
 
 def _either(one: tf.TensorSpec, other: tf.TensorSpec) -> tf.TensorSpec:

@@ -9,10 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine.step.changes import unchanged
+from gpubalance.engine.step.built import unchanged
 from gpubalance.engine.step.gradients import gradients_of
 from gpubalance.engine.step.part import part_of
-from gpubalance.engine.step.step import in_parts
+from gpubalance.engine.step.step import dividing
 
 
 def count_step(model: Any, samples: Sequence[Any]) -> float | None:
@@ -32,7 +32,7 @@ def count_step(model: Any, samples: Sequence[Any]) -> float | None:
 
 def _count(model: Any, specs: Any) -> float:
     def step(data: Any) -> Any:
-        with unchanged(model), in_parts(model, trains=True), part_of(1.0) as part:
+        with unchanged(model), dividing(model, trains=True), part_of(1.0) as part:
             return [grad for grad in gradients_of(model, part, data)[0] if grad is not None]
 
     graph = tf.function(step, autograph=False).get_concrete_function(specs).graph

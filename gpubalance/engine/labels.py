@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.step.changes import is_keras_own
+from gpubalance.engine.step.own import function_of, is_keras_own
 
 _NONE_SUITS = "its outputs do not tell what labels its train_step, loss and metrics take: random ones do not suit them"
 
@@ -18,7 +18,7 @@ _NONE_SUITS = "its outputs do not tell what labels its train_step, loss and metr
 class Target:
     """One output's labels: their shape for one sample, and the number of classes (0: real numbers from 0 to 1)."""
 
-    shape: tuple[int, ...]
+    shape: tuple[int | None, ...]
     classes: int
 
 
@@ -51,26 +51,20 @@ def in_order(model: Any, labels: Any) -> list[Any]:
 
 def as_outputs(model: Any, values: list[Any]) -> Any:
     """One value for each output, in the structure of the model's outputs."""
-    if len(values) == 1:
-        return values[0]
-    return keras.tree.pack_sequence_as(model.output, values)
+    return values[0] if len(values) == 1 else keras.tree.pack_sequence_as(model.output, values)
 
 
 def random_targets(model: Any, suits: Callable[[list[Target]], bool]) -> list[Target]:
     """The labels of each output that a compiled model takes: by Keras' own losses, else the first that `suits`.
 
-    Raises ValueError if none does.
+    Raises ValueError if none do.
     """
     outputs = model.outputs
     losses = [] if model._compile_loss is None else keras.tree.flatten(model._compile_loss._user_loss)
-    are_known = all(isinstance(one, str) or is_keras_own(_function_of(one)) for one in losses)
+    are_known = all(isinstance(one, str) or is_keras_own(function_of(one)) for one in losses)
     if is_keras_own(type(model).train_step) and are_known and len(losses) == len(outputs):
         return [_by_loss(loss, tensor) for loss, tensor in zip(losses, outputs, strict=True)]
-    candidates = (
-        [Target(tuple(tensor.shape[1:]), 0) for tensor in outputs],
-        [_usual(tensor) for tensor in outputs],
-        [_classes(tensor) for tensor in outputs],
-    )
+    candidates = [[kind(tensor) for tensor in outputs] for kind in (_like_it, _usual, _classes)]
     found = next(filter(suits, candidates), None)
     if found is None:
         raise ValueError(_NONE_SUITS)
@@ -79,53 +73,71 @@ def random_targets(model: Any, suits: Callable[[list[Target]], bool]) -> list[Ta
 
 def _by_loss(loss: Any, tensor: Any) -> Target:
     name = (loss if isinstance(loss, str) else getattr(loss, "name", None) or loss.__name__).lower()
-    if "sparse" in name:
-        return _classes(tensor)
-    return Target(tuple(tensor.shape[1:]), 2 if "binary" in name else 0)
+    return _classes(tensor) if "sparse" in name else Target(_shape(tensor), 2 if "binary" in name else 0)
+
+
+def _shape(values: Any) -> tuple[int | None, ...]:
+    """That of one sample."""
+    return tuple(values.shape[1:])
+
+
+def _like_it(tensor: Any) -> Target:
+    return Target(_shape(tensor), 0)
 
 
 def _classes(tensor: Any) -> Target:
-    return Target(tuple(tensor.shape[1:-1]), int(tensor.shape[-1] or 2))
+    return Target(_shape(tensor)[:-1], int(tensor.shape[-1] or 2))
 
 
-def _function_of(loss: Any) -> Any:
-    return getattr(loss, "fn", loss)
+def _usual(tensor: Any) -> Target:
+    """The labels that usually belong to an output."""
+    shape, activation = _shape(tensor), _activation(tensor)
+    if None in shape:
+        raise ValueError(f"output {tensor.name} has the shape {tuple(tensor.shape)}: only the batch may be unknown")
+    if not tf.as_dtype(tensor.dtype).is_floating:
+        raise ValueError(f"output {tensor.name} is {tensor.dtype}: a loss needs real numbers")
+    if activation == "softmax" and shape and (shape[-1] or 0) > 1:
+        return _classes(tensor)
+    return Target(shape, 2 if activation == "sigmoid" else 0)
 
 
 def _loss_for(tensor: Any, given: tuple[int | None, ...]) -> Any:
     """The loss for an output and its labels: labels that lack the output's last dimension are class numbers."""
-    shape = tuple(tensor.shape[1:])
-    activation, fits = _activation(tensor), alike(given, shape)
-    losses = keras.losses
+    shape, activation, losses = _shape(tensor), _activation(tensor), keras.losses
+    fits = _alike(given, shape)
     if activation == "softmax" and fits:
         return losses.CategoricalCrossentropy()
-    if len(shape) and (shape[-1] or 0) > 1 and alike(given, shape[:-1]):
+    if len(shape) and (shape[-1] or 0) > 1 and _alike(given, shape[:-1]):
         return losses.SparseCategoricalCrossentropy(from_logits=activation != "softmax")
     if not fits:
         raise ValueError(f"labels of shape {given} a sample for the output {tensor.name}, whose shape is {shape}")
     return (losses.BinaryCrossentropy if activation == "sigmoid" else losses.MeanSquaredError)()
 
 
-def alike(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
+def classes_of(model: Any, labels: Any) -> Iterator[tuple[str, Any, int]]:
+    """Of each output whose labels are class numbers its name, the labels and how many classes it has.
+
+    Nothing if the loss ignores a class, or takes none; ours does for a model without a loss.
+    """
+    loss = getattr(model, "loss", None)
+    name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+    if loss is not None and ("sparse" not in name.lower() or getattr(loss, "ignore_class", None) is not None):
+        return
+    try:
+        pairs = list(zip(model.outputs, in_order(model, labels), strict=True))
+    except ValueError:  # is told when the model is compiled for them, or built with them
+        return
+    for tensor, label in pairs:
+        shape, given, classes = _shape(tensor), _shape(label), tensor.shape[-1] or 0
+        if classes > 1 and not _alike(given, shape) and _alike(given, shape[:-1]):
+            yield tensor.name, label, classes
+
+
+def _alike(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
     """Whether Keras makes two shapes equal: it adds or removes a last dimension of 1. None matches any size."""
-    return any(_same(*pair) for pair in ((one, other), (one, (*other, 1)), ((*one, 1), other)))
-
-
-def _same(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
-    return len(one) == len(other) and all(None in (a, b) or a == b for a, b in zip(one, other, strict=True))
-
-
-def _usual(tensor: Any) -> Target:
-    """The labels that usually belong to an output."""
-    shape = tuple(tensor.shape[1:])
-    if None in shape:
-        raise ValueError(f"output {tensor.name} has the shape {tuple(tensor.shape)}: only the batch may be unknown")
-    if not tf.as_dtype(tensor.dtype).is_floating:
-        raise ValueError(f"output {tensor.name} is {tensor.dtype}: a loss needs real numbers")
-    activation = _activation(tensor)
-    if activation == "softmax" and shape and shape[-1] > 1:
-        return _classes(tensor)
-    return Target(shape, 2 if activation == "sigmoid" else 0)
+    pairs = ((one, other), (one, (*other, 1)), ((*one, 1), other))
+    same_rank = (zip(*pair, strict=True) for pair in pairs if len(pair[0]) == len(pair[1]))
+    return any(all(None in (a, b) or a == b for a, b in sizes) for sizes in same_rank)
 
 
 def _activation(tensor: Any) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +14,34 @@ import tensorflow as tf
 from gpubalance.engine.user_functions import kind_of, user_function
 from gpubalance.errors import BadInput
 from gpubalance.settings.choices import SAVED_MODEL, UNSAFE_MODELS
+from gpubalance.settings.requests import Settings
 from gpubalance.system.applications import refuse_unknown
 from gpubalance.text import clean
 
 
-def build_model(name: str, make: Callable[[], Any], *, known_shapes: bool = True) -> Any:
-    """Makes the model of that name and checks it. Call it in the strategy's scope. Random samples need `known_shapes`.
+def make_model(settings: Settings, *, takes_data: bool = True) -> tuple[Any, float]:
+    """The model, and the seconds that importing a user's own file took. Call it in the scope for its variables.
 
-    Raises BadInput if it can't be trained here. An error in the user's own code passes through unchanged, so that its
-    own traceback is shown.
+    Raises BadInput if it can't be trained here; its remedy has `--data` only if the command `takes_data`. An error in
+    the user's own code passes through unchanged, so that its own traceback is shown.
     """
+    name, began = settings.model, time.monotonic()
+    make = _maker(name)
+    import_s = time.monotonic() - began
     model = make()
     if not isinstance(model, keras.Model):
         raise BadInput(f"--model {name} gave {kind_of(model)}, not a Keras model", remedy="return a Keras model there")
-    _check(name, model, known_shapes=known_shapes)
-    return model
+    own = "give samples of your own, --data FILE.py:FUNCTION, or " if takes_data else ""
+    problem = next(_problems(model, needs_shapes=settings.data is None, own=own), None)
+    if problem:
+        raise BadInput(f"--model {name}{problem[0]}", remedy=problem[1])
+    return model, import_s
 
 
-def find_model(name: str) -> Callable[[], Any]:
-    """The function that makes the model of that name. Call it in the strategy's scope: importing a file may build one.
-
-    Raises BadInput if there is no such model.
-    """
-    if name == "probe":
-        return probe_model
-    if name == "small":
-        return small_model
+def _maker(name: str) -> Callable[[], Any]:
+    """The function that makes the model of that name, whose import may build one. Raises BadInput if there is none."""
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
     if ":" in name:
         return user_function(name, "--model")
     if name.lower().endswith((SAVED_MODEL, *UNSAFE_MODELS)):
@@ -55,29 +58,24 @@ def probe_model() -> Any:
 
 def small_model() -> Any:
     """The probe model's structure with under a ten-thousandth of its work, so that a profile's pace sets the time."""
-    return _vgg("small", (1, 1, 1, 1), (2,) * 4, (8,) * 5 + (8,), reduce_first=True)
+    return _vgg("small", (1, 1, 1, 1), (2,) * 4, (8,) * 5 + (8,), keras.layers.AveragePooling2D(4))
 
 
-def _vgg(
-    name: str, first: tuple[int, ...], second: tuple[int, ...], dense: tuple[int, ...], *, reduce_first: bool = False
-) -> Any:
+def _vgg(name: str, first: tuple[int, ...], second: tuple[int, ...], dense: tuple[int, ...], *before: Any) -> Any:
     layers = keras.layers
-    model = keras.Sequential(name=name)
-    model.add(layers.Input((28, 28, 1)))
-    if reduce_first:
-        model.add(layers.AveragePooling2D(4))
-    for filters in first:
-        model.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
-    model.add(layers.MaxPooling2D(2))
-    for filters in second:
-        model.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
-    model.add(layers.MaxPooling2D(2))
-    model.add(layers.Flatten())
-    for units in dense:
-        model.add(layers.Dense(units, activation="relu"))
+
+    def convolved(counts: tuple[int, ...]) -> list[Any]:
+        made = [layers.Conv2D(filters, 3, padding="same", activation="relu") for filters in counts]
+        return [*made, layers.MaxPooling2D(2)]
+
+    body = [*convolved(first), *convolved(second), layers.Flatten()]
+    body += [layers.Dense(units, activation="relu") for units in dense]
     # The probabilities stay in float32 under mixed precision, as a loss in float16 is inaccurate.
-    model.add(layers.Dense(10, activation="softmax", dtype="float32"))
-    return model
+    last = layers.Dense(10, activation="softmax", dtype="float32")
+    return keras.Sequential([layers.Input((28, 28, 1)), *before, *body, last], name=name)
+
+
+_BUILT_IN = {"probe": probe_model, "small": small_model}
 
 
 def _saved_model(path: Path) -> Any:
@@ -107,26 +105,21 @@ def input_shapes(model: Any) -> tuple[tuple[int | None, ...], ...] | None:
     return tuple(tuple(tensor.shape[1:]) for tensor in tensors) or None
 
 
-def _check(name: str, model: Any, *, known_shapes: bool) -> None:
+def _problems(model: Any, *, needs_shapes: bool, own: str) -> Iterator[tuple[str, str]]:
+    """Why a model can't be trained, and what to do: for random samples its shapes must be known."""
     inputs = tf.nest.flatten(getattr(model, "inputs", None) or ())
-    own = "give samples of your own, --data FILE.py:FUNCTION, or"
-    if known_shapes and not (model.built and inputs):
-        raise BadInput(
-            f"--model {name}: its input shapes are unknown",
-            remedy=f"{own} return a functional or Sequential model that begins with an Input",
-        )
+    if needs_shapes and not (model.built and inputs):
+        begins = f"{own}return a functional or Sequential model that begins with an Input"
+        yield ": its input shapes are unknown", begins
     for tensor in inputs:
+        of_input, shape = f": input {tensor.name}", tuple(tensor.shape)
         if tf.as_dtype(tensor.dtype) == tf.string:
-            raise BadInput(f"--model {name}: input {tensor.name} is text", remedy="let it take numbers")
-        if tensor.shape[0] is not None:
-            raise BadInput(
-                f"--model {name}: input {tensor.name} takes batches of {tensor.shape[0]} only",
-                remedy="leave the batch open: keras.Input(shape) without batch_size",
-            )
-        if known_shapes and None in tuple(tensor.shape[1:]):
-            raise BadInput(
-                f"--model {name}: input {tensor.name} has the shape {tuple(tensor.shape)}",
-                remedy=f"{own} the Input its sizes: for random samples only the batch may be unknown",
-            )
+            yield f"{of_input} is text", "let it take numbers"
+        if shape[0] is not None:
+            remedy = "leave the batch open: keras.Input(shape) without batch_size"
+            yield f"{of_input} takes batches of {shape[0]} only", remedy
+        if needs_shapes and None in shape[1:]:
+            sizes = f"{own or 'give '}the Input its sizes: for random samples only the batch may be unknown"
+            yield f"{of_input} has the shape {shape}", sizes
     if model.built and not model.trainable_variables:
-        raise BadInput(f"--model {name} has no weights to train", remedy="give it a layer with weights, such as Dense")
+        yield " has no weights to train", "give it a layer with weights, such as Dense"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from gpubalance.settings.device import DeviceProfile, JointProfile
 
@@ -78,46 +78,39 @@ class ComputeTimes:
         return (micro_batches * profile.alpha_s + profile.beta_s * batch) * factor
 
 
+@dataclass(eq=False)
 class PacedClock(Clock):
     """A simulated device's clock: it sleeps until its profile's time, and knows what the memory there does not hold.
 
-    `steps` counts its steps, `late_steps` those whose real compute took longer than the profile's time.
-    `at_once`: other devices compute meanwhile, as replicas of a joint run do, or in other workers. `free_s` is when the
-    device ended its last step, by its profile: the host may hear of it later. While it has nothing to do, as samples do
-    not come or nothing is measured, the caller moves that on: else the host would be late for the next step.
+    All replicas' clocks are `together`. `in_cluster`: the others are elsewhere, and their times unknown. `at_once`:
+    other devices compute meanwhile, as replicas of a joint run do, or in other workers. `steps` counts its steps,
+    `late_steps` those whose real compute took longer than the profile's time. `free_s` is when the device ended its
+    last step, by its profile: the host may hear of it later. While it has nothing to do, as samples do not come or
+    nothing is measured, the caller moves that on: else the host would be late for the next step.
     """
 
-    def __init__(
-        self,
-        replica: int,
-        profile: DeviceProfile,
-        joint: JointProfile,
-        together: list[PacedClock],
-        *,
-        seed: int,
-        at_once: bool,
-        in_cluster: bool,
-    ) -> None:
-        """All replicas' clocks are `together`. `in_cluster`: the others are elsewhere, and their times unknown."""
-        self._replica = replica
-        self._profile = profile
-        self._joint = joint
-        self._together = together
-        self._in_cluster = in_cluster
-        self._times = ComputeTimes(profile, seed=noise_seed(seed, replica))
-        self._first_s: float | None = None
-        self._came_s = self._began_s = self._compute_s = self._computed_s = self._summed_s = 0.0
-        self._late = False
-        self.at_once = at_once
-        self.free_s = 0.0
-        self.steps = self.late_steps = 0
+    replica: int
+    profile: DeviceProfile
+    joint: JointProfile
+    together: list[PacedClock]
+    seed: int
+    at_once: bool
+    in_cluster: bool
+    free_s = 0.0
+    steps = late_steps = 0
+    _first_s: float | None = None
+    _came_s = _began_s = _compute_s = _computed_s = _summed_s = 0.0
+    _late = False
+
+    def __post_init__(self) -> None:
+        self._times = ComputeTimes(self.profile, seed=noise_seed(self.seed, self.replica))
 
     def lacks(self, micro_batch: int) -> str:
         """Why the profile's memory does not hold this many samples; else empty."""
-        needed, memory = self._profile.memory_at(micro_batch, self._joint.extra_memory), self._profile.memory
+        needed, memory = self.profile.memory_at(micro_batch, self.joint.extra_memory), self.profile.memory
         if memory is None or needed <= memory:
             return ""
-        return f"OOM on replica {self._replica}: batch {micro_batch} needs {needed} of {memory} B"
+        return f"OOM on replica {self.replica}: batch {micro_batch} needs {needed} of {memory} B"
 
     def begin(self, batch: int, micro_batch: int) -> float:
         """Returns when the step's compute counts from."""
@@ -126,10 +119,10 @@ class PacedClock(Clock):
             self._first_s = self.free_s = now
         micro_batches = -(-int(batch) // int(micro_batch))  # the first one may be smaller
         self._compute_s = self._times.next_s(int(batch), micro_batches, elapsed_s=now - self._first_s)
-        self._compute_s *= self._joint.contention if self.at_once else 1.0
+        self._compute_s *= self.joint.contention if self.at_once else 1.0
         self._came_s = now
         # The host waits for the last of the devices, a GPU that ended earlier does not: its next step is queued.
-        self._began_s = self.free_s + self._counted_s(now - max(one.free_s for one in self._together))
+        self._began_s = self.free_s + self._counted_s(now - max(one.free_s for one in self.together))
         return self._began_s
 
     def computed(self) -> float:
@@ -147,13 +140,13 @@ class PacedClock(Clock):
         In a cluster the sync counts from when the sum is there, on top of the real all-reduce's time.
         """
         self.summed_steps += 1
-        began_s = time.perf_counter() if self._in_cluster else max(one._computed_s for one in self._together)
-        self._summed_s = self._on_time(began_s + self._joint.sync_s)
+        began_s = time.perf_counter() if self.in_cluster else max(one._computed_s for one in self.together)
+        self._summed_s = self._on_time(began_s + self.joint.sync_s)
         return self._summed_s
 
     def finished(self) -> float:
         """Sleeps until the profile's update is over; the next step counts from then."""
-        self.free_s = self._on_time(self._summed_s + self._profile.update_s)
+        self.free_s = self._on_time(self._summed_s + self.profile.update_s)
         self.steps += 1
         self.late_steps += self._late
         return self.free_s
@@ -166,7 +159,7 @@ class PacedClock(Clock):
 
     def _counted_s(self, late_s: float) -> float:
         """The part of the host's lateness that counts as the device's time: the host's work between steps does not."""
-        ahead_s = _AHEAD * max(one._compute_s for one in self._together)
+        ahead_s = _AHEAD * max(one._compute_s for one in self.together)
         return max(0.0, late_s - ahead_s) if late_s > QUEUED_WITHIN_S else 0.0
 
 
@@ -190,7 +183,9 @@ def clocks(
     together: list[PacedClock] = []
     joined = len(profiles) > 1
     own = joint if joined else JointProfile(contention=joint.contention)
-    options: dict[str, Any] = {"seed": seed, "at_once": joined, "in_cluster": in_cluster}
-    made = [PacedClock(i, one, own, together, **options) if one else Clock() for i, one in enumerate(profiles)]
+    made = [
+        PacedClock(replica, profile, own, together, seed, joined, in_cluster) if profile else Clock()
+        for replica, profile in enumerate(profiles)
+    ]
     together += (one for one in made if isinstance(one, PacedClock))
     return made

@@ -21,9 +21,8 @@ class Pool:
     """Reads the user's own batches as needed. If they differ in shape, they are padded with zeros."""
 
     def __init__(self, batches: Iterator[Any], *, looks_at: int = 1) -> None:
-        """`looks_at` batches are read, unless that takes long, before one is made of them."""
+        """`looks_at` batches are read at once, unless that takes long."""
         self._batches = batches
-        self._looks_at = looks_at
         self._like: Any = None  # a batch, for its structure
         self._samples: list[tuple[Any, ...]] = []  # each one's arrays, of one sample, in that structure's order
         self._sizes = Counter[int]()  # of the batches that were read
@@ -31,6 +30,7 @@ class Pool:
         self._bytes = 0
         self._ended = False
         self._spare_s = _SPARE_S
+        self._read(1, 1, looks_at)
 
     def make(self, count: int, number: int) -> Any:
         """`count` samples as NumPy arrays, the `number`th such batch; samples repeat if there are too few.
@@ -62,11 +62,12 @@ class Pool:
         """The number of samples, None if they were not read to their end."""
         return len(self._samples) if self._ended else None
 
-    def _read(self, least: int, wanted: int) -> None:
+    def _read(self, least: int, wanted: int, batches: int = 0) -> None:
+        """Reads at least so many samples, and in the spare time those that are wanted, of so many batches."""
         while len(self._samples) < least and self._next():
             pass
         began = time.monotonic()
-        while len(self._samples) < wanted or self._sizes.total() < self._looks_at:
+        while len(self._samples) < wanted or self._sizes.total() < batches:
             if time.monotonic() - began > self._spare_s or not self._next():
                 break
         self._spare_s -= time.monotonic() - began
@@ -76,8 +77,8 @@ class Pool:
         if self._ended or self._bytes >= _MOST_BYTES:
             return False
         batch = next(self._batches, None)
-        if batch is None:
-            self._ended = True
+        self._ended = batch is None
+        if self._ended:
             return False
         self._like = batch
         values = [one.numpy() for one in tf.nest.flatten(batch)]

@@ -60,14 +60,13 @@ def use_devices(devices: Sequence[Device], *, joins: bool = False) -> tuple[str,
 def _set_up_cpus(count: int) -> tuple[str, ...]:
     cpu = tf.config.list_physical_devices("CPU")[0]
     if len(tf.config.get_logical_device_configuration(cpu) or ()) < count:  # else they are already configured
+        cores, threading = len(os.sched_getaffinity(0)), tf.config.threading
         try:
             # Each device may sleep or compute in its own thread, while other threads pass the work on.
-            tf.config.threading.set_inter_op_parallelism_threads(2 * count + 2)
+            threading.set_inter_op_parallelism_threads(2 * count + 2)
             # Several devices share the cores; a single one may use them all.
-            cores = len(os.sched_getaffinity(0))
-            tf.config.threading.set_intra_op_parallelism_threads(max(1, cores // count))
-            logical = [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
-            tf.config.set_logical_device_configuration(cpu, logical)
+            threading.set_intra_op_parallelism_threads(max(1, cores // count))
+            tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
         except RuntimeError as error:
             raise used_before(f"has fewer CPU devices than {count}") from error
     return tuple(f"CPU:{i}" for i in range(count))
@@ -84,28 +83,35 @@ def used_before(how: str) -> EnvironmentFault:
 def _set_up_gpus(devices: Sequence[Device], *, joins: bool) -> tuple[str, ...]:
     physical = tf.config.list_physical_devices("GPU")
     if not physical:
+        row = known("cuda-library-missing")
         raise EnvironmentFault(
             f"TensorFlow {tf.__version__} sees no GPU, though the driver shows {_names(devices)}{_missing_libraries()}",
-            cause=known("cuda-library-missing").cause,
-            remedy=f"{known('cuda-library-missing').remedy}; the log tells which",
+            cause=row.cause,
+            remedy=f"{row.remedy}; the log tells which",
         )
     try:
-        for gpu in physical:
-            tf.config.experimental.set_memory_growth(gpu, True)
+        _grow(physical)
     except (RuntimeError, ValueError) as error:
-        if not all(map(tf.config.experimental.get_memory_growth, physical)):
+        if not _grows(physical):
             fault = used_before("took all of the GPUs' memory")
             warnings.warn(f"{fault.message}: {fault.remedy} ({error})", stacklevel=2)
     # Asking which GPU is which starts TensorFlow's runtime, too early to join a cluster: there a process has one GPU.
     numbers = [0] if joins else numbers_of(devices, _bus_ids())
-    missing = [device for device, number in zip(devices, numbers, strict=True) if number is None]
+    missing = _left_out(devices, numbers)
     if missing:
-        raise EnvironmentFault(
-            f"TensorFlow {tf.__version__} leaves out {_names(missing)}",
-            cause=known("left-out").cause,
-            remedy=known("left-out").remedy,
-        )
+        row = known("left-out")
+        left_out = f"TensorFlow {tf.__version__} leaves out {_names(missing)}"
+        raise EnvironmentFault(left_out, cause=row.cause, remedy=row.remedy)
     return tuple(f"GPU:{number}" for number in numbers)
+
+
+def _grow(physical: Sequence[Any]) -> None:
+    for gpu in physical:
+        tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def _grows(physical: Sequence[Any]) -> bool:
+    return all(map(tf.config.experimental.get_memory_growth, physical))
 
 
 def _missing_libraries() -> str:
@@ -117,15 +123,12 @@ def _missing_libraries() -> str:
 
 def survey(devices: Sequence[Device]) -> tuple[dict[str, str], bool | None]:
     """The reason for each GPU that TensorFlow can't use here, by UUID; and whether its GPUs take memory as needed."""
-    physical = tf.config.list_physical_devices("GPU")
+    physical, this = tf.config.list_physical_devices("GPU"), f"TensorFlow {tf.__version__}"
     if not physical:
-        return {d.uuid: f"TensorFlow {tf.__version__} sees no GPU: a CUDA library is missing" for d in devices}, None
-    for gpu in physical:
-        tf.config.experimental.set_memory_growth(gpu, True)
-    numbers = numbers_of(devices, _bus_ids())
-    growth = all(map(tf.config.experimental.get_memory_growth, physical))
-    left_out = [device for device, number in zip(devices, numbers, strict=True) if number is None]
-    return {device.uuid: f"TensorFlow {tf.__version__} leaves it out" for device in left_out}, growth
+        return {device.uuid: f"{this} sees no GPU: a CUDA library is missing" for device in devices}, None
+    _grow(physical)
+    missing = _left_out(devices, numbers_of(devices, _bus_ids()))
+    return {device.uuid: f"{this} leaves it out" for device in missing}, _grows(physical)
 
 
 def _local_gpus() -> list[Any]:
@@ -155,6 +158,10 @@ def numbers_of(devices: Sequence[Device], bus_ids: Sequence[str | None]) -> list
         return [number if number < len(bus_ids) else None for number in range(len(devices))]
     numbers = {bus_id: number for number, bus_id in enumerate(bus_ids)}
     return [numbers.get((device.bus_id or "").lower()) for device in devices]
+
+
+def _left_out(devices: Sequence[Device], numbers: Sequence[int | None]) -> list[Device]:
+    return [device for device, number in zip(devices, numbers, strict=True) if number is None]
 
 
 def _names(devices: Sequence[Device]) -> str:
@@ -191,21 +198,20 @@ def build_strategy(names: tuple[str, ...], all_reduce: str, cluster: Cluster | N
     return _Strategy(list(names), choices[all_reduce]())
 
 
-def memory_limit_bytes(name: str) -> int | None:
-    """Bytes that TensorFlow's allocator may take of a device; None if it has no limit of its own."""
+def memory_limits_bytes(devices: Sequence[Device], names: Sequence[str]) -> tuple[int | None, ...]:
+    """Bytes that TensorFlow's allocator may take of each device, None without a limit; a simulated one's memory."""
+    return tuple(
+        device.profile.memory if device.profile else _memory_limit_bytes(name)
+        for device, name in zip(devices, names, strict=True)
+    )
+
+
+def _memory_limit_bytes(name: str) -> int | None:
     if name.startswith("GPU"):
         return next((int(gpu.memory_limit) for gpu in _local_gpus() if gpu.name == f"/device:{name}"), None)
     limit = os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB", "")
     limited = os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true") and limit.isdigit()
     return int(limit) << 20 if limited else None
-
-
-def memory_limits_bytes(devices: Sequence[Device], names: Sequence[str]) -> tuple[int | None, ...]:
-    """The memory limit of each device; for a simulated one, its profile's memory."""
-    return tuple(
-        device.profile.memory if device.profile else memory_limit_bytes(name)
-        for device, name in zip(devices, names, strict=True)
-    )
 
 
 def memory_peaks(
@@ -215,21 +221,23 @@ def memory_peaks(
 
     None if its allocator does not say. All CPU devices of a process share one, so several have no peaks of their own.
     """
-    peaks = []
-    for device, name, simulated in zip(devices, names, by_profile, strict=True):
-        shared = name.startswith("CPU") and len(names) > 1
-        peaks.append(simulated if device.profile else None if shared else memory_bytes(name, "peak") or None)
-        if device.profile is None and not shared:
-            reset_memory_peak(name)
-    return tuple(peaks)
+    return tuple(
+        simulated if device.profile else None if name.startswith("CPU") and len(names) > 1 else _peak(name)
+        for device, name, simulated in zip(devices, names, by_profile, strict=True)
+    )
+
+
+def _peak(name: str) -> int | None:
+    peak = memory_bytes(name, "peak") or None
+    reset_memory_peak(name)
+    return peak
 
 
 def memory_bytes(name: str, what: str) -> int | None:
     """The `current` or `peak` bytes on a device; None if its allocator does not say."""
-    try:
+    with contextlib.suppress(ValueError):
         return int(tf.config.experimental.get_memory_info(name)[what])
-    except ValueError:
-        return None
+    return None
 
 
 def reset_memory_peak(name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,9 @@ import tensorflow as tf
 from gpubalance.engine import data, hosts, runtime, trained
 from gpubalance.engine.feed import Dealt, Feed
 from gpubalance.engine.flops import count_step
+from gpubalance.engine.models import make_model
 from gpubalance.engine.pace import PacedClock, clocks
 from gpubalance.engine.place import Place
-from gpubalance.engine.pull import timed_pull
 from gpubalance.engine.step.functions import Functions, at_a_time
 from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.points import stamped_times
@@ -34,6 +34,9 @@ from gpubalance.settings.shares import Shares
 _STEPS_BEFORE_A_TRACE = 3
 # A batch that is ready comes within this time.
 _READY_WITHIN_S = 0.002
+# Batches come in bursts: from a parallel map, a file, a rebatch. So a timing of a pipeline alone has several.
+_LEAST_PULLED = 4
+_LEAST_PULLED_S = 0.5
 # If a pipeline's batches differ in shape, a timing is the mean over at least this many.
 _UNLIKE_AT_ONCE = 7
 
@@ -53,30 +56,27 @@ class Session:
         seed: int,
         cluster: Cluster | None = None,
     ) -> None:
-        self._replicas = len(devices)
-        self._here = slice(None) if cluster is None else slice(cluster.rank, cluster.rank + 1)
-        self._devices = tuple(devices[self._here])
-        self.settings = settings
-        self._joint = joint
-        self._names = runtime.set_up(self._devices, settings, seed=seed, joins=cluster is not None)
+        here = slice(None) if cluster is None else slice(cluster.rank, cluster.rank + 1)
+        self.settings, self._joint, self._here = settings, joint, here
+        self._devices, self.in_cluster = tuple(devices[here]), cluster is not None
+        self._names = runtime.set_up(self._devices, settings, seed=seed, joins=self.in_cluster)
         strategy = runtime.build_strategy(self._names, settings.all_reduce, cluster)
         self._goes_on = hosts.as_the_first_says(strategy, cluster) if cluster else bool
-        self.in_cluster = cluster is not None
-        self._clocks = clocks([d.profile for d in devices], joint, seed=seed, in_cluster=self.in_cluster)
+        profiles = [device.profile for device in devices]
+        self._clocks = clocks(profiles, joint, seed=seed, in_cluster=self.in_cluster)
         self._place = Place(strategy, self._names, tuple(self._clocks), cluster=cluster)
         for clock in self._clocks:
             clock.counts = self.in_cluster
-        self._paced = [clock for clock in self._clocks[self._here] if isinstance(clock, PacedClock)]
+        self._paced = [clock for clock in self._clocks[here] if isinstance(clock, PacedClock)]
         self._all_paced = len(self._paced) == len(self._devices)
         with strategy.scope():
-            self._model, self._import_s = trained.make_model(settings)
+            self._model, self._import_s = make_model(settings)
         self.source = trained.samples_for(settings, self._model, strategy, self._names[0], seed=seed)
         self._functions = Functions(self._model, self._place, xla=settings.xla)
         self._verdict = self._tried()
-        self._split = Shares((1,) * self._replicas)
-        self._pipeline = False
+        self._split, self._from_pipeline = Shares((1,) * len(devices)), False
+        self._feed = Feed(self._names, self._split.batches, self._place.first)
         self._data: Iterator[Any] | None = None
-        self._awaited_s = 0.0
         self._ended_s = 0.0  # when the host saw the end of the last timing
         self._turn = 1  # steps until each batch has come once, if they differ in shape
         self._pulled: tuple[int, Iterator[Any]] | None = None  # batches of that size, without the devices
@@ -127,10 +127,10 @@ class Session:
         user's own pipeline instead of lying on the devices. A stamped timing is one step whatever `steps_per_timing`
         says. TensorFlow's own ResourceExhaustedError passes through if a device's memory does not hold its micro-batch.
         """
-        self._train_with(split, pipeline=pipeline)
+        self._train_with(split, from_pipeline=pipeline)
         for clock in self._paced:
             clock.steps = clock.late_steps = 0
-            clock.at_once = at_once or self._replicas > 1
+            clock.at_once = at_once or self._place.replicas > 1
         for _ in itertools.repeat(None) if at_once else runtime.rounds(seconds, at_least, self._goes_on):
             yield self._timing(1 if stamped else steps_per_timing, stamped=stamped)
 
@@ -143,7 +143,12 @@ class Session:
         if self._pulled is None or self._pulled[0] != global_batch:
             self._pulled = global_batch, self.source.stream(global_batch)
         for _ in runtime.rounds(seconds, at_least, self._goes_on):
-            yield timed_pull(self._pulled[1])
+            began, cpu_s, count = time.perf_counter(), time.process_time(), 0
+            while count < _LEAST_PULLED or time.perf_counter() - began < _LEAST_PULLED_S:
+                next(self._pulled[1])
+                count += 1
+            cpu_s = time.process_time() - cpu_s
+            yield Pulled(batches=count, seconds=time.perf_counter() - began, cpu_s=cpu_s)
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -165,39 +170,44 @@ class Session:
         wait = partial(runtime.wait_for, self._names)
         return None if only_along else record_trace(self._run, wait, tracing, gpus=gpus)
 
-    def _train_with(self, split: Shares, *, pipeline: bool = False) -> None:
+    def _train_with(self, split: Shares, *, from_pipeline: bool = False) -> None:
         """Prepares the split's data, of one split at a time: another's would take memory that is being measured."""
-        if self._data is not None and (split, pipeline) == (self._split, self._pipeline):
+        if self._data is not None and (split, from_pipeline) == (self._split, self._from_pipeline):
             return
-        self._split, self._pipeline, self._data, self._pulled = split, pipeline, None, None
+        self._split, self._from_pipeline, self._data, self._pulled = split, from_pipeline, None, None
         self._verdict.refuse_small(split.smallest, self._model)
-        feed, source = Feed(self._names, split.batches, self._place.first), self.source
+        self._feed.batches, source = split.batches, self.source
         if source.differs:
             # A batch fits if the longest one does: so that is trained on once, whatever comes later.
-            self._run(feed.deal(data.as_tensors(source.longest(split.global_batch))))
-        if pipeline or (self.settings.input == "host" and self.settings.data is None):
-            self._turn = _UNLIKE_AT_ONCE
-            self._data = map(feed.deal, self._awaited(source.stream(split.global_batch)))
+            self._run(self._feed.deal(data.as_tensors(source.longest(split.global_batch))))
+        if from_pipeline or (self.settings.input == "host" and self.settings.data is None):
+            self._turn, self._data = _UNLIKE_AT_ONCE, source.stream(split.global_batch)
         else:
             # In a cluster all processes must hold the same number, without knowing each other's memory: the fewest.
             free = 0 if self.in_cluster else psutil.virtual_memory().available
-            held = data.held(feed, source, [min(free, limit or free) for limit in self._memory_limit_bytes])
+            held = data.held(self._feed, source, [min(free, limit or free) for limit in self._memory_limit_bytes])
             self._turn, self._data = len(held), itertools.cycle(held)
         self._turn = self._turn if source.differs else 1
         self._run()  # unmeasured: data is new, caches and the pipeline fill
         self._ended_s = time.perf_counter()
 
-    def _awaited(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The same batches. Simulated devices are idle while the host waits for one that is not ready."""
+    def _next(self) -> tuple[Dealt, float]:
+        """The next batch and the host's wait for it, in which simulated devices are idle if it was not ready."""
+        assert self._data is not None  # noqa: S101  (_train_with comes first)
         asked = time.perf_counter()
-        for batch in batches:
-            waited = time.perf_counter() - asked
-            if self._paced and waited > _READY_WITHIN_S:
-                self._awaited_s = waited
-                for clock in self._paced:
-                    clock.free_s += waited
-            yield batch
-            asked = time.perf_counter()
+        batch = next(self._data)
+        waited = time.perf_counter() - asked
+        dealt = batch if isinstance(batch, Dealt) else self._feed.deal(batch)
+        if not self._paced:
+            return dealt, time.perf_counter() - asked
+        waited = waited if waited > _READY_WITHIN_S else 0.0
+        self._pause(waited)
+        return dealt, waited
+
+    def _pause(self, seconds: float) -> None:
+        """Simulated devices have nothing to do for so long, which is none of their time."""
+        for clock in self._paced:
+            clock.free_s += seconds
 
     def _run(self, dealt: Dealt | None = None, *, stamped: bool = False) -> tuple[Any, Any, float]:
         """Queues a step with this batch or the next one: the logs, the stamps and the host's wait for data.
@@ -205,19 +215,14 @@ class Session:
         Simulated devices read the clock in every step anyway, and take no longer after a pause: so their stamped steps
         need no trace of their own, and no other step before them.
         """
-        asked, self._awaited_s = time.perf_counter(), 0.0
-        if dealt is None:
-            assert self._data is not None  # noqa: S101  (_train_with comes first)
-            dealt = next(self._data)
-        waited = self._awaited_s if self._paced else time.perf_counter() - asked
+        dealt, waited = (dealt, 0.0) if dealt else self._next()
         sizes = at_a_time(dealt.shares, self._split)
         logs, stamps, _ = self._functions.train(dealt, sizes, stamped=stamped or self._all_paced)
         return logs, stamps, waited
 
     def _timing(self, steps: int, *, stamped: bool) -> Timing:
-        idle_s = time.perf_counter() - self._ended_s
-        for clock in self._paced:  # the pause is none of theirs: one whose update is shorter is ahead, as in training
-            clock.free_s += idle_s
+        # The pause is none of theirs: one whose update is shorter is ahead, as in training.
+        self._pause(time.perf_counter() - self._ended_s)
         if stamped and not self._all_paced:
             # Queue a stamped step behind another, as usual steps are: an idle GPU would wait for its first kernels.
             self._run()
@@ -254,10 +259,11 @@ class Session:
 
     def memory_peaks(self) -> tuple[int | None, ...]:
         """Each device's peak bytes since the last call; a simulated one's by its profile and micro-batch."""
-        extra = self._joint.extra_memory if self._replicas > 1 else 0
-        pairs = zip(self._devices, self._split.micro_batches[self._here], strict=True)
+        extra = self._joint.extra_memory if self._place.replicas > 1 else 0
+        sizes = self._split.micro_batches[self._here]
+        profiles = [(device.profile, size) for device, size in zip(self._devices, sizes, strict=True)]
         by_profile = [
-            device.profile.memory_at(size, extra) if device.profile and device.profile.memory is not None else None
-            for device, size in pairs
+            profile.memory_at(size, extra) if profile and profile.memory is not None else None
+            for profile, size in profiles
         ]
         return runtime.memory_peaks(self._devices, self._names, by_profile)

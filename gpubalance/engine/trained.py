@@ -1,35 +1,30 @@
-"""Makes what the settings ask for: the model, compiled, and its samples."""
+"""Makes a model ready to be trained: compiled, with samples that fit it."""
 
 from __future__ import annotations
 
-import time
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.data import Samples, Source
+from gpubalance.engine.data import Samples
 from gpubalance.engine.keras_inside import graph_of
 from gpubalance.engine.labels import Target, compile_for, random_targets
-from gpubalance.engine.models import build_model, find_model, input_shapes
+from gpubalance.engine.models import input_shapes
 from gpubalance.engine.step import built, parity
-from gpubalance.engine.step.changes import is_keras_own
+from gpubalance.engine.step.own import is_keras_own
 from gpubalance.engine.user_data import UserData
 from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.settings.requests import Settings
 from gpubalance.text import clean
 
-
-def make_model(settings: Settings) -> tuple[Any, float]:
-    """The model, and the seconds that importing a user's own file took. Call it in the scope for its variables."""
-    began = time.monotonic()
-    make = find_model(settings.model)
-    import_s = time.monotonic() - began
-    return build_model(settings.model, make, known_shapes=settings.data is None), import_s
+Source: TypeAlias = Samples | UserData
 
 
-def samples_for(settings: Settings, model: Any, strategy: Any, device: str, *, seed: int) -> Source:
+def samples_for(
+    settings: Settings, model: Any, strategy: Any, device: str, *, seed: int, takes_data: bool = True
+) -> Source:
     """The user's samples, or random ones that suit the model, which is compiled for them if it is not yet.
 
     Raises BadInput if none suit.
@@ -45,7 +40,7 @@ def samples_for(settings: Settings, model: Any, strategy: Any, device: str, *, s
     except ValueError as error:
         if settings.data:
             raise BadInput(f"--data {settings.data}: {error}") from None
-        remedy = "give samples of your own: --data FILE.py:FUNCTION"
+        remedy = "give samples of your own: --data FILE.py:FUNCTION" if takes_data else ""
         raise BadInput(f"--model {settings.model}: {error}", remedy=remedy) from None
     return source
 

@@ -12,16 +12,13 @@ import keras
 import tensorflow as tf
 from keras.src.trainers.data_adapters import get_data_adapter
 
-from gpubalance.engine.batches import are_open, is_batched, joined, regrouped
-from gpubalance.engine.data import Source
-from gpubalance.engine.failures import own_traceback
+from gpubalance.engine.batches import Batches, are_open, is_batched, joined, regrouped
 from gpubalance.engine.feed import cleaned, samples_of
-from gpubalance.engine.fitting_data import check_classes, check_values
-from gpubalance.engine.iterators import Batches
+from gpubalance.engine.labels import classes_of
 from gpubalance.engine.pool import Pool
-from gpubalance.engine.step.changes import is_keras_own
-from gpubalance.engine.transformations import Transformations
+from gpubalance.engine.step.own import is_keras_own
 from gpubalance.engine.user_functions import kind_of, user_function
+from gpubalance.engine.users_lines import Made, own_traceback
 from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.results.pulled import Remedy
 from gpubalance.text import clean
@@ -33,67 +30,66 @@ _ALONE = "read all of it once without gpubalance to find the sample: for batch i
 _FORMS = "return a tf.data.Dataset, a PyDataset or arrays, as (x, y) or (x, y, sample_weight)"
 
 
-class UserData(Source):
+class UserData:
     """A user's dataset for a model. Batches are (inputs, labels) or (inputs, labels, sample weights).
 
     A user's own `train_step` gets what there is. Faults in the data raise BadInput, when it is made or when its first
     batch comes.
     """
 
-    held_at_most = 7
+    held_at_most = 7  # batches at a time on the devices
 
     def __init__(self, name: str, model: Any) -> None:
-        self._where = f"--data {name}"
-        self._model = model
+        self._where, self._model = f"--data {name}", model
         self._is_own_step = not is_keras_own(type(model).train_step)  # takes whatever the user gives it
-        function = user_function(name, "--data")
-        self._transformations = Transformations()
+        function, self._made = user_function(name, "--data"), Made()
         try:
-            with self._transformations.noted():
+            with self._made.noted():
                 self._given = function()
         except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's own code)
             raise BadInput(f"{self._where} failed:\n{own_traceback(error)}") from None
-        if not isinstance(self._given, (tf.data.Dataset, keras.utils.PyDataset)) and not _is_arrays(self._given):
+        self._is_arrays = _is_arrays(self._given)
+        if not (self._is_arrays or isinstance(self._given, (tf.data.Dataset, keras.utils.PyDataset))):
             raise BadInput(f"{self._where} gave {kind_of(self._given)}, which is not a dataset", remedy=_FORMS)
-        self._pool: Pool | None = None
         self._checked = False
 
     def usual_remedies(self) -> tuple[Remedy, ...]:
         """What usually makes such data faster, at which lines of the user's code."""
-        return self._transformations.usual_remedies(self._given)
+        return self._made.usual_remedies(self._given)
 
     def make(self, count: int, *, salt: int = 0) -> Any:
         """`count` of its samples as NumPy arrays; samples repeat if there are too few."""
-        made = self._samples.make(count, salt)
+        made = self._pool.make(count, salt)
         if made is None:
             raise self._too_few(count)
         return made
 
     def longest(self, count: int) -> Any:
         """`count` samples, beginning with the largest in shape of those that were looked at."""
-        return self._samples.longest(count)
+        return self._pool.longest(count)
 
     @property
     def differs(self) -> bool:
         """Whether the batches that were looked at differ in more than the number of samples."""
-        return self._samples.differ
+        return self._pool.differ
 
     @property
     def samples(self) -> int | None:
         """The number of samples, None if unknown; at most so many if it has not been read to its end."""
-        if self._samples.whole is not None:
-            return self._samples.whole
-        if _is_arrays(self._given):
+        if self._pool.whole is not None:
+            return self._pool.whole
+        if self._is_arrays:
             return len(keras.tree.flatten(self._given)[0])
         if isinstance(self._given, keras.utils.PyDataset):
             return None
-        batched = is_batched(self._given, self._model)
-        count, size = int(self._given.cardinality()), self._transformations.batch_size(self._given) if batched else 1
+        count, size = int(self._given.cardinality()), 1
+        if is_batched(self._given, self._model):
+            size = self._made.batch_size(self._given) or 0
         return count * size if count >= 0 and size else None
 
     def joined_from(self, global_batch: int) -> int | None:
         """The number of samples in the user's own batches if they are regrouped for this size; None if they stay."""
-        size = self._samples.usual_size
+        size = self._pool.usual_size
         return size if self._is_open and size != global_batch else None
 
     def stream(self, global_batch: int) -> Iterator[Any]:
@@ -111,45 +107,41 @@ class UserData(Source):
     def _is_open(self) -> bool:
         """Whether the user's batches may differ in more than the number of samples."""
         with self._told():
-            return not _is_arrays(self._given) and are_open(self._opened(_AT_A_TIME)[0], self._model)
+            return not self._is_arrays and are_open(self._opened(_AT_A_TIME)[0], self._model)
 
-    @property
-    def _samples(self) -> Pool:
-        if self._pool is None:
-            self._pool = Pool(self._epoch(None), looks_at=_LOOKED_AT if self._is_open else 1)
-            self._pool.make(1, 0)
-        return self._pool
+    @cached_property
+    def _pool(self) -> Pool:
+        return Pool(self._epoch(None), looks_at=_LOOKED_AT if self._is_open else 1)
 
     def _epoch(self, batch_size: int | None) -> Iterator[Any]:
         """One epoch's batches of that size if possible, as in `split.fit`; without a size, the user's own batches."""
+        size = batch_size or _AT_A_TIME
         with self._told():
-            dataset, adapter = self._dataset(batch_size)
+            data, adapter = self._opened(size)
+            # Batches of the split's own size stay as in `split.fit`, which never joins what a user has padded.
+            if batch_size and self._is_open and batch_size != self._pool.usual_size:
+                data = joined(data, size)
+            elif not self._is_arrays:
+                data = regrouped(data, self._model, size)
             adapter.on_epoch_begin()
             try:
-                for batch in map(cleaned, Batches(dataset)):
+                for batch in map(cleaned, Batches(data)):
                     self._check(batch)
                     yield batch
             finally:
                 adapter.on_epoch_end()
 
-    def _dataset(self, batch_size: int | None) -> tuple[tf.data.Dataset, Any]:
-        """The dataset, and Keras' adapter that begins and ends an epoch of it."""
-        size = batch_size or _AT_A_TIME
-        data, adapter = self._opened(size)
-        if not self._is_open:
-            return data if _is_arrays(self._given) else regrouped(data, self._model, size), adapter
-        # Batches of the split's own size stay as in `split.fit`, which never joins what a user has padded.
-        own = batch_size is None or batch_size == self._samples.usual_size
-        return regrouped(data, self._model, size) if own else joined(data, size), adapter
-
     def _opened(self, batch_size: int) -> tuple[tf.data.Dataset, Any]:
-        """The dataset of the user's own samples or batches, of arrays in batches of that size; and Keras' adapter."""
-        is_arrays = _is_arrays(self._given)
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(self._given) if is_arrays else (self._given, None, None)
-        adapter = get_data_adapter(x=x, y=y, sample_weight=weights, batch_size=batch_size, shuffle=is_arrays)
+        """The dataset of the user's own samples or batches, of arrays in batches of that size.
+
+        Also Keras' adapter that begins and ends an epoch of it.
+        """
+        parts = keras.utils.unpack_x_y_sample_weight(self._given) if self._is_arrays else (self._given, None, None)
+        given = dict(zip(("x", "y", "sample_weight"), parts, strict=True))
+        adapter = get_data_adapter(**given, batch_size=batch_size, shuffle=self._is_arrays)
         data = adapter.get_tf_dataset()
-        shapes = [getattr(spec, "shape", None) for spec in tf.nest.flatten(data.element_spec)]
-        if any(shape is not None and shape.rank is None for shape in shapes):
+        shapes = [spec.shape for spec in tf.nest.flatten(data.element_spec) if hasattr(spec, "shape")]
+        if any(shape.rank is None for shape in shapes):
             raise BadInput(
                 f"{self._where}: TensorFlow does not know the shape of its samples",
                 remedy="say it where a Python function makes them: tf.ensure_shape(x, shape)",
@@ -166,10 +158,33 @@ class UserData(Source):
             raise BadInput(f"{self._where}: its samples have {parts}", remedy="give (x, y) or (x, y, sample_weight)")
         samples_of(batch)
         is_usual = not self._is_own_step and bool(getattr(self._model, "outputs", None))
-        check_values(self._where, batch if isinstance(batch, tuple) else (batch,), takes_text=not is_usual)
+        self._check_values(batch if isinstance(batch, tuple) else (batch,), takes_text=not is_usual)
         if is_usual:
-            check_classes(self._where, self._model, batch[1])
+            self._check_classes(batch[1])
         self._checked = True
+
+    def _check_values(self, batch: Any, *, takes_text: bool) -> None:
+        for part, values in zip(("inputs", "labels", "sample weights"), batch, strict=False):
+            flat = tf.nest.flatten(values)
+            if not takes_text and any(one.dtype == tf.string for one in flat):
+                remedy = "let it give numbers, such as those of classes"
+                raise BadInput(f"{self._where} has text among its {part}", remedy=remedy)
+            if any(bool(tf.reduce_any(tf.math.is_nan(one))) for one in flat if one.dtype.is_floating):
+                raise BadInput(
+                    f"{self._where}: the first batch has NaN among its {part}",
+                    remedy="clean the data: with NaN in it the loss is NaN too",
+                )
+
+    def _check_classes(self, labels: Any) -> None:
+        """Raises BadInput for classes that an output lacks: the loss is NaN on a GPU, and an error on a CPU."""
+        for output, label, classes in classes_of(self._model, labels):
+            low, high = (int(reduced(label)) for reduced in (tf.reduce_min, tf.reduce_max))
+            if low < 0 or high >= classes:
+                raise BadInput(
+                    f"{self._where} gives labels from {low} to {high}, where the model's output {output} has {classes} "
+                    f"classes: 0 to {classes - 1}",
+                    remedy="number the classes from 0, or give the model as many outputs as there are",
+                )
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -180,7 +195,7 @@ class UserData(Source):
             raise
         except Exception as error:  # noqa: BLE001  (the user's own code, in TensorFlow's words)
             line = _line(error)
-            remedy = _FORMS if _is_arrays(self._given) else _PADDED if "different shapes" in line else _ALONE
+            remedy = _FORMS if self._is_arrays else _PADDED if "different shapes" in line else _ALONE
             raise BadInput(f"{self._where} failed while it gave samples: {line}", remedy=remedy) from None
 
     def _too_few(self, global_batch: int) -> BadInput:

@@ -14,8 +14,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.caller import users_line
 from gpubalance.engine.step.part import replaced
+from gpubalance.engine.users_lines import users_line
 from gpubalance.errors import BadInput, GpubalanceError
 
 # The methods that must not be called while a user's file is imported, and what each does.

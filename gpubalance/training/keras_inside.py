@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
-from gpubalance.engine.iterators import Batches
+from gpubalance.engine.batches import Batches
 from gpubalance.errors import BadInput
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from gpubalance.engine.caller import users_line
+from gpubalance.engine.users_lines import users_line
 
 # The split that a model was compiled for; one strategy may serve several splits of the same devices.
 _SPLIT = "_gpubalance_split"

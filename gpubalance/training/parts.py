@@ -10,8 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.step.changes import is_keras_own
-from gpubalance.engine.step.draws import name_of
+from gpubalance.engine.step.own import is_keras_own, name_of
 from gpubalance.engine.step.parity import NEITHER, TRIED
 from gpubalance.engine.step.verdict import MEAN, SUM, power_of
 from gpubalance.errors import BadInput

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from gpubalance.engine.batches import are_open, is_batched
-from gpubalance.engine.caller import users_line
 from gpubalance.engine.feed import Dealt, Feed
 from gpubalance.engine.step import built
 from gpubalance.engine.step.functions import Functions, at_a_time
+from gpubalance.engine.users_lines import users_line
 from gpubalance.errors import BadInput
 from gpubalance.settings.shares import Shares
 from gpubalance.training import data, measured, regrouped

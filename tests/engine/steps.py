@@ -73,7 +73,7 @@ class Steps:
 
     def traces(self, *, micro: bool) -> list[Any]:
         """The traced steps, those in micro-batches or the others."""
-        return [made for (_, kind), made in self.functions._traced.items() if kind.micro == micro]
+        return [made for (_, _, kind), (_, made) in self.functions._traced.items() if kind.micro == micro]
 
     def weights(self) -> list[Any]:
         return [v.numpy() for v in self.model.weights]

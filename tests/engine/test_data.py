@@ -52,7 +52,7 @@ def test_both_sources_give_each_replica_its_batch(tensorflow: Any, data: Any, ba
 def test_each_part_is_brought_to_its_replicas_own_device(tensorflow: Any, data: Any) -> None:
     steps = Steps(dense_model, adam, [None, None])
     (dealt,) = data.held(steps.feed, steps.samples, ())
-    graph = dealt.kind.cut.graph
+    graph = dealt.layout.cut.graph
     brought = [one.device[-5:] for one in graph.get_operations() if one.type == "Identity" and one.device]
     assert sorted(brought) == ["CPU:0", "CPU:0", "CPU:1", "CPU:1"]
 
@@ -76,11 +76,14 @@ def test_several_inputs_and_outputs_are_trained(tensorflow: Any) -> None:
     assert later[-1] < loss
 
 
-def test_batches_of_many_lengths_are_dealt_as_two_kinds(tensorflow: Any) -> None:
+def test_batches_of_many_lengths_are_dealt_as_one_layout_that_opens_once(tensorflow: Any) -> None:
     from gpubalance.engine.feed import Feed
 
     feed = Feed(("CPU:0", "CPU:1"), (2, 1))
-    dealt = [feed.deal((tensorflow.ones((6, length)), tensorflow.ones((6,)))) for length in (3, 5, 4, 9, 3)]
-    assert [tuple(part[0].shape) for part in dealt[3].values] == [(4, 9), (2, 9)]
-    assert len({id(one.kind) for one in dealt}) == 2
-    assert dealt[2].kind.signature[0].shape.as_list() == [None, None]
+    cuts = set()
+    for length in (3, 5, 4, 9, 3):
+        dealt = feed.deal((tensorflow.ones((6, length)), tensorflow.ones((6,))))
+        assert [tuple(part[0].shape) for part in dealt.values] == [(4, length), (2, length)]
+        cuts.add(dealt.layout.cut)
+    assert len(cuts) == 2
+    assert dealt.layout.signature[0].shape.as_list() == [None, None]

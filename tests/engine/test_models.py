@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gpubalance.errors import BadInput
+from gpubalance.settings.requests import Settings
 
 FILE = """
 import keras
@@ -48,9 +49,9 @@ def file(tmp_path: Path) -> Path:
 
 
 def build(name: str) -> Any:
-    from gpubalance.engine.models import build_model, find_model
+    from gpubalance.engine.models import make_model
 
-    return build_model(name, find_model(name))
+    return make_model(Settings(model=name))[0]
 
 
 def flops_of(model: Any, tf: Any) -> float:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from gpubalance.engine import keras_inside, runtime, trained
 from gpubalance.engine.failures import TaskFailedError
+from gpubalance.engine.models import make_model
 from gpubalance.engine.pipeline import refuse
 from gpubalance.engine.pipeline.alone import Alone
 from gpubalance.engine.pipeline.blocks import Blocks, blocks_of
@@ -35,11 +36,11 @@ class LayersSession:
         self._devices, self._joint, self._seed = tuple(devices), joint, seed
         self._names = runtime.set_up(devices, settings, seed=seed)
         with tf.device("/CPU:0"), keras_inside.without_xla():
-            self._model, self._import_s = trained.make_model(settings)
+            self._model, self._import_s = make_model(settings, takes_data=False)
             self._calls = calls_of(self._model)
             refuse.model(self._model)
             strategy = tf.distribute.get_strategy()
-            self._samples = trained.samples_for(settings, self._model, strategy, "CPU:0", seed=seed)
+            self._samples = trained.samples_for(settings, self._model, strategy, "CPU:0", seed=seed, takes_data=False)
         self._outputs = OutputsLoss(self._model, self._calls)
         self._pipeline: Pipeline | None = None
         self._used: tuple[Any, int] | None = None  # the last order and micro-batch

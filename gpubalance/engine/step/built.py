@@ -1,15 +1,16 @@
-"""A model as a step needs it: with all its variables."""
+"""A model as a step needs it: with all its variables, which a trial leaves as they are."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.step.changes import has_no_call, is_keras_own, unchanged
 from gpubalance.engine.step.gradients import taking_gradients
+from gpubalance.engine.step.own import has_no_call, is_keras_own
 from gpubalance.engine.step.part import part_of
 from gpubalance.errors import BadInput
 
@@ -67,14 +68,27 @@ def _build_by(step: Any, model: Any, strategy: Any, data: Any) -> None:
             stateless.enter_context(unchanged(model))
             with part_of(1.0, whole=True), taking:
                 tf.compat.v1.wrap_function(lambda: step(given), [])
+            break
         except Exception:
             if is_last:
                 raise
-        else:
-            break
         finally:
             with strategy.scope():  # where it makes the variables
                 stateless.close()
     if model.optimizer is not None and not model.optimizer.built:
         with strategy.scope():
             model.optimizer.build(model.trainable_variables)
+
+
+@contextlib.contextmanager
+def unchanged(model: Any, values: Iterable[tuple[Any, Any]] = ()) -> Iterator[Any]:
+    """Drops what is assigned to Keras variables inside the block, also to the counters and seeds of a model.
+
+    Inside it variables have these `values`, if given; the scope that it yields has what was assigned.
+    """
+    # Keras would drop what layers add to the loss, too, if the scope did not collect it.
+    with keras.StatelessScope(list(values), collect_losses=True) as scope:
+        for variable in model.trainable_variables:
+            if variable.regularizer is not None:  # Keras takes such a weight from the scope alone
+                scope.add_update((variable, variable.value))
+        yield scope

@@ -15,6 +15,7 @@ from tensorflow.python.ops import (
     gen_stateless_random_ops_v2,
 )
 
+from gpubalance.engine.step.own import name_of
 from gpubalance.engine.step.part import current, replaced
 
 _MODULES = (gen_random_ops, gen_stateful_random_ops, gen_stateless_random_ops, gen_stateless_random_ops_v2)
@@ -60,11 +61,3 @@ def _alike(name: str, draw: Callable[..., Any]) -> Callable[..., Any]:
         return tf.ones_like(found) * _DRAWN if found.dtype.is_floating else tf.zeros_like(found) + least
 
     return drawn
-
-
-def name_of(loss: Any) -> str:
-    """The name of a loss: of a user's function, or of a class."""
-    if isinstance(loss, str):
-        return loss
-    of = loss.fn if type(loss).__name__ == "LossFunctionWrapper" else loss
-    return str(getattr(of, "__name__", type(of).__name__))

@@ -6,7 +6,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine import feed
 from gpubalance.engine.feed import Dealt
 from gpubalance.engine.place import Place
 from gpubalance.engine.step import parity
@@ -21,19 +20,16 @@ class Functions:
     """A model's steps on a place, each traced on first use."""
 
     def __init__(self, model: Any, place: Place, *, xla: bool = False) -> None:
-        self._model = model
-        self._place = place
-        self._xla = xla
+        self._model, self._place, self._xla = model, place, xla
         self._verdicts: dict[str, Verdict] = {}
-        self._traced: dict[tuple[Any, ...], Any] = {}
-        self._signatures: dict[tuple[str, str], Any] = {}
-        self._last_kinds: dict[tuple[str, str], feed.Kind] = {}
+        # By what they do, the structure of batches and the kind of step: the signature and the function.
+        self._traced: dict[tuple[str, str, Kind], tuple[Any, Any]] = {}
 
     def try_in_parts(self, what: str, batch: Any, *, share: int = TRIED) -> Verdict:
         """Tries `train` or `test` on a batch, and combines parts by what that found from now on: see `parity.check`."""
         found = parity.check(self._model, batch, self._place.names[0], share=share, trains=what == "train")
         self._verdicts[what] = found
-        self._traced = {key: made for key, made in self._traced.items() if key[0][0] != what}
+        self._traced = {key: made for key, made in self._traced.items() if key[0] != what}
         return found
 
     def _verdict(self, what: str) -> Verdict:
@@ -55,9 +51,8 @@ class Functions:
             as_it_is=self._verdict("train").refused is not None and self._place.replicas == 1,
         )
         self._refuse_beyond_memory(micro_batches if kind.micro else dealt.shares)
-        known = len(self._traced)
-        logs, stamps = self._call("train", dealt, kind, micro_batches)
-        return logs, stamps, len(self._traced) > known
+        (logs, stamps), is_new = self._call("train", dealt, kind, micro_batches)
+        return logs, stamps, is_new
 
     def _refuse_beyond_memory(self, sizes: tuple[int, ...]) -> None:
         """Raises for a simulated device before the step, in all processes of a cluster alike.
@@ -71,32 +66,23 @@ class Functions:
 
     def test(self, dealt: Dealt) -> Any:
         """The logs of a batch in `evaluate`."""
-        return self._call("test", dealt, Kind(whole=dealt.whole), dealt.shares)
+        return self._call("test", dealt, Kind(whole=dealt.whole), dealt.shares)[0]
 
     def predict(self, dealt: Dealt) -> Any:
         """The outputs for a batch, in the order of its samples."""
-        return self._call("predict", dealt, Kind(whole=dealt.whole), dealt.shares)
+        return self._call("predict", dealt, Kind(whole=dealt.whole), dealt.shares)[0]
 
-    def _call(self, what: str, dealt: Dealt, kind: Kind, micro_batches: tuple[int, ...]) -> Any:
-        like = what, dealt.kind.like
-        if self._last_kinds.get(like) is not dealt.kind:
-            self._last_kinds[like] = dealt.kind
-            self._widen(like)
-        key = like, kind
-        if key not in self._traced:
-            self._traced[key] = self._trace(what, kind, self._signatures[like])
+    def _call(self, what: str, dealt: Dealt, kind: Kind, micro_batches: tuple[int, ...]) -> tuple[Any, bool]:
+        """What the step gives, and whether it was traced for it, as for a wider layout of batches than before."""
+        key, layout = (what, dealt.layout.like, kind), dealt.layout.signature
+        is_new = key not in self._traced or self._traced[key][0] is not layout
+        if is_new:
+            self._traced[key] = layout, self._trace(what, kind, layout)
         with tf.device("/CPU:0"):  # else one GPU would have to send them to the others
             weights = tf.constant(dealt.weights, tf.float32)
             at_a_time = tf.constant(micro_batches, tf.int32)
             total = tf.constant(float(dealt.samples))
-        return self._traced[key](dealt.values, weights, total, at_a_time)
-
-    def _widen(self, like: tuple[str, str]) -> None:
-        """Widens the signature to the last kind of batch, and drops the traces that did not accept it."""
-        known = self._signatures.get(like)
-        self._signatures[like] = feed.signature_of(self._last_kinds[like], known)
-        if self._signatures[like] != known:
-            self._traced = {key: made for key, made in self._traced.items() if key[0] != like}
+        return self._traced[key][1](dealt.values, weights, total, at_a_time), is_new
 
     def _trace(self, what: str, kind: Kind, signature: Any) -> Any:
         """The traced function. The concrete one: a tf.function takes half a millisecond to find its only trace."""

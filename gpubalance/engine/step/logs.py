@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine.sources import SAMPLES, ancestors, sources
-from gpubalance.engine.step.changes import handles
+from gpubalance.engine.step.gradients import handles
 from gpubalance.engine.step.part import Part
 from gpubalance.engine.step.verdict import MEAN, SUM, Verdict
 from gpubalance.errors import BadInput
@@ -25,53 +25,49 @@ class Logs:
 
     def __init__(self, model: Any, verdict: Verdict, *, whole: bool = False, xla: bool = False) -> None:
         """With `xla` parts are compiled, so that nothing can be computed again from what is inside of them."""
-        self._xla = xla
-        self._model = model
-        self.verdict = verdict
-        self._whole = whole
+        self._model, self.verdict, self._whole, self._xla = model, verdict, whole, xla
         self._values: Mapping[str, Any] | None = None
         self._results: dict[int, tuple[Any, Any, int]] = {}
         self._late: set[Any] = set()
-        self._shared: dict[str, int] = {}
+        self._powers: dict[str, int] = {}
 
     def of_part(self, values: Mapping[str, Any], part: Part) -> list[Any]:
         """The part's share of each number that depends on samples: over all parts they sum to the whole batch's."""
-        values = flat(values)
+        values = _flat(values)
         if self._values is None:
             self.note(values, part)
-        weighed = ((tf.cast(values[name], tf.float32), power) for name, power in self._shared.items())
+        weighed = ((tf.cast(values[name], tf.float32), power) for name, power in self._powers.items())
         return [share if power == SUM else share * part.weight**power for share, power in weighed]
 
-    def note(self, values: Mapping[str, Any], part: Part) -> None:
-        """Takes the first part's logs. Those that are not exact are told to the parity check."""
+    def note(self, values: Mapping[str, Any], part: Part) -> dict[str, Any]:
+        """Takes the first part's logs and returns those that depend on samples.
+
+        Those that are not exact are told to the parity check.
+        """
+        values = _flat(values)
         self._values, self._results = values, part.results
-        operations = tf.compat.v1.get_default_graph().get_operations() if part.taken else []
-        self._late = set(operations[part.taken_after :])
+        if part.taken:
+            self._late = set(tf.compat.v1.get_default_graph().get_operations()[part.taken_after :])
         found = {name: self._power(name, value, part) for name, value in values.items()}
-        self._shared = {name: power for name, power in found.items() if power is not None}
+        self._powers = {name: power for name, power in found.items() if power is not None}
         late = (change for change in part.changes if change.late and self._reads_changed(change.value))
         for name in {change.variable.path.partition("/")[0] for change in late}:
             part.tell(told_of_log(self._model, name, _LATE))
-
-    @property
-    def shared(self) -> Mapping[str, Any]:
-        """The logs that depend on samples."""
-        return {name: (self._values or {})[name] for name in self._shared}
+        return {name: values[name] for name in self._powers}
 
     @property
     def shapes(self) -> list[Any]:
         """The shapes of the shares."""
-        return [value.shape for value in self.shared.values()]
+        return [(self._values or {})[name].shape for name in self._powers]
 
     def of_all(self, sums: Sequence[Any]) -> dict[str, Any]:
         """The logs of the whole batch from the sums of all shares, outside of a replica.
 
         What does not depend on samples but on metrics' results or changed weights is computed again, with those of now.
         """
-        known = dict(zip(self._shared, sums, strict=True))
-        return {
-            name: known[name] if name in known else self._again(value) for name, value in (self._values or {}).items()
-        }
+        known = dict(zip(self._powers, sums, strict=True))
+        values = (self._values or {}).items()
+        return {name: known[name] if name in known else self._again(value) for name, value in values}
 
     def _power(self, name: str, value: Any, part: Part) -> int | None:
         """The power of a log's value; None for one that does not depend on samples but by metrics' results."""
@@ -79,9 +75,7 @@ class Logs:
             return None
         if self._xla:
             return MEAN
-        if None in (value.shape.as_list() if value.shape.rank is not None else ()) or (
-            value.shape.rank is None and part.micro
-        ):
+        if part.micro if value.shape.rank is None else None in value.shape.as_list():
             raise BadInput(
                 f"the model {self._model.name} logs {name}, which has a value for each sample",
                 remedy="log one number, such as their mean",
@@ -122,11 +116,11 @@ def told_of_log(model: Any, name: str, what: str) -> str:
     return f"the model {model.name} logs {name}, which is {what}, so the log is not exactly that of one device"
 
 
-def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values with those of dicts inside, as the result of all compiled metrics is one, by Keras' own rule."""
     found: dict[str, Any] = {}
     for name, value in sorted(values.items()):
-        found |= flat(value) if isinstance(value, dict) else {name: value}
+        found |= _flat(value) if isinstance(value, dict) else {name: value}
     return found
 
 

@@ -1,10 +1,10 @@
-"""A replica's part of a global batch, which the changed Keras code looks up while the replica's step is traced."""
+"""A replica's part of a global batch, which the changed Keras code gets while the replica's step is traced."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -109,7 +109,7 @@ def part_of(weight: Any, verdict: Verdict = UNTRIED, **options: Any) -> Iterator
 
 @contextlib.contextmanager
 def replaced(owner: Any, **values: Any) -> Iterator[None]:
-    """Replaces attributes or methods of an object or a class inside the block."""
+    """Replaces attributes or methods of an object, a class or a module inside the block."""
     before = {name: vars(owner)[name] for name in values if name in vars(owner)}
     for name, value in values.items():
         setattr(owner, name, value)
@@ -121,3 +121,18 @@ def replaced(owner: Any, **values: Any) -> Iterator[None]:
                 setattr(owner, name, before[name])
             else:
                 delattr(owner, name)
+
+
+def in_parts(owner: Any, **changed: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
+    """Replaces methods for the steps of parts that are traced inside the block: each gets the part and the original."""
+
+    def made(name: str, change: Callable[..., Any]) -> Callable[..., Any]:
+        original = getattr(owner, name)
+
+        def method(*arguments: Any, **named: Any) -> Any:
+            part = current.part
+            return original(*arguments, **named) if part is None else change(part, original, *arguments, **named)
+
+        return method
+
+    return replaced(owner, **{name: made(name, change) for name, change in changed.items()})

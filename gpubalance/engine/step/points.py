@@ -16,15 +16,9 @@ BEGAN, COMPUTED, SUMMED, FINISHED = range(4)
 _SHORTEST_S = 1e-9
 
 
-def sum_over_replicas(context: Any, grads: Sequence[Any]) -> list[Any]:
-    """The sums of the replicas' gradients; None stays None. An infinity on one replica reaches all of them."""
-    summed = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, [g for g in grads if g is not None]))
-    return [None if g is None else next(summed) for g in grads]
-
-
-def batch_of(inputs: Any) -> Any:
-    """The number of samples, an int32 scalar."""
-    return tf.shape(tf.nest.flatten(inputs)[0])[0]
+def number_of_replica() -> int:
+    """That of the replica whose step this thread traces."""
+    return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
 
 
 class Points:

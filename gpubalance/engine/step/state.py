@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from gpubalance.engine.step.changes import is_keras_own
-from gpubalance.engine.step.metrics import metrics_of
+from gpubalance.engine.step.own import is_keras_own
+from gpubalance.engine.step.points import number_of_replica
 from gpubalance.engine.step.verdict import MEAN, SUM, Verdict
 
 
@@ -25,7 +26,7 @@ class State:
         """Begins a part. Every other micro-batch begins `again`, with the layers' values before the step."""
         for variable, before in self._kept if again else []:
             variable.assign(before)
-        self._is_first = not again and _number_of_replica() == 0
+        self._is_first = not again and number_of_replica() == 0
         self._counted = [(variable, tf.convert_to_tensor(variable.value)) for variable in self._weighed]
 
     def shares(self, weight: Any) -> list[Any]:
@@ -77,8 +78,16 @@ def kept_of(model: Any, verdict: Verdict) -> list[Any]:
     ]
 
 
-def _number_of_replica() -> int:
-    return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
+def metrics_of(model: Any) -> list[Any]:
+    """All metrics of a model, those of its compiled loss and those inside others too."""
+    found = (*model.metrics, *keras.Model.metrics.fget(model))  # a user's own property may leave some out
+    trackers = list(model._compile_loss.metrics) if model._compile_loss is not None else []
+    return list({id(metric): metric for metric in (*_all(found), *trackers)}.values())
+
+
+def _all(metrics: Any) -> list[Any]:
+    """The metrics and those inside them."""
+    return [one for metric in metrics for one in (metric, *_all(getattr(metric, "metrics", metric._metrics)))]
 
 
 def _change(before: Any, now: Any) -> Any:

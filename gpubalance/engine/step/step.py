@@ -1,6 +1,6 @@
 """The step, what all replicas do with a dealt batch, each in one graph: train, test, predict.
 
-Every replica runs the model's own `train_step` on its share; the results sum to those of one device: see losses.py.
+Every replica runs the model's own `train_step` on its share; the results sum to those of one device: see weighing.py.
 What is measured and what is trained is this step. Each function takes the dealt values and each replica's weight in the
 global loss; the one that trains also takes the global batch and each replica's micro-batch.
 """
@@ -16,19 +16,15 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine.place import Place
-from gpubalance.engine.step.accumulate import accumulated, refuse_what_cannot_accumulate
-from gpubalance.engine.step.changes import watched
 from gpubalance.engine.step.gradients import gradients_of, inlined, taking_gradients
-from gpubalance.engine.step.layers import meeting
 from gpubalance.engine.step.logs import Logs
-from gpubalance.engine.step.losses import weighing
-from gpubalance.engine.step.metrics import noting_results
-from gpubalance.engine.step.noise import loss_scale, squares_a_sample, with_norms
+from gpubalance.engine.step.noise import loss_scale, squared_norm, with_norms
 from gpubalance.engine.step.part import part_of
-from gpubalance.engine.step.points import FINISHED, SUMMED, Points, batch_of, sum_over_replicas
-from gpubalance.engine.step.rows import Rows
+from gpubalance.engine.step.points import FINISHED, SUMMED, Points, number_of_replica
 from gpubalance.engine.step.state import State
+from gpubalance.engine.step.sums import Rows, batch_of, over_micro_batches, over_replicas, refuse_what_cannot_accumulate
 from gpubalance.engine.step.verdict import Verdict
+from gpubalance.engine.step.weighing import weighing
 
 
 @dataclass(frozen=True)
@@ -57,38 +53,15 @@ def training(model: Any, place: Place, verdict: Verdict, kind: Kind) -> Callable
     if kind.micro:
         refuse_what_cannot_accumulate(model)
 
-    def replica(
-        logs: Logs, values: Sequence[Any], weights: Any, global_batch: Any, micro_batches: Any
-    ) -> tuple[Any, Any]:
-        """One replica's part of the step: the logs that depend on samples, and its stamps."""
-        context = tf.distribute.get_replica_context()
-        number = _number(context)
-        data, own, size = values[number - place.first], weights[number], micro_batches[number]
-        batch = batch_of(data)
-        points = Points(place.clocks[number], batch, size if kind.micro else batch, stamped=kind.stamped)
-        local = _Local(model, logs, State(model, verdict, whole=kind.whole), kind)
-        data = points.begin(data)
-        sums, grads = local.accumulated(data, global_batch, size) if kind.micro else local.gradients(data, own)
-        noise = sums[0]
-        summed = sum_over_replicas(context, points.computed(noise, [sums, *grads]))
-        sums, *summed = points.summed(noise, summed)
-        scale = loss_scale(model.optimizer) if kind.noisy else None  # before `apply` changes it
-        if local.variables:
-            model.optimizer.apply(local.rows.of_sum(summed), local.variables)
-        logged = local.take(sums)
-        stamps = points.finished(own, local.variables)
-        if kind.noisy:
-            with tf.control_dependencies([stamps]):  # so that the stamped times do not include the norms
-                stamps = with_norms(stamps, noise, summed, scale)
-        if place.cluster is not None and kind.stamped:
-            stamps = _everyones(context, stamps)
-        return logged, stamps
-
     def step(*arguments: Any) -> tuple[Any, Any]:
         logs = Logs(model, verdict, whole=kind.whole, xla=kind.xla)
         of_here = place.strategy.experimental_local_results
-        with in_parts(model, trains=not kind.as_it_is):
-            logged, stamps = place.strategy.run(replica, args=(logs, *arguments))
+
+        def replica(*given: Any) -> tuple[Any, Any]:
+            return _Replica(model, place, logs, kind).step(*given)
+
+        with dividing(model, trains=not kind.as_it_is):
+            logged, stamps = place.strategy.run(replica, arguments)
         stamps = of_here(stamps)
         found = logs.of_all([of_here(one)[0] for one in logged])
         return found, stamps[0] if place.cluster and kind.stamped else tf.stack(stamps)
@@ -96,50 +69,68 @@ def training(model: Any, place: Place, verdict: Verdict, kind: Kind) -> Callable
     return step
 
 
-class _Local:
-    """What one replica computes of its own: gradients, shares in the logs, changes of its layers' states."""
+class _Replica:
+    """One replica's part of a training step."""
 
-    def __init__(self, model: Any, logs: Logs, state: State, kind: Kind) -> None:
-        self._model, self._logs, self._kind = model, logs, kind
-        self.state, self.rows = state, Rows()
-        self.variables: list[Any] = []
+    def __init__(self, model: Any, place: Place, logs: Logs, kind: Kind) -> None:
+        self._model, self._place, self._logs, self._kind = model, place, logs, kind
+        self._state, self._rows = State(model, logs.verdict, whole=kind.whole), Rows()
+        self._variables: list[Any] = []
         self._begun = False
 
-    def gradients(self, data: Any, weight: Any) -> tuple[Any, list[Any]]:
-        """As one vector the noise, shares and changes of a part with that weight; and its gradients."""
-        compute = tf.function(self._compute, jit_compile=True, autograph=False) if self._kind.xla else self._compute
-        return compute(data, weight)
+    def step(self, values: Sequence[Any], weights: Any, global_batch: Any, micro_batches: Any) -> tuple[Any, Any]:
+        """Trains on the replica's samples; returns the logs that depend on samples, and its stamps."""
+        kind, number, optimizer = self._kind, number_of_replica(), self._model.optimizer
+        data, weight, size = values[number - self._place.first], weights[number], micro_batches[number]
+        batch = batch_of(data)
+        clock = self._place.clocks[number]
+        points = Points(clock, batch, size if kind.micro else batch, stamped=kind.stamped)
+        data = points.begin(data)
+        if kind.micro:
+            sums, grads = over_micro_batches(self._computed, data, global_batch, size)
+        else:
+            sums, grads = self._computed(data, weight)
+        noise = sums[0]
+        summed = over_replicas(points.computed(noise, [sums, *grads]))
+        sums, *summed = points.summed(noise, summed)
+        scale = loss_scale(optimizer) if kind.noisy else None  # before `apply` changes it
+        if self._variables:
+            optimizer.apply(self._rows.of_sum(summed), self._variables)
+        logged = self._taken(sums)
+        stamps = points.finished(weight, self._variables)
+        if kind.noisy:
+            with tf.control_dependencies([stamps]):  # so that the stamped times do not include the norms
+                stamps = with_norms(stamps, noise, summed, scale)
+        return logged, _everyones(stamps) if self._place.cluster is not None and kind.stamped else stamps
 
-    def _compute(self, data: Any, weight: Any) -> tuple[Any, list[Any]]:
-        kind = self._kind
-        self.state.begin(again=self._begun)
+    def _computed(self, data: Any, weight: Any) -> tuple[Any, list[Any]]:
+        """As one vector the noise, shares and changes of a part with that weight; and its gradients."""
+        part = self._part
+        return (tf.function(part, jit_compile=True, autograph=False) if self._kind.xla else part)(data, weight)
+
+    def _part(self, data: Any, weight: Any) -> tuple[Any, list[Any]]:
+        kind, logs = self._kind, self._logs
+        self._state.begin(again=self._begun)
         self._begun = True
-        with part_of(weight, self._logs.verdict, whole=kind.whole, micro=kind.micro) as part:
+        with part_of(weight, logs.verdict, whole=kind.whole, micro=kind.micro) as part:
             if kind.as_it_is:
-                grads, logs = list[Any](), self._model.train_step(data)
+                grads, own_logs = list[Any](), self._model.train_step(data)
             else:
-                grads, self.variables[:], logs = gradients_of(self._model, part, data)
-        grads = self.rows.summable(grads)
-        noise = squares_a_sample(grads, data) if kind.noisy else tf.zeros(())
-        shares = [*self._logs.of_part(logs, part), *self.state.shares(weight)]
-        with tf.control_dependencies(self.state.counted() if kind.stamped else []):  # metrics are compute, too
+                grads, self._variables[:], own_logs = gradients_of(self._model, part, data)
+        grads = self._rows.summable(grads)
+        noise = squared_norm(grads) / tf.cast(batch_of(data), tf.float32) if kind.noisy else tf.zeros(())
+        shares = [*logs.of_part(own_logs, part), *self._state.shares(weight)]
+        with tf.control_dependencies(self._state.counted() if kind.stamped else []):  # metrics are compute, too
             return tf.concat([tf.reshape(one, [-1]) for one in (noise, *shares)], axis=0), grads
 
-    def accumulated(self, data: Any, global_batch: Any, micro_batch: Any) -> tuple[Any, list[Any]]:
-        """The same for data of which `micro_batch` samples are in memory at a time."""
-
-        def gradients(some: Any, of: Any) -> tuple[Any, Any]:
-            return self.gradients(some, tf.cast(batch_of(some), tf.float32) / of)
-
-        return accumulated(gradients, data, global_batch, micro_batch)
-
-    def take(self, sums: Any) -> list[Any]:
+    def _taken(self, sums: Any) -> list[Any]:
         """Gives layers their new states, from the sums over all replicas; returns the logs that depend on samples."""
-        shapes = [*self._logs.shapes, *self.state.shapes]
+        shapes = [*self._logs.shapes, *self._state.shapes]
         flat = tf.split(sums, [1, *(shape.num_elements() for shape in shapes)])[1:]
-        logged = [tf.reshape(one, shape) for one, shape in zip(flat, self._logs.shapes, strict=False)]
-        self.state.set([tf.reshape(*one) for one in zip(flat[len(logged) :], self.state.shapes, strict=True)])
-        return logged
+        shaped = [tf.reshape(*one) for one in zip(flat, shapes, strict=True)]
+        of_logs = len(self._logs.shapes)
+        self._state.set(shaped[of_logs:])
+        return shaped[:of_logs]
 
 
 def testing(model: Any, place: Place, verdict: Verdict, *, whole: bool) -> Callable[..., Any]:
@@ -147,7 +138,7 @@ def testing(model: Any, place: Place, verdict: Verdict, *, whole: bool) -> Calla
 
     def replica(logs: Logs, values: Sequence[Any], weights: Any, *unused: Any) -> Any:
         del unused
-        number = _number(tf.distribute.get_replica_context())
+        number = number_of_replica()
         state = State(model, verdict, whole=whole)
         state.begin()
         with part_of(weights[number], verdict, whole=whole) as part:
@@ -157,7 +148,7 @@ def testing(model: Any, place: Place, verdict: Verdict, *, whole: bool) -> Calla
 
     def step(*arguments: Any) -> Any:
         logs, total = Logs(model, verdict, whole=whole), tf.distribute.ReduceOp.SUM
-        with in_parts(model, trains=False):
+        with dividing(model, trains=False):
             shares = place.strategy.run(replica, args=(logs, *arguments))
         return logs.of_all([place.strategy.reduce(total, share, axis=None) for share in shares])
 
@@ -175,7 +166,7 @@ def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
 
     def replica(values: Sequence[Any]) -> Any:
         context = tf.distribute.get_replica_context()
-        outputs = model.predict_step(values[_number(context) - place.first])
+        outputs = model.predict_step(values[number_of_replica() - place.first])
         if place.cluster is None or whole:
             return outputs
         return keras.tree.map_structure(lambda own: context.all_gather(own, axis=0), outputs)
@@ -188,21 +179,18 @@ def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
 
 
 @contextmanager
-def in_parts(model: Any, *, trains: bool) -> Iterator[None]:
+def dividing(model: Any, *, trains: bool) -> Iterator[None]:
     """Makes the model's own steps those of parts of a batch."""
     taking = taking_gradients(model) if trains else inlined(model)
-    with weighing(), noting_results(model), meeting(model), watched(), taking:
+    with weighing(model), taking:
         yield
 
 
-def _everyones(context: Any, stamps: Any) -> Any:
+def _everyones(stamps: Any) -> Any:
     """The stamps of all processes, in seconds from the moment when the gradients were summed.
 
     The processes' clocks differ, and that moment is the only one that they share.
     """
     times = stamps[: FINISHED + 1] - stamps[SUMMED]
-    return context.all_gather(tf.concat([times, stamps[FINISHED + 1 :]], axis=0)[tf.newaxis], axis=0)
-
-
-def _number(context: Any) -> int:
-    return int(tf.get_static_value(context.replica_id_in_sync_group))
+    own = tf.concat([times, stamps[FINISHED + 1 :]], axis=0)
+    return tf.distribute.get_replica_context().all_gather(own[tf.newaxis], axis=0)

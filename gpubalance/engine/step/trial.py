@@ -9,6 +9,7 @@ are made unlike, as those of the first batch may be alike by chance.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +18,12 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine.step import draws
-from gpubalance.engine.step.changes import unchanged
+from gpubalance.engine.step.built import unchanged
 from gpubalance.engine.step.gradients import gradients_of
-from gpubalance.engine.step.logs import Logs, flat
-from gpubalance.engine.step.metrics import metrics_of
-from gpubalance.engine.step.part import Part, Probing, part_of
-from gpubalance.engine.step.step import in_parts
+from gpubalance.engine.step.logs import Logs
+from gpubalance.engine.step.part import Probing, part_of
+from gpubalance.engine.step.state import metrics_of
+from gpubalance.engine.step.step import dividing
 from gpubalance.engine.step.verdict import UNTRIED
 
 _MOST = 64  # losses with divisors of their own, and losses that layers add
@@ -32,8 +33,8 @@ _PLUMBING = {"Const", "Identity", "NoOp", "Placeholder", "Cast", "ReadVariableOp
 
 @dataclass(frozen=True)
 class Ran:
-    """What one run gives: the marks [norm, two linear marks] of each quantity, and for the next run the values of the
-    states by their variables' ids, and the losses' divisors."""
+    """What one run gives: the marks [..., (norm, two linear marks)] of each quantity, and for the next run the values
+    of the states by their variables' ids, and the losses' divisors. All gradients are one quantity."""
 
     marks: dict[str, Any]
     states: dict[int, Any]
@@ -45,9 +46,7 @@ class Trial:
 
     def __init__(self, model: Any, batch: Any, device: str, count: int, *, trains: bool) -> None:
         self.model, self._batch, self.trains = model, batch, trains
-        tensors = [None if one is None else tf.convert_to_tensor(one) for one in tf.nest.flatten(batch)]
-        self._is_there = [one is not None for one in tensors]
-        self._given = _with_unlike_weights(batch, [one for one in tensors if one is not None])
+        self._given = _with_unlike_weights(batch)
         samples = int(self._given[0].shape[0])
         self.count = min(count, samples)
         # The first ones in a row, as samples that belong together may be, and others from all of the batch.
@@ -76,16 +75,15 @@ class Trial:
         """
         some = self._spread[at]
         weight = len(some) / self.count
-        marks, divided, *now = self._function(
+        gradients, others, divided, *now = self._function(
             tf.constant(weight, tf.float32),
             tf.zeros(_MOST) if divisors is None else divisors,
             tf.constant([*exponents, *[0] * (_MOST - len(exponents))], tf.float32),
             *states.values(),
             *(tf.gather(one, np.tile(some, copies)) for one in self._given),
         )
-        found = dict(zip(self._names, marks.numpy(), strict=True))
-        found = {name: one / weight if name.startswith("gradient") else one for name, one in found.items()}
-        return Ran(found, dict(zip(states, now, strict=True)), divided)
+        marks = dict(zip(self._names, others.numpy(), strict=True)) | {"gradient": gradients.numpy() / weight}
+        return Ran(marks, dict(zip(states, now, strict=True)), divided)
 
     def _trace(self, device: str) -> None:
         several = tf.TensorSpec((_MOST,), tf.float32)
@@ -102,61 +100,53 @@ class Trial:
         """The marks of all quantities, the losses' divisors, and the new states."""
         states, self.samples = values[: len(self._states)], values[len(self._states) :]
         given = iter(self.samples)
-        data = tf.nest.pack_sequence_as(self._batch, [next(given) if there else None for there in self._is_there])
+        data = tf.nest.map_structure(lambda one: one if one is None else next(given), self._batch)
         self.probing = Probing(divisors, exponents, frozenset(map(id, states)))
         with (
             unchanged(self.model, zip(self._states, states, strict=True)) as scope,
-            in_parts(self.model, trains=self.trains),
+            dividing(self.model, trains=self.trains),
             part_of(weight, probing=self.probing) as part,
         ):
             with draws.alike():
-                grads, logs = self._step(part, data)
-            found = self._quantities(part, grads, logs)
+                if self.trains:
+                    grads, _, logs = gradients_of(self.model, part, data)
+                else:
+                    grads, logs = [], self.model.test_step(data)
+            self.logs = Logs(self.model, UNTRIED).note(logs, part)
             now = [scope.get_current_value(variable) for variable in self._states]
         self.changed = {id(change.variable) for change in part.changes}
+        found = {f"added {i}": tf.reduce_sum(one.loss) for i, one in enumerate(self.probing.added)}
+        found |= {f"loss {i}": one.result for i, one in enumerate(self.probing.losses)}
+        found |= {f"log {name}": value for name, value in self.logs.items()}
         for variable, before, after in zip(self._states, states, now, strict=True):
             found[f"state {id(variable)}"] = tf.cast(after, tf.float32) - tf.cast(before, tf.float32)
         self._names = list(found)
         divided = [*self.probing.divided, *[tf.zeros(())] * (_MOST - len(self.probing.divided))]
-        return [tf.stack([_marks(one) for one in found.values()]), tf.stack(divided), *map(tf.identity, now)]
-
-    def _step(self, part: Part, data: Any) -> tuple[list[Any], dict[str, Any]]:
-        if not self.trains:
-            return [], self.model.test_step(data)
-        grads, _, logs = gradients_of(self.model, part, data)
-        return grads, logs
-
-    def _quantities(self, part: Part, grads: list[Any], values: dict[str, Any]) -> dict[str, Any]:
-        logs = Logs(self.model, UNTRIED)
-        logs.note(flat(values), part)
-        self.logs = logs.shared
-        found = {f"gradient {i}": grad for i, grad in enumerate(grads) if grad is not None}
-        found |= {f"added {i}": tf.reduce_sum(one.loss) for i, one in enumerate(self.probing.added)}
-        found |= {f"loss {i}": one.result for i, one in enumerate(self.probing.losses)}
-        return found | {f"log {name}": value for name, value in self.logs.items()}
+        of_gradients = _marks_of([grad for grad in grads if grad is not None])
+        return [of_gradients, _marks_of(found.values()), tf.stack(divided), *map(tf.identity, now)]
 
 
-def _with_unlike_weights(batch: Any, given: list[Any]) -> list[Any]:
+def _with_unlike_weights(batch: Any) -> list[Any]:
     """The tensors of a batch, with sample weights from a half to three halves of its own."""
+    there = [tf.convert_to_tensor(one) for one in tf.nest.flatten(batch) if one is not None]
     _, _, weights = keras.utils.unpack_x_y_sample_weight(batch)
-    own = len([one for one in tf.nest.flatten(weights) if one is not None])
-    first = len(given) - own
-    return [
-        tf.cast(tf.cast(one, tf.float32) * _factors(one), one.dtype)
-        if place >= first and one.dtype.is_floating
-        else one
-        for place, one in enumerate(given)
-    ]
+    count = len([one for one in tf.nest.flatten(weights) if one is not None])
+    others, own = there[: len(there) - count], there[len(there) - count :]
+    return [*others, *(_unlike(one) if one.dtype.is_floating else one for one in own)]
 
 
-def _factors(weights: Any) -> Any:
-    """A factor for each sample: the golden ratio spreads any number of them."""
+def _unlike(weights: Any) -> Any:
+    """The weights times a factor for each sample: the golden ratio spreads any number of them."""
     factors = 0.5 + np.arange(int(weights.shape[0])) * 0.6180339887 % 1
-    return tf.reshape(tf.constant(factors, tf.float32), [-1, *[1] * (weights.shape.rank - 1)])
+    return tf.cast(tf.transpose(tf.cast(tf.transpose(weights), tf.float64) * factors), weights.dtype)
+
+
+def _marks_of(values: Iterable[Any]) -> Any:
+    """The norm of each value and its products with two fixed vectors of random numbers, which add up as values do."""
+    return tf.reshape([_marks(value) for value in values], (-1, 3))
 
 
 def _marks(value: Any) -> Any:
-    """A value's norm and its products with two fixed vectors of random numbers, which add up as values do."""
     if isinstance(value, tf.IndexedSlices):  # each row in its place, which other samples would give another order
         value = tf.math.unsorted_segment_sum(value.values, value.indices, value.dense_shape[0])
     value = tf.cast(value, tf.float32)

@@ -19,6 +19,7 @@ from gpubalance.results.common import Refusal
 
 MEAN, SUM, MEAN_AGAIN = 1, 0, 2
 OTHER = None
+_FLOOR = 1e-5
 _HEAVY = ("BatchNorm", "Conv", "Einsum", "FFT", "MatMul", "Pool", "RNN", "While")
 
 
@@ -61,8 +62,9 @@ class Verdict:
         """Raises BadInput if the smallest part of a batch has so few samples that its loss may not be finite."""
         if smallest < self.least:
             raise BadInput(
-                f"a part of {smallest} of a batch's samples gives the model {model.name} gradients or a loss that is "
-                "not finite, where the whole batch's are: something is divided by the part's variance, count or sum",
+                f"a part of {smallest} of a batch's samples fails in the model {model.name}, or gives gradients or a "
+                "loss that is not finite, where the whole batch's are: something needs more samples at a time, or is "
+                "divided by the part's variance, count or sum",
                 remedy=f"give each device at least {self.least} samples a step",
             )
 
@@ -86,14 +88,14 @@ def _or_mean(power: int | None) -> int:
     return MEAN if power is OTHER else power
 
 
-def power_of(whole: Any, parts: Sequence[tuple[float, Any]], near: float, floor: float = 0.0) -> int | None:
+def power_of(whole: Any, parts: Sequence[tuple[float, Any]], near: float) -> int | None:
     """The power with which the parts, each with its weight, make the whole; OTHER if there is none.
 
-    Quantities are marks: [..., (norm, two linear marks)], which agree within `near` of the largest norm and `floor`.
-    What is 0 everywhere counts as a mean.
+    Quantities are marks: [..., (norm, two linear marks)], which agree within `near` of the largest norm, and a little
+    of that of the whole. What is 0 everywhere counts as a mean.
     """
     norms = reduce(np.maximum, [whole[..., 0], *(part[..., 0] for _, part in parts)])
-    within = near * norms + floor
+    within = near * norms + _FLOOR * np.linalg.norm(whole[..., 0])
 
     def makes(power: int) -> bool:
         summed = sum(weight**power * part for weight, part in parts)

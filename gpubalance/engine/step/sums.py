@@ -1,4 +1,4 @@
-"""Takes a batch in micro-batches, one after the other, and sums their gradients before the sum over replicas.
+"""Sums gradients over micro-batches, one after the other, and then over replicas.
 
 A micro-batch's part of the loss is already divided by the *global* batch, so the sum over micro-batches is exactly the
 gradient of the whole batch, as the sum over replicas is.
@@ -6,16 +6,52 @@ gradient of the whole batch, as the sum over replicas is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from gpubalance.engine.sources import has_fixed_rows
 from gpubalance.errors import BadInput
 
 
-def accumulated(
+def batch_of(inputs: Any) -> Any:
+    """The number of samples, an int32 scalar."""
+    return tf.shape(tf.nest.flatten(inputs)[0])[0]
+
+
+def over_replicas(grads: Sequence[Any]) -> list[Any]:
+    """The sums of the replicas' gradients; None stays None. An infinity on one replica reaches all of them."""
+    context, there = tf.distribute.get_replica_context(), [grad for grad in grads if grad is not None]
+    summed = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, there))
+    return [None if grad is None else next(summed) for grad in grads]
+
+
+class Rows:
+    """A replica's gradients by rows. Those of positions are the same in each part of a batch, those of words are not.
+
+    One device gets a row of each position, the sum over all samples, but a row for each occurrence of a word.
+    Optimizers square and clip each row that they get.
+    """
+
+    def __init__(self) -> None:
+        self._first: Sequence[Any] = ()
+
+    def summable(self, grads: Sequence[Any]) -> list[Any]:
+        """A part's gradients: those whose rows all parts have are dense, as then they add up row by row."""
+        self._first = self._first or grads  # of micro-batches the others are inside a loop
+        return [grad.values if has_fixed_rows(grad) else grad for grad in grads]
+
+    def of_sum(self, sums: Sequence[Any]) -> list[Any]:
+        """The sums over all parts as gradients by rows again."""
+        return [
+            tf.IndexedSlices(one, grad.indices, grad.dense_shape) if has_fixed_rows(grad) else one
+            for one, grad in zip(sums, self._first, strict=True)
+        ]
+
+
+def over_micro_batches(
     gradients: Callable[..., tuple[Any, Any]], data: Any, global_batch: Any, micro_batch: Any
 ) -> tuple[Any, list[Any]]:
     """The loss and the gradients of `data`, of which `micro_batch` samples are in memory at a time.
@@ -23,14 +59,14 @@ def accumulated(
     `micro_batch` is an int32 scalar; if it does not divide the batch, the first micro-batch is the smaller one.
     Gradients keep their form: None, dense or IndexedSlices.
     """
-    batch = tf.shape(tf.nest.flatten(data)[0])[0]
+    batch = batch_of(data)
     count = -(-batch // micro_batch)
     first = batch - (count - 1) * micro_batch
 
     def part(index: Any) -> tuple[Any, Any]:
         end = first + index * micro_batch
-        begin = tf.maximum(0, end - micro_batch)
-        return gradients(tf.nest.map_structure(lambda values: values[begin:end], data), global_batch)
+        some = tf.nest.map_structure(lambda values: values[tf.maximum(0, end - micro_batch) : end], data)
+        return gradients(some, tf.cast(batch_of(some), tf.float32) / global_batch)
 
     def add(index: Any, total: Any, sums: Any) -> tuple[Any, Any, Any]:
         # A loop's body forgets its device, and so a nested function would take another replica's weights.
@@ -48,10 +84,8 @@ def accumulated(
 
 def _first(grad: Any, count: Any) -> tuple[Any, ...]:
     """The initial sum: the gradient itself; for an embedding's, arrays with room for the rows of `count` gradients."""
-    if grad is None:
-        return ()
     if not isinstance(grad, tf.IndexedSlices):
-        return (grad,)
+        return () if grad is None else (grad,)
     # Rows are not summed: Keras' Adam squares a row's gradients before it adds them, so it must get each one.
     return tuple(
         tf.TensorArray(part.dtype, size=count, element_shape=part.shape, infer_shape=False).write(0, part)
@@ -69,8 +103,7 @@ def _plus(summed: tuple[Any, ...], grad: Any, index: Any) -> tuple[Any, ...]:
 def _as_before(summed: tuple[Any, ...], grad: Any) -> Any:
     """The finished sum in the form of `grad`."""
     if isinstance(grad, tf.IndexedSlices):
-        values, indices = (rows.concat() for rows in summed)
-        return tf.IndexedSlices(values, indices, grad.dense_shape)
+        return tf.IndexedSlices(*(rows.concat() for rows in summed), grad.dense_shape)
     return None if grad is None else summed[0]
 
 

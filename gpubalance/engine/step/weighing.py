@@ -1,0 +1,167 @@
+"""Keras' losses, layers and metrics over parts of a batch: what each adds is made the part's share, or noted.
+
+Every replica's loss is the mean over its own samples. When a `train_step` scales its loss, it is multiplied once by the
+replica's weight in the global mean, so the replicas' gradients sum to those of one device with the whole batch. A loss
+that divides by something other than samples (sample weights, what a mask leaves) is first brought to that form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.losses import loss as keras_loss
+
+from gpubalance.engine.step.own import is_keras_own
+from gpubalance.engine.step.part import Added, Change, Part, Reduced, in_parts, replaced
+from gpubalance.engine.step.state import metrics_of
+from gpubalance.errors import BadInput
+from gpubalance.system.versions import numbers
+
+# Keras divides a replica's loss by the number of replicas, and undoes that for the log: here it does neither.
+_SCALING = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
+# Keras divides what a regularizer of activities returns by the layer's samples since this version.
+_DIVIDES = numbers(keras.__version__) >= (3, 14)
+
+
+@contextmanager
+def weighing(model: Any) -> Iterator[None]:
+    """Makes what Keras and a model's layers add to the loss sum to one device's, and notes what the step changes."""
+    with ExitStack() as undo:
+        undo.enter_context(replaced(keras_loss, **{name: lambda value: value for name in _SCALING}))
+        undo.enter_context(in_parts(keras_loss, reduce_weighted_values=_reduced))
+        undo.enter_context(in_parts(keras_loss.Loss, __call__=_called))
+        undo.enter_context(in_parts(keras.Variable, assign=_assigned))
+        for metric in metrics_of(model):
+            undo.enter_context(in_parts(metric, result=_result_of(metric)))
+        for layer in model._flatten_layers():
+            if getattr(layer, "activity_regularizer", None):
+                undo.enter_context(in_parts(layer, activity_regularizer=_regularized(layer)))
+            if not is_keras_own(layer):
+                undo.enter_context(in_parts(layer, add_loss=_adding(layer)))
+            if isinstance(layer, keras.layers.BatchNormalization):
+                undo.enter_context(in_parts(layer, _moments=_moments_of(layer)))
+        yield
+
+
+def _called(part: Part, call: Any, loss: Any, *arguments: Any, **named: Any) -> Any:
+    """A loss's `__call__`, noting in the part which loss is being computed."""
+    part.calling.append(loss)
+    try:
+        return call(loss, *arguments, **named)
+    finally:
+        part.calling.pop()
+
+
+def _reduced(
+    part: Part,
+    reduce: Any,
+    values: Any,
+    sample_weight: Any = None,
+    mask: Any = None,
+    reduction: Any = "sum_over_batch_size",
+    dtype: Any = None,
+) -> Any:
+    """Keras' own, changed so that its result times the part's `weight` is the replica's part of the global loss."""
+    loss = reduce(values, sample_weight, mask, reduction, dtype)
+    if part.whole or reduction in ("none", None):
+        return loss
+    is_inner = len(part.calling) > 1
+    by_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
+    own = None
+    if reduction == "sum":  # of an inner one the calling loss decides what becomes of it: a mean, or it is refused
+        own = None if is_inner else 1.0
+    elif mask is not None or by_weights:
+        own = _part_of_the_sum(part, sample_weight if by_weights else None, mask)
+    if own is not None:
+        loss *= tf.cast(own / part.weight, loss.dtype)
+    if part.probing is not None and len(part.calling) == 1:
+        part.probing.losses.append(Reduced(part.calling[0], values, loss))
+    return loss
+
+
+def _part_of_the_sum(part: Part, sample_weight: Any, mask: Any) -> Any:
+    """This replica's fraction of the loss's divisor: of the samples that the mask leaves, or of the sample weights."""
+    if part.micro:
+        raise BadInput(
+            "the model's loss divides by weights or a mask, which micro-batches do not have of the whole batch",
+            remedy="Split(...) without micro_batches=, or a plan without: gpubalance balance --accumulate off",
+        )
+    merged = sample_weight if mask is None else keras_loss.apply_mask(sample_weight, mask, "float32", "sum")
+    own = tf.reduce_sum(tf.cast(merged, tf.float32))
+    if part.probing is None:
+        everyones = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
+    else:
+        given = part.probing.divisors[len(part.probing.divided)]
+        part.probing.divided.append(own)
+        everyones = tf.where(given > 0, given, own)
+    return tf.stop_gradient(tf.math.divide_no_nan(own, everyones))
+
+
+def _adding(layer: Any) -> Any:
+    """A layer's `add_loss`. Keras takes the sum of a value for each sample."""
+
+    def add(part: Part, add_loss: Any, losses: Any) -> None:
+        def share(loss: Any) -> Any:
+            return _share(part, Added(layer.name, loss, divided=False, is_regularizer=False))
+
+        add_loss(keras.tree.map_structure(share, losses))
+
+    return add
+
+
+def _regularized(layer: Any) -> Any:
+    """A regularizer of a layer's activities."""
+    return lambda part, regularizer, output: _share(
+        part, Added(layer.name, regularizer(output), _DIVIDES, is_regularizer=True)
+    )
+
+
+def _share(part: Part, added: Added) -> Any:
+    """What is added, so that times the part's weight it is the part's share."""
+    if part.whole:
+        return added.loss
+    place, part.added = part.added, part.added + 1
+    if part.probing is not None:
+        part.probing.added.append(added)
+        exponent = part.probing.exponents[place]
+    else:
+        exponent = part.verdict.exponent(place)
+        if not exponent:
+            return added.loss
+    return added.loss * tf.cast(part.weight**exponent, added.loss.dtype)
+
+
+def _moments_of(layer: Any) -> Any:
+    """A `_moments` that notes a masked call. It raises nothing: Keras would wrap the error in its own words."""
+
+    def of(part: Part, moments: Any, inputs: Any, mask: Any) -> Any:
+        if mask is not None and layer.synchronized:
+            part.behind_masks.append(layer.name)
+        if part.probing is None:
+            return moments(inputs, mask)
+        channels = (inputs.shape[layer.axis],)  # fixed ones, as those of parts would differ
+        return tf.zeros(channels, inputs.dtype), tf.ones(channels, inputs.dtype)
+
+    return of
+
+
+def _assigned(part: Part, assign: Any, variable: Any, value: Any) -> Any:
+    part.changes.append(Change(variable, value, late=bool(part.taken)))
+    with replaced(part, assigns=True):
+        return assign(variable, value)
+
+
+def _result_of(metric: Any) -> Any:
+    """A metric's `result`, whose tensors the part knows again: in the logs those over all parts take their place."""
+
+    def of(part: Part, result: Any) -> Any:
+        found = result()
+        tensors = [tf.identity(tf.convert_to_tensor(one)) for one in keras.tree.flatten(found)]
+        part.results |= {id(tensor): (tensor, metric, at) for at, tensor in enumerate(tensors)}
+        return keras.tree.pack_sequence_as(found, tensors)
+
+    return of
