@@ -16,12 +16,7 @@ from gpubalance.settings.requests import Settings
 _OF_THE_DEVICE = (tf.errors.InternalError, tf.errors.UnavailableError, tf.errors.AbortedError)
 _OTHER_LABEL = re.compile(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)")
 # What TensorFlow raises when another process of a cluster has ended or fallen silent.
-_OF_A_PEER = (
-    tf.errors.UnavailableError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-)
+_OF_A_PEER = (*_OF_THE_DEVICE[1:], tf.errors.CancelledError, tf.errors.DeadlineExceededError)
 _REPLICA = (
     re.compile(r"OOM on replica (\d+)"),  # a simulated device
     re.compile(r"device:(?:GPU|CPU):(\d+)", re.IGNORECASE),
@@ -47,9 +42,7 @@ def explain(error: BaseException, settings: Settings | None = None) -> Gpubalanc
     if isinstance(error, GpubalanceError):
         return error
     traceback.print_exception(error)
-    found = (
-        _of_training(error, settings) if settings else EnvironmentFault(f"{type(error).__name__}: {_line_of(error)}")
-    )
+    found = _of_training(error, settings) if settings else EnvironmentFault(f"{type(error).__name__}: {_line(error)}")
     # The table knows TensorFlow's and Keras' texts; a user's own exception may say anything.
     row = None if found.remedy else match(str(error))
     if row:
@@ -63,25 +56,24 @@ def tells_of_a_peer(error: BaseException) -> bool:
 
 
 def _of_training(error: BaseException, settings: Settings) -> GpubalanceError:
-    text, line = str(error), _line_of(error)
+    text, line, model, errors = str(error), _line(error), settings.model, tf.errors
     if isinstance(error, MemoryError):
         return EnvironmentFault(f"this host's memory does not hold it: {line}", remedy="use smaller batches")
-    cancelled = isinstance(error, tf.errors.CancelledError) and "RESOURCE_EXHAUSTED" in text
-    if cancelled or isinstance(error, tf.errors.ResourceExhaustedError):
-        return OutOfMemory(_line_of(error, "OOM"), replica=failing_replica(text))
+    cancelled = isinstance(error, errors.CancelledError) and "RESOURCE_EXHAUSTED" in text
+    if cancelled or isinstance(error, errors.ResourceExhaustedError):
+        return OutOfMemory(_line(error, "OOM"), replica=failing_replica(text))
     if isinstance(error, _OF_THE_DEVICE) and "ompil" not in text:
-        return EnvironmentFault(f"training {settings.model} failed on the device: {line}")
+        return EnvironmentFault(f"training {model} failed on the device: {line}")
     label = _OTHER_LABEL.search(text) if settings.data else None
     if label:
         classes = f"{label[2]} classes: 0 to {int(label[2]) - 1}"
         return BadInput(f"--data {settings.data} gives the label {label[1]}, where the model's output has {classes}")
     if settings.xla and "xla" in text.lower():
-        remedy = "" if match(text) else "use --no-xla"
-        return BadInput(f"{settings.model} does not compile with XLA: {line}", remedy=remedy)
-    if ":" in settings.model:
+        return BadInput(f"{model} does not compile with XLA: {line}", remedy="" if match(text) else "use --no-xla")
+    if ":" in model:
         missing = f"install {error.name}, or start in its folder" if isinstance(error, ModuleNotFoundError) else ""
-        return BadInput(f"--model {settings.model} failed:\n{own_traceback(error)}", remedy=missing)
-    return EnvironmentFault(f"training {settings.model} failed: {type(error).__name__}: {line}")
+        return BadInput(f"--model {model} failed:\n{own_traceback(error)}", remedy=missing)
+    return EnvironmentFault(f"training {model} failed: {type(error).__name__}: {line}")
 
 
 def failing_replica(text: str) -> int | None:
@@ -90,7 +82,7 @@ def failing_replica(text: str) -> int | None:
     return next((int(match[1]) for match in found), None)
 
 
-def _line_of(error: BaseException, holding: str = "") -> str:
+def _line(error: BaseException, holding: str = "") -> str:
     """The first line of an error's text that is not empty and has `holding` in it; else all of the text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and holding in line]
     return (lines or [str(error).strip()])[0][:500]

@@ -21,7 +21,6 @@ from gpubalance.errors import BadInput, GpubalanceError
 # The methods that must not be called while a user's file is imported, and what each does.
 _HARMFUL = {
     (keras.Model, "fit"): "trains a model",
-    (keras.Model, "train_on_batch"): "trains a model",
     (keras.optimizers.Optimizer, "apply"): "trains a model",
     (keras.Model, "save"): "saves a model",
     (keras.Model, "save_weights"): "saves a model's weights",
@@ -48,13 +47,10 @@ def user_function(name: str, option: str) -> Callable[[], Any]:
     """
     place, _, attribute = name.rpartition(":")
     if not place or not attribute:
-        raise BadInput(
-            f"{option} {name!r} names no function", remedy="write package.module:function or file.py:function"
-        )
-    harmless = _harmless(place, attribute)
-    module = (
-        _load_file(Path(place), option, harmless) if place.endswith(".py") else _load_module(place, option, harmless)
-    )
+        remedy = "write package.module:function or file.py:function"
+        raise BadInput(f"{option} {name!r} names no function", remedy=remedy)
+    load = _load_file if place.endswith(".py") else _load_module
+    module = load(place, option, _harmless(place, attribute))
     function = getattr(module, attribute, None)
     if not callable(function):
         names = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
@@ -104,7 +100,8 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
         raise
 
 
-def _load_file(path: Path, option: str, harmless: AbstractContextManager[None]) -> Any:
+def _load_file(name: str, option: str, harmless: AbstractContextManager[None]) -> Any:
+    path = Path(name)
     if not path.is_file():
         raise BadInput(f"{option}: there is no file {path}", remedy="give the path of a file: folder/file.py:function")
     key = path.resolve(), path.stat().st_mtime_ns

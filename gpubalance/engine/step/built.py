@@ -32,21 +32,18 @@ def check(model: Any, *, trains: bool) -> list[str]:
             f"the model {model.name} has no optimizer: its own compile does not set one",
             remedy="super().compile(optimizer=...) there; a model with several optimizers trains on one device",
         )
-    told = []
+    told, of_one_device = [], "which is for one device: with a split it"
     if model.run_eagerly or tf.config.functions_run_eagerly():
-        told.append(f"the model {model.name} is set to run eagerly, which is for one device: with a split it is traced")
+        told.append(f"the model {model.name} is set to run eagerly, {of_one_device} is traced")
     if trains and model.compiled and model.jit_compile:
-        told.append(
-            f"the model {model.name} is compiled with jit_compile=True, which is for one device: with a split it "
-            "trains without XLA"
-        )
+        told.append(f"the model {model.name} is compiled with jit_compile=True, {of_one_device} trains without XLA")
     return told
 
 
 def build(model: Any, strategy: Any, data: Any, *, trains: bool) -> None:
     """Creates all variables of the model, its metrics and its optimizer, for batches like this one."""
-    name = "train_step" if trains else "test_step"
-    is_own = not is_keras_own(getattr(type(model), name))
+    step = model.train_step if trains else model.test_step
+    is_own = not is_keras_own(step)
     try:
         if not (is_own and has_no_call(model)):
             with strategy.scope():
@@ -55,7 +52,7 @@ def build(model: Any, strategy: Any, data: Any, *, trains: bool) -> None:
     except Exception:
         if not is_own:
             raise  # of a user's own step the model's `call` may be for other data
-    _build_by(getattr(model, name), model, strategy, data)
+    _build_by(step, model, strategy, data)
 
 
 def _build_by(step: Any, model: Any, strategy: Any, data: Any) -> None:

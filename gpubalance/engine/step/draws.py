@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import (
+    gen_candidate_sampling_ops,
     gen_random_ops,
     gen_stateful_random_ops,
     gen_stateless_random_ops,
@@ -16,48 +18,54 @@ from tensorflow.python.ops import (
 )
 
 from gpubalance.engine.step.own import name_of
-from gpubalance.engine.step.part import current, replaced
+from gpubalance.engine.step.part import Part, in_parts
 
-_MODULES = (gen_random_ops, gen_stateful_random_ops, gen_stateless_random_ops, gen_stateless_random_ops_v2)
-_DRAWING = ("random_", "stateless_random_", "stateful_", "truncated_", "stateless_truncated_", "parameterized_")
-_OTHERS = ("multinomial", "stateless_multinomial", "stateless_parameterized_truncated_normal", "stateless_shuffle")
+_MODULES = (
+    *(gen_random_ops, gen_stateful_random_ops, gen_stateless_random_ops, gen_stateless_random_ops_v2),
+    gen_candidate_sampling_ops,
+)
+_NO_NUMBERS = "_get_|_grad$|skip|eager_fallback"
+_KINDS = "random_|stateless_|stateful_|truncated_|parameterized_|multinomial$|.*_candidate_sampler$"
+_DRAWING = re.compile(f"(?!.*({_NO_NUMBERS}))({_KINDS})")
 # Keeps what all but the rarest dropout keeps.
 _DRAWN = 0.95
 
 
 @contextmanager
 def alike() -> Iterator[None]:
-    """Makes TensorFlow draw 0.95 for every fraction, the least whole number, and the given order for a shuffle."""
+    """Makes TensorFlow draw 0.95 for every fraction, the least whole numbers, and the given order for a shuffle."""
     with ExitStack() as undo:
         for module in _MODULES:
-            drawing = {
-                name: _alike(name, function)
-                for name, function in vars(module).items()
-                if inspect.isfunction(function) and _draws(name)
-            }
-            undo.enter_context(replaced(module, **drawing))
+            functions = {name: one for name, one in vars(module).items() if inspect.isfunction(one)}
+            drawing = {name: _alike(name, one) for name, one in functions.items() if _DRAWING.match(name)}
+            undo.enter_context(in_parts(module, **drawing))
         yield
 
 
-def _draws(name: str) -> bool:
-    is_key = "_get_" in name or "eager_fallback" in name or name.endswith("_grad") or "skip" in name
-    return not is_key and (name in _OTHERS or name.startswith(_DRAWING))
+def _alike(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(function)
 
-
-def _alike(name: str, draw: Callable[..., Any]) -> Callable[..., Any]:
-    def drawn(*arguments: Any, **named: Any) -> Any:
+    def drawn(part: Part, draw: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """What the original would draw, made of the same number."""
-        given = inspect.signature(draw).bind(*arguments, **named).arguments
+        given = signature.bind(*arguments, **named).arguments
         if "shuffle" in name:
             return tf.identity(given["value"])
         found = draw(*arguments, **named)
-        part = current.part
-        if part is not None and part.calling and found.shape.is_fully_defined():
-            part.tell(
-                f"the loss {name_of(part.calling[0])} draws random numbers for the batch as a whole, so it is not "
-                "known whether a split, in which each device draws its own, gives what one device does"
-            )
+        if isinstance(found, tuple):  # classes for the whole batch, and how often to expect them and the labels
+            part.tell(_for_the_batch("the train_step"))
+            classes, *counts = found
+            first = tf.range(tf.size(classes), dtype=classes.dtype)
+            return type(found)(first, *map(tf.ones_like, counts))
+        if part.calling and found.shape.is_fully_defined():
+            part.tell(_for_the_batch(f"the loss {name_of(part.calling[0])}"))
         least = tf.cast(given.get("minval", 0), found.dtype)
         return tf.ones_like(found) * _DRAWN if found.dtype.is_floating else tf.zeros_like(found) + least
 
     return drawn
+
+
+def _for_the_batch(what: str) -> str:
+    return (
+        f"{what} draws random numbers for the batch as a whole, so it is not known whether a split, in which each "
+        "device draws its own, gives what one device does"
+    )

@@ -86,22 +86,14 @@ class Functions:
 
     def _trace(self, what: str, kind: Kind, signature: Any) -> Any:
         """The traced function. The concrete one: a tf.function takes half a millisecond to find its only trace."""
-        model, place, verdict = self._model, self._place, self._verdict(what)
-        functions = {
-            "train": lambda: training(model, place, verdict, kind),
-            "test": lambda: testing(model, place, verdict, whole=kind.whole),
-            "predict": lambda: predicting(model, place, whole=kind.whole),
-        }
-        made = tf.function(
-            functions[what](),
-            input_signature=[
-                (signature,) * len(place.names),
-                tf.TensorSpec((place.replicas,), tf.float32),
-                tf.TensorSpec((), tf.float32),
-                tf.TensorSpec((place.replicas,), tf.int32),
-            ],
-            autograph=False,
-        )
+        model, place = self._model, self._place
+        if what == "predict":
+            step = predicting(model, place, whole=kind.whole)
+        else:
+            step = (training if what == "train" else testing)(model, place, self._verdict(what), kind)
+        each, values = (place.replicas,), (signature,) * len(place.names)
+        numbers = [tf.TensorSpec(each, tf.float32), tf.TensorSpec((), tf.float32), tf.TensorSpec(each, tf.int32)]
+        made = tf.function(step, input_signature=[values, *numbers], autograph=False)
         try:
             return made.get_concrete_function()
         except Exception as error:

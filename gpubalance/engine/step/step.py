@@ -133,23 +133,22 @@ class _Replica:
         return shaped[:of_logs]
 
 
-def testing(model: Any, place: Place, verdict: Verdict, *, whole: bool) -> Callable[..., Any]:
+def testing(model: Any, place: Place, verdict: Verdict, kind: Kind) -> Callable[..., Any]:
     """A step of `evaluate` that returns its logs."""
 
-    def replica(logs: Logs, values: Sequence[Any], weights: Any, *unused: Any) -> Any:
-        del unused
+    def replica(logs: Logs, values: Sequence[Any], weights: Any, *_: Any) -> Any:
         number = number_of_replica()
-        state = State(model, verdict, whole=whole)
+        state = State(model, verdict, whole=kind.whole)
         state.begin()
-        with part_of(weights[number], verdict, whole=whole) as part:
+        with part_of(weights[number], verdict, whole=kind.whole) as part:
             own_logs = model.test_step(values[number - place.first])
         state.shares(weights[number])
         return logs.of_part(own_logs, part)
 
     def step(*arguments: Any) -> Any:
-        logs, total = Logs(model, verdict, whole=whole), tf.distribute.ReduceOp.SUM
+        logs, total = Logs(model, verdict, whole=kind.whole), tf.distribute.ReduceOp.SUM
         with dividing(model, trains=False):
-            shares = place.strategy.run(replica, args=(logs, *arguments))
+            shares = place.strategy.run(replica, (logs, *arguments))
         return logs.of_all([place.strategy.reduce(total, share, axis=None) for share in shares])
 
     return step
@@ -165,15 +164,14 @@ def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
             return tf.identity(parts[0]) if whole or place.cluster else tf.concat(parts, axis=0)
 
     def replica(values: Sequence[Any]) -> Any:
-        context = tf.distribute.get_replica_context()
         outputs = model.predict_step(values[number_of_replica() - place.first])
         if place.cluster is None or whole:
             return outputs
-        return keras.tree.map_structure(lambda own: context.all_gather(own, axis=0), outputs)
+        gather = tf.distribute.get_replica_context().all_gather
+        return keras.tree.map_structure(lambda own: gather(own, axis=0), outputs)
 
-    def step(values: Sequence[Any], *unused: Any) -> Any:
-        del unused
-        return keras.tree.map_structure(together, place.strategy.run(replica, args=(values,)))
+    def step(values: Sequence[Any], *_: Any) -> Any:
+        return keras.tree.map_structure(together, place.strategy.run(replica, (values,)))
 
     return step
 

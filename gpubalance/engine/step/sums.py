@@ -87,16 +87,16 @@ def _first(grad: Any, count: Any) -> tuple[Any, ...]:
     if not isinstance(grad, tf.IndexedSlices):
         return () if grad is None else (grad,)
     # Rows are not summed: Keras' Adam squares a row's gradients before it adds them, so it must get each one.
-    return tuple(
-        tf.TensorArray(part.dtype, size=count, element_shape=part.shape, infer_shape=False).write(0, part)
-        for part in (grad.values, grad.indices)
-    )
+    parts = grad.values, grad.indices
+    rows = (tf.TensorArray(one.dtype, count, element_shape=one.shape, infer_shape=False) for one in parts)
+    return tuple(array.write(0, one) for array, one in zip(rows, parts, strict=True))
 
 
 def _plus(summed: tuple[Any, ...], grad: Any, index: Any) -> tuple[Any, ...]:
     """The sum after adding the gradient of micro-batch `index`."""
     if isinstance(grad, tf.IndexedSlices):
-        return tuple(rows.write(index, part) for rows, part in zip(summed, (grad.values, grad.indices), strict=True))
+        values, indices = summed
+        return values.write(index, grad.values), indices.write(index, grad.indices)
     return () if grad is None else (summed[0] + grad,)
 
 
