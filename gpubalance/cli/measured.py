@@ -80,10 +80,9 @@ def measured(
     ):
         out.check_goes_on(kept)
         with out.left_by_an_error(text, warnings), Progress(quiet=reporting.quiet) as tell:
-            phases = Phases(request, beside(both(tell, watch)))
+            phases = Phases(request, beside(both(tell, watch)), resumed=kept.resumed)
             result = job(request, machine.driver, phases, kept)
-            if not kept.resumed:
-                phases.keep()
+            phases.keep()
         return out.give(result, text, warnings, kept)
 
 

@@ -29,11 +29,13 @@ class Remaining:
     @property
     def line(self) -> str:
         """The line for the beginning of a phase, for where lines stay: `phase 2 of 4, proof: about 19 s; about …`."""
-        one = self._phase
-        if one.of == 1:
+        one, where = self._phase, f"phase {self._phase.number} of {self._phase.of}, " if self._phase.of > 1 else ""
+        if not one.left_s:  # of a command that goes on
+            return f"{where}{one.name}"
+        if not where:
             return f"{one.name}: about {format_duration(self.whole_s)}"
         rest = f"{format_duration(self.whole_s)} in all" if one.number == 1 else self._of_whole
-        return f"phase {one.number} of {one.of}, {one.name}: about {format_duration(one.seconds)}; about {rest}"
+        return f"{where}{one.name}: about {format_duration(one.seconds)}; about {rest}"
 
     @property
     def short(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubalance.devices.gpus import Gpu, Reading
+from gpubalance.devices.gpus import Reading
 from gpubalance.devices.machine import Machine, machine_of, read_gpus
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault, UsageError
@@ -78,7 +78,8 @@ def list_devices(simulate: str | None, watch: Watch) -> Listing:
         return Listing(environment=here, nvidia=reading, simulated=None)
     watch(Doing("asking TensorFlow which of the GPUs it can use"))
     missing = _missing(candidates)
-    gpus = tuple(_marked(gpu, missing.get(gpu.uuid)) for gpu in reading.gpus)
+    why = {gpu.uuid: gpu.unusable or missing.get(gpu.uuid) for gpu in reading.gpus}
+    gpus = tuple(gpu.model_copy(update={"unusable": why[gpu.uuid]}) for gpu in reading.gpus)
     return Listing(environment=here, nvidia=reading.model_copy(update={"gpus": gpus}), simulated=None)
 
 
@@ -90,7 +91,3 @@ def _missing(gpus: Sequence[Device]) -> dict[str, str]:
             return party.ask(Worker.survey).missing
         except EnvironmentFault as error:  # TensorFlow itself does not work
             return {gpu.uuid: error.message for gpu in gpus}
-
-
-def _marked(gpu: Gpu, why: str | None) -> Gpu:
-    return gpu.model_copy(update={"unusable": gpu.unusable or why})

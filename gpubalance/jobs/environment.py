@@ -9,37 +9,33 @@ import psutil
 
 from gpubalance._version import __version__
 from gpubalance.results.common import Environment
-from gpubalance.system.versions import software
+from gpubalance.system.versions import Software, software
 from gpubalance.workers.messages import Ready
 
 
-def environment(facts: Ready, driver: str | None) -> Environment:
-    """The environment of a measurement, with the TensorFlow versions that its worker reported."""
-    return _environment(facts.tensorflow, facts.keras, facts.cuda, facts.cudnn, driver)
+def environment(found: Ready | Software, driver: str | None) -> Environment:
+    """The environment of a measurement, with the TensorFlow versions that its worker reported.
 
-
-def environment_here(driver: str | None) -> Environment | None:
-    """The environment by installed packages, without a worker. None if TensorFlow's or Keras' version is unknown."""
-    found = software()
-    if found.tensorflow is None or found.keras is None:
-        return None
-    return _environment(found.tensorflow, found.keras, found.cuda, found.cudnn, driver)
-
-
-def _environment(tensorflow: str, keras: str, cuda: str | None, cudnn: str | None, driver: str | None) -> Environment:
-    """Records an allow-list of facts: no host name, user, paths or environment variables."""
+    Records an allow-list of facts: no host name, user, paths or environment variables.
+    """
     return Environment(
         gpubalance=__version__,
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu=_cpu_name(),
         cpu_count=psutil.cpu_count() or 1,
-        tensorflow=tensorflow,
-        keras=keras,
-        cuda=cuda,
-        cudnn=cudnn,
+        tensorflow=found.tensorflow or "",
+        keras=found.keras or "",
+        cuda=found.cuda,
+        cudnn=found.cudnn,
         driver=driver,
     )
+
+
+def environment_here(driver: str | None) -> Environment | None:
+    """The environment by installed packages, without a worker. None if TensorFlow's or Keras' version is unknown."""
+    found = software()
+    return environment(found, driver) if found.tensorflow and found.keras else None
 
 
 def _cpu_name() -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gpubalance.results.independent import OwnWindow
 from gpubalance.results.layers import LayersRound
@@ -16,16 +15,14 @@ from gpubalance.results.telemetry import Gauges
 from gpubalance.settings.device import Device
 
 
-@dataclass(frozen=True)
-class Doing:
+class Doing(NamedTuple):
     """What the job is doing now, and why. `stays`: the text still matters after the command has ended."""
 
     text: str
     stays: bool = False
 
 
-@dataclass(frozen=True)
-class PhaseBegun:
+class PhaseBegun(NamedTuple):
     """A phase of the command begins. It will take about `seconds`, and the whole rest about `left_s`.
 
     A job gives the name; `Phases` knows the rest.
@@ -38,15 +35,13 @@ class PhaseBegun:
     left_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class TimeLeft:
+class TimeLeft(NamedTuple):
     """About how many seconds the phase still needs, and after `Phases` the whole command."""
 
     seconds: float
 
 
-@dataclass(frozen=True)
-class TimingDone:
+class TimingDone(NamedTuple):
     """Some steps are over, warm-up included.
 
     `name` is "even" for the even split of a joint run and "" for its own split; for a device that trains a model of its
@@ -63,8 +58,7 @@ class TimingDone:
     gauges: tuple[Gauges | None, ...]
 
 
-@dataclass(frozen=True)
-class WindowDone:
+class WindowDone(NamedTuple):
     """A window of steps is measured. `name` is "even" for the even split and "" for the run's own."""
 
     number: int
@@ -74,8 +68,7 @@ class WindowDone:
     measurement: Measurement
 
 
-@dataclass(frozen=True)
-class TurnDone:
+class TurnDone(NamedTuple):
     """A window of independent models is measured: one device "alone", or all of them "at once"."""
 
     number: int
@@ -84,39 +77,34 @@ class TurnDone:
     parts: tuple[OwnWindow, ...]
 
 
-@dataclass(frozen=True)
-class PointDone:
+class PointDone(NamedTuple):
     """A batch size of a device's curve is measured."""
 
     device: Device
     point: CurvePoint
 
 
-@dataclass(frozen=True)
-class TrialDone:
+class TrialDone(NamedTuple):
     """A batch was tried for a device's batch limit."""
 
     device: Device
     trial: Trial
 
 
-@dataclass(frozen=True)
-class DeviceDone:
+class DeviceDone(NamedTuple):
     """A device's probe has ended, whole or not."""
 
     device: Device
 
 
-@dataclass(frozen=True)
-class RoundDone:
+class RoundDone(NamedTuple):
     """A split was tried on the way to the best one."""
 
     round: Round
     devices: tuple[Device, ...]
 
 
-@dataclass(frozen=True)
-class CutDone:
+class CutDone(NamedTuple):
     """A cut of a model was tried on the way to the best one, with steps of `global_batch` samples."""
 
     round: LayersRound
@@ -124,8 +112,7 @@ class CutDone:
     global_batch: int
 
 
-@dataclass(frozen=True)
-class PipeWindowDone:
+class PipeWindowDone(NamedTuple):
     """A window of a cut model is measured; throughput and step time are those of all windows so far."""
 
     number: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -52,9 +53,9 @@ def estimate(request: ProbeRequest | BalanceRequest | LayersRequest) -> Estimate
     Raises UsageError and NothingFits for what is not possible, by what is known before anything is measured.
     """
     uncut = request.uncut if isinstance(request, LayersRequest) else request
-    probe = None if isinstance(uncut, ProbeRequest) else kept_probe(uncut)
-    names = [] if isinstance(uncut, ProbeRequest) or probe is None else phase_names(uncut.probe)
-    phases = tuple(phase for phase in phases_of(request) if phase.name not in names)
+    probe = kept_probe(uncut) if isinstance(uncut, BalanceRequest) else None
+    probing = phase_names(uncut.probe) if probe and isinstance(uncut, BalanceRequest) else []
+    phases = tuple(phase for phase in phases_of(request) if phase.name not in probing)
     if not isinstance(request, LayersRequest):
         check_asked(request)
     if isinstance(request, BalanceRequest) and probe is not None:
@@ -62,7 +63,7 @@ def estimate(request: ProbeRequest | BalanceRequest | LayersRequest) -> Estimate
     return Estimate(
         kind=f"{type(request).__name__.removesuffix('Request').lower()}-estimate",
         request=request,
-        probed=probe.created if probe else None,
+        probed=probe and probe.created,
         phases=phases,
         seconds=sum(phase.seconds for phase in phases),
     )
@@ -108,26 +109,29 @@ def _windows_s(measuring: Measuring, splits: int) -> float:
 class Phases:
     """A watch that completes what a job tells of its phases: their numbers, and how long they and the rest take.
 
-    It says so when it knows that the command takes more than twice as long as was announced.
+    It says so when it knows that the command takes more than twice as long as was announced. Of a `resumed` command
+    nobody knows how much is left: it announces no times, and keeps none.
     """
 
-    def __init__(self, request: Request, watch: Watch, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, request: Request, watch: Watch, clock: Callable[[], float] = time.monotonic, *, resumed: bool = False
+    ) -> None:
         self._phases = phases_of(request)
         self._watch = watch
         self._clock = clock
-        self._took_s: dict[str, float] = {}  # by the phases' keys
+        self._resumed = resumed
+        self._took_s = defaultdict[str, float](float)  # by the phases' keys
         self._number: int | None = None
-        self._began_s = self._phase_began_s = self._until_s = 0.0
-        self._announced_s = 0.0
-        self._is_told = False
+        self._began_s = self._phase_began_s = self._until_s = self._announced_s = 0.0
+        self._is_told = resumed
 
     def __call__(self, event: Event) -> None:
         """Passes on an event, a phase with its number and times."""
         if isinstance(event, PhaseBegun):
-            begun = self._begin(event.name)
-            if begun is None:
+            number = [phase.name for phase in self._phases].index(event.name)
+            if number == self._number:
                 return
-            event = begun
+            event = self._begin(number)
         elif isinstance(event, TimeLeft):
             event = TimeLeft(event.seconds + self._later_s)
             self._until_s = self._clock() + event.seconds
@@ -138,31 +142,26 @@ class Phases:
         """Ends the command, and keeps how long its phases took for the next time."""
         self._end()
         kept = {**_took_last_time(), **self._took_s}
-        with suppress(OSError):
-            write_whole(_path(), _TOOK.dump_json(dict(list(kept.items())[-_KEPT:]), indent=1))
+        if not self._resumed:
+            with suppress(OSError):
+                write_whole(_path(), _TOOK.dump_json(dict(list(kept.items())[-_KEPT:]), indent=1))
 
-    def _begin(self, name: str) -> PhaseBegun | None:
-        """The beginning of a phase; None if it is the present one. Those before the first one are not needed."""
-        number = [phase.name for phase in self._phases].index(name)
-        if number == self._number:
-            return None
-        if self._number is None:
+    def _begin(self, number: int) -> PhaseBegun:
+        if self._number is None:  # those before the first one are not needed
             self._phases, number = self._phases[number:], 0
             self._began_s = self._clock()
             self._announced_s = sum(phase.seconds for phase in self._phases)
         self._end()
         self._number, self._phase_began_s = number, self._clock()
-        seconds = self._pace * self._phases[number].seconds
-        left_s = seconds + self._later_s
-        self._until_s = self._phase_began_s + left_s
-        return PhaseBegun(name, number + 1, len(self._phases), seconds, left_s)
+        seconds, later_s = self._pace * self._phases[number].seconds, self._later_s
+        self._until_s = self._phase_began_s + seconds + later_s
+        times = (0.0, 0.0) if self._resumed else (seconds, seconds + later_s)
+        return PhaseBegun(self._phases[number].name, number + 1, len(self._phases), *times)
 
     def _end(self) -> None:
         """Notes how long the present phase took, in all if it came more than once."""
         if self._number is not None:
-            key = self._phases[self._number].key
-            self._took_s[key] = self._took_s.get(key, 0.0) + self._clock() - self._phase_began_s
-            self._number = None
+            self._took_s[self._phases[self._number].key] += self._clock() - self._phase_began_s
 
     @property
     def _pace(self) -> float:
@@ -176,15 +175,14 @@ class Phases:
         return self._pace * sum(phase.seconds for phase in self._phases[(self._number or 0) + 1 :])
 
     def _tell_if_longer(self) -> None:
-        now_s = self._clock()
-        left_s = max(0.0, self._until_s - now_s)
+        left_s = max(0.0, self._until_s - self._clock())
+        whole_s = self._clock() + left_s - self._began_s
         longest_s = max(_LONGER * self._announced_s, self._announced_s + _LONGER_S)
-        if self._is_told or self._number is None or now_s + left_s - self._began_s <= longest_s:
-            return
-        self._is_told = True
-        rest = f": about {format_duration(left_s)} more" if left_s else ""
-        text = f"it takes over twice as long as the {format_duration(self._announced_s)} that were announced{rest}"
-        self._watch(Doing(text, stays=True))
+        if not self._is_told and self._number is not None and whole_s > longest_s:
+            self._is_told = True
+            rest = f": about {format_duration(left_s)} more" if left_s else ""
+            text = f"it takes over twice as long as the {format_duration(self._announced_s)} that were announced{rest}"
+            self._watch(Doing(text, stays=True))
 
 
 def _path() -> Path:

@@ -15,7 +15,7 @@ from gpubalance.jobs.keep.saved import keep_balance
 from gpubalance.jobs.keep.saved_probes import solo_bests_of
 from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.lost import lost_gpus_told
-from gpubalance.jobs.measure.pipeline import ceiling
+from gpubalance.jobs.measure.pipeline import Ceiling
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import batches_joined, even_is_faster, resumed, speed_changed, unsteady_machine
 from gpubalance.jobs.partial import giving
@@ -144,7 +144,7 @@ class Balancing:
         if self.request.settings.data is not None:  # the proof, with batches on the devices, does not show it
             solo_sum = alone_in_use(proof.baselines.solo_best, split.batches)
             party, held = self._together.gather(split), proof.throughput
-            self._pipeline = ceiling(party, split.global_batch, self._watch, held=held, solo_sum=solo_sum)
+            self._pipeline = Ceiling.measured(party, split.global_batch, self._watch).result(held, solo_sum)
         if self.request.tracing is not None:
             warning = trace(self._together.gather(split), split.of_used, self.request.tracing, self._watch)
             self._warnings += [warning] if warning else []

@@ -93,8 +93,7 @@ class Turns:
     @property
     def slowed(self) -> Slowed:
         """Each GPU that was throttled in the windows at once for a reason that passes, with NVML's reasons."""
-        found = [(one.device, one.series[AT_ONCE].throttled[0]) for one in self.going]
-        return [(device, reasons) for device, reasons in found if reasons]
+        return [slowed for one in self.going for slowed in one.series[AT_ONCE].slowed]
 
     def subjects(self) -> list[Together]:
         """What is measured in turns: each device alone, and if there are several all at once."""

@@ -130,7 +130,7 @@ def _stages(series: CutSeries) -> Iterator[Stage]:
 
 def _warnings(request: LayersRequest, series: CutSeries) -> list[Warning_]:
     """The warnings about the figures."""
-    slowed = zip(request.devices, series.throttled, strict=True)
-    told = [(device, reasons) for device, reasons in slowed if reasons]
-    figures = of_figures(request.settings.model, told, [series], steady=series.steady, stamp_cost=series.stamp_cost)
+    figures = of_figures(
+        request.settings.model, series.slowed, [series], steady=series.steady, stamp_cost=series.stamp_cost
+    )
     return [*([shares_assumed()] if request.devices[0].profile is not None else []), *figures]

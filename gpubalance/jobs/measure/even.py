@@ -34,7 +34,7 @@ class Even:
     request: RunRequest
     watch: Watch
     beside: Callable[[Series], None]
-    best_of: Callable[[int], Shares | None] = lambda _: None
+    best_of: Callable[[int], Shares | None]
     series: Series | None = None
     largest: Series | None = None
     best_at_largest: Series | None = None
@@ -43,12 +43,10 @@ class Even:
 
     def warm_up(self) -> None:
         """Finds out how it fits and warms it up; if it does not fit at all, says so and gives it up."""
-        split = self.request.split
-        if len(split.batches) == 1:
-            return
-        even = Shares.even(split.global_batch, len(split.batches))
-        self.is_own = even == split
-        if self.is_own:
+        split, devices = self.request.split, self.request.devices
+        even = Shares.even(split.global_batch, len(devices))
+        self.is_own = even == split and len(devices) > 1
+        if self.is_own or len(devices) == 1:
             return
         fitting = Fitting(self.party, self.request, self.watch, self.own.memory_peak_bytes)
         where = fitting.too_small_for(even)
@@ -57,7 +55,7 @@ class Even:
                 self.series = self._warm(even)
                 return
         except OutOfMemory as error:
-            where = "a device" if error.replica is None else self.request.devices[error.replica].label
+            where = "a device" if error.replica is None else devices[error.replica].label
         try:
             self._divide(even, where, fitting)
         except OutOfMemory as again:

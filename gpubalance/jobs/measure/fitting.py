@@ -47,16 +47,13 @@ class Fitting:
             return None, [failed.replica] if failed.replica is not None else []
         sizes, peaks, halved = lowered
         known = self._known_points(sizes, peaks)
-        half = tuple(max(1, size // 2) for size in sizes)
-        limits = self._predicted(known if all(known) else self._points([half, sizes]))
+        limits = self._predicted(known if all(known) else self._points([tuple(_half(size) for size in sizes), sizes]))
         most = [min(size, limit) if limit else fits for size, limit, fits in zip(wanted, limits, sizes, strict=True)]
         too_large = [i for i in sorted(halved) if most[i] < wanted[i]]
         suspected = too_large or sorted(halved)
         for part in (1.0, 0.9):
-            larger = tuple(
-                max(fits, int(part * limit)) if i in suspected else size
-                for i, (size, limit, fits) in enumerate(zip(wanted, most, sizes, strict=True))
-            )
+            raised = {i: max(sizes[i], int(part * most[i])) for i in suspected}
+            larger = tuple(raised.get(i, size) for i, size in enumerate(sizes))
             is_new = larger != sizes and not (believed and larger == wanted)
             if is_new and self._tried(self._with(larger)) is not None:
                 return self._with(larger), [i for i in suspected if larger[i] < wanted[i]]
@@ -72,7 +69,7 @@ class Fitting:
             if all(sizes[i] == 1 for i in lower):
                 return None
             halved |= set(lower)
-            sizes = tuple(max(1, size // 2) if i in lower else size for i, size in enumerate(sizes))
+            sizes = tuple(_half(size) if i in lower else size for i, size in enumerate(sizes))
             peaks = self._tried(self._with(sizes))
             if peaks is not None:
                 return sizes, peaks, halved
@@ -190,6 +187,10 @@ class Fitting:
             self._refused = error
             return None
         return last.memory_peak_bytes if isinstance(last, Measured) else None
+
+
+def _half(size: int) -> int:
+    return max(1, size // 2)
 
 
 def _needs_and_has(error: OutOfMemory, devices: Sequence[Device], limits: Sequence[int | None]) -> str:

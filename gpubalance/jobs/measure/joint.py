@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.environment import environment
@@ -12,12 +12,12 @@ from gpubalance.jobs.keep.journal import content_key
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.even import Even
 from gpubalance.jobs.measure.length import Length
-from gpubalance.jobs.measure.pipeline import ROUND_S, Alone
+from gpubalance.jobs.measure.pipeline import ROUND_S, Ceiling
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.turns import in_turns
-from gpubalance.jobs.measure.warnings import Slowed, batches_joined, not_exact, of_figures, resumed
-from gpubalance.jobs.measure.window import SplitWindow, Window
+from gpubalance.jobs.measure.warnings import batches_joined, not_exact, of_figures, resumed
+from gpubalance.jobs.measure.window import SplitWindow
 from gpubalance.jobs.partial import giving
 from gpubalance.numbers.ratio import ratio
 from gpubalance.results.common import Warning_, now
@@ -59,7 +59,6 @@ class JointRun:
     proof: int = 0
     best_of: Callable[[int], Shares | None] = lambda _: None
     pipeline: bool = False
-    warnings: list[Warning_] = field(default_factory=list)
     again: int = 0  # windows of its split that an interrupted run left
     complete: bool = False
     last: Measurement | None = None  # by the split's last window
@@ -72,20 +71,20 @@ class JointRun:
         self.own = Series(split, devices=devices, watch=self.watch, pipeline=self.pipeline)
         self.held = Series(split, name="held", devices=devices) if self.pipeline else None
         self.even = Even(self.party, self.own, self.request, self.watch, self._measure_beside, self.best_of)
-        round_s = min(ROUND_S, self.measuring.duration_s or ROUND_S)
-        self.alone = Alone(self.party, split.global_batch, self.watch, round_s) if self.pipeline else None
+        self.alone: Ceiling | None = None
 
     def run(self) -> Run:
         """Measures to the end. Raises OutOfMemory; every error carries what was measured before it as `partial`."""
         with giving(self.result):
-            if self.alone is not None:
-                self.alone.measure()
+            if self.pipeline:
+                round_s = min(ROUND_S, self.measuring.duration_s or ROUND_S)
+                self.alone = Ceiling.measured(self.party, self.own.split.global_batch, self.watch, round_s)
             self.watch(Doing(f"warming up {self.own.split}"))
             self._warm_up()
             if self.measuring.baseline == "even":
                 self.even.warm_up()
                 self._warm_up()  # on a real device a split that did not fit has ended the worker
-            in_turns(lambda: self.series, self._turn, self.measuring, lambda: self.slowed, self.watch)
+            in_turns(lambda: self.series, self._turn, self.measuring, lambda: self.own.slowed, self.watch)
         self.complete = True
         result = self.result()
         assert result is not None  # noqa: S101  (a complete run has a window)
@@ -94,13 +93,7 @@ class JointRun:
     @property
     def series(self) -> list[Series]:
         """The series that are measured in turns."""
-        return [self.own, *(one for one in (self.even.series, self.held) if one is not None)]
-
-    @property
-    def slowed(self) -> Slowed:
-        """Each GPU that was throttled for a reason that passes, with NVML's reasons."""
-        found = zip(self.request.devices, self.own.throttled, strict=True)
-        return [(device, reasons) for device, reasons in found if reasons]
+        return [one for one in (self.own, self.even.series, self.held) if one is not None]
 
     def _warm_up(self) -> None:
         for series in self.series:
@@ -111,9 +104,10 @@ class JointRun:
 
         It is no longer than a round, as nothing is decided by it.
         """
-        self._window(series, 1, f"measuring {series.split}, a global batch of {series.split.global_batch}")
+        length = Length.of_round(self.measuring.duration_s)
+        self._window(series, 1, length, f"measuring {series.split}, a global batch of {series.split.global_batch}")
 
-    def _window(self, series: Series, number: int, doing: str) -> Window:
+    def _window(self, series: Series, number: int, length: Length, doing: str) -> SplitWindow:
         """The series' window of that number, measured now unless an interrupted run left it."""
 
         def measured() -> SplitWindow:
@@ -121,8 +115,6 @@ class JointRun:
                 self.doing = doing
                 self.watch(Doing(doing))
             self.party.ask(series.warm_up)
-            beside = all(series is not one for one in self.series)
-            length = Length.of_round(self.measuring.duration_s) if beside else Length.of_window(self.measuring)
             return self.party.ask(lambda worker: series.window(worker, length))
 
         uuids, model = [device.uuid for device in self.request.devices], self.party.facts.model
@@ -138,83 +130,73 @@ class JointRun:
         turns = ", in turns with the even split" if self.even.series else ""
         doing = f"measuring {self.own.split}, window {number} of {of}{turns}"
         try:
-            window = Timings.of(self._window(series, number, doing), series.split, series.sensors)
+            window = self._window(series, number, Length.of_window(self.measuring), doing)
         except OutOfMemory as error:
             if series is not self.even.series:
                 raise
             self.even.give_up(error)
             self._warm_up()
             return
+        timings = Timings.of(window, series.split, series.sensors)
         if series is self.own:
-            self.last = window.measurement(self.asked.split.used)
-        self.watch(WindowDone(number, of, series.name, series.devices, window.measurement()))
+            self.last = timings.measurement(self.asked.split.used)
+        self.watch(WindowDone(number, of, series.name, series.devices, timings.measurement()))
 
     def result(self) -> Run | None:
         """The result of what was measured so far; None until the split has timings with and without stamps."""
-        asked, own = self.asked, self.own
-        if not own.timings or not own.stamped:
+        asked, own, facts = self.asked, self.own, self.party.facts
+        four = (own, self.even.series, self.even.largest, self.even.best_at_largest)
+        known = [one if one and one.timings and one.stamped else None for one in four]
+        began_s = min((one.began_s for one in known if one), default=0.0)
+        measured, even, largest, best = (one.measurement(asked.split.used, began_s) if one else None for one in known)
+        if measured is None:
             return None
-        numbers = asked.split.used
-        others = (self.even.series, self.even.largest, self.even.best_at_largest)
-        began_s = min(one.began_s for one in (own, *others) if one and one.stamped)
-        measured = own.measurement(numbers, began_s)
-        even, largest_even, best_at_largest_even = (
-            one.measurement(numbers, began_s) if one and one.timings and one.stamped else None for one in others
-        )
-        if self.even.is_own:
-            even = measured
-        faster = even and ratio(
-            measured.throughput.median / even.throughput.median,
-            measured.step_time_s.samples,
-            even.step_time_s.samples,
-        )
+        even = measured if self.even.is_own else even
+        rate, times = measured.throughput.median, measured.step_time_s.samples
+        faster = even and ratio(rate / even.throughput.median, times, even.step_time_s.samples)
         held = self.held.throughput if self.held and self.held.timings else None
-        solo_sum = sum(best.throughput for best in self.solo) if self.solo else None
+        solo_sum = sum(one.throughput for one in self.solo) if self.solo else None
         in_use = alone_in_use(self.solo, asked.split.batches)
-        excess_part = measured.excess_s / measured.step_time_s.median
+        batches = {"batches": asked.split.batches, "micro_batches": asked.split.micro_batches}
         return Run(
             created=now(),
             settings=asked.settings,
-            environment=environment(self.party.facts, self.driver),
-            model=self.party.facts.model,
+            environment=environment(facts, self.driver),
+            model=facts.model,
             devices=asked.devices,
-            **{
-                **dict(measured),
-                "batches": asked.split.batches,
-                "micro_batches": asked.split.micro_batches,
-            },
+            **{**dict(measured), **batches},
             warmup_steps=own.warmup_steps,
             steps=own.steps,
             stamp_cost=own.stamp_cost,
             baselines=Baselines(
                 even=even,
-                largest_even=largest_even,
-                best_at_largest_even=best_at_largest_even,
+                largest_even=largest,
+                best_at_largest_even=best,
                 solo_best=self.solo,
                 solo_sum=solo_sum,
             ),
             speedup_over_even=faster and faster.value,
             speedup_ci95=faster and ((1.0, 1.0) if even is measured else faster.ci95),
-            scaling_efficiency=solo_sum and measured.throughput.median / solo_sum,
-            pipeline=self.alone.result(held, in_use) if self.alone and self.alone.pulls else None,
+            scaling_efficiency=solo_sum and rate / solo_sum,
+            pipeline=self.alone and self.alone.result(held, in_use),
             complete=self.complete,
-            warnings=(*self.warnings, *self.even.warnings, *self._found(excess_part)),
+            warnings=(*self.even.warnings, *self._found(measured)),
         )
 
-    def _found(self, excess_part: float) -> list[Warning_]:
+    def _found(self, measured: Measurement) -> list[Warning_]:
         """What else was found, and the warnings about the figures."""
-        joined_from = self.alone.joined_from if self.alone else None
+        joined_from = self.alone and self.alone.joined_from
         figures = of_figures(
             self.request.settings.model,
-            self.slowed,
+            self.own.slowed,
             [one for one in self.series if one.timings],
             steady=all(one.steady for one in self.series),
             stamp_cost=self.own.stamp_cost,
-            excess_part=excess_part,
+            excess_part=measured.excess_s / measured.step_time_s.median,
         )
         return [
-            *map(not_exact, self.party.facts.warned if len(self.request.split.used) > 1 else ()),
+            *map(not_exact, self.party.facts.warned if len(measured.batches) > 1 else ()),
             *resumed(self.again),
             *figures,
-            *([batches_joined(joined_from, self.request.split.global_batch)] if joined_from else []),
+            *([batches_joined(joined_from, measured.global_batch)] if joined_from else []),
         ]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.measure.timings import throughput_of
+from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
 from gpubalance.numbers.stats import half_width
 from gpubalance.results.common import Throughput
 from gpubalance.results.pulled import Pulled, Remedy
@@ -19,39 +19,48 @@ WARM_UP_S = 2.0  # meanwhile tf.data tunes its parallelism
 ROUND_S = 2.0  # or shorter, as windows are
 _LEAST_PULLS = 5
 _ROUNDS = 5
-_PRECISE_ENOUGH = 0.01
 _CLEARLY = 0.98
 
 
 @dataclass
-class Alone:
-    """The pipeline of a party's data at a global batch, without a model behind it."""
+class Ceiling:
+    """The pipeline of a party's data at a global batch, without a model behind it.
 
-    party: Party
+    `joined_from` is how many samples the user's own batches have, if they were regrouped.
+    """
+
     global_batch: int
-    watch: Watch
-    round_s: float = ROUND_S
     pulls: list[Pulled] = field(default_factory=list)
     remedies: tuple[Remedy, ...] = ()
-    joined_from: int | None = None  # samples in the user's own batches, if they were regrouped
+    joined_from: int | None = None
 
-    def measure(self) -> None:
-        """Warms the pipeline up and measures until its rate is known within ± 1 %, or for five rounds."""
-        self.watch(Doing(f"measuring the input pipeline alone, in batches of {self.global_batch}"))
-        self.pulls = self.party.ask(self._measured)
+    @classmethod
+    def measured(cls, party: Party, global_batch: int, watch: Watch, round_s: float = ROUND_S) -> Ceiling:
+        """Warms the pipeline up and measures until its rate is known within ± 1 %, or for five rounds.
+
+        Raises BadInput as `run` does.
+        """
+        watch(Doing(f"measuring the input pipeline alone, in batches of {global_batch}"))
+        alone = cls(global_batch)
+        party.ask(lambda worker: alone._measure(worker, round_s))
+        return alone
 
     @property
     def throughput(self) -> Throughput:
         """The pipeline's samples per second, as in a run."""
-        return throughput_of(self.global_batch, [one.seconds / one.batches for one in self.pulls])
+        return throughput_of(self.global_batch, self._times_s)
+
+    @property
+    def _times_s(self) -> list[float]:
+        return [one.seconds / one.batches for one in self.pulls]
 
     def result(self, held: Throughput | None, solo_sum: float | None) -> Pipeline:
         """The record. `held` is what the split gives with batches on the devices, `solo_sum` what these give alone."""
-        seconds = sum(one.seconds for one in self.pulls)
+        cpu_s, seconds = sum(one.cpu_s for one in self.pulls), sum(one.seconds for one in self.pulls)
         binds = self._is_below(held.median if held else None) or self._is_below(solo_sum)
         return Pipeline(
             alone=self.throughput,
-            processor_use=sum(one.cpu_s for one in self.pulls) / seconds / (os.cpu_count() or 1),
+            processor_use=cpu_s / seconds / (os.cpu_count() or 1),
             held=held,
             binds=binds,
             remedies=self.remedies if binds else (),
@@ -64,28 +73,18 @@ class Alone:
         most = found.ci95[1] if found.ci95 else found.median
         return rate is not None and most < rate and found.median < _CLEARLY * rate
 
-    def _measured(self, worker: Worker) -> list[Pulled]:
-        list(self._pulled(worker, WARM_UP_S, 1))
-        pulls: list[Pulled] = []
+    def _measure(self, worker: Worker, round_s: float) -> None:
+        self._pull(worker, WARM_UP_S, 1)
+        self.pulls = []
         for _ in range(_ROUNDS):
-            pulls += self._pulled(worker, self.round_s, max(1, _LEAST_PULLS - len(pulls)))
-            known = half_width([one.seconds / one.batches for one in pulls])
-            if known is not None and known <= _PRECISE_ENOUGH:
+            self._pull(worker, round_s, max(1, _LEAST_PULLS - len(self.pulls)))
+            known = half_width(self._times_s)
+            if known is not None and known <= PRECISE_ENOUGH:
                 break
-        return pulls
 
-    def _pulled(self, worker: Worker, seconds: float, at_least: int) -> Iterator[Pulled]:
+    def _pull(self, worker: Worker, seconds: float, at_least: int) -> None:
         for reply in worker.pull(self.global_batch, seconds=seconds, at_least=at_least):
             if isinstance(reply, Pulled):
-                yield reply
+                self.pulls.append(reply)
             else:
                 self.remedies, self.joined_from = reply.remedies, reply.joined_from
-
-
-def ceiling(
-    party: Party, global_batch: int, watch: Watch, *, held: Throughput | None = None, solo_sum: float | None
-) -> Pipeline:
-    """The record of a party's pipeline; see `Alone`. Raises BadInput as `run` does."""
-    alone = Alone(party, global_batch, watch)
-    alone.measure()
-    return alone.result(held, solo_sum)

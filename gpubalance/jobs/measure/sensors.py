@@ -20,6 +20,7 @@ class Sensors:
     """All readings during a split's windows. Simulated devices, and those of another host, have none."""
 
     def __init__(self, devices: Sequence[Device] = ()) -> None:
+        self.devices = tuple(devices)
         self._read = [(device, Course()) for device in devices]
 
     @contextmanager

@@ -16,6 +16,7 @@ from gpubalance.results.common import StepTime, Throughput
 from gpubalance.results.run import Measurement, Replica, StepSpread
 from gpubalance.results.telemetry import Telemetry, all_reasons
 from gpubalance.results.timing import Timing
+from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
 
 _CLEARLY_OVER = 1.01  # times the median's interval: the mean is hardly ever above that by chance
@@ -74,6 +75,12 @@ class Timings:
     def throttled(self) -> tuple[tuple[str, ...], ...]:
         """NVML's reasons that slowed each device down in any window and may pass."""
         return all_reasons(self.throttled_before, self.sensors.throttled) or ((),) * len(self.split.batches)
+
+    @property
+    def slowed(self) -> list[tuple[Device, tuple[str, ...]]]:
+        """Each GPU that was throttled for a reason that passes, with NVML's reasons."""
+        found = zip(self.sensors.devices, self.throttled, strict=False)
+        return [(device, reasons) for device, reasons in found if reasons]
 
     @property
     def late_part(self) -> float:

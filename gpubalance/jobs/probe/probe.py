@@ -21,7 +21,7 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import journal_of, tell_resumed
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved_probes import save
-from gpubalance.jobs.measure.pipeline import ceiling
+from gpubalance.jobs.measure.pipeline import Ceiling
 from gpubalance.jobs.measure.trace import not_traced, trace
 from gpubalance.jobs.partial import giving
 from gpubalance.jobs.plan.problem import check_asked
@@ -189,7 +189,7 @@ class _Probing:
         party, global_batch = self._all[-1].bench.party, sum(best.batch for best in known)
         try:
             solo_sum = sum(best.throughput for best in known)
-            self._pipeline = ceiling(party, global_batch, self._watch, solo_sum=solo_sum)
+            self._pipeline = Ceiling.measured(party, global_batch, self._watch).result(None, solo_sum)
         except TimeLimitPassed:
             raise
         except GpubalanceError as error:  # the devices are measured anyway
