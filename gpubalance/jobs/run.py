@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from gpubalance.devices.planned import check_model
 from gpubalance.errors import OutOfMemory
+from gpubalance.jobs.endings import giving, lost_gpus_told, refuse
 from gpubalance.jobs.events import PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import tell_resumed
@@ -14,10 +15,7 @@ from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import JointRun, party_for
-from gpubalance.jobs.measure.lost import lost_gpus_told
-from gpubalance.jobs.measure.refused import refuse
 from gpubalance.jobs.measure.trace import trace
-from gpubalance.jobs.partial import giving
 from gpubalance.results.common import Model
 from gpubalance.results.run import Run, SoloBest
 from gpubalance.settings.requests import RunRequest

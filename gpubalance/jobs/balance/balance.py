@@ -8,17 +8,16 @@ from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, Partial
 from gpubalance.jobs.balance.knowledge import WORTH_A_ROUND, Knowledge, Tried
 from gpubalance.jobs.balance.probing import PlannedWith, probe_for
 from gpubalance.jobs.balance.together import Together, TriedSplit
+from gpubalance.jobs.endings import giving, lost_gpus_told
 from gpubalance.jobs.events import Doing, PhaseBegun, RoundDone, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved import keep_balance
 from gpubalance.jobs.keep.saved_probes import solo_bests_of
 from gpubalance.jobs.measure.joint import party_for
-from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.pipeline import Ceiling
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import batches_joined, even_is_faster, resumed, speed_changed, unsteady_machine
-from gpubalance.jobs.partial import giving
 from gpubalance.jobs.plan.beside import best_at
 from gpubalance.jobs.plan.plan import plan_of
 from gpubalance.jobs.plan.problem import best_split, check_asked, find_probes

@@ -9,12 +9,12 @@ from pydantic import Field, model_validator
 
 from gpubalance.devices.planned import check_model
 from gpubalance.errors import NothingFits, OutOfMemory
+from gpubalance.jobs.endings import refuse
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.measure.length import Length
-from gpubalance.jobs.measure.refused import refuse
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.results.common import Model

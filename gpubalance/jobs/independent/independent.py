@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpubalance.jobs.endings import giving
 from gpubalance.jobs.events import Doing, PhaseBegun, Watch, one_at_a_time
 from gpubalance.jobs.independent.result import independent_result, what_failed
 from gpubalance.jobs.independent.turns import Turns
@@ -11,7 +12,6 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import tell_resumed
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.trace import not_traced, tracing_told, without_gpu
-from gpubalance.jobs.partial import giving
 from gpubalance.results.common import Warning_
 from gpubalance.results.independent import Independent
 from gpubalance.settings.requests import IndependentRequest

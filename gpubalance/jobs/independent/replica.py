@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpubalance.errors import GpubalanceError
+from gpubalance.jobs.endings import lost_gpus_told
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.independent.window import CommonWindow
 from gpubalance.jobs.measure.length import Length
-from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.window import Window
 from gpubalance.settings.device import Device

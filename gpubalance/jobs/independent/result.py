@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, PartialResult
+from gpubalance.jobs.endings import one_error
 from gpubalance.jobs.environment import environment
-from gpubalance.jobs.failed import one_error
 from gpubalance.jobs.independent.replica import ALONE, AT_ONCE, Replica
 from gpubalance.jobs.independent.turns import Turns
 from gpubalance.jobs.independent.window import AllAtOnce

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from gpubalance.errors import NothingFits, OutOfMemory, PartialResult, UsageError
 from gpubalance.jobs.balance.together import Together
+from gpubalance.jobs.endings import giving, lost_gpus_told
 from gpubalance.jobs.events import CutDone, Doing, PhaseBegun, PipeWindowDone, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.once import Once
@@ -18,11 +19,9 @@ from gpubalance.jobs.layers.series import CutSeries, TriedCut, cut_key, cut_text
 from gpubalance.jobs.layers.uncut import Uncut, refuse_what_is_faster_uncut, uncut
 from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.length import Length
-from gpubalance.jobs.measure.lost import lost_gpus_told
 from gpubalance.jobs.measure.turns import in_turns
 from gpubalance.jobs.measure.warnings import resumed
 from gpubalance.jobs.measure.window import SplitWindow
-from gpubalance.jobs.partial import giving
 from gpubalance.planning.pipeline.place import Placement
 from gpubalance.results.common import Model
 from gpubalance.results.layers import Layers, LayersRound, SplitBaseline

@@ -53,7 +53,7 @@ class Fitting:
         suspected = too_large or sorted(halved)
         for part in (1.0, 0.9):
             raised = {i: max(sizes[i], int(part * most[i])) for i in suspected}
-            larger = tuple(raised.get(i, size) for i, size in enumerate(sizes))
+            larger = tuple(raised.get(i, size) for i, size in enumerate(wanted))
             is_new = larger != sizes and not (believed and larger == wanted)
             if is_new and self._tried(self._with(larger)) is not None:
                 return self._with(larger), [i for i in suspected if larger[i] < wanted[i]]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpubalance.errors import OutOfMemory
+from gpubalance.jobs.endings import giving
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing, Watch, WindowDone
 from gpubalance.jobs.keep.journal import content_key
@@ -18,7 +19,6 @@ from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.turns import in_turns
 from gpubalance.jobs.measure.warnings import batches_joined, not_exact, of_figures, resumed
 from gpubalance.jobs.measure.window import SplitWindow
-from gpubalance.jobs.partial import giving
 from gpubalance.numbers.ratio import ratio
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.run import Baselines, Measurement, Run, SoloBest, alone_in_use

@@ -20,11 +20,10 @@ from gpubalance.errors import (
     PartialResult,
     Refused,
 )
+from gpubalance.jobs.endings import lost_gpus_told, refuse
 from gpubalance.jobs.events import Doing, PointDone, TrialDone, Watch
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.length import Length
-from gpubalance.jobs.measure.lost import lost_gpus_told
-from gpubalance.jobs.measure.refused import refuse
 from gpubalance.jobs.measure.sensors import check_memory
 from gpubalance.jobs.probe.point import Point
 from gpubalance.results.probe import CurvePoint, Outcome, Trial

@@ -15,6 +15,7 @@ from gpubalance.errors import (
     PartialResult,
     TimeLimitPassed,
 )
+from gpubalance.jobs.endings import giving
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import DeviceDone, Doing, PhaseBegun, Watch, one_at_a_time
 from gpubalance.jobs.keep.journal import Journal
@@ -23,7 +24,6 @@ from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.jobs.measure.pipeline import Ceiling
 from gpubalance.jobs.measure.trace import not_traced, trace
-from gpubalance.jobs.partial import giving
 from gpubalance.jobs.plan.problem import check_asked
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.jobs.probe.bench import Bench, Halt

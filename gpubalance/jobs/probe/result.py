@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpubalance.devices.health import peak_flops
 from gpubalance.errors import EnvironmentFault, GpubalanceError, NothingFits, PartialResult
-from gpubalance.jobs.failed import one_error
+from gpubalance.jobs.endings import one_error
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.curve import best_of, sensible_of

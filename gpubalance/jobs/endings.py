@@ -1,0 +1,97 @@
+"""How a command ends before its end: interrupted, by a lost GPU, by what some of its devices can't do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from gpubalance.devices.gpus import Gpu, Reading
+from gpubalance.devices.nvml import read
+from gpubalance.errors import (
+    BadInput,
+    DeadlinePassed,
+    EnvironmentFault,
+    GpubalanceError,
+    GpuLost,
+    Interrupted,
+    OutOfMemory,
+    PartialResult,
+    TimeLimitPassed,
+)
+from gpubalance.remedies import known, match
+from gpubalance.settings.device import Device
+from gpubalance.system.deadlines import within_or
+from gpubalance.workers.messages import Ready
+
+
+@contextmanager
+def giving(partial: Callable[[], Any]) -> Iterator[None]:
+    """Every error that leaves the block carries what `partial` returns, unless it carries some already.
+
+    An interrupt of the main thread leaves it as Interrupted.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted.by(interrupt, partial=partial()) from None
+    except GpubalanceError as error:
+        error.partial = error.partial or partial()
+        raise
+
+
+def refuse(facts: Ready) -> None:
+    """Raises BadInput with what `Split.fit` would say of the model, if it would refuse it."""
+    if facts.refused is not None:
+        raise BadInput(facts.refused.message, remedy=facts.refused.remedy)
+
+
+def one_error(kind: type[GpubalanceError], failed: Sequence[tuple[Device, GpubalanceError]]) -> GpubalanceError:
+    """An error of that kind that names each device, with what to do for each."""
+    several = len({device.label for device, _ in failed}) > 1
+    remedies = dict.fromkeys(f"{f'{device.label}: ' if several else ''}{error.remedy}" for device, error in failed)
+    return kind(
+        "; ".join(dict.fromkeys(_named(device, error) for device, error in failed)),
+        cause="" if several else failed[0][1].cause,
+        remedy="\n".join(remedies),
+        # Of a lack of memory the log says no more than the message does.
+        log=next((error.log for _, error in failed if error.log and not isinstance(error, OutOfMemory)), ""),
+    )
+
+
+def _named(device: Device, error: GpubalanceError) -> str:
+    return error.message if device.label in error.message else f"{device.label}: {error.message}"
+
+
+@contextmanager
+def lost_gpus_told(devices: Sequence[Device]) -> Iterator[None]:
+    """Raises GpuLost if a GPU is lost: from a worker that looks like a CUDA error, a crash or silence."""
+    try:
+        yield
+    except (EnvironmentFault, PartialResult, DeadlinePassed) as error:
+        lost = None if isinstance(error, GpuLost | TimeLimitPassed) else lost_gpu(devices)
+        if lost is None:
+            raise
+        row = known("gpu-lost")
+        raise GpuLost(
+            f"{lost.label} ({lost.name}) is lost: NVML no longer reaches it",
+            cause=row.cause,
+            remedy=row.remedy,
+            log=error.log,
+            partial=error.partial,
+        ) from error
+
+
+def lost_gpu(devices: Sequence[Device]) -> Device | None:
+    """The first device that NVML no longer reaches; None if it reaches all, or does not answer."""
+    gpus = [device for device in devices if device.told_by_nvml]
+    there = within_or(Reading(), read).gpus if gpus else ()
+    return next((device for device in gpus if there and _is_lost(device, there)), None)
+
+
+def _is_lost(device: Device, gpus: Sequence[Gpu]) -> bool:
+    for gpu in gpus:
+        if device.uuid in (gpu.uuid, *(piece.uuid for piece in gpu.mig_slices)):
+            row = match(gpu.unusable or "")
+            return row is not None and row.code in ("gpu-lost", "gpu-needs-reset")
+    return True
