@@ -5,8 +5,7 @@ from __future__ import annotations
 from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, PartialResult
 from gpubalance.jobs.endings import one_error
 from gpubalance.jobs.environment import environment
-from gpubalance.jobs.independent.replica import ALONE, AT_ONCE, Replica
-from gpubalance.jobs.independent.turns import Turns
+from gpubalance.jobs.independent.turns import ALONE, AT_ONCE, Replica, Turns
 from gpubalance.jobs.independent.window import AllAtOnce
 from gpubalance.jobs.keep.saved import best_joint_run
 from gpubalance.jobs.measure.warnings import of_figures, resumed
