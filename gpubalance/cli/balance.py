@@ -31,7 +31,7 @@ def balance(
     from gpubalance.cli.output import width
     from gpubalance.jobs.balance.balance import balance as balance_job
     from gpubalance.render.plan import plan_told
-    from gpubalance.render.summary import summary
+    from gpubalance.render.table import summary
 
     def text(plan: Plan) -> str:
         """The summary; nothing where a watch shows what it wants."""

@@ -79,7 +79,7 @@ def independent(
     from gpubalance.cli.output import width
     from gpubalance.jobs.independent.independent import independent as independent_job
     from gpubalance.render.independent import independent_told
-    from gpubalance.render.summary import summary
+    from gpubalance.render.table import summary
     from gpubalance.results.independent import Independent
 
     def text(result: Independent) -> str:

@@ -25,7 +25,7 @@ def layers(
     from gpubalance.cli.output import width
     from gpubalance.jobs.layers.layers import layers as layers_job
     from gpubalance.render.layers import layers_told
-    from gpubalance.render.summary import summary
+    from gpubalance.render.table import summary
     from gpubalance.results.layers import Layers
 
     def text(result: Layers) -> str:

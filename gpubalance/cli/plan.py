@@ -44,7 +44,7 @@ def plan(
     from gpubalance.devices.select import select
     from gpubalance.jobs.balance.found import plan_by_all_known
     from gpubalance.render.plan import plan_told
-    from gpubalance.render.summary import summary
+    from gpubalance.render.table import summary
     from gpubalance.results.probe import Probe
     from gpubalance.results.records import read_record
 

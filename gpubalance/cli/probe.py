@@ -22,7 +22,7 @@ def probe(
     from gpubalance.cli.output import width
     from gpubalance.jobs.probe.probe import probe as probe_job
     from gpubalance.render.probe import probe_told
-    from gpubalance.render.summary import summary
+    from gpubalance.render.table import summary
     from gpubalance.results.probe import Probe
 
     def text(result: Probe) -> str:

@@ -110,8 +110,7 @@ def _draw(subjects: Sequence[Subject], wanted: Wanted) -> str:
 
 def _pictures(subjects: Sequence[Subject], charts: Sequence[Charts], folder: Path) -> dict[Path, bytes]:
     """Each chart by its path: `plan-curves.png`, with a number if two results have the same name."""
-    from gpubalance.render.report.charts.chart import WIDE
-    from gpubalance.render.report.charts.svg import chart_png
+    from gpubalance.render.report.charts.style import WIDE
 
     pictures: dict[Path, bytes] = {}
     for subject, of in zip(subjects, charts, strict=True):
@@ -120,7 +119,7 @@ def _pictures(subjects: Sequence[Subject], charts: Sequence[Charts], folder: Pat
         while any(folder / f"{stem}{number}-{chart.id}.png" in pictures for chart in of.drawn):
             number = f"-{int(number[1:] or 1) + 1}" if number else "-2"
         for chart in of.drawn:
-            pictures[folder / f"{stem}{number}-{chart.id}.png"] = chart_png(chart, WIDE)
+            pictures[folder / f"{stem}{number}-{chart.id}.png"] = chart.png(WIDE)
     return pictures
 
 

@@ -29,7 +29,7 @@ def run(
     from gpubalance.jobs.keep.saved_probes import refuse_what_failed, solo_bests
     from gpubalance.jobs.run import run as run_job
     from gpubalance.render.run import run_told
-    from gpubalance.render.summary import summary
+    from gpubalance.render.table import summary
 
     plan, machine = split.read_plan(gpus, settings), gpus.machine()
     if plan is None:

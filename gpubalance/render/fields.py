@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes, format_percent, format_rate, format_seconds
-from gpubalance.render.table import WIDTH, Grid, shorten_front
+from gpubalance.render.table import WIDTH, Grid, shorten, shorten_front
 from gpubalance.results.common import Interval, Result, StepTime, Throughput
 from gpubalance.results.probe import SoloRate
 from gpubalance.results.run import StepSpread
@@ -14,11 +15,13 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Shown
 
 Cell = str | int | float | bool | None
+Cells = Mapping[str, Callable[[Any], str]]  # by their heads
 
 # The unit in a field's name, which its label leaves out, and the one that people see.
 _SUFFIXES = {"_s": "ms", "_bytes": "GiB", "_c": "°C", "_w": "W", "_j": "J", "_mhz": "MHz"}
 # Factors from the result's unit to the displayed one.
 _SCALES = {"ms": 1e3, "µs": 1e6, "GiB": 2.0**-30, "%": 100.0}
+_NAME_WIDTH = 22
 _FROM, _TO = "from (95 %)", "to (95 %)"
 # Records that are figures themselves, which a table has without being asked for their fields.
 _NO_FIGURES = {"device", *Result.model_fields}
@@ -177,24 +180,34 @@ def short(cell: Cell, column: Column) -> str:
     return str(cell) if isinstance(cell, int) else f"{cell or 0:.4g}"
 
 
-def device_grid(devices: Sequence[Device], records: Sequence[Any], leads: Mapping[str, Callable[[Any], str]]) -> Grid:
-    """A terminal's table of devices: what leads each row, then the record's fields that have a brief head.
+def names_of(devices: Sequence[Device]) -> Callable[[Any], str]:
+    """What leads a row of a table of devices, with its name."""
+    return lambda one: shorten(devices[one.device].name, _NAME_WIDTH)
+
+
+def device_grid(
+    devices: Sequence[Device], records: Sequence[Any], leads: Cells, ends: Cells = MappingProxyType({})
+) -> Grid:
+    """A terminal's table of devices: what leads each row, the record's fields that have a brief head, what ends it.
 
     Beside compute stands how much of the step it is. Names, which have no head, make room for the others; their ends
     are kept, which tell one model from another.
     """
     columns = [column for column in columns_of(type(records[0])) if column.brief]
-    rows = [["device", *leads, *(column.brief for column in columns)]]
+    rows = [["device", *leads, *(column.brief for column in columns), *ends]]
     for one in records:
-        told = [lead(one) for lead in leads.values()]
-        rows.append([devices[one.device].label, *told, *(_beside(column, one) for column in columns)])
-    excess = sum(max(map(len, column)) for column in zip(*rows, strict=True)) + 2 * (len(rows[0]) - 1) - WIDTH
-    longest = max(len(row[1]) for row in rows)
+        first, last = ([tell(one) for tell in cells.values()] for cells in (leads, ends))
+        rows.append([devices[one.device].label, *first, *(_beside(column, one) for column in columns), *last])
+    count = len(rows[0])
+    excess = sum(max(map(len, column)) for column in zip(*rows, strict=True)) + 2 * (count - 1) - WIDTH
     if excess > 0 and not rows[0][1]:
-        rows = [[row[0], shorten_front(row[1], longest - excess), *row[2:]] for row in rows]
-    return Grid(rows)
+        room = max(len(row[1]) for row in rows) - excess
+        rows = [[row[0], shorten_front(row[1], room), *row[2:]] for row in rows]
+    return Grid(rows, left=(0, 1, *range(count - len(ends), count)))
 
 
 def _beside(column: Column, record: Record) -> str:
+    if getattr(record, "batch", None) == 0:
+        return ""
     part = getattr(record, "utilisation", None) if column.key == "compute_s" else None
     return short(column.value(record), column) + (f" ({format_percent(part)})" if part is not None else "")

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.ratio import MATTERS
 from gpubalance.numbers.units import format_duration, format_percent, format_rate, format_seconds
-from gpubalance.render.fields import device_grid
+from gpubalance.render.fields import device_grid, names_of
 from gpubalance.render.rates import half_text, rate_text
-from gpubalance.render.table import BLANK, CUT_SHORT, Grid, Part, shorten, shorten_front
+from gpubalance.render.table import BLANK, CUT_SHORT, Grid, Part, shorten_front
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel, OwnWindow
 from gpubalance.results.telemetry import Telemetry
 
@@ -18,31 +18,40 @@ _EXACT = 0.01  # half an interval: wider ones are shown
 
 def turn_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> str:
     """`window 1 of 3, at once: GPU:0 [1024] 1343 samples/s; …`, and the total of several devices."""
-    rates = [one.throughput.median for one in windows]
-    parts = [
-        f"{one.device.label} [{one.batch}] {format_rate(rate)} samples/s"
-        for one, rate in zip(windows, rates, strict=True)
-    ]
-    if len(parts) > 1:
-        parts.append(f"total {format_rate(sum(rates))} samples/s")
-    return f"window {number} of {of}, {name}: {'; '.join(parts)}"
+    rates = {f"{one.device.label} [{one.batch}]": one.throughput.median for one in windows}
+    if len(rates) > 1:
+        rates["total"] = sum(rates.values())
+    told = "; ".join(f"{whose} {format_rate(rate)} samples/s" for whose, rate in rates.items())
+    return f"window {number} of {of}, {name}: {told}"
 
 
 def independent_told(result: Independent) -> Iterator[Part]:
     """The sum and what it is compared with, each device alone and at once, and how they shared the machine."""
-    yield from _answer(result)
+    labels = [device.label for device in result.devices]
+    yield from _answer(result, labels)
     yield BLANK
     yield _devices(result)
-    yield from (*contention_texts(result), *waiting_texts(result), *_health(result))
-    failed = [one for one in result.replicas if one.failure is not None]
-    yield from (f"{result.devices[one.device].label} failed: {one.failure.message}" for one in failed if one.failure)
-    yield "" if result.complete or failed else CUT_SHORT
+    yield from contention_texts(result)
+    waits = [f"{labels[one.device]} {text}" for one in result.replicas if (text := _waits(one))]
+    yield f"waiting for input in each step: {'; '.join(waits)}" if waits else ""
+    for one in result.replicas:
+        gauges = {"at once": _gauges(one.telemetry), "alone": _gauges(one.solo_telemetry)}
+        told = "; ".join(f"{how} {text}" for how, text in gauges.items() if text)
+        yield f"{labels[one.device]}: {told}" if told else ""
+    failures = {labels[one.device]: one.failure.message for one in result.replicas if one.failure}
+    yield from (f"{label} failed: {message}" for label, message in failures.items())
+    yield "" if result.complete or failures else CUT_SHORT
 
 
-def _answer(result: Independent) -> Iterator[str]:
-    trained = f"model {result.settings.model}" if len(set(_models(result))) == 1 else "a model of its own each"
+def _unlike(result: Independent) -> bool:
+    """Whether they trained models that differ."""
+    return len({one.model for one in result.replicas}) > 1
+
+
+def _answer(result: Independent, labels: Sequence[str]) -> Iterator[str]:
+    trained = "a model of its own each" if _unlike(result) else f"model {result.settings.model}"
     if result.throughput is None:
-        left = [result.devices[one.device].label for one in result.replicas if one.failure is None]
+        left = [labels[one.device] for one in result.replicas if one.failure is None]
         why = " yet" if len(left) > 1 else f", as only {left[0]} is left" if left else ", as no device is left"
         yield f"nothing was measured at once{why}; {trained}"
         return
@@ -57,35 +66,24 @@ def _answer(result: Independent) -> Iterator[str]:
 
 def joint_text(result: Independent, joint: HeldAgainst) -> str:
     """What one model on all these devices gives of that, and so what sync and waiting cost."""
-    split = joint.split
-    rate, ends = joint.throughput.median, joint.throughput.ci95
+    split, rate, ends = joint.split, joint.throughput.median, joint.throughput.ci95
     text = f"one model on all of them, split {split}: {format_rate(rate)} samples/s"
     if ends is None or ends[1] - ends[0] > 2 * _EXACT * rate:
-        text += f" ({half_text(joint.throughput) or 'of unknown precision'}: that run was short)"
+        text += f" ({half_text(rate, ends).lstrip() or 'of unknown precision'}: that run was short)"
     if result.throughput is None:
         return text
     less = 1 - rate / result.throughput.median
-    batches = {one.device: one.batch for one in result.measured}
-    same = tuple(batches.values()) == split.of_used.batches and not split.accumulates
+    same = tuple(one.batch for one in result.measured) == split.of_used.batches and not split.accumulates
     cause = "sync and waiting" if same else "sync, waiting and other batches"
     return f"{text}, {format_percent(abs(less), 1)} {f'less: {cause}' if less >= 0 else 'more, as its batches differ'}"
 
 
 def _devices(result: Independent) -> Grid:
     """A row for each device, with its name or, if they differ, its model."""
-    unlike = len(set(_models(result))) > 1
-
-    def name(one: OwnModel) -> str:
-        if unlike:
-            return shorten_front(one.model, _NAME_WIDTH)
-        return shorten(result.devices[one.device].name, _NAME_WIDTH)
-
-    leads = {"model" if unlike else "": name, "batch": lambda one: str(one.batch)}
-    return device_grid(result.devices, result.replicas, leads)
-
-
-def _models(result: Independent) -> list[str]:
-    return [one.model for one in result.replicas]
+    leads = {"": names_of(result.devices)}
+    if _unlike(result):
+        leads = {"model": lambda one: shorten_front(one.model, _NAME_WIDTH)}
+    return device_grid(result.devices, result.replicas, {**leads, "batch": lambda one: str(one.batch)})
 
 
 def contention_texts(result: Independent) -> Iterator[str]:
@@ -93,35 +91,31 @@ def contention_texts(result: Independent) -> Iterator[str]:
     if not result.measured:
         return
     found = [one for one in result.measured if is_contended(one)]
+    ends = [one.contention_ci95[1] for one in result.measured if one.contention_ci95]
     measured = f"measured at once for {format_duration(result.overlap_s)}"
-    if not all(one.contention_ci95 for one in result.measured):
-        yield f"{measured}: too few timings to tell contention from chance"
-    elif found:
-        yield measured
-    else:
-        most = max(one.contention_ci95[1] for one in result.measured if one.contention_ci95)
-        yield f"{measured}; no contention was found ({format_percent(max(0.0, most), 1)} at most)"
+    if len(ends) < len(result.measured):
+        measured += ": too few timings to tell contention from chance"
+    elif not found:
+        measured += f"; no contention was found ({format_percent(max(0.0, *ends), 1)} at most)"
+    yield measured
     for one in found:
         low, high = one.contention_ci95 or (0.0, 0.0)
         less = f"{format_percent(one.contention, 1)} less than alone ({100 * low:.1f} to {100 * high:.1f})"
-        label, longer = result.devices[one.device].label, 1 / (1 - (one.contention or 0.0)) - 1
-        yield f"{label} gives {less}: its steps take {format_percent(longer, 1)} longer"
+        longer = format_percent(1 / (1 - (one.contention or 0.0)) - 1, 1)
+        yield f"{result.devices[one.device].label} gives {less}: its steps take {longer} longer"
 
 
-def waiting_texts(result: Independent) -> Iterator[str]:
-    """The fraction of its steps that each device waits for samples, if those come from the host."""
-    told = []
-    for one in result.replicas:
-        times = ((one.input_wait_s, one.step_time_s, "at once"), (one.solo_input_wait_s, one.solo_step_time_s, "alone"))
-        parts = [
-            f"{format_seconds(wait_s)} ({format_percent(wait_s / step.median, 1)}) {how}"
-            for wait_s, step, how in times
-            if wait_s is not None and step is not None
-        ]
-        if parts:
-            told.append(f"{result.devices[one.device].label} {', '.join(parts)}")
-    if told:
-        yield f"waiting for input in each step: {'; '.join(told)}"
+def _waits(one: OwnModel) -> str:
+    """The fraction of its steps that a device waits for samples, if those come from the host."""
+    times = {
+        "at once": (one.input_wait_s, one.step_time_s),
+        "alone": (one.solo_input_wait_s, one.solo_step_time_s),
+    }
+    return ", ".join(
+        f"{format_seconds(wait_s)} ({format_percent(wait_s / step.median, 1)}) {how}"
+        for how, (wait_s, step) in times.items()
+        if wait_s is not None and step is not None
+    )
 
 
 def is_contended(one: OwnModel) -> bool:
@@ -129,16 +123,8 @@ def is_contended(one: OwnModel) -> bool:
     return one.contention_ci95 is not None and one.contention_ci95[0] > MATTERS
 
 
-def _health(result: Independent) -> Iterator[str]:
-    """Temperature, power and throttling of each GPU, at once and alone; nothing for a simulated device."""
-    for one in result.replicas:
-        at_once, alone = _gauges(one.telemetry), _gauges(one.solo_telemetry)
-        if at_once or alone:
-            told = [*([f"at once {at_once}"] if at_once else []), *([f"alone {alone}"] if alone else [])]
-            yield f"{result.devices[one.device].label}: {'; '.join(told)}"
-
-
 def _gauges(told: Telemetry | None) -> str:
+    """Temperature, power and throttling; nothing for a simulated device."""
     if told is None:
         return ""
     known = [
@@ -146,4 +132,4 @@ def _gauges(told: Telemetry | None) -> str:
         "" if told.power_w is None else f"{told.power_w:.0f} W",
         f"throttled ({', '.join(told.throttle_reasons)})" if told.throttle_reasons else "",
     ]
-    return ", ".join(text for text in known if text)
+    return ", ".join(filter(None, known))

@@ -1,18 +1,24 @@
-"""A model cut over devices as text: a line for each round and window, and the summary."""
+"""A model cut over devices as text: a line for each round and window, the summary, and one step as a picture."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds
 from gpubalance.render.fields import device_grid
 from gpubalance.render.rates import rate_text
-from gpubalance.render.table import BLANK, CUT_SHORT, Grid, Part
-from gpubalance.render.timeline import timeline_lines
+from gpubalance.render.table import BLANK, CUT_SHORT, Part, prose
 from gpubalance.results.layers import Layers, LayersRound, Stage
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import count_text, run_text
+
+# Passes of odd micro-batches are small letters, so that readers can tell them apart.
+_SIGNS = {"forward": "Ff", "backward": "Bb", "update": "U", "transfer": "-"}
+_NOTHING = "."
+_LEAST_COLUMNS = 20
 
 
 def cut_done_text(tried: LayersRound, devices: Sequence[Device], global_batch: int) -> str:
@@ -36,7 +42,7 @@ def layers_told(result: Layers) -> Iterator[Part]:
     """The answer, each stage and where its time goes, one step as a picture, and what it is compared with."""
     yield from _answer(result)
     yield BLANK
-    yield _stages(result)
+    yield device_grid(result.devices, result.stages, {"blocks": blocks_text})
     names = [result.blocks[first].name for first, _, _ in result.segments[1:]]
     yield f"cut before {', '.join(names)}; {len(result.blocks)} blocks"
     yield BLANK
@@ -50,16 +56,14 @@ def _answer(result: Layers) -> Iterator[str]:
     """What the cut gives, what a step consists of, and how far it is from the possible best."""
     yield f"{len(result.stages)} stages: {rate_text(result.throughput)}, model {result.settings.model}"
     if result.forced:
-        yield f"cut because of --force: uncut it gives {format_rate(_uncut(result))} samples/s"
+        held = result.baselines
+        uncut = max(one.throughput for one in (held.solo_best, held.split) if one is not None)
+        yield f"cut because of --force: uncut it gives {format_rate(uncut)} samples/s"
     predicted = _predicted_text(result.predicted.step_time_s, result.predicted.ci95)
-    yield (
-        f"{count_text(result.micro_batches, result.micro_batch)} a step, 1f1b: "
-        f"{format_seconds(result.step_time_s.median)}, {predicted}"
-    )
-    yield (
-        f"bubble {format_percent(result.bubble, 1)} of a step; for equal stages without transfers it is "
-        f"{format_percent(result.bubble_bound, 1)}"
-    )
+    step = f"{format_seconds(result.step_time_s.median)}, {predicted}"
+    yield f"{count_text(result.micro_batches, result.micro_batch)} a step, 1f1b: {step}"
+    bubble, bound = format_percent(result.bubble, 1), format_percent(result.bubble_bound, 1)
+    yield f"bubble {bubble} of a step; for equal stages without transfers it is {bound}"
 
 
 def _predicted_text(step_time_s: float, ci95: tuple[float, float] | None) -> str:
@@ -68,37 +72,68 @@ def _predicted_text(step_time_s: float, ci95: tuple[float, float] | None) -> str
     return f"predicted {format_seconds(step_time_s)}{known}"
 
 
-def _uncut(result: Layers) -> float:
-    """The most that the whole model gives, on one device or split."""
-    held = result.baselines
-    return max(one.throughput for one in (held.solo_best, held.split) if one is not None)
-
-
 def _baselines(result: Layers) -> Iterator[str]:
     """The best single device and the batch split, or why there is none."""
     held = result.baselines
-    if held.solo_best is not None:
-        label, rate = result.devices[held.solo_best.device].label, format_rate(held.solo_best.throughput)
-        yield f"one device alone: {label} gives {rate} samples/s at batch {held.solo_best.batch}"
-    else:
-        yield f"one device alone: {held.solo_best_why_not}"
-    if held.split is not None:
-        how = "measured" if held.split.measured else "predicted"
-        yield f"the batch split {held.split.split}: {format_rate(held.split.throughput)} samples/s, {how}"
-    else:
+    best, split = held.solo_best, held.split
+    alone = held.solo_best_why_not
+    if best is not None:
+        label, rate = result.devices[best.device].label, format_rate(best.throughput)
+        alone = f"{label} gives {rate} samples/s at batch {best.batch}"
+    yield f"one device alone: {alone}"
+    if split is None:
         yield f"the batch split: {held.split_why_not}"
-
-
-def _stages(result: Layers) -> Grid:
-    """A row for each device: the parts of a step, the most micro-batches that it holds, and its memory."""
-    return device_grid(result.devices, result.stages, {"blocks": blocks_text})
-
-
-def times_of(stage: Stage) -> tuple[float, ...]:
-    """The parts of a step, which add up to it."""
-    return stage.forward_s, stage.backward_s, stage.transfer_s, stage.update_s, stage.bubble_s
+        return
+    how = "measured" if split.measured else "predicted"
+    yield f"the batch split {split.split}: {format_rate(split.throughput)} samples/s, {how}"
 
 
 def blocks_text(stage: Stage) -> str:
     """`0–8`, or `0–3 9–12` for two segments."""
     return " ".join(run_text(first, last) for first, last in stage.segments)
+
+
+class Span(NamedTuple):
+    """What a device does from one moment of a step to another: a pass of a micro-batch, "transfer" or "update"."""
+
+    kind: str
+    start_s: float
+    end_s: float
+    micro_batch: int | None = None
+
+
+def spans_of(result: Layers, device: int) -> Iterator[Span]:
+    """What a device does, in order of time; between spans it is idle."""
+    free_s = 0.0
+    for task in result.timeline.tasks:
+        if task.device != device:
+            continue
+        waits_s, there_s = max(free_s, task.sent_s), min(task.ready_s, task.start_s)
+        if there_s > waits_s:
+            yield Span("transfer", waits_s, there_s)
+        yield Span(task.kind, task.start_s, task.end_s, task.micro_batch)
+        free_s = task.end_s
+    yield from (Span("update", one.start_s, one.end_s) for one in result.timeline.updates if one.device == device)
+
+
+def timeline_lines(result: Layers, width: int) -> list[str]:
+    """`GPU:0 FfFfBbBb…` for each device; each column shows what takes most of its time."""
+    labels = {stage.device: result.devices[stage.device].label for stage in result.stages}
+    left = max(map(len, labels.values())) + 2
+    columns = max(_LEAST_COLUMNS, width - left)
+    step_s = result.timeline.step_time_s
+    head = f"a step of {format_seconds(step_s)}: F forward, B backward, U update, - transfer, . bubble"
+    rows = [f"{label:<{left}}{_row(spans_of(result, i), step_s / columns, columns)}" for i, label in labels.items()]
+    return [*prose(head, width), *rows]
+
+
+def _row(spans: Iterator[Span], column_s: float, columns: int) -> str:
+    """For each column the sign that covers most of it."""
+    covered = [defaultdict[str, float](float) for _ in range(columns)]
+    for kind, start_s, end_s, number in spans:
+        sign = _SIGNS[kind][(number or 0) % len(_SIGNS[kind])]
+        for column in range(int(start_s / column_s), min(columns, int(end_s / column_s) + 1)):
+            covered[column][sign] += min(end_s, (column + 1) * column_s) - max(start_s, column * column_s)
+    for signs in covered:
+        signs[_NOTHING] = column_s - sum(signs.values())
+    return "".join(max(signs, key=lambda sign: signs[sign]) for signs in covered)

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from gpubalance.numbers.units import format_bytes, format_rate, format_seconds
 from gpubalance.render.probe import curve_lines, device_line
-from gpubalance.render.sparkline import sparkline
-from gpubalance.render.table import prose, shorten, table
+from gpubalance.render.table import prose, shorten, sparkline, table
 from gpubalance.results.probe import CurvePoint
 from gpubalance.results.telemetry import Gauges, throttling
 from gpubalance.settings.device import Device

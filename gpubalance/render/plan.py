@@ -6,17 +6,16 @@ from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds, three_digits
 from gpubalance.planning.noise import efficiency
+from gpubalance.render.fields import device_grid, names_of
 from gpubalance.render.rates import largest_even_text, measured_at_largest_even, other_batch, pipeline_told
 from gpubalance.render.run import imbalance_text, run_told, step_text
 from gpubalance.render.solo_gap import REST, losses
-from gpubalance.render.sparkline import sparkline
-from gpubalance.render.table import BLANK, Grid, Part, shorten
+from gpubalance.render.table import BLANK, Grid, Part, sparkline
 from gpubalance.render.worth import epoch_text, most_fed
 from gpubalance.results.plan import LearningRate, LeftOut, Plan, Round, Share
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
 
-_NAME_WIDTH = 26
 _MOST_CAUSES = 4
 # Why a device has no more samples, to follow its name.
 _REASONS = {
@@ -27,18 +26,15 @@ _REASONS = {
     "global batch": "could take more of a larger global batch",
     "sync": "is faster alone",
 }
-_WAITED_FOR = ("speed", "granularity")  # if all devices have these, nobody would wait
+_WAITED_FOR = {"speed", "granularity"}  # if all devices have these, nobody would wait
 
 
 def round_text(tried: Round, devices: Sequence[Device]) -> str:
     """One line: `round 1 [820 568]: 2127 samples/s, predicted 2255` and each device's compute."""
-    batches = " ".join(
-        share_text(batch, micro) for batch, micro in zip(tried.batches, tried.micro_batches, strict=True)
-    )
-    head = f"round {tried.number} [{batches}]"
-    if tried.measured is None:
-        return f"{head}: out of memory"
+    head = f"round {tried.number} [{' '.join(map(share_text, tried.batches, tried.micro_batches))}]"
     measured = tried.measured
+    if measured is None:
+        return f"{head}: out of memory"
     rate, predicted = format_rate(measured.throughput.median), format_rate(tried.predicted_throughput)
     computes = ", ".join(f"{devices[r.device].label} {format_seconds(r.compute_s)}" for r in measured.replicas)
     parts = f"compute {computes}; sync {format_seconds(measured.sync_s)}; imbalance {measured.imbalance:.3f}"
@@ -47,20 +43,23 @@ def round_text(tried: Round, devices: Sequence[Device]) -> str:
 
 def plan_told(plan: Plan, epoch: int | None = None) -> Iterator[Part]:
     """The answer, each device, and the learning rate; for a plan that was run its measurement, not the prediction."""
-    run = plan.balance.run if plan.balance else None
+    given = plan.predicted.noise_scale is None and plan.predicted.by_global_batch
+    maximised = "only samples/s were maximised; --noise-scale weighs learning too" if given else ""
     yield from pipeline_told(plan.pipeline, plan.predicted.solo_sum)
-    if run is not None:
-        yield from run_told(run, epoch, plan.pipeline)
+    if plan.run is not None:
+        yield from run_told(plan.run, epoch, plan.pipeline)
         yield _gap(plan)
-        yield "; ".join(filter(None, (bounds_text(plan), _maximised(plan))))
+        yield "; ".join(filter(None, (bounds_text(plan), maximised)))
     else:
         yield from _answer(plan, epoch)
         yield BLANK
-        yield _devices(plan)
+        leads = {"": names_of(plan.devices), "batch": lambda one: share_text(one.batch, one.micro_batch)}
+        yield device_grid(plan.devices, plan.shares, leads, {"bound by": _bound})
         yield _step(plan)
-        yield _maximised(plan)
-        known = f"based on what the balance of {plan.balanced} measured of these devices together"
-        yield known if plan.balanced is not None else ""
+        yield maximised
+        yield (
+            f"based on what the balance of {plan.balanced} measured of these devices together" if plan.balanced else ""
+        )
     yield from _goodput(plan)
     yield _at_largest_even(plan)
     yield from (_left_out(plan, one) for one in plan.left_out)
@@ -83,61 +82,47 @@ def _answer(plan: Plan, epoch: int | None) -> Iterator[str]:
         part, alone = format_percent(predicted.scaling_efficiency, 1), format_rate(predicted.solo_sum)
         yield f"{part} of what the devices gave alone, {alone} samples/s in total"
     if epoch is not None:
-        rates = [("the even split", even.throughput)] if even is not None else []
-        yield epoch_text(epoch, [*rates, ("this split", predicted.throughput)], most_fed(plan.pipeline))
+        rates = {"the even split": even.throughput} if even is not None else {}
+        yield epoch_text(epoch, {**rates, "this split": predicted.throughput}, most_fed(plan.pipeline))
 
 
-def _devices(plan: Plan) -> Grid:
-    rows: list[tuple[str, ...]] = [("device", "", "batch", "compute", "bound by")]
-    for share in plan.shares:
-        device = plan.devices[share.device]
-        rows.append(
-            (
-                device.label,
-                shorten(device.name, _NAME_WIDTH),
-                share_text(share.batch, share.micro_batch),
-                f"{format_seconds(share.compute_s)} ({format_percent(share.utilisation)})" if share.batch else "",
-                _bound(share),
-            )
-        )
-    return Grid(rows, left=(0, 1, 4))
+def _bound(share: Share) -> str:
+    if not share.batch:
+        return "left out"
+    return f"{share.binds} (up to {share.limit})" if share.binds in ("memory", "max batch") else share.binds
 
 
 def bounds_text(plan: Plan) -> str:
     """What keeps each device from more samples: `GPU:1 is limited by its memory (640); GPU:0 could take more, …`."""
     alike: dict[str, list[str]] = {}
     shares = [share for share in plan.shares if share.batch]
-    in_all = None if any(share.binds not in _WAITED_FOR for share in shares) else _bound_of_all(plan)
+    of_all = _bound_of_all(plan) if {share.binds for share in shares} <= _WAITED_FOR else ""
     for share in shares:
-        reason = in_all or _REASONS[share.binds].format(limit=share.limit, multiple=plan.batch_multiple)
+        reason = of_all or _REASONS[share.binds].format(limit=share.limit, multiple=plan.batch_multiple)
         alike.setdefault(reason, []).append(plan.devices[share.device].label)
-    ordered = sorted(alike.items(), key=lambda one: one[0].startswith("could"))
-    return "; ".join(f"{', '.join(labels)} {reason}" for reason, labels in ordered)
+    reasons = sorted(alike, key=lambda reason: reason.startswith("could"))
+    return "; ".join(f"{', '.join(alike[reason])} {reason}" for reason in reasons)
 
 
 def _bound_of_all(plan: Plan) -> str:
     """Why devices that finish together, none of them full, have no more."""
     if not any(one.split.global_batch > plan.global_batch for one in plan.predicted.by_global_batch):
         return _REASONS["global batch"]
-    what = "samples/s" if plan.predicted.noise_scale is None else "goodput"
-    return f"could take more, but no larger global batch promises clearly more {what}"
+    return f"could take more, but no larger global batch promises clearly more {_wanted(plan)}"
+
+
+def _wanted(plan: Plan) -> str:
+    return "samples/s" if plan.predicted.noise_scale is None else "goodput"
 
 
 def _gap(plan: Plan) -> str:
     """Why the devices gave less together than alone: the causes, the largest first."""
     gap = plan.balance and plan.balance.solo_gap
-    if not gap:
-        return ""
-    told = sorted(losses(plan.devices, gap, _MOST_CAUSES), key=lambda loss: (loss.cause == REST, -abs(loss.rate)))
+    told = sorted(
+        losses(plan.devices, gap, _MOST_CAUSES) if gap else (), key=lambda one: (one.cause == REST, -abs(one.rate))
+    )
     causes = ", ".join(f"{loss.text.removeprefix('−')} {loss.cause}" for loss in told)
-    return f"lost against the devices alone ({format_rate(gap.solo_sum)} samples/s): {causes}" if told else ""
-
-
-def _maximised(plan: Plan) -> str:
-    """A hint that only samples/s were maximised; empty if the noise scale is known or the global batch was given."""
-    if plan.predicted.noise_scale is not None or not plan.predicted.by_global_batch:
-        return ""
-    return "only samples/s were maximised; --noise-scale weighs learning too"
+    return f"lost against the devices alone ({format_rate(gap.solo_sum)} samples/s): {causes}" if gap and told else ""
 
 
 def _goodput(plan: Plan) -> Iterator[Part]:
@@ -145,26 +130,17 @@ def _goodput(plan: Plan) -> Iterator[Part]:
     scale = plan.predicted.noise_scale
     if scale is None:
         return
-    yield (f"by a noise scale of {three_digits(scale)} samples; goodput is samples/s times what each sample is worth:")
+    yield f"by a noise scale of {three_digits(scale)} samples; goodput is samples/s times what each sample is worth:"
     rows = [("", "split", "global batch", "samples/s", "worth", "goodput")]
     for one in plan.predicted.by_goodput:
         split, worth = "/".join(map(str, one.batches)), format_percent(one.efficiency, 1)
         rate, goodput = format_rate(one.throughput), format_rate(one.goodput)
         rows.append((one.of, split, str(one.global_batch), rate, worth, goodput))
     yield Grid(rows)
-    values = {
-        one.split.global_batch: one.throughput * efficiency(one.split.global_batch, scale)
-        for one in plan.predicted.by_global_batch
-    }
-    if len(values) > 1:
-        ticks = sparkline(list(values.values()), least=0.0)
-        yield f"goodput at global batches of {min(values)} to {max(values)}: {ticks}"
-
-
-def _bound(share: Share) -> str:
-    if not share.batch:
-        return "left out"
-    return f"{share.binds} (up to {share.limit})" if share.binds in ("memory", "max batch") else share.binds
+    rates = {one.split.global_batch: one.throughput for one in plan.predicted.by_global_batch}
+    if len(rates) > 1:
+        ticks = sparkline([rate * efficiency(batch, scale) for batch, rate in rates.items()], least=0.0)
+        yield f"goodput at global batches of {min(rates)} to {max(rates)}: {ticks}"
 
 
 def _step(plan: Plan) -> str:
@@ -176,54 +152,43 @@ def _step(plan: Plan) -> str:
 
 
 def _left_out(plan: Plan, one: LeftOut) -> str:
-    device = plan.devices[one.device]
+    label = plan.devices[one.device].label
     if plan.shares[one.device].limit < plan.batch_multiple:
-        return f"{device.label} is left out: it has no room for a batch of {plan.batch_multiple}"
+        return f"{label} is left out: it has no room for a batch of {plan.batch_multiple}"
     if one.gain is None:
-        return f"{device.label} has no samples"
-    if one.gain >= 0:
-        return f"{device.label} is not worth adding: no faster with it"
-    return f"{device.label} is not worth adding: {_percent(-one.gain)} slower with it"
+        return f"{label} has no samples"
+    slower = "no faster with it" if one.gain >= 0 else f"{_percent(-one.gain)} slower with it"
+    return f"{label} is not worth adding: {slower}"
 
 
 def _at_largest_even(plan: Plan) -> str:
     """What a split gains at the global batch of equal shares in one piece; empty if the even split fits so."""
-    run = plan.balance.run if plan.balance else None
-    measured = measured_at_largest_even(run.baselines) if run else ""
+    measured = measured_at_largest_even(plan.run.baselines) if plan.run else ""
     even, best = plan.predicted.largest_even, plan.predicted.best_at_largest_even
     if measured or even is None or best is None or best.split == even.split:
         return measured
-    return (
-        f"at a global batch of {best.split.global_batch}: {best.split} is predicted to be "
-        f"{best.throughput / even.throughput:.3f} × as fast as {even.split}"
-    )
+    faster = f"{best.throughput / even.throughput:.3f} × as fast as {even.split}"
+    return f"at a global batch of {best.split.global_batch}: {best.split} is predicted to be {faster}"
 
 
 def _accumulation(plan: Plan) -> str:
     more = plan.accumulation
     if more is None:
         return ""
-    what = "samples/s" if plan.predicted.noise_scale is None else "goodput"
-    return (
-        f"--accumulate auto: {more.split} is predicted to give {_percent(more.gain)} more {what}, "
-        f"for a global batch of {more.global_batch}, not {plan.global_batch}"
-    )
+    gain = f"{_percent(more.gain)} more {_wanted(plan)}"
+    batches = f"for a global batch of {more.global_batch}, not {plan.global_batch}"
+    return f"--accumulate auto: {more.split} is predicted to give {gain}, {batches}"
 
 
 def _percent(part: float) -> str:
     return format_percent(part, 0 if part >= 0.0995 else 1)
 
 
-def _sgd(rate: LearningRate) -> str:
-    if rate.measured is not None:
-        return f"{rate.measured:.3g} with SGD by the noise scale (McCandlish 2018)"
-    return f"{rate.linear:.3g} with SGD and a warm-up (Goyal 2017)"
-
-
 def _advice(rate: LearningRate) -> str:
     if rate.from_batch == rate.to_batch:
         return f"global batch {rate.to_batch}, as before: the learning rate stays"
-    return (
-        f"learning rate: if tuned at a global batch of {rate.from_batch} (--from-batch says at which), "
-        f"times {_sgd(rate)}, {rate.square_root:.3g} with Adam (Malladi 2022)"
-    )
+    sgd = f"{rate.linear:.3g} with SGD and a warm-up (Goyal 2017)"
+    if rate.measured is not None:
+        sgd = f"{rate.measured:.3g} with SGD by the noise scale (McCandlish 2018)"
+    tuned = f"if tuned at a global batch of {rate.from_batch} (--from-batch says at which)"
+    return f"learning rate: {tuned}, times {sgd}, {rate.square_root:.3g} with Adam (Malladi 2022)"

@@ -13,9 +13,8 @@ from gpubalance.numbers.units import (
     format_seconds,
 )
 from gpubalance.render.rates import pipeline_told
-from gpubalance.render.sparkline import sparkline
-from gpubalance.render.table import BLANK, WIDTH, Part, shorten, table
-from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, Trial
+from gpubalance.render.table import BLANK, WIDTH, Part, shorten, sparkline, table
+from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, StepTimeModel, Trial
 from gpubalance.settings.device import Device
 
 _NAME_WIDTH = 40
@@ -39,48 +38,43 @@ def curve_lines(points: Sequence[CurvePoint], width: int = WIDTH) -> list[str]:
     """
     best = max(point.throughput.median for point in points)
     longest = max(len(_marks(point)) for point in points)
-    room = min(_BAR_WIDTH, width - _OTHER_COLUMNS - (longest + 2 if longest else 0))
-    bars = [""] if room > 0 else []
-    rows: list[tuple[str, ...]] = [("batch", "samples/s", "step", "memory", *bars, "")]
+    room = max(0, min(_BAR_WIDTH, width - _OTHER_COLUMNS - (longest + 2 if longest else 0)))
+    heads = ("batch", "samples/s", "step", "memory")
+    rows = [(*heads, *([""] if room else []), "")]
     for point in sorted(points, key=lambda p: p.batch):
-        rate = point.throughput.median
-        rows.append(
-            (
-                str(point.batch),
-                format_rate(rate),
-                format_seconds(point.step_time_s.median),
-                format_bytes(point.memory_peak_bytes),
-                *(bar(rate / best, room) for _ in bars),
-                _marks(point),
-            )
-        )
+        bars = [_bar(point.throughput.median / best, room)] if room else []
+        rows.append((str(point.batch), *_figures(point), *bars, _marks(point)))
     return table(rows, left=(4, 5), indent="  ")
 
 
-def bar(part: float, width: int = _BAR_WIDTH) -> str:
+def _figures(point: CurvePoint) -> tuple[str, str, str]:
+    memory = format_bytes(point.memory_peak_bytes)
+    return format_rate(point.throughput.median), format_seconds(point.step_time_s.median), memory
+
+
+def _bar(part: float, width: int) -> str:
     """A bar that is full at 1, in eighths of a character."""
-    eighths = round(max(0.0, min(1.0, part)) * max(0, width) * 8)
+    eighths = round(part * width * 8)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 def _marks(point: CurvePoint) -> str:
     throttled = (point.telemetry.throttle_reasons or ()) if point.telemetry else ()
-    marks = [*([] if point.steady else ["not steady"]), *([] if point.precise else ["± over 1 %"]), *throttled]
-    return ", ".join(marks)
+    doubts = {"not steady": point.steady, "± over 1 %": point.precise}
+    return ", ".join([*(doubt for doubt, without in doubts.items() if not without), *throttled])
 
 
 def point_text(device: Device, point: CurvePoint) -> str:
     """`GPU:0 batch 512: 1263 samples/s, 405 ms, 5.81 GiB`."""
-    memory = [] if point.memory_peak_bytes is None else [format_bytes(point.memory_peak_bytes)]
-    rate = f"{format_rate(point.throughput.median)} samples/s"
-    parts = [rate, format_seconds(point.step_time_s.median), *memory, *([_marks(point)] if _marks(point) else [])]
-    return f"{device.label} batch {point.batch}: {', '.join(parts)}"
+    rate, step, memory = _figures(point)
+    known = [f"{rate} samples/s", step, memory if point.memory_peak_bytes is not None else "", _marks(point)]
+    return f"{device.label} batch {point.batch}: {', '.join(filter(None, known))}"
 
 
 def trial_text(device: Device, trial: Trial) -> str:
     """`GPU:0 tried 1040 (the smallest that should fail): out of memory, 1.3 s`."""
-    seconds = format_seconds(trial.seconds)
-    return f"{device.label} tried {trial.batch} ({trial.reason}): {OUTCOMES[trial.outcome]}, {seconds}"
+    gave = f"{OUTCOMES[trial.outcome]}, {format_seconds(trial.seconds)}"
+    return f"{device.label} tried {trial.batch} ({trial.reason}): {gave}"
 
 
 def device_line(device: Device) -> str:
@@ -105,11 +99,28 @@ def probe_told(probe: Probe) -> Iterator[Part]:
 
 def _device(device: Device, one: DeviceProbe, *, whole: bool) -> Iterator[str]:
     best = _best(one) or ("" if one.curve or one.batch_limit or one.failures else "nothing was measured yet")
-    yield f"{device_line(device)}{': ' if best else ''}{best}"
-    compute = "" if device.simulated else _compute(one)
-    facts = (_curve(one), _limit(one.batch_limit), _model(one), compute) if whole else ()
-    yield from (f"  {fact}" for fact in facts if fact)
+    yield ": ".join(filter(None, (device_line(device), best)))
+    if whole:
+        yield from (f"  {fact}" for fact in _facts(device, one) if fact)
     yield from (f"  failed: {failure.message}" for failure in one.failures)
+
+
+def _best(one: DeviceProbe) -> str:
+    best, sensible = one.solo_best, one.sensible
+    if best is None or sensible is None:
+        return ""
+    smaller = "" if sensible.batch == best.batch else f", 95 % of it from {sensible.batch}"
+    return f"{format_rate(best.throughput)} samples/s at batch {best.batch}{smaller}"
+
+
+def _facts(device: Device, one: DeviceProbe) -> Iterator[str]:
+    yield _curve(one)
+    yield _limit(one.batch_limit) if one.batch_limit else ""
+    yield _model(one, one.step_time_model) if one.step_time_model else ""
+    if one.flops_per_s is not None and not device.simulated:
+        mfu = f", {format_percent(one.mfu)} of its peak (MFU)" if one.mfu is not None else ""
+        joule = f", {one.samples_per_joule:.3g} samples a joule" if one.samples_per_joule is not None else ""
+        yield f"compute: {format_flops(one.flops_per_s)} at its best{mfu}{joule}"
 
 
 def _curve(one: DeviceProbe) -> str:
@@ -125,48 +136,24 @@ def _curve(one: DeviceProbe) -> str:
     return f"{ticks} samples/s at batch {points[0].batch} to {points[-1].batch}{known}{marked}"
 
 
-def _limit(limit: BatchLimit | None) -> str:
-    if limit is None:
-        return ""
-    tried = _tried(limit)
+def _limit(limit: BatchLimit) -> str:
+    failed = [trial for trial in limit.trials if trial.outcome != "fits"]
+    count = len(limit.trials)
+    tried = f"; {count} {'try' if count == 1 else 'tries'}, {len(failed)} failed" if count else ""
     if limit.fits is None:
         return f"batch limit: not even {limit.fails} fits{tried}"
     if limit.fails is None:
         return f"batch limit: none found up to batch {limit.max_batch}{tried}"
-    why = next((t.outcome for t in reversed(limit.trials) if t.batch == limit.fails and t.outcome != "fits"), "oom")
+    why = next((trial.outcome for trial in reversed(failed) if trial.batch == limit.fails), "oom")
     return f"batch limit: {limit.fits} trains, {limit.fails} does not ({OUTCOMES[why]}){tried}"
 
 
-def _tried(limit: BatchLimit) -> str:
-    failed = sum(trial.outcome != "fits" for trial in limit.trials)
-    count = len(limit.trials)
-    return f"; {count} {'try' if count == 1 else 'tries'}, {failed} failed" if count else ""
-
-
-def _best(one: DeviceProbe) -> str:
-    if one.solo_best is None or one.sensible is None:
-        return ""
-    best = f"{format_rate(one.solo_best.throughput)} samples/s at batch {one.solo_best.batch}"
-    return best if one.sensible.batch == one.solo_best.batch else f"{best}, 95 % of it from {one.sensible.batch}"
-
-
-def _model(one: DeviceProbe) -> str:
-    model = one.step_time_model
-    if model is None:
-        return ""
+def _model(one: DeviceProbe, model: StepTimeModel) -> str:
     line = f"{format_seconds(model.alpha_s)} + {format_seconds(model.beta_s)} · batch"
     off = f"off by {format_percent(model.residual, 1)} at most"
     update = f"; {format_seconds(one.update_s)} of it is the update" if one.update_s else ""
     if model.planned_with == "curve":
         return f"step time: no line ({line} is {off}), so plans use the measured curve{update}"
-    sizes = len(one.curve)
-    decided = {None: "", True: f": {sizes} sizes are enough", False: f"; {sizes} sizes were measured"}[one.on_line]
+    sizes = f"{len(one.curve)} sizes"
+    decided = {None: "", True: f": {sizes} are enough", False: f"; {sizes} were measured"}[one.on_line]
     return f"step time: {line}, {off}{decided}{update}"
-
-
-def _compute(one: DeviceProbe) -> str:
-    if one.flops_per_s is None:
-        return ""
-    mfu = f", {format_percent(one.mfu)} of its peak (MFU)" if one.mfu is not None else ""
-    joule = f", {one.samples_per_joule:.3g} samples a joule" if one.samples_per_joule is not None else ""
-    return f"compute: {format_flops(one.flops_per_s)} at its best{mfu}{joule}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpubalance.numbers.ratio import ratio
 from gpubalance.numbers.units import format_percent, format_rate
-from gpubalance.results.common import Throughput
+from gpubalance.results.common import Interval, Throughput
 from gpubalance.results.run import Baselines, Pipeline
 from gpubalance.settings.shares import Shares
 
@@ -15,14 +15,17 @@ _NOTHING_USUAL = "no usual remedy is missing: do less for each sample, or do it 
 
 def rate_text(rate: Throughput) -> str:
     """`2205 samples/s ± 0.1 %`, without the latter if the interval is unknown."""
-    return f"{format_rate(rate.median)} samples/s{half_text(rate, ' ')}"
+    return f"{format_rate(rate.median)} samples/s{half_text(rate.median, rate.ci95)}"
 
 
-def half_text(rate: Throughput, before: str = "") -> str:
-    """`± 0.1 %`: half the interval as a part of the rate, after `before`; empty if it is unknown."""
-    if rate.ci95 is None:
-        return ""
-    return f"{before}± {format_percent((rate.ci95[1] - rate.ci95[0]) / 2 / rate.median, 1)}"
+def half_text(value: float, interval: Interval) -> str:
+    """` ± 0.1 %`: half the interval as a part of the value; empty if it is unknown."""
+    return f" ± {format_percent((interval[1] - interval[0]) / 2 / value, 1)}" if interval else ""
+
+
+def within(interval: Interval) -> str:
+    """` (1.226 to 1.228)`; empty if the interval is unknown."""
+    return f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
 
 
 def other_batch(global_batch: int, even_batch: int) -> str:
@@ -46,8 +49,7 @@ def measured_at_largest_even(against: Baselines) -> str:
     if even is None or best is None:
         return ""
     value = best.throughput.median / even.throughput.median
-    interval = ratio(value, best.step_time_s.samples, even.step_time_s.samples).ci95
-    known = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
+    known = within(ratio(value, best.step_time_s.samples, even.step_time_s.samples).ci95)
     return f"at a global batch of {best.global_batch}: {best.split} gave {value:.3f} × {even.split}{known}"
 
 
@@ -58,13 +60,13 @@ def pipeline_told(pipeline: Pipeline | None, solo_sum: float | None, *, in_front
     """
     if pipeline is None:
         return
-    held, rate = pipeline.held, rate_text(pipeline.alone)
+    held, rate = pipeline.held.median if pipeline.held else 0.0, rate_text(pipeline.alone)
     use = f"{format_percent(pipeline.processor_use)} of the processors"
-    if not pipeline.binds:
-        without = f"; without waiting for it the split gives {format_rate(held.median)}" if in_front and held else ""
+    if pipeline.binds:
+        most = format_rate(max(held, solo_sum or 0.0))
+        yield f"your input pipeline gives {rate}; these devices could take {most} (it uses {use})"
+        remedies = [f"{one.where}: what usually helps: {one.what}" for one in pipeline.remedies]
+        yield from (f"  → {text}" for text in remedies or [_NOTHING_USUAL])
+    else:
+        without = f"; without waiting for it the split gives {format_rate(held)}" if in_front and held else ""
         yield f"your input pipeline alone gives {rate}, with {use}{without}"
-        return
-    most = format_rate(max(held.median if held else 0.0, solo_sum or 0.0))
-    yield f"your input pipeline gives {rate}; these devices could take {most} (it uses {use})"
-    remedies = [f"{one.where}: what usually helps: {one.what}" for one in pipeline.remedies]
-    yield from (f"  → {text}" for text in remedies or [_NOTHING_USUAL])

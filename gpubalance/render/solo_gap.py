@@ -39,15 +39,9 @@ def losses(devices: Sequence[Device], gap: SoloGap, most: int | None = None) -> 
 
 def all_losses(devices: Sequence[Device], gap: SoloGap) -> tuple[Loss, ...]:
     """Every part, in order from the solo sum to what the devices give together."""
-    slower = [
-        Loss(f"{device.label} {'slower' if rate >= 0 else 'faster'} than alone", rate)
-        for device, rate in zip(devices, gap.slowdown, strict=True)
-    ]
-    return (
-        Loss("left out", gap.left_out),
-        Loss("other batches than the best alone", gap.batch_sizes),
-        *slower,
-        Loss("waiting for the slowest", gap.imbalance),
-        Loss("summing gradients", gap.sync),
-        *([Loss("rare slow steps", gap.slow)] if gap.slow else []),
-    )
+    parts = {"left out": gap.left_out, "other batches than the best alone": gap.batch_sizes}
+    for device, rate in zip(devices, gap.slowdown, strict=True):
+        parts[f"{device.label} {'slower' if rate >= 0 else 'faster'} than alone"] = rate
+    parts |= {"waiting for the slowest": gap.imbalance, "summing gradients": gap.sync}
+    parts |= {"rare slow steps": gap.slow} if gap.slow else {}
+    return tuple(map(Loss, parts, parts.values()))

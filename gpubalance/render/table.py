@@ -6,11 +6,16 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from gpubalance.results.common import Warning_
+
 # Summaries are made for this width; a wider terminal gets no longer lines.
 WIDTH = 80
 
 CUT_SHORT = "This was cut short: the figures are of what was measured until then."
 BLANK = "\n"  # an empty line; an empty text is no line
+_TICKS = "▁▂▃▄▅▆▇█"
+# Values that differ by less than this are drawn flat, as noise has no shape.
+_FLAT = 0.02
 
 
 class Grid(NamedTuple):
@@ -22,6 +27,40 @@ class Grid(NamedTuple):
 
 # A sentence, which may be indented, a table, or what draws a picture of a width.
 Part = str | Grid | Callable[[int], list[str]]
+
+
+def summary(
+    told: Iterable[Part],
+    warnings: Sequence[Warning_],
+    next_command: str = "",
+    script: Sequence[str] = (),
+    width: int = WIDTH,
+    typed: Callable[[str], str] = str,
+) -> str:
+    """What a command prints at its end: of a result, its warnings, the next command, and a training script's lines.
+
+    `typed` returns a remedy with its commands as this user types them.
+    """
+    lines = [*lines_of(told, width), *warning_lines(warnings, width, typed)]
+    if next_command:
+        lines += ["", f"next: {next_command}"]
+    if script:
+        lines += ["or, after `import gpubalance`, train your own model with it:", *(f"  {line}" for line in script)]
+    return "\n".join(lines)
+
+
+def warning_lines(warnings: Sequence[Warning_], width: int = WIDTH, typed: Callable[[str], str] = str) -> list[str]:
+    """An empty line, then each warning's code, message and remedy; warnings of one kind are joined."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for warning in warnings:
+        alike.setdefault((warning.code, warning.next), []).append(warning.message)
+    lines = [""] if alike else []
+    for (code, remedy), messages in alike.items():
+        lines += prose(f"warning {code}: {'; '.join(messages)}", width)
+        # Paths and flags stay whole, so that they can be copied.
+        first, *others = prose(typed(remedy), width - 4) or [""]
+        lines += [f"  → {first}", *(f"  {line}" for line in others)]
+    return lines
 
 
 def lines_of(parts: Iterable[Part], width: int = WIDTH) -> list[str]:
@@ -38,13 +77,16 @@ def lines_of(parts: Iterable[Part], width: int = WIDTH) -> list[str]:
     return lines
 
 
-def prose(text: str, width: int, indent: str = "") -> list[str]:
-    """A sentence wrapped to the width, though not behind a ±; the lines after the first are indented."""
+def prose(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
+    """A sentence wrapped to the width, though not behind a ±; the lines after the first are indented.
+
+    Words stay whole, as a path that is cut in two can't be copied.
+    """
     lines = textwrap.wrap(
         text.replace("± ", "±\xa0"),
         max(20, width),
         initial_indent=indent,
-        subsequent_indent=f"{indent}  ",
+        subsequent_indent=f"{indent}  " if hanging is None else hanging,
         break_on_hyphens=False,
         break_long_words=False,
     )
@@ -73,6 +115,16 @@ def table(
         whose = " ".join([first, *(cell for head, cell in told if not head)])
         sentences += prose(f"{whose}: {', '.join(f'{head} {cell}' for head, cell in told if head)}", width)
     return sentences
+
+
+def sparkline(values: Sequence[float], *, least: float | None = None) -> str:
+    """One tick for each value, from the smallest (or `least`) to the largest; flat if they are within 2 %."""
+    if not values:
+        return ""
+    bottom, top = min(values) if least is None else least, max(values)
+    if top - bottom <= _FLAT * abs(top):
+        return _TICKS[len(_TICKS) // 2] * len(values)
+    return "".join(_TICKS[round((value - bottom) / (top - bottom) * (len(_TICKS) - 1))] for value in values)
 
 
 def shorten(text: str, width: int) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 from gpubalance.numbers.units import format_percent, format_rate, three_digits
 from gpubalance.results.common import Throughput
 from gpubalance.results.run import Pipeline, Run, SoloBest
-from gpubalance.results.telemetry import Telemetry
 
 # Of the best device alone: a smaller gain is hardly worth another device.
 _CLEARLY = 0.05
@@ -21,19 +20,18 @@ def worth_text(run: Run, epoch: int | None = None, pipeline: Pipeline | None = N
 
     `pipeline` is the user's own, by default the run's; it feeds one device no faster than several.
     """
-    most = most_fed(pipeline or run.pipeline)
-    rates = [("this split", run.throughput.median)]
-    if run.baselines.even is not None:
-        rates.insert(0, ("the even split", run.baselines.even.throughput.median))
+    most, rate, even = most_fed(pipeline or run.pipeline), run.throughput.median, run.baselines.even
+    rates = {}
     if run.baselines.solo_best and len(run.replicas) > 1:
         best = max(run.baselines.solo_best, key=lambda one: one.throughput)
         label = run.devices[best.device].label
-        rates.insert(0, (f"{label} alone", best.throughput))
-        yield _worth(run, best, most)
-        if max(best.throughput, run.throughput.median) <= most:
-            yield from _energy(label, best, run.throughput.median, [one.telemetry for one in run.replicas])
+        rates[f"{label} alone"] = best.throughput
+        yield _worth(run, label, best, most)
+        if max(best.throughput, rate) <= most:
+            yield _energy(run, label, best)
     if epoch is not None:
-        yield epoch_text(epoch, rates, most)
+        rates |= {"the even split": even.throughput.median} if even is not None else {}
+        yield epoch_text(epoch, {**rates, "this split": rate}, most)
 
 
 def most_fed(pipeline: Pipeline | None) -> float:
@@ -41,34 +39,29 @@ def most_fed(pipeline: Pipeline | None) -> float:
     return pipeline.alone.median if pipeline and pipeline.binds else math.inf
 
 
-def _worth(run: Run, best: SoloBest, most: float) -> str:
+def _worth(run: Run, label: str, best: SoloBest, most: float) -> str:
     """The gain over the device that is best alone, with a verdict.
 
     Where that is better only because its batch is larger than the run's global batch, the verdict is by what a device
     gives alone at that.
     """
-    label, rate = run.devices[best.device].label, run.throughput
-    if most <= best.throughput:
-        return (
-            f"{label} alone takes {format_rate(best.throughput)} (at batch {best.batch}), more than your input "
-            "pipeline gives: another device is not worth it until that gives more"
-        )
+    rate, batch, alone = run.throughput, run.global_batch, best.throughput
+    if most <= alone:
+        than = f"{label} alone takes {format_rate(alone)} (at batch {best.batch}), more than your input pipeline gives"
+        return f"{than}: another device is not worth it until that gives more"
     if most < rate.median:
         rate = Throughput(median=most, ci95=None)
-    more, word = _gain(rate, best.throughput)
+    more, word = _gain(rate, alone)
     more += " behind your input pipeline" if rate.median == most else ""
-    at_best = f"{more} than {label} alone at its best ({format_rate(best.throughput)} at batch {best.batch})"
-    same_rate, same_label = max(
-        (one.at_global_batch or 0.0, run.devices[one.device].label) for one in run.baselines.solo_best or ()
-    )
-    if word == _WORTH or best.batch <= run.global_batch or not 0 < same_rate < (1 - _CLEARLY) * best.throughput:
+    at_best = f"{more} than {label} alone at its best ({format_rate(alone)} at batch {best.batch})"
+    known = {one.at_global_batch or 0.0: one.device for one in run.baselines.solo_best or ()}
+    same = max(known)
+    if word == _WORTH or best.batch <= batch or not 0 < same < (1 - _CLEARLY) * alone:
         return f"{at_best}: {f'{word}, use {label} alone' if word == _NOT_WORTH else word}"
-    more, word = _gain(rate, same_rate)
-    larger = "; with a larger one it may be" if word == _NOT_WORTH else "; a larger one may give more"
-    return (
-        f"{at_best}; {more} than {same_label} alone at this global batch of {run.global_batch} "
-        f"({format_rate(same_rate)}): {word} at this global batch{larger}"
-    )
+    more, word = _gain(rate, same)
+    than = f"{run.devices[known[same]].label} alone at this global batch of {batch} ({format_rate(same)})"
+    larger = "with a larger one it may be" if word == _NOT_WORTH else "a larger one may give more"
+    return f"{at_best}; {more} than {than}: {word} at this global batch; {larger}"
 
 
 def _gain(rate: Throughput, alone: float) -> tuple[str, str]:
@@ -78,31 +71,32 @@ def _gain(rate: Throughput, alone: float) -> tuple[str, str]:
     low, high = rate.ci95 or (rate.median, rate.median)
     if low < alone < high and high > (1 + _CLEARLY) * alone:
         word = "measured too roughly to say whether it is worth it"
-    how = f"{format_percent(abs(gain))} {'more' if gain >= 0 else 'less'}"
-    return "no more" if how.startswith("0 %") else how, word
+    part = format_percent(abs(gain))
+    return "no more" if part == "0 %" else f"{part} {'more' if gain >= 0 else 'less'}", word
 
 
-def _energy(label: str, best: SoloBest, rate: float, telemetry: Sequence[Telemetry | None]) -> Iterator[str]:
+def _energy(run: Run, label: str, best: SoloBest) -> str:
     """The energy of some samples, alone and together; nothing if a device does not report its power."""
-    each = [told.samples_per_joule(rate) if told else None for told in telemetry]
-    if all(each) and best.samples_per_joule:
-        alone = three_digits(_SAMPLES / best.samples_per_joule)
-        together = three_digits(sum(_SAMPLES / known for known in each if known))
-        yield f"energy of {_SAMPLES:,} samples: {alone} J with {label} alone, {together} J together"
+    told = [replica.telemetry for replica in run.replicas]
+    each = [one.samples_per_joule(run.throughput.median) if one else None for one in told]
+    if not all(each) or not best.samples_per_joule:
+        return ""
+    together = three_digits(sum(_SAMPLES / known for known in each if known))
+    alone = three_digits(_SAMPLES / best.samples_per_joule)
+    return f"energy of {_SAMPLES:,} samples: {alone} J with {label} alone, {together} J together"
 
 
-def epoch_text(epoch: int, rates: Sequence[tuple[str, float]], most: float = math.inf) -> str:
+def epoch_text(epoch: int, rates: Mapping[str, float], most: float = math.inf) -> str:
     """`an epoch of 50,000 samples: 37.2 s with GPU:0 alone, 28.0 s with the even split, 22.7 s with this split`.
 
     `most` is the samples per second that the devices can be fed.
     """
-    times = ", ".join(f"{_time(epoch / min(rate, most))} with {name}" for name, rate in rates)
-    bound = "; your input pipeline gives them no faster" if any(rate > most for _, rate in rates) else ""
+    times = ", ".join(f"{_time(epoch / min(rate, most))} with {name}" for name, rate in rates.items())
+    bound = "; your input pipeline gives them no faster" if max(rates.values()) > most else ""
     return f"an epoch of {epoch:,} samples: {times}{bound}"
 
 
 def _time(seconds: float) -> str:
-    for unit, name in ((3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * unit:
-            return f"{three_digits(seconds / unit)} {name}"
-    return f"{three_digits(seconds)} s"
+    units = {3600.0: "h", 60.0: "min", 0.0: "s"}
+    unit = next(unit for unit in units if seconds >= 2 * unit)
+    return f"{three_digits(seconds / (unit or 1.0))} {units[unit]}"

@@ -41,7 +41,7 @@ class Share(Record):
     batch: Samples
     micro_batch: Samples
     limit: Annotated[Count, Shown("up to")]
-    compute_s: Number
+    compute_s: Annotated[Number, Shown(brief="compute")]
     update_s: Annotated[Number, Field(ge=0)]
     utilisation: Annotated[Part, Shown("computing")]
     binds: Annotated[Literal[Binds, "max batch"], Shown("bound by")]
@@ -180,6 +180,11 @@ class Plan(OfSplit, Result):
     pipeline: Pipeline | None = None
     balance: Balance | None = None
     reached_by: Literal["command", "ray"] | None = None
+
+    @property
+    def run(self) -> Run | None:
+        """The run that proved the plan; None unless `balance` made it and came to its end."""
+        return self.balance.run if self.balance else None
 
     @model_validator(mode="after")
     def _sound(self) -> Plan:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpubalance.results.common import Warning_
 from gpubalance.results.gap import SoloGap
-from gpubalance.results.independent import Independent
-from gpubalance.results.layers import Layers
+from gpubalance.results.independent import Independent, OwnModel
+from gpubalance.results.layers import Layers, Stage
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe
 from gpubalance.results.records import AnyResult
-from gpubalance.results.run import Run
+from gpubalance.results.run import Replica, Run
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
 
@@ -52,13 +53,21 @@ class Subject:
     def run(self) -> Run | None:
         """The result if it is a run, or the run at the end of `balance`."""
         if isinstance(self.result, Plan):
-            return self.result.balance.run if self.result.balance else None
+            return self.result.run
         return self.result if isinstance(self.result, Run) else None
 
     @property
     def solo_gap(self) -> SoloGap | None:
         """How `balance` divided the distance from the solo sum; None if it could not tell."""
         return self.plan.balance.solo_gap if self.plan is not None and self.plan.balance is not None else None
+
+    @property
+    def ran(self) -> Sequence[Replica | OwnModel | Stage]:
+        """What each device did in what was run; empty for a probe, and for a plan that was not run."""
+        if isinstance(self.result, Layers):
+            return self.result.stages
+        ran = self.run or self.independent
+        return ran.replicas if ran is not None else ()
 
     @property
     def kind(self) -> str:

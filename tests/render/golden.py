@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpubalance.render.report.answer import told_of
-from gpubalance.render.summary import summary
+from gpubalance.render.table import summary
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan

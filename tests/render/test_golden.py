@@ -4,7 +4,7 @@ import pytest
 
 from gpubalance.render.plan import bounds_text
 from gpubalance.render.probe import curve_lines
-from gpubalance.render.summary import warning_lines
+from gpubalance.render.table import warning_lines
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_result

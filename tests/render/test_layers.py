@@ -9,11 +9,9 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
+from gpubalance.render.layers import spans_of, timeline_lines
 from gpubalance.render.report.charts import charts_of
-from gpubalance.render.report.charts.chart import NARROW, WIDE
-from gpubalance.render.report.charts.style import BACKWARD, FORWARD, TRANSFER, UPDATE, drawing
-from gpubalance.render.report.charts.svg import chart_svg
-from gpubalance.render.timeline import spans_of, timeline_lines
+from gpubalance.render.report.charts.style import BACKWARD, FORWARD, NARROW, TRANSFER, UPDATE, WIDE, drawing
 from gpubalance.results.layers import Layers
 from gpubalance.results.subject import Subject
 from tests.render import samples
@@ -38,7 +36,7 @@ def test_the_picture_is_the_measured_step(subject: Subject, result: Layers) -> N
     with drawing("test"):
         figure = chart.draw(WIDE)
     bars = [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
-    rows = {stage.device: -row for row, stage in enumerate(result.stages)}
+    rows = {stage.device: -1 - row for row, stage in enumerate(result.stages)}
     for kind, colour in (("forward", FORWARD), ("backward", BACKWARD)):
         drawn = sorted(
             (round(bar.get_y() + bar.get_height() / 2), bar.get_x(), bar.get_width())
@@ -51,7 +49,7 @@ def test_the_picture_is_the_measured_step(subject: Subject, result: Layers) -> N
         assert len(tasks) == result.micro_batches * len(result.segments)
     assert {bar.get_facecolor()[:3] for bar in bars} >= {to_rgb(UPDATE), to_rgb(TRANSFER)}
     for width in (WIDE, NARROW):
-        assert re.search("<title[^>]*>One step, task by task</title>", chart_svg(chart, "result-1", width))
+        assert re.search("<title[^>]*>One step, task by task</title>", chart.svg("result-1", width))
 
 
 def test_the_parts_of_a_device_are_its_spans(result: Layers) -> None:

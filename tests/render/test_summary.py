@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gpubalance.render.probe import probe_told
-from gpubalance.render.summary import warning_lines
-from gpubalance.render.table import lines_of, prose
+from gpubalance.render.table import lines_of, prose, warning_lines
 from gpubalance.results.common import Warning_
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record

@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from gpubalance.render.fields import exact
 from gpubalance.render.report.answer import answer_of
-from gpubalance.render.report.charts.chart import NARROW, WIDE, Chart, Charts
-from gpubalance.render.report.charts.svg import chart_svg
+from gpubalance.render.report.charts.chart import Chart, Charts
+from gpubalance.render.report.charts.style import NARROW, WIDE
 from gpubalance.render.report.formulas import groups, terms
 from gpubalance.render.report.tables import tables_of
 from gpubalance.results.subject import Subject, warnings_of
@@ -59,4 +59,4 @@ def _shown(value: object) -> object:
 
 
 def _svg(chart: Chart, section: str, width: int) -> Markup:
-    return Markup(chart_svg(chart, section, width))  # noqa: S704
+    return Markup(chart.svg(section, width))  # noqa: S704

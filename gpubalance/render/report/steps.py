@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from gpubalance.results.plan import Plan, SplitPrediction
-from gpubalance.results.run import Replica, Run
+from gpubalance.results.common import Count, Number, Samples
+from gpubalance.results.plan import Plan, Predicted, Share, SplitPrediction
+from gpubalance.results.run import Replica
 from gpubalance.results.subject import Subject
+from gpubalance.settings.record import Record
 from gpubalance.settings.shares import pieces
 
 
-class Part(NamedTuple):
+class Part(Record):
     """One device's part of a predicted step."""
 
-    device: int
-    batch: int
-    micro_batch: int
-    compute_s: float
-    update_s: float
-    wait_s: float = 0.0
+    device: Count
+    batch: Samples
+    micro_batch: Samples
+    compute_s: Number
+    update_s: Number
+    wait_s: Number
+
+
+# A device's share, the batch and micro-batch that it has in a split, and how long it computes for them.
+_Part = tuple[Share, int, int, float]
 
 
 class Step(NamedTuple):
@@ -40,9 +46,16 @@ class Step(NamedTuple):
 
 def steps_of(subject: Subject) -> tuple[Step, ...]:
     """The steps of the even split and of the chosen one, as far as they are known; none for a probe."""
-    if subject.run is not None:
-        return _measured(subject.run)
-    return _predicted(subject, subject.plan) if subject.plan is not None else ()
+    run = subject.run
+    if run is None:
+        return tuple(_predicted(subject, subject.plan)) if subject.plan is not None else ()
+    even = run.baselines.even
+    # For a run of the even split, the baseline is that run itself.
+    others = {"Even split": even} if even and even.step_time_s != run.step_time_s else {}
+    return tuple(
+        Step(title, one.throughput.median, one.step_time_s.median, one.sync_s, one.input_wait_s, one.replicas)
+        for title, one in {**others, "Chosen split": run}.items()
+    )
 
 
 def why_no_even(subject: Subject) -> str:
@@ -57,43 +70,42 @@ def why_no_even(subject: Subject) -> str:
     return "No even split fits on these devices."
 
 
-def _measured(run: Run) -> tuple[Step, ...]:
-    even = run.baselines.even
-    # For a run of the even split, the baseline is that run itself.
-    splits = {"Even split": even if even and even.step_time_s != run.step_time_s else None, "Chosen split": run}
-    return tuple(
-        Step(title, one.throughput.median, one.step_time_s.median, one.sync_s, one.input_wait_s, one.replicas)
-        for title, one in splits.items()
-        if one is not None
-    )
+def _predicted(subject: Subject, plan: Plan) -> Iterator[Step]:
+    even, shares = plan.predicted.even, [share for share in plan.shares if share.batch]
+    if even is not None and even.split != plan.split.of_used:
+        sizes = zip(shares, even.split.batches, even.split.micro_batches, strict=True)
+        parts = [
+            (share, batch, micro, compute_s)
+            for share, batch, micro in sizes
+            if (compute_s := _compute_s(subject, share, batch, micro)) is not None
+        ]
+        if len(parts) == len(shares):
+            yield _step("Even split, predicted", even, plan, parts)
+    parts = [(share, share.batch, share.micro_batch, share.compute_s) for share in shares]
+    yield _step("Chosen split, predicted", plan.predicted, plan, parts)
 
 
-def _predicted(subject: Subject, plan: Plan) -> tuple[Step, ...]:
-    used = [share for share in plan.shares if share.batch]
-    sync_s, predicted, even = plan.predicted.sync_s, plan.predicted, plan.predicted.even
-    parts = [Part(s.device, s.batch, s.micro_batch, s.compute_s, s.update_s) for s in used]
-    chosen = Step("Chosen split, predicted", predicted.throughput, predicted.step_time_s, sync_s, 0.0, _waiting(parts))
-    alone = _even_parts(subject, plan, even) if even is not None and even.split != plan.split.of_used else []
-    if even is None or not alone or len(alone) < len(used):
-        return (chosen,)
-    return Step("Even split, predicted", even.throughput, even.step_time_s, sync_s, 0.0, _waiting(alone)), chosen
+def _compute_s(subject: Subject, share: Share, batch: int, micro: int) -> float | None:
+    """What the device's probe says of that batch; None without one."""
+    one = subject.probes[share.device]
+    model = one and one.step_time_model
+    if not model:
+        return None
+    return sum(count * (model.planned.step_time_s(size) - share.update_s) for count, size in pieces(batch, micro))
 
 
-def _even_parts(subject: Subject, plan: Plan, even: SplitPrediction) -> list[Part]:
-    """The parts of those devices whose probes are known."""
-    parts = []
-    sizes = zip((s for s in plan.shares if s.batch), even.split.batches, even.split.micro_batches, strict=True)
-    for share, batch, micro in sizes:
-        one, update_s = subject.probes[share.device], share.update_s
-        if one is not None and (model := one.step_time_model) is not None:
-            compute_s = sum(
-                count * (model.planned.step_time_s(size) - update_s) for count, size in pieces(batch, micro)
-            )
-            parts.append(Part(share.device, batch, micro, compute_s, update_s))
-    return parts
-
-
-def _waiting(parts: Sequence[Part]) -> list[Part]:
-    """The parts, each of which waits for the slowest."""
-    slowest_s = max(part.compute_s + part.update_s for part in parts)
-    return [part._replace(wait_s=slowest_s - part.compute_s - part.update_s) for part in parts]
+def _step(title: str, of: Predicted | SplitPrediction, plan: Plan, parts: Sequence[_Part]) -> Step:
+    """Each device waits for the slowest."""
+    slowest_s = max(compute_s + share.update_s for share, *_, compute_s in parts)
+    told = [
+        Part(
+            device=share.device,
+            batch=batch,
+            micro_batch=micro,
+            compute_s=compute_s,
+            update_s=share.update_s,
+            wait_s=slowest_s - compute_s - share.update_s,
+        )
+        for share, batch, micro, compute_s in parts
+    ]
+    return Step(title, of.throughput, of.step_time_s, plan.predicted.sync_s, 0.0, told)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import compress
 from typing import Any, NamedTuple
 
-from gpubalance.render.fields import Cell, Column, named
-from gpubalance.settings.record import Shown
+from gpubalance.render.fields import Cell, Column, columns_of, named
+from gpubalance.settings.record import Record, Shown
 
 Lead = Mapping[str, Any]
+# A row is what leads it, and the record that has the other cells; None if there are none.
+Rows = Iterable[tuple[Lead, Record | None]]
 
 # What leads a row, or is computed for it, where its name does not say all.
 _LEADS = {
@@ -38,32 +41,19 @@ class Table(NamedTuple):
     long: bool = False
 
 
-def table(
-    id_: str,
-    title: str,
-    rows: Iterable[tuple[Lead, Any]],
-    columns: Sequence[Column] = (),
-    note: str = "",
-    *,
-    long: bool = False,
-) -> Iterator[Table]:
-    """A table whose rows are what leads each and the columns of its record, without columns that no row knows.
+def table(id_: str, title: str, rows: Rows, *names: str, note: str = "", long: bool = False) -> Iterator[Table]:
+    """A table whose rows are what leads each, and the fields of these names of its record, or all its figures.
 
-    None without rows.
+    No table without rows, and no column that no row knows.
     """
     listed = list(rows)
     if not listed:
         return
+    first, record = listed[0]
     texts = {key for lead, _ in listed for key, cell in lead.items() if isinstance(cell, str)}
-    leads = [named(key, _LEADS.get(key, Shown()), text=key in texts) for key in listed[0][0]]
+    leads = [named(key, _LEADS.get(key, Shown()), text=key in texts) for key in first]
+    columns = columns_of(type(record), *names) if record is not None else ()
     cells = [(*lead.values(), *(column.value(record) for column in columns)) for lead, record in listed]
-    known = [place for place, column in enumerate(zip(*cells, strict=True)) if any(cell is not None for cell in column)]
-    heads = (*leads, *columns)
-    yield Table(
-        id_,
-        title,
-        tuple(heads[place] for place in known),
-        tuple(tuple(row[place] for place in known) for row in cells),
-        note,
-        long,
-    )
+    known = [any(cell is not None for cell in column) for column in zip(*cells, strict=True)]
+    heads, *kept = (tuple(compress(row, known)) for row in ((*leads, *columns), *cells))
+    yield Table(id_, title, heads, tuple(kept), note, long)

@@ -5,26 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from gpubalance.render.fields import columns_of
 from gpubalance.render.layers import blocks_text
 from gpubalance.render.probe import OUTCOMES
 from gpubalance.render.report.steps import steps_of
-from gpubalance.render.report.table import Lead, Table, table
+from gpubalance.render.report.table import Lead, Rows, Table, table
 from gpubalance.render.solo_gap import all_losses
 from gpubalance.results.common import StepTime, shapes_text
-from gpubalance.results.independent import Independent, OwnModel
-from gpubalance.results.layers import Layers, LayersRound, MeasuredBlock, Stage, StepTask
-from gpubalance.results.plan import Goodput, LearningRate, LeftOut, Plan, Predicted, Round, Share, SplitPrediction
-from gpubalance.results.probe import CurvePoint, DeviceProbe, Trial
-from gpubalance.results.run import Baselines, Measurement, Replica, Run, SoloBest
+from gpubalance.results.independent import Independent
+from gpubalance.results.layers import Layers, LayersRound
+from gpubalance.results.plan import Plan, Predicted
+from gpubalance.results.run import Baselines, Run
 from gpubalance.results.subject import Subject
-from gpubalance.results.telemetry import Moment, Telemetry
+from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares, run_text
 
 _TIMING = "A timing is the mean of consecutive steps that were timed together."
-# Fields of a device's probe that stand in the table of models.
-_IN_MODEL = ("update_s", "solo_best", "solo_best_batch", "sensible", "sensible_batch")
+_STEP = (
+    *("global_batch", "step_time_s", "step_spread", "throughput", "sync_s", "input_wait_s", "slow_s", "excess_s"),
+    "imbalance",
+)
+_WORK = (
+    *("flops_per_sample", "flops_per_s", "peak_flops_per_s", "mfu", "samples_per_joule", "steady", "on_line"),
+    *("measured_s", "elapsed_s", "children", "complete"),
+)
 _OWN = (
     *("model", "batch", "solo_throughput", "throughput", "contention", "contention_ci95", "step_time_s"),
     *("solo_input_wait_s", "input_wait_s", "memory_peak_bytes"),
@@ -35,24 +39,28 @@ _ASKED = ("probed", "batch_multiple", "margin_bytes", "max_batch", "parallel", "
 
 def tables_of(subject: Subject) -> tuple[Table, ...]:
     """The tables in the order of the charts: what devices gave together, the plan, each device alone, the rest."""
-    result, run = subject.result, subject.run
-    first: list[Table] = []
-    if isinstance(result, Independent):
-        first = [*_independent(result)]
-    elif isinstance(result, Layers):
-        first = [*_layers(result)]
-    elif run is not None:
-        first = [*_run(run)]
-    elif isinstance(result, Plan):
-        first = [*_predicted_parts(subject)]
+    together = tuple(_together(subject))
     return (
-        *(one for one in first if not one.long),
+        *(one for one in together if not one.long),
         *_gap(subject),
-        *(_plan(result) if isinstance(result, Plan) else ()),
+        *(_plan(subject.plan) if subject.plan else ()),
         *_alone(subject),
-        *(one for one in first if one.long),
+        *(one for one in together if one.long),
         *_facts(subject),
     )
+
+
+def _together(subject: Subject) -> Iterator[Table]:
+    if subject.independent is not None:
+        yield from _independent(subject.independent)
+    elif subject.layers is not None:
+        yield from _layers(subject.layers)
+    elif subject.run is not None:
+        yield from _run(subject.run)
+    else:
+        parts = ((step.title, part) for step in steps_of(subject) for part in step.parts)
+        rows = (({"split": title, "device": subject.devices[one.device].label}, one) for title, one in parts)
+        yield from table("predicted_parts", "Each device's part of the step, predicted", rows)
 
 
 def _others(of: Baselines | Predicted) -> dict[str, Any]:
@@ -63,21 +71,19 @@ def _others(of: Baselines | Predicted) -> dict[str, Any]:
 
 
 def _run(run: Run) -> Iterator[Table]:
-    against = run.baselines
-    splits: dict[str, Measurement] = {"chosen": run, **_others(against)}
+    against, splits = run.baselines, {"chosen": run, **_others(run.baselines)}
     parts = [
         ({"split": name, "device": run.devices[replica.device].label}, replica)
         for name, one in splits.items()
         for replica in one.replicas
     ]
-    yield from table("step", "Steps", (({"split": name}, one) for name, one in splits.items()), columns_of(Measurement))
-    yield from table("parts", "Each device's part of the step", parts, columns_of(Replica))
+    yield from table("step", "Steps", (({"split": name}, one) for name, one in splits.items()), *_STEP)
+    yield from table("parts", "Each device's part of the step", parts)
     even = against.even and against.even.global_batch
     lead = {"global_batch": run.global_batch, "even_global_batch": even, "solo_sum": against.solo_sum}
     ratios = ("speedup_over_even", "speedup_ci95", "scaling_efficiency", "stamp_cost", "warmup_steps", "steps")
-    yield from table("against", "Compared with", [(lead, run)], columns_of(Run, *ratios))
-    bests = _by_device(run.devices, against.solo_best or ())
-    yield from table("solo", "What the devices gave alone", bests, columns_of(SoloBest))
+    yield from table("against", "Compared with", [(lead, run)], *ratios)
+    yield from table("solo", "What the devices gave alone", _by_device(run.devices, against.solo_best or ()))
     yield from _samples("samples", (({"split": name}, one.step_time_s) for name, one in splits.items()))
     yield from _telemetry("over the run", ((lead, replica.telemetry) for lead, replica in parts), "chosen")
 
@@ -94,25 +100,15 @@ def _samples(id_: str, of: Iterable[tuple[Lead, StepTime | None]], title: str = 
         if times is not None
         for number, (seconds, at_s) in enumerate(zip(times.samples, times.at_s, strict=True), 1)
     )
-    yield from table(id_, title, rows, note=_TIMING, long=True)
+    return table(id_, title, rows, note=_TIMING, long=True)
 
 
 def _telemetry(when: str, watched: Iterable[tuple[Lead, Telemetry | None]], split: str = "") -> Iterator[Table]:
     """What each GPU reported: in all, and moment by moment in that split."""
     told = [(lead, one) for lead, one in watched if one is not None]
-    yield from table("telemetry", "Telemetry", told, columns_of(Telemetry))
+    yield from table("telemetry", "Telemetry", told)
     course = ((lead, moment) for lead, one in told if lead.get("split", "") == split for moment in one.course)
-    yield from table("course", f"Telemetry {when}", course, columns_of(Moment), long=True)
-
-
-def _predicted_parts(subject: Subject) -> Iterator[Table]:
-    rows = (
-        ({"split": step.title, "device": subject.devices[part.device].label}, part)
-        for step in steps_of(subject)
-        for part in step.parts
-    )
-    columns = columns_of(Replica, "batch", "micro_batch", "compute_s", "update_s", "wait_s")
-    yield from table("predicted_parts", "Each device's part of the step, predicted", rows, columns)
+    yield from table("course", f"Telemetry {when}", course, long=True)
 
 
 def _gap(subject: Subject) -> Iterator[Table]:
@@ -125,29 +121,26 @@ def _gap(subject: Subject) -> Iterator[Table]:
 
 
 def _plan(plan: Plan) -> Iterator[Table]:
-    predicted, devices = plan.predicted, plan.devices
-    shares, left_out = _by_device(devices, plan.shares), _by_device(devices, plan.left_out)
+    predicted, devices, rate = plan.predicted, plan.devices, plan.learning_rate
     note = "Up to: the largest micro-batch that is planned with."
-    yield from table("shares", "The plan's shares", shares, columns_of(Share), note)
-    splits = {"chosen": (plan.split, predicted)} | {name: (one.split, one) for name, one in _others(predicted).items()}
-    rows = (({"split": name, **_batches(split)}, one) for name, (split, one) in splits.items())
-    yield from table("predicted", "Predicted", rows, columns_of(Predicted))
-    goodputs = (({"of": one.of, "batches": "/".join(map(str, one.batches))}, one) for one in predicted.by_goodput)
-    columns = columns_of(Goodput, "global_batch", "throughput", "efficiency", "goodput")
-    yield from table("goodput", "Goodput", goodputs, columns, "Goodput is throughput times what a sample is worth.")
-    totals = ((_batches(one.split), one) for one in predicted.by_global_batch)
-    title = "The fastest split by global batch"
-    yield from table("by_global_batch", title, totals, columns_of(SplitPrediction), long=True)
+    yield from table("shares", "The plan's shares", _by_device(devices, plan.shares), note=note)
+    others = {name: (one.split, one) for name, one in _others(predicted).items()}
+    splits = {"chosen": (plan.split, predicted), **others}
+    rows: Rows = (({"split": name, **_batches(split)}, one) for name, (split, one) in splits.items())
+    yield from table("predicted", "Predicted", rows)
+    rows = (({"of": one.of, "batches": "/".join(map(str, one.batches))}, one) for one in predicted.by_goodput)
+    note = "Goodput is throughput times what a sample is worth."
+    yield from table("goodput", "Goodput", rows, "global_batch", "throughput", "efficiency", "goodput", note=note)
+    rows = ((_batches(one.split), one) for one in predicted.by_global_batch)
+    yield from table("by_global_batch", "The fastest split by global batch", rows, long=True)
     tried = plan.balance.rounds if plan.balance else ()
-    rounds = (({"round": one.number, "batches": str(one.split)}, one) for one in tried)
+    rows = (({"round": one.number, "batches": str(one.split)}, one) for one in tried)
+    measured = (f"measured.{name}" for name in ("throughput", "step_time_s", "sync_s", "imbalance"))
     title = "The search's rounds: each split that was tried"
-    of_round = ("throughput", "step_time_s", "sync_s", "imbalance")
-    columns = columns_of(Round, "outcome", "predicted_throughput", *(f"measured.{name}" for name in of_round))
-    yield from table("rounds", title, rounds, columns)
-    yield from table("left_out", "Devices without samples", left_out, columns_of(LeftOut))
-    rates = (({"measured_factor": one.measured}, one) for one in [plan.learning_rate] if one is not None)
-    columns = columns_of(LearningRate, "from_batch", "to_batch", "linear", "square_root")
-    yield from table("learning_rate", "Learning rate", rates, columns)
+    yield from table("rounds", title, rows, "outcome", "predicted_throughput", *measured)
+    yield from table("left_out", "Devices without samples", _by_device(devices, plan.left_out))
+    rows = [({"measured_factor": rate.measured}, rate)] if rate else ()
+    yield from table("learning_rate", "Learning rate", rows, "from_batch", "to_batch", "linear", "square_root")
 
 
 def _batches(split: Shares) -> Lead:
@@ -157,56 +150,46 @@ def _batches(split: Shares) -> Lead:
 def _alone(subject: Subject) -> Iterator[Table]:
     """What each device can do alone: its step-time model, its curve, how its limit was found."""
     probes = [({"device": subject.devices[i].label}, one) for i, one in enumerate(subject.probes) if one is not None]
-    points = [
-        ({**lead, "batch": point.batch}, point)
-        for lead, one in probes
-        for point in sorted(one.curve, key=lambda point: point.batch)
-    ]
+    points = [(lead, point) for lead, one in probes for point in sorted(one.curve, key=lambda point: point.batch)]
     is_probe = subject.kind == "probe"
     note = f"From {subject.probe_from}." if subject.probe_from and not is_probe else ""
     found = ("step_time_model", "update_s", "batch_limit", "solo_best", "sensible")
-    yield from table("model", "Each device alone", probes, columns_of(DeviceProbe, *found), note)
-    figures = [column for column in columns_of(CurvePoint) if column.key != "batch"]
-    yield from table("curve", "Throughput over batch size, each device alone", points, figures)
+    yield from table("model", "Each device alone", probes, *found, note=note)
+    yield from table("curve", "Throughput over batch size, each device alone", points)
     curve = (
         ({**lead, "batch": batch, "step_time_s": seconds}, None)
         for lead, one in probes
         for batch, seconds in (one.step_time_model and one.step_time_model.curve) or ()
     )
     yield from table("planned_curve", "The curves that are planned with", curve)
-    watched = ((lead, point.telemetry) for lead, point in points if point.telemetry is not None)
-    yield from table("health", "Telemetry, each device alone", watched, columns_of(Telemetry))
+    by_batch = [({**lead, "batch": point.batch}, point) for lead, point in points]
+    watched = ((lead, point.telemetry) for lead, point in by_batch if point.telemetry is not None)
+    yield from table("health", "Telemetry, each device alone", watched)
     trials = (
         ({**lead, "trial": number, "outcome": OUTCOMES[trial.outcome]}, trial)
         for lead, one in probes
         for number, trial in enumerate(one.batch_limit.trials if one.batch_limit else (), 1)
     )
-    columns = columns_of(Trial, "batch", "seconds", "memory_peak_bytes", "fresh", "reason")
-    yield from table("trials", "The search for the batch limit", trials, columns)
-    work = (
-        ({**lead, "failures": "; ".join(failure.message for failure in one.failures) or "none"}, one)
-        for lead, one in probes
-    )
-    figures = [column for column in columns_of(DeviceProbe) if column.key not in _IN_MODEL]
-    yield from table("work", "What the probe took and found", work, figures)
+    columns = ("batch", "seconds", "memory_peak_bytes", "fresh", "reason")
+    yield from table("trials", "The search for the batch limit", trials, *columns)
+    failures = ("; ".join(failure.message for failure in one.failures) or "none" for _, one in probes)
+    work = (({**lead, "failures": told}, one) for (lead, one), told in zip(probes, failures, strict=True))
+    yield from table("work", "What the probe took and found", work, *_WORK)
     if is_probe:
-        times = ((lead, point.step_time_s) for lead, point in points)
+        times = ((lead, point.step_time_s) for lead, point in by_batch)
         yield from _samples("curve_samples", times, "Step times, each device alone")
 
 
 def _independent(result: Independent) -> Iterator[Table]:
-    parts = [
-        ({"device": result.devices[one.device].label, "failure": one.failure.message if one.failure else "none"}, one)
-        for one in result.replicas
-    ]
-    yield from table("replicas", "Each device, alone and at once", parts, columns_of(OwnModel, *_OWN))
+    leads = _by_device(result.devices, result.replicas)
+    parts = (({**lead, "failure": one.failure.message if one.failure else "none"}, one) for lead, one in leads)
+    yield from table("replicas", "Each device, alone and at once", parts, *_OWN)
     joint = result.joint
-    gave: Lead = {
+    lead = {
         "joint_batches": str(joint.split) if joint else None,
         "joint_throughput": joint.throughput.median if joint else None,
     }
-    columns = columns_of(Independent, "throughput", "solo_sum", "overlap_s", "complete")
-    yield from table("sum", "All at once", [(gave, result)], columns)
+    yield from table("sum", "All at once", [(lead, result)], "throughput", "solo_sum", "overlap_s", "complete")
     both = [
         ({**lead, "measured": how}, times, told)
         for lead, one in _by_device(result.devices, result.replicas)
@@ -221,28 +204,26 @@ def _independent(result: Independent) -> Iterator[Table]:
 
 def _layers(result: Layers) -> Iterator[Table]:
     labels = [device.label for device in result.devices]
-    stages = (({"device": labels[one.device], "blocks": blocks_text(one)}, one) for one in result.stages)
-    yield from table("stages", "Each device's part of a step", stages, columns_of(Stage))
-    predicted = {"predicted_s": result.predicted.step_time_s}
-    yield from table("step", "The step", [(predicted, result)], columns_of(Layers))
-    rounds = (({"round": one.number, **_cut(one, labels)}, one) for one in result.rounds)
-    yield from table("rounds", "The search for the cut", rounds, columns_of(LayersRound, "predicted_s", "step_time_s"))
-    yield from table("held-against", "What it is compared with", ((row, None) for row in _held_against(result, labels)))
-    blocks = (
+    rows: Rows = (({"device": labels[one.device], "blocks": blocks_text(one)}, one) for one in result.stages)
+    yield from table("stages", "Each device's part of a step", rows)
+    yield from table("step", "The step", [({"predicted_s": result.predicted.step_time_s}, result)])
+    rows = (({"round": one.number, **_cut(one, labels)}, one) for one in result.rounds)
+    yield from table("rounds", "The search for the cut", rows, "predicted_s", "step_time_s")
+    yield from table("held-against", "What it is compared with", _held_against(result, labels))
+    rows = (
         ({"block": number, "device": label, "compute_s": seconds}, one)
         for number, one in enumerate(result.blocks)
         for label, seconds in zip(labels, one.compute_s, strict=True)
     )
-    title = "Blocks, and a micro-batch's compute on each device"
-    yield from table("blocks", title, blocks, columns_of(MeasuredBlock))
+    yield from table("blocks", "Blocks, and a micro-batch's compute on each device", rows)
     yield from _samples("samples", [({}, result.step_time_s)])
-    tasks: list[tuple[Lead, Any]] = [
+    rows = [
         *(({"device": labels[one.device], "pass": one.kind}, one) for one in result.timeline.tasks),
         *(({"device": labels[one.device], "pass": "update"}, one) for one in result.timeline.updates),
     ]
-    columns = columns_of(StepTask, "segment", "micro_batch", "sent_s", "ready_s", "start_s", "end_s")
-    yield from table("timeline", "One step, task by task", tasks, columns, long=True)
-    watched = ((lead, one.telemetry) for lead, one in _by_device(result.devices, result.stages))
+    columns = ("segment", "micro_batch", "sent_s", "ready_s", "start_s", "end_s")
+    yield from table("timeline", "One step, task by task", rows, *columns, long=True)
+    watched = (({"device": labels[one.device]}, one.telemetry) for one in result.stages)
     yield from _telemetry("over the measurement", watched)
 
 
@@ -252,38 +233,30 @@ def _cut(one: LayersRound, labels: Sequence[str]) -> Lead:
     return {"blocks": stages, "outcome": outcome}
 
 
-def _held_against(result: Layers, labels: Sequence[str]) -> Iterator[Lead]:
+def _held_against(result: Layers, labels: Sequence[str]) -> Rows:
     against = result.baselines
     best, split = against.solo_best, against.split
-    yield {
-        "held_against": f"{labels[best.device]} alone, batch {best.batch}" if best else "one device alone",
-        "throughput": best and best.throughput,
-        "measured": "by its probe" if best else None,
-        "why_not": against.solo_best_why_not,
-    }
-    yield {
-        "held_against": f"the batch split {split.split}" if split else "the batch split",
-        "throughput": split and split.throughput,
-        "measured": ("here" if split.measured else "predicted") if split else None,
-        "why_not": against.split_why_not,
-    }
+    alone = f"{labels[best.device]} alone, batch {best.batch}" if best else "one device alone"
+    the_split = f"the batch split {split.split}" if split else "the batch split"
+    how = ("here" if split.measured else "predicted") if split else None
+    for name, rate, measured, why_not in (
+        (alone, best and best.throughput, "by its probe" if best else None, against.solo_best_why_not),
+        (the_split, split and split.throughput, how, against.split_why_not),
+    ):
+        yield {"held_against": name, "throughput": rate, "measured": measured, "why_not": why_not}, None
 
 
 def _facts(subject: Subject) -> Iterator[Table]:
     """What was measured where."""
     result, ran = subject.result, subject.run or subject.result
     devices = (({"device": device.label}, device) for device in subject.devices)
-    names = ("name", "uuid", "bus_id", "memory_bytes", "simulated")
-    yield from table("devices", "Devices", devices, columns_of(Device, *names))
+    yield from table("devices", "Devices", devices, "name", "uuid", "bus_id", "memory_bytes", "simulated")
     told: dict[str, Any] = {**dict(result.settings), "created": result.created}
     if result.model is not None:
         shapes = result.model.input_shapes
         told |= {"parameters": result.model.parameters, "gradient_bytes": result.model.gradient_bytes}
         told |= {"input_shapes": shapes_text(shapes)} if shapes is not None else {}
     told |= {name: getattr(result, name) for name in _ASKED if hasattr(result, name)}
-    for id_, title, values in (
-        ("settings", "Settings and model", told),
-        ("environment", "Environment", dict(ran.environment or ())),
-    ):
-        rows = (({"setting": name, "value": value}, None) for name, value in values.items())
-        yield from table(id_, title, rows)
+    facts = (("settings", "Settings and model", told), ("environment", "Environment", dict(ran.environment or ())))
+    for id_, title, values in facts:
+        yield from table(id_, title, (({"setting": name, "value": value}, None) for name, value in values.items()))

@@ -2,51 +2,40 @@
 
 from __future__ import annotations
 
-from gpubalance.render.report.charts import course, curves, rows, timeline
+from gpubalance.render.report.charts import bars
 from gpubalance.render.report.charts.chart import Chart, Charts
+from gpubalance.render.report.charts.course import course
+from gpubalance.render.report.charts.curves import curves
 from gpubalance.results.subject import Subject
 
+_MEMORY = ("memory", "Memory of each device against its limit", bars.memory)
+_COURSE = ("course", "Step time over the measurement", course)
 # The problem and its solution first, then why not more, then what the result is based on. Each function returns the
 # drawing, or a text that says why there is none; an empty text if nobody would look for it.
 _CHARTS = (
-    ("step", "Where a step's time goes", rows.steps),
-    ("gap", "Where the distance from the solo sum goes", rows.gap),
-    ("curves", "Throughput over batch size, each device alone", curves.chart),
-    ("goodput", "Throughput, what a sample is worth, and goodput over the global batch", rows.goodput),
-    ("memory", "Memory of each device against its limit", rows.memory),
-    ("course", "Step time over the run", course.chart),
-    ("rounds", "The search for the split", rows.rounds),
-    ("trials", "The search for the batch limit", rows.trials),
+    ("step", "Where a step's time goes", bars.steps),
+    ("gap", "Where the distance from the solo sum goes", bars.gap),
+    ("curves", "Throughput over batch size, each device alone", curves),
+    ("goodput", "Throughput, what a sample is worth, and goodput over the global batch", bars.goodput),
+    _MEMORY,
+    ("course", "Step time over the run", course),
+    ("rounds", "The search for the split", bars.rounds),
+    ("trials", "The search for the batch limit", bars.trials),
 )
-
-
-# Models that train independently share no step, and nothing was searched for.
-_OF_INDEPENDENT = (
-    ("at-once", "Each device alone, and at once with the others", rows.at_once),
-    ("memory", "Memory of each device against its limit", rows.memory),
-    ("course", "Step time over the measurement", course.chart),
-)
-
-
-_OF_LAYERS = (
-    ("timeline", "One step, task by task", timeline.chart),
-    ("stages", "Where a step's time goes, device by device", rows.stages),
-    ("memory", "Memory of each device against its limit", rows.memory),
-    ("course", "Step time over the measurement", course.chart),
-)
+_OF_KIND = {
+    # Models that train independently share no step, and nothing was searched for.
+    "independent": (("at-once", "Each device alone, and at once with the others", bars.at_once), _MEMORY, _COURSE),
+    "layers": (
+        ("timeline", "One step, task by task", bars.timeline),
+        ("stages", "Where a step's time goes, device by device", bars.stages),
+        _MEMORY,
+        _COURSE,
+    ),
+}
 
 
 def charts_of(subject: Subject) -> Charts:
     """The charts that can be drawn from this result."""
-    drawn: list[Chart] = []
-    missing: dict[str, str] = {}
-    of_kind = {"independent": _OF_INDEPENDENT, "layers": _OF_LAYERS}
-    for name, title, chart in of_kind.get(subject.kind, _CHARTS):
-        found = chart(subject)
-        if found == "":
-            continue
-        if isinstance(found, str):
-            missing[title] = found
-        else:
-            drawn.append(Chart(name, title, *found))
-    return Charts(tuple(drawn), missing)
+    found = [(name, title, chart(subject)) for name, title, chart in _OF_KIND.get(subject.kind, _CHARTS)]
+    drawn = [Chart(name, title, *one) for name, title, one in found if not isinstance(one, str)]
+    return Charts(tuple(drawn), {title: one for _, title, one in found if isinstance(one, str) and one})

@@ -1,134 +1,227 @@
-"""Rows of bars, each under its own line of text, so that labels of any length fit, even on a phone."""
+"""The charts that are bars of a table: each is a row for a line of it, under the words that name it."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Iterator
 
-from gpubalance.numbers.units import three_digits
-from gpubalance.render.report.charts.chart import NARROW, Drawing
-from gpubalance.render.report.charts.style import HATCHES, MUTED, PAPER, figure, legend
-from gpubalance.render.table import shorten
+from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds, three_digits
+from gpubalance.render.independent import contention_texts, joint_text
+from gpubalance.render.layers import blocks_text, spans_of
+from gpubalance.render.probe import OUTCOMES
+from gpubalance.render.report.charts.chart import Drawing
+from gpubalance.render.report.charts.rows import Bar, Key, Row, draw_rows, rows_chart, stacked
+from gpubalance.render.report.charts.style import (
+    BACKWARD,
+    BLUE,
+    BUBBLE,
+    COMPUTE,
+    FORWARD,
+    GREEN,
+    INK,
+    INPUT,
+    SYNC,
+    TRANSFER,
+    UPDATE,
+    VERMILLION,
+    WAIT,
+    device_name,
+)
+from gpubalance.render.report.steps import steps_of, why_no_even
+from gpubalance.render.solo_gap import losses
+from gpubalance.results.probe import DeviceProbe
+from gpubalance.results.subject import Subject
+from gpubalance.settings.shares import Shares, pieces_text, share_text
+from gpubalance.text import clean
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-_ROW_PX = 40
-_HEADING_PX = 30
-_REST_PX = 52  # the axis and its label
-_LEGEND_PX = 24
-_LETTER_PX = 7.2
-_BAR = 0.42  # of a row; its text takes the rest
-_SEEN = 1e-4  # of the axis: no shorter piece is in the legend
-_MOST_ROWS = 100  # of a picture that one still looks at
-
-
-class Key(NamedTuple):
-    """The legend's name for a piece, or for a mark, which has a line's style."""
-
-    name: str
-    colour: str
-    line: Literal["", "-", ":"] = ""
-
-
-class Row(NamedTuple):
-    """Pieces of a bar under a text at the left and one at the right; a heading has no pieces.
-
-    The pieces follow each other from 0, each a length in the axis' unit; one below 0 goes to the left. `marks` are
-    lines across the bar at their values.
-    """
-
-    left: str
-    right: str
-    pieces: tuple[tuple[Key, float], ...] = ()
-    marks: tuple[tuple[Key, float], ...] = ()
-
-    @property
-    def is_heading(self) -> bool:
-        """Whether the row is only text."""
-        return not self.pieces and not self.marks
-
-    @property
-    def ends(self) -> list[float]:
-        """Where the pieces begin and end."""
-        return list(itertools.accumulate((length for _, length in self.pieces), initial=0.0))
-
-    @property
-    def text(self) -> str:
-        """The row in words."""
-        if self.is_heading:
-            return f"{self.left} ({self.right}):"
-        seen = [(key, value) for key, value in self.pieces if abs(value) > _SEEN * abs(self.ends[-1])]
-        parts = (*(seen if len(seen) > 1 else ()), *self.marks)
-        return ", ".join([f"{self.left}: {self.right}", *(f"{key.name} {three_digits(x)}" for key, x in parts)]) + ";"
+_GIB = 2.0**30
+_PARTS = {
+    "input_wait_s": Key("wait for input", INPUT),
+    "compute_s": Key("compute", COMPUTE),
+    "wait_s": Key("wait", WAIT),
+    "sync_s": Key("sync", SYNC),
+    "update_s": Key("update", UPDATE),
+}
+_TASKS = {
+    "forward": Key("forward", FORWARD),
+    "backward": Key("backward", BACKWARD),
+    "transfer": Key("transfer", TRANSFER),
+    "update": Key("update", UPDATE),
+    "bubble": Key("bubble", BUBBLE),
+}
+_LOSS, _GAIN = Key("loss", VERMILLION), Key("gain", GREEN)
+_MEASURED, _PREDICTED = Key("measured", BLUE), Key("predicted", VERMILLION, "-")
+_PEAK, _LIMIT, _NEEDED = Key("peak", BLUE), Key("limit", INK, "-"), Key("first that fails", VERMILLION, ":")
+_GIVEN, _LOST = Key("at once", COMPUTE), Key("less than alone", WAIT)
+_FITS, _FAILS = Key("trains", BLUE), Key("does not", VERMILLION)
+_GOODPUT, _SPENT = Key("goodput", GREEN), Key("throughput", BLUE, "-")
 
 
-def bars(rows: Sequence[Row], label: str, note: str = "") -> Drawing:
-    """The rows over an axis with that label; the caption is the note and the rows in words."""
-    shown = rows[:_MOST_ROWS]
-    more = f" The first {len(shown)} of {len(rows)} rows are drawn." if len(rows) > len(shown) else ""
-    said = " ".join(row.text for row in shown).rstrip(";:")
-    return f"{note} {label[0].upper()}{label[1:]}: {said}.{more}".strip(), lambda width: _draw_rows(shown, width, label)
+def _named(subject: Subject, device: int, what: str) -> str:
+    """`GPU:0, batch 820, GeForce GTX 1080 Ti`: what a narrow chart leaves out stands last."""
+    found = subject.devices[device]
+    return f"{found.label}, {what}, {clean(found.name, 26)}"
 
 
-def _draw_rows(rows: Sequence[Row], width: int, label: str) -> Figure:
-    """Draws the rows from top to bottom over one axis, which includes 0, with a legend of their keys."""
-    heights = [_HEADING_PX if row.is_heading else _ROW_PX for row in rows]
-    ends = [end for row in rows for end in (*row.ends, *(value for _, value in row.marks))]
-    low, high = min(ends), max(ends)
-    if high <= low:
-        high = low + 1.0
-    drawn = (piece for row in rows for piece in (*row.pieces, *row.marks))
-    keys = list(dict.fromkeys(key for key, value in drawn if abs(value) > _SEEN * (high - low)))
-    made, (axes,) = figure(width, sum(heights) + _REST_PX + (_LEGEND_PX if len(keys) > 1 else 0))
-    axes.set_xlim(low - 0.02 * (high - low) * (low < 0), high + 0.02 * (high - low))
-    top = 0.0
-    for row, height in zip(rows, heights, strict=True):
-        _draw(axes, row, top, height / _ROW_PX, int(width / _LETTER_PX))
-        top -= height / _ROW_PX
-    axes.set_ylim(top, 0.0)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    axes.grid(visible=False, axis="y")
-    axes.axvline(0.0, color=MUTED, linewidth=0.8)
-    axes.set_xlabel(label)
-    if len(keys) > 1:
-        legend(made, list(map(_handle, keys)), 2 if width <= NARROW and len(keys) > 3 else len(keys))
-    return made
+def steps(subject: Subject) -> Drawing | str:
+    """The parts of a step, the even split above the chosen one; a plan's are predicted. A probe has no such step."""
+    found = steps_of(subject)
+    if not found:
+        return "a probe measures each device alone, and waiting is what devices do together"
+    scale, unit = (1.0, "s") if max(step.step_time_s for step in found) >= 10 else (1e3, "ms")
+    rows = []
+    for step in found:
+        rows.append(Row(f"{step.title} {Shares(step.batches)}", f"{format_rate(step.throughput)} samples/s"))
+        for part in step.parts:
+            left = _named(subject, part.device, f"batch {share_text(part.batch, part.micro_batch)}")
+            waits = f"waits {format_seconds(part.wait_s)}" if part.wait_s else "no wait"
+            times_s = {name: getattr(part, name, getattr(step, name, 0.0)) for name in _PARTS}
+            rows.append(Row(left, waits, stacked((key, times_s[name] * scale) for name, key in _PARTS.items())))
+    notes = ["A device that has computed waits for the slowest, then all share gradients.", why_no_even(subject)]
+    first, last = sum(found[0].batches), sum(found[-1].batches)
+    if first != last:
+        notes.append(f"Their global batches differ: {first} and {last}; a larger one alone is faster.")
+    return rows_chart(rows, f"time in a step, {unit}", " ".join(filter(None, notes)))
 
 
-def _handle(key: Key) -> Patch | Line2D:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    if key.line:
-        return Line2D([], [], color=key.colour, linewidth=2.2, linestyle=key.line, label=key.name)
-    return Patch(facecolor=key.colour, edgecolor=PAPER, hatch=HATCHES.get(key.colour, ""), label=key.name)
-
-
-def _draw(axes: Axes, row: Row, top: float, height: float, letters: int) -> None:
-    # Text is placed by the width of the axes, bars by their values.
-    across = axes.get_yaxis_transform()
-    weight = "bold" if row.is_heading else "normal"
-    text = top - (height - 0.1 if row.is_heading else 0.44)
-    left = shorten(row.left, max(8, letters - len(row.right) - 2))
-    axes.text(0.0, text, left, transform=across, ha="left", va="bottom", weight=weight)
-    axes.text(1.0, text, row.right, transform=across, ha="right", va="bottom")
-    middle = top - 0.5 - _BAR / 2
-    for (key, length), start in zip(row.pieces, row.ends, strict=False):
-        if length:
-            draw_bar(axes, middle, start, length, key.colour, _BAR)
-    ends = [middle - _BAR / 2 - 0.05, middle + _BAR / 2]
-    for key, value in row.marks:
-        axes.plot([value, value], ends, color=key.colour, linewidth=2.2, linestyle=key.line)
+def gap(subject: Subject) -> Drawing | str:
+    """Where the distance from the solo sum goes. Needs a plan of `balance`, which divides it."""
+    found = subject.solo_gap
+    if found is None:
+        if subject.plan is not None and subject.plan.balance is not None:
+            return "what each device gives alone is not known, or the split was not proven by a run"
+        return "`gpubalance balance` divides it, in the plan that it writes"
+    rows = [Row(f"{format_rate(found.solo_sum)} samples/s alone", f"{format_rate(found.throughput)} together")]
+    for loss in losses(subject.devices, found):
+        part = format_percent(loss.rate / found.solo_sum, 1).replace("-", "−")
+        rows.append(Row(loss.cause, f"{loss.text}, {part}", [Bar(_LOSS if loss.rate >= 0 else _GAIN, 0.0, loss.rate)]))
+    return rows_chart(rows, "lost, samples/s", "Lost on the way, in samples/s and as a part of the solo sum.")
 
 
-def draw_bar(axes: Axes, middle: float, start: float, length: float, colour: str, height: float) -> None:
-    """One bar; colours with a hatch have it, with an edge that sets it off."""
-    edge = PAPER if colour in HATCHES else colour
-    hatch = HATCHES.get(colour, "")
-    axes.barh(middle, length, left=start, height=height, facecolor=colour, edgecolor=edge, hatch=hatch, linewidth=0.5)
+def rounds(subject: Subject) -> Drawing | str:
+    """Each split that `balance` tried, with its predicted and measured throughput."""
+    rows = []
+    for one in subject.plan.balance.rounds if subject.plan and subject.plan.balance else ():
+        name = f"{one.number}. {'/'.join(map(pieces_text, one.batches, one.micro_batches))}"
+        rate = one.measured.throughput.median if one.measured else 0.0
+        gave = format_rate(rate) if one.measured else "out of memory"
+        rows.append(Row(name, gave, [Bar(_MEASURED, 0.0, rate)], [(_PREDICTED, one.predicted_throughput)]))
+    return rows_chart(rows, "throughput, samples/s") if rows else "only `gpubalance balance` tries splits"
+
+
+def trials(subject: Subject) -> Drawing | str:
+    """Every batch that was tried for each device's limit, in order. Needs a probe, and a device with a limit."""
+    rows = []
+    for device, one in zip(subject.devices, subject.probes, strict=True):
+        tried = one.batch_limit.trials if one and one.batch_limit else ()
+        rows += [Row(device.label, clean(device.name, 26))] if tried else []
+        for number, trial in enumerate(tried, 1):
+            key = _FITS if trial.outcome == "fits" else _FAILS
+            rows.append(Row(f"{number}. batch {trial.batch}", OUTCOMES[trial.outcome], [Bar(key, 0.0, trial.batch)]))
+    if rows:
+        return rows_chart(rows, "batch, samples")
+    return "no device's limit was searched for" if subject.probed else "it is in the probe of these devices"
+
+
+def goodput(subject: Subject) -> Drawing | str:
+    """What samples are worth. Only for a plan with a noise scale; no other result misses it."""
+    scale = subject.plan.predicted.noise_scale if subject.plan else None
+    if subject.plan is None or scale is None:
+        return ""
+    rows = []
+    for one in subject.plan.predicted.by_goodput:
+        worth = f"a sample is worth {format_percent(one.efficiency)}"
+        bars, marks = [Bar(_GOODPUT, 0.0, one.goodput)], [(_SPENT, one.throughput)]
+        rows.append(Row(f"{one.of} {'/'.join(map(str, one.batches))}", worth, bars, marks))
+    note = f"By a noise scale of {three_digits(scale)} samples."
+    return rows_chart(rows, "throughput and goodput, samples/s", note)
+
+
+def memory(subject: Subject) -> Drawing | str:
+    """Each device's memory against its limit. Needs the peaks of what was run, or of a probe's largest batches."""
+    rows = []
+    for device, batch, peak, needed in _peaks(subject):
+        # What the device's allocator may take, or else all of the device's memory.
+        probe = subject.probes[device]
+        known = probe.batch_limit.memory_bytes if probe and probe.batch_limit else None
+        limit = subject.devices[device].memory_bytes if known is None else known
+        of = f" of {format_bytes(limit)}, {format_percent(peak / limit)}" if limit else ""
+        marks = [(key, size / _GIB) for key, size in ((_LIMIT, limit), (_NEEDED, needed)) if size]
+        name, bars = _named(subject, device, f"batch {batch}"), [Bar(_PEAK, 0.0, peak / _GIB)]
+        rows.append(Row(name, f"{format_bytes(peak)}{of}", bars, marks))
+    if rows:
+        return rows_chart(rows, "memory, GiB")
+    if subject.kind == "plan" and not subject.ran:
+        return "a plan that was not run has taken no memory: `gpubalance run --plan` measures it"
+    return "no device told how much memory it took"
+
+
+def _peaks(subject: Subject) -> Iterator[tuple[int, int, int, int | None]]:
+    """Each device, its largest batch or micro-batch, its memory peak, and what the batch asked for that failed."""
+    for one in subject.ran:
+        if one.memory_peak_bytes is not None:
+            held: int = getattr(subject.layers or one, "micro_batch", 0) or getattr(one, "batch", 0)
+            yield one.device, held, one.memory_peak_bytes, None
+    for i, probe in enumerate(subject.probes if subject.kind == "probe" else ()):
+        peaks = _by_batch(probe) if probe else {}
+        if probe and peaks:
+            needed = probe.batch_limit.needed_bytes if probe.batch_limit else None
+            yield i, max(peaks), peaks[max(peaks)], needed
+
+
+def _by_batch(one: DeviceProbe) -> dict[int, int]:
+    """The memory of each batch that trained."""
+    tried = one.batch_limit.trials if one.batch_limit else ()
+    known = [(trial.batch, trial.memory_peak_bytes) for trial in tried if trial.outcome == "fits"]
+    known += [(point.batch, point.memory_peak_bytes) for point in one.curve]
+    return {batch: peak for batch, peak in known if peak is not None}
+
+
+def at_once(subject: Subject) -> Drawing | str:
+    """Each device with a model of its own, alone and at once. Needs devices that were measured at once."""
+    result = subject.independent
+    if result is None or not result.measured:
+        return "nothing was measured at once"
+    rows = []
+    for one in result.measured:
+        rate, alone = one.throughput or 0.0, one.solo_throughput or 0.0
+        less = "" if one.contention is None else f", {format_percent(one.contention, 1)} less than alone"
+        bars = stacked([(_GIVEN, rate), (_LOST, max(0.0, alone - rate))])
+        rows.append(Row(_named(subject, one.device, f"batch {one.batch}"), f"{format_rate(rate)}{less}", bars))
+    told = [*contention_texts(result), *([joint_text(result, result.joint)] if result.joint else [])]
+    return rows_chart(rows, "samples/s", " ".join(f"{text[0].upper()}{text[1:]}." for text in told))
+
+
+def stages(subject: Subject) -> Drawing | str:
+    """A step of a cut model: each device's forward, backward, transfer, update and bubble add up to it."""
+    result = subject.layers
+    if result is None:
+        return ""
+    rows = []
+    for stage in result.stages:
+        bars = stacked((key, 1e3 * max(0.0, getattr(stage, f"{name}_s"))) for name, key in _TASKS.items())
+        busy = format_percent(stage.busy_s / result.step_time_s.median)
+        rows.append(Row(_named(subject, stage.device, f"blocks {blocks_text(stage)}"), f"works {busy}", bars))
+    bubble, bound = format_percent(result.bubble, 1), format_percent(result.bubble_bound, 1)
+    note = f"On average {bubble} of a step is bubble and transfer; at best it is {bound}."
+    return rows_chart(rows, "time in a step, ms", note)
+
+
+def timeline(subject: Subject) -> Drawing | str:
+    """One step of a cut model, task by task."""
+    result = subject.layers
+    if result is None:
+        return ""
+    rows = []
+    for stage in result.stages:
+        spans = [
+            Bar(_TASKS[kind], 1e3 * start_s, 1e3 * (end_s - start_s), str(number) if number is not None else "")
+            for kind, start_s, end_s, number in spans_of(result, stage.device)
+        ]
+        rows.append(Row(device_name(subject.devices[stage.device]), "", spans))
+    labels = ", ".join(subject.devices[stage.device].label for stage in result.stages)
+    note = (
+        f"A usual step, {format_seconds(result.timeline.step_time_s)}: what {labels} did, from the stamps of its "
+        f"tasks. Numbers are those of the {result.micro_batches} micro-batches. Where nothing is drawn, a device had "
+        "nothing to do: the bubble."
+    )
+    return note, lambda width: draw_rows(rows, width, "time since the step began, ms")

@@ -1,16 +1,30 @@
-"""A chart before it is drawn: its texts, and a function that draws it in a given width."""
+"""A chart: its texts, and what draws it in a given width, as SVG within a page or as PNG."""
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Callable
+from html import escape
 from typing import TYPE_CHECKING, NamedTuple
+
+from gpubalance.render.report.charts.style import PAPER, VARIABLES, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The widths of a page's column and of a phone, in CSS pixels if the chart is not scaled.
-WIDE, NARROW = 640, 340
-
+_PNG_DPI = 144
+_NO_METADATA = {"Creator": None, "Date": None, "Format": None, "Type": None}
+# What HTML does not need of matplotlib's SVG: metadata, style sheets, and space between elements.
+_NEEDLESS = r"(?s)<metadata>.*?</metadata>|<style.*?</style>|(?<=>)\s+(?=<)"
+# In its tags: ids that are unique on a page, and the page's fonts.
+_IN_TAGS = (
+    (r' id="', r' id="{}-'),
+    (r"url\(#", r"url(#{}-"),
+    (r'xlink:href="#', r'href="#{}-'),
+    (r"(font: [^;]*?[\d.]+px) [^;]*", r"\1 var(--font)"),
+    (r"font-family: [^;]*", "font-family: var(--font)"),
+)
 
 # A caption, which a screen reader also reads, and a function that draws the chart in a width in CSS pixels.
 Drawing = tuple[str, "Callable[[int], Figure]"]
@@ -23,6 +37,41 @@ class Chart(NamedTuple):
     title: str
     text: str
     draw: Callable[[int], Figure]
+
+    def svg(self, section: str, width: int) -> str:
+        """The chart with its title and description, in the page's colours, with ids that are unique on the page."""
+        prefix, file = f"{section}-{self.id}-{width}", io.StringIO()
+        with drawing(prefix):
+            self.draw(width).savefig(file, format="svg", transparent=True, metadata=_NO_METADATA)
+        head, body = re.split(r"(?<=>)", file.getvalue().partition("<svg")[2], maxsplit=1)
+        view = re.search(r'viewBox="[^"]*"', head)
+        drawn = re.sub(r"<[^>]*>", lambda tag: _tag(tag[0], prefix), re.sub(_NEEDLESS, "", body.strip()))
+        title, desc = f"{prefix}-title", f"{prefix}-desc"
+        return (
+            f'<svg {view[0] if view else ""} role="img" aria-labelledby="{title}" aria-describedby="{desc}" '
+            f'width="100%"><title id="{title}">{escape(self.title)}</title>'
+            f'<desc id="{desc}">{escape(self.text)}</desc>{drawn}'
+        )
+
+    def png(self, width: int) -> bytes:
+        """The chart with its title on white, at twice its size on a page."""
+        file = io.BytesIO()
+        with drawing(self.id):
+            figure = self.draw(width)
+            figure.suptitle(self.title, x=0.01, ha="left", weight="bold")
+            figure.savefig(file, format="png", dpi=_PNG_DPI, facecolor=PAPER, metadata={"Software": None})
+        return file.getvalue()
+
+
+def _tag(tag: str, prefix: str) -> str:
+    for pattern, page in _IN_TAGS:
+        tag = re.sub(pattern, page.format(prefix), tag)
+    return re.sub(r"#[0-9a-fA-F]{6}\b", lambda found: _variable(found[0]), tag)
+
+
+def _variable(colour: str) -> str:
+    name = VARIABLES.get(colour.lower())
+    return f"var({name})" if name else colour
 
 
 class Charts(NamedTuple):

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from gpubalance.numbers.stats import median
 from gpubalance.numbers.units import format_seconds
-from gpubalance.render.report.charts.chart import NARROW, Drawing
-from gpubalance.render.report.charts.style import CHOSEN, EVEN, INK, colour, dashes, figure, legend, marker
+from gpubalance.render.report.charts.chart import Drawing
+from gpubalance.render.report.charts.style import CHOSEN, EVEN, INK, NARROW, figure, legend, look
 from gpubalance.results.common import StepTime
-from gpubalance.results.independent import OwnModel
 from gpubalance.results.subject import Subject
 from gpubalance.results.telemetry import Moment
 
 _MOST_POINTS = 400
 _HATCHES = ("////", "\\\\\\\\", "||||", "xxxx", "----")
-
-Moments = dict[int, tuple[Moment, ...]]
 _PANELS = {
     "temperature_c": "°C",
     "power_w": "power, W",
     "sm_clock_mhz": "SM, MHz",
     "memory_clock_mhz": "memory, MHz",
 }
+Courses = Mapping[int, Sequence[Moment]]  # by device
 
 
 class Line(NamedTuple):
@@ -40,121 +36,89 @@ class Line(NamedTuple):
     times: StepTime
     colour: str
     marker: str
-    filled: bool
+    filled: bool = True
 
 
-def chart(subject: Subject) -> Drawing | str:
+def course(subject: Subject) -> Drawing | str:
     """Timings over time. Needs something that was run, such as the run at the end of `balance`."""
-    if subject.run is None and subject.independent is None and subject.layers is None:
+    if not subject.ran:
         return "nothing was run: `gpubalance run` or `gpubalance balance` does"
     lines = [line for line in _lines(subject) if line.times.samples]
     if not lines:
         return "the result keeps no timings"
-    return _text(subject, lines), lambda width: _draw(subject, lines, width)
+    courses: dict[int, list[Moment]] = {}
+    for one in subject.ran:
+        for told in (one.telemetry, getattr(one, "solo_telemetry", None)):
+            courses.setdefault(one.device, []).extend(told.course if told else ())
+    known = {i: sorted(moments, key=lambda moment: moment.at_s) for i, moments in courses.items() if moments}
+    return " ".join(_told(subject, lines, known)), lambda width: _draw(subject, lines, known, width)
 
 
 def _lines(subject: Subject) -> Iterator[Line]:
-    run = subject.run
-    if run is not None:
-        yield Line("chosen split", run.step_time_s, CHOSEN, "o", True)
+    if (run := subject.run) is not None:
+        yield Line("chosen split", run.step_time_s, CHOSEN, "o")
         even = run.baselines.even
         if even is not None and even.step_time_s != run.step_time_s:
-            yield Line("even split", even.step_time_s, EVEN, "s", False)
+            yield Line("even split", even.step_time_s, EVEN, "s", filled=False)
     if subject.layers is not None:
-        yield Line("stages", subject.layers.step_time_s, CHOSEN, "o", True)
+        yield Line("stages", subject.layers.step_time_s, CHOSEN, "o")
     for one in subject.independent.replicas if subject.independent is not None else ():
-        label, look = subject.devices[one.device].label, (colour(one.device), marker(one.device))
-        if one.step_time_s is not None:
-            yield Line(f"{label} at once", one.step_time_s, *look, True)
-        if one.solo_step_time_s is not None:
-            yield Line(f"{label} alone", one.solo_step_time_s, *look, False)
+        label, style = subject.devices[one.device].label, look(one.device)
+        for how, times in (("at once", one.step_time_s), ("alone", one.solo_step_time_s)):
+            if times is not None:
+                yield Line(f"{label} {how}", times, style["color"], style["marker"], how == "at once")
 
 
-def _moments(subject: Subject) -> Moments:
-    told: dict[int, list[Moment]] = {}
-    ran = subject.run or subject.independent
-    parts = subject.layers.stages if subject.layers is not None else ran.replicas if ran is not None else ()
-    for one in parts:
-        for telemetry in (one.telemetry, one.solo_telemetry if isinstance(one, OwnModel) else None):
-            if telemetry is not None and telemetry.course:
-                told.setdefault(one.device, []).extend(telemetry.course)
-    return {device: tuple(sorted(course, key=lambda moment: moment.at_s)) for device, course in told.items()}
+def _told(subject: Subject, lines: Sequence[Line], courses: Courses) -> Iterator[str]:
+    for name, times, *_ in lines:
+        ends = f"{format_seconds(min(times.samples))} to {format_seconds(max(times.samples))}"
+        timings = f"{len(times.samples)} timings from {ends}, median {format_seconds(times.median)}"
+        yield f"{name[0].upper()}{name[1:]}: {timings}."
+    if len(lines) > 1:
+        yield f"{'The two' if subject.run else 'Alone and at once'} were measured in turns."
+    for i, moments in courses.items():
+        told = [moment.throttle_reasons for moment in moments if moment.throttle_reasons is not None]
+        reasons = ", ".join(sorted({reason for one in told for reason in one}))
+        how = f"was throttled by {reasons}" if reasons else "was not throttled"
+        yield f"{subject.devices[i].label} {how if told else 'does not tell whether it was throttled'}."
+    if not courses:
+        simulated = all(device.simulated for device in subject.devices)
+        why = "a simulated device has none" if simulated else "the result does not keep them"
+        yield f"Temperature, power, clocks and throttling are not under it: {why}."
 
 
-def _text(subject: Subject, shown: Sequence[Line]) -> str:
-    lines = []
-    for name, times, *_ in shown:
-        lines.append(
-            f"{name[0].upper()}{name[1:]}: {len(times.samples)} timings from {format_seconds(min(times.samples))} to "
-            f"{format_seconds(max(times.samples))}, median {format_seconds(times.median)}."
-        )
-    if len(shown) > 1:
-        lines.append(f"{'The two' if subject.run else 'Alone and at once'} were measured in turns.")
-    moments = _moments(subject)
-    if moments:
-        lines += [_throttled(subject.devices[i].label, course) for i, course in moments.items()]
-    elif all(device.simulated for device in subject.devices):
-        lines.append("Temperature, power, clocks and throttling are not under it: a simulated device has none.")
-    else:
-        lines.append("Temperature, power, clocks and throttling are not under it: the result does not keep them.")
-    return " ".join(lines)
-
-
-def _throttled(label: str, course: Sequence[Moment]) -> str:
-    reasons = sorted({reason for moment in course for reason in moment.throttle_reasons or ()})
-    if reasons:
-        return f"{label} was throttled by {', '.join(reasons)}."
-    known = any(moment.throttle_reasons is not None for moment in course)
-    return f"{label} was not throttled." if known else f"{label} does not tell whether it was throttled."
-
-
-def _draw(subject: Subject, lines: Sequence[Line], width: int) -> Figure:
-    moments = _moments(subject)
-    panels = [p for p in _PANELS if any(getattr(m, p) is not None for course in moments.values() for m in course)]
-    throttled = [i for i, course in moments.items() if any(m.throttle_reasons for m in course)]
+def _draw(subject: Subject, lines: Sequence[Line], courses: Courses, width: int) -> Figure:
+    panels = [name for name in _PANELS if any(getattr(m, name) is not None for one in courses.values() for m in one)]
+    labels = {i: subject.devices[i].label for i in courses}
+    throttled = [i for i, moments in courses.items() if any(m.throttle_reasons for m in moments)]
     heights = [2.4, *[1.1] * len(panels), *([0.25 + 0.3 * len(throttled)] if throttled else [])]
-    narrow = width <= NARROW
-    rows = len(lines) + len(moments)
-    made, axes = figure(width, int(70 + 80 * sum(heights)) + 18 * (rows if narrow else -(-rows // 2)), heights)
+    made, axes = figure(width, 70 + 80 * sum(heights), heights)
     _draw_timings(axes[0], lines)
-    for one, field in zip(axes[1:], panels, strict=False):
-        _draw_panel(one, moments, field)
+    for panel, name in zip(axes[1:], panels, strict=False):
+        _draw_panel(panel, courses, name, labels)
     if throttled:
-        _draw_throttling(axes[-1], subject, moments, throttled)
+        _draw_throttling(axes[-1], courses, throttled, labels)
     axes[-1].set_xlabel("time since the first timing began, s")
-    handles: list[Artist] = []
-    for line in lines:
-        said = f"{line.name} (line: its median)"
-        c, shape, inside = line.colour, line.marker, _inside(line)
-        handles.append(Line2D([], [], color=c, marker=shape, markerfacecolor=inside, linestyle="none", label=said))
-    handles += [
-        Line2D([], [], color=colour(i), linestyle=dashes(i), marker=marker(i), label=subject.devices[i].label)
-        for i in (moments if panels else ())
-    ]
-    legend(made, handles, 1 if narrow else 2)
+    legend(made, 1 if width <= NARROW else 2)
     return made
 
 
 def _draw_timings(axes: Axes, lines: Sequence[Line]) -> None:
-    for line in lines:
-        c, at, times = line.colour, np.array(line.times.at_s), np.array(line.times.samples) * 1e3
+    for name, kept, colour, marker, filled in lines:
+        at, times, label = np.array(kept.at_s), np.array(kept.samples) * 1e3, f"{name} (line: its median)"
         if len(times) > _MOST_POINTS:
             at, low, middle, high = _binned(at, times)
-            axes.fill_between(at, low, high, color=c, alpha=0.25, linewidth=0)
-            axes.plot(at, middle, color=c, linewidth=1.2)
+            axes.fill_between(at, low, high, color=colour, alpha=0.25, linewidth=0)
+            axes.plot(at, middle, color=colour, linewidth=1.2, label=label)
         else:
-            shape, inside = line.marker, _inside(line)
-            axes.plot(at, times, color=c, marker=shape, markersize=4.5, markerfacecolor=inside, linestyle="none")
-        axes.axhline(line.times.median * 1e3, color=c, linewidth=1.0, linestyle="-" if line.filled else "--")
+            inside = colour if filled else "none"
+            axes.plot(at, times, marker, color=colour, markersize=4.5, markerfacecolor=inside, label=label)
+        axes.axhline(kept.median * 1e3, color=colour, linewidth=1.0, linestyle="-" if filled else "--")
     axes.set_ylabel("step time, ms")
     bottom, top = axes.get_ylim()
     usual = lines[0].times.median * 1e3
     if top - bottom < 0.02 * usual:  # else noise of under one per cent looks like a mountain
         axes.set_ylim(min(bottom, 0.99 * usual), max(top, 1.01 * usual))
-
-
-def _inside(line: Line) -> str:
-    return line.colour if line.filled else "none"
 
 
 def _binned(at: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -164,33 +128,32 @@ def _binned(at: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, ...]:
     return (np.array([at[b].mean() for b in bins]), *spread.T)
 
 
-def _draw_panel(axes: Axes, moments: Moments, field: str) -> None:
-    for i, course in moments.items():
-        known = [(moment.at_s, found) for moment in course if (found := getattr(moment, field)) is not None]
-        if known:
-            at, values = zip(*known, strict=True)
-            every = max(1, len(known) // 8)
-            axes.plot(at, values, color=colour(i), linestyle=dashes(i), linewidth=1.4, marker=marker(i), markersize=4,
-                      markevery=every)  # fmt: skip
-    axes.set_ylabel(_PANELS[field])
+def _draw_panel(axes: Axes, courses: Courses, name: str, labels: Mapping[int, str]) -> None:
+    for i, moments in courses.items():
+        told = [(moment.at_s, value) for moment in moments if (value := getattr(moment, name)) is not None]
+        if told:
+            every = max(1, len(told) // 8)
+            axes.plot(*zip(*told, strict=True), **look(i), linewidth=1.4, markersize=4, markevery=every,
+                      label=labels[i])  # fmt: skip
+    axes.set_ylabel(_PANELS[name])
     low, high = axes.get_ylim()
     if high - low < 2:
         axes.set_ylim(low - 1, high + 1)
 
 
-def _draw_throttling(axes: Axes, subject: Subject, moments: Moments, throttled: Sequence[int]) -> None:
+def _draw_throttling(axes: Axes, courses: Courses, throttled: Sequence[int], labels: Mapping[int, str]) -> None:
     for row, i in enumerate(throttled):
-        spans = _spans(moments[i])
-        axes.broken_barh(spans, (row - 0.35, 0.7), facecolor=colour(i), edgecolor=INK, linewidth=0.5,
-                         hatch=_HATCHES[i % len(_HATCHES)])  # fmt: skip
-    axes.set_yticks(range(len(throttled)), [subject.devices[i].label for i in throttled])
+        colour, hatch = look(i)["color"], _HATCHES[i % len(_HATCHES)]
+        spans = _spans(courses[i])
+        axes.broken_barh(spans, (row - 0.35, 0.7), facecolor=colour, edgecolor=INK, linewidth=0.5, hatch=hatch)
+    axes.set_yticks(range(len(throttled)), [labels[i] for i in throttled])
     axes.set_ylim(len(throttled) - 0.5, -0.5)
     axes.set_title("throttled")
 
 
-def _spans(course: Sequence[Moment]) -> list[tuple[float, float]]:
+def _spans(moments: Sequence[Moment]) -> list[tuple[float, float]]:
     """(start, length) from each reading with a reason to the next reading, without the pauses between windows."""
-    gaps = [after.at_s - before.at_s for before, after in pairwise(course)]
+    gaps = [after.at_s - before.at_s for before, after in pairwise(moments)]
     usual = median(gaps) if gaps else 1.0
     lengths = [*(min(gap, 2 * usual) for gap in gaps), usual]
-    return [(m.at_s, max(0.0, length)) for m, length in zip(course, lengths, strict=True) if m.throttle_reasons]
+    return [(m.at_s, max(0.0, length)) for m, length in zip(moments, lengths, strict=True) if m.throttle_reasons]

@@ -1,228 +1,138 @@
-"""The charts that are bars of a table: each is a row for a line of it, under the words that name it."""
+"""Rows of bars over one axis, each under its own line of text, so that labels of any length fit, even on a phone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds, three_digits
-from gpubalance.render.independent import contention_texts, joint_text
-from gpubalance.render.layers import blocks_text, times_of
-from gpubalance.render.probe import OUTCOMES
-from gpubalance.render.report.charts.bars import Key, Row, bars
+from gpubalance.numbers.units import three_digits
 from gpubalance.render.report.charts.chart import Drawing
-from gpubalance.render.report.charts.style import (
-    BACKWARD,
-    BLUE,
-    BUBBLE,
-    COMPUTE,
-    FORWARD,
-    GREEN,
-    INK,
-    INPUT,
-    SYNC,
-    TRANSFER,
-    UPDATE,
-    VERMILLION,
-    WAIT,
-)
-from gpubalance.render.report.steps import Step, steps_of, why_no_even
-from gpubalance.render.solo_gap import losses
-from gpubalance.results.probe import DeviceProbe
-from gpubalance.results.subject import Subject
-from gpubalance.settings.shares import Shares, pieces_text, share_text
-from gpubalance.text import clean
+from gpubalance.render.report.charts.style import HATCHES, MUTED, NARROW, PAPER, figure, legend
+from gpubalance.render.table import shorten
 
-_GIB = 2.0**30
-_COMPUTE, _WAIT, _SYNC = Key("compute", COMPUTE), Key("wait", WAIT), Key("sync", SYNC)
-_UPDATE, _INPUT = Key("update", UPDATE), Key("wait for input", INPUT)
-_LOSS, _GAIN = Key("loss", VERMILLION), Key("gain", GREEN)
-_MEASURED, _PREDICTED = Key("measured", BLUE), Key("predicted", VERMILLION, "-")
-_PEAK, _LIMIT, _NEEDED = Key("peak", BLUE), Key("limit", INK, "-"), Key("first that fails", VERMILLION, ":")
-_GIVEN, _LOST = Key("at once", COMPUTE), Key("less than alone", WAIT)
-_FITS, _FAILS = Key("trains", BLUE), Key("does not", VERMILLION)
-_GOODPUT, _SPENT = Key("goodput", GREEN), Key("throughput", BLUE)
-_STAGES = (
-    Key("forward", FORWARD),
-    Key("backward", BACKWARD),
-    Key("transfer", TRANSFER),
-    Key("update", UPDATE),
-    Key("bubble", BUBBLE),
-)
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_ROW_PX = 40
+_HEADING_PX = 30
+_REST_PX = 52  # the axis and its label
+_LETTER_PX = 7.2
+_NUMBER_PX = 11  # the least width of a bar with a number in it
+_BAR = 0.42  # of a row; its text takes the rest
+_SEEN = 1e-4  # of the axis: no shorter bar is in the legend
+_MOST_ROWS = 100  # of a picture that one still looks at
 
 
-def _named(subject: Subject, device: int, what: str) -> str:
-    """`GPU:0, batch 820, GeForce GTX 1080 Ti`: what a narrow chart leaves out stands last."""
-    found = subject.devices[device]
-    return f"{found.label}, {what}, {clean(found.name, 26)}"
+class Key(NamedTuple):
+    """The legend's name for a bar, or for a mark, which has a line's style."""
+
+    name: str
+    colour: str
+    line: Literal["", "-", ":"] = ""
 
 
-def steps(subject: Subject) -> Drawing | str:
-    """The parts of a step, the even split above the chosen one; a plan's are predicted. A probe has no such step."""
-    found = steps_of(subject)
-    if not found:
-        return "a probe measures each device alone, and waiting is what devices do together"
-    scale, unit = (1.0, "s") if max(step.step_time_s for step in found) >= 10 else (1e3, "ms")
-    batches = [sum(step.batches) for step in found]
-    differ = f"Their global batches differ: {batches[0]} and {batches[-1]}; a larger one alone is faster."
-    notes = ("A device that has computed waits for the slowest, then all share gradients.", why_no_even(subject))
-    note = " ".join(filter(None, (*notes, differ if batches[0] != batches[-1] else "")))
-    rows = [row for step in found for row in _of_step(subject, step, scale)]
-    return bars(rows, f"time in a step, {unit}", note)
+class Bar(NamedTuple):
+    """A part of a row, in the axis' unit; to the left of its start if the length is below 0."""
+
+    key: Key
+    start: float
+    length: float
+    number: str = ""
 
 
-def _of_step(subject: Subject, step: Step, scale: float) -> Iterator[Row]:
-    yield Row(f"{step.title} {Shares(step.batches)}", f"{format_rate(step.throughput)} samples/s")
-    for part in step.parts:
-        times_s = (
-            (_INPUT, step.input_wait_s),
-            (_COMPUTE, part.compute_s),
-            (_WAIT, part.wait_s),
-            (_SYNC, step.sync_s),
-            (_UPDATE, part.update_s),
-        )
-        left = _named(subject, part.device, f"batch {share_text(part.batch, part.micro_batch)}")
-        waits = f"waits {format_seconds(part.wait_s)}" if part.wait_s else "no wait"
-        shown = tuple((key, seconds * scale) for key, seconds in times_s)
-        yield Row(left, waits, shown)
+class Row(NamedTuple):
+    """Bars under a text at the left and one at the right; a heading has none. `marks` are lines across the row."""
+
+    left: str
+    right: str = ""
+    bars: Sequence[Bar] = ()
+    marks: Sequence[tuple[Key, float]] = ()
+
+    @property
+    def is_heading(self) -> bool:
+        """Whether the row is only text."""
+        return not self.bars and not self.marks
+
+    @property
+    def ends(self) -> list[float]:
+        """Where bars begin and end, and where marks are."""
+        ends = [end for bar in self.bars for end in (bar.start, bar.start + bar.length)]
+        return [0.0, *ends, *(value for _, value in self.marks)]
+
+    @property
+    def text(self) -> str:
+        """The row in words."""
+        if self.is_heading:
+            return f"{self.left} ({self.right}):"
+        whole = abs(sum(bar.length for bar in self.bars))
+        seen = [(bar.key, bar.length) for bar in self.bars if abs(bar.length) > _SEEN * whole]
+        told = [*(seen if len(seen) > 1 else ()), *self.marks]
+        return ", ".join([f"{self.left}: {self.right}", *(f"{key.name} {three_digits(x)}" for key, x in told)]) + ";"
 
 
-def gap(subject: Subject) -> Drawing | str:
-    """Where the distance from the solo sum goes. Needs a plan of `balance`, which divides it."""
-    found = subject.solo_gap
-    if found is None:
-        if subject.plan is not None and subject.plan.balance is not None:
-            return "what each device gives alone is not known, or the split was not proven by a run"
-        return "`gpubalance balance` divides it, in the plan that it writes"
-    head = Row(f"{format_rate(found.solo_sum)} samples/s alone", f"{format_rate(found.throughput)} together")
-    rows = [
-        Row(
-            part.cause,
-            f"{part.text}, {format_percent(part.rate / found.solo_sum, 1).replace('-', '−')}",
-            ((_LOSS if part.rate >= 0 else _GAIN, part.rate),),
-        )
-        for part in losses(subject.devices, found)
-    ]
-    return bars([head, *rows], "lost, samples/s", "Lost on the way, in samples/s and as a part of the solo sum.")
+def stacked(pieces: Iterable[tuple[Key, float]]) -> list[Bar]:
+    """Bars of these lengths, which follow each other from 0."""
+    bars: list[Bar] = []
+    for key, length in pieces:
+        bars.append(Bar(key, bars[-1].start + bars[-1].length if bars else 0.0, length))
+    return bars
 
 
-def rounds(subject: Subject) -> Drawing | str:
-    """Each split that `balance` tried, with its predicted and measured throughput."""
-    tried = subject.plan.balance.rounds if subject.plan is not None and subject.plan.balance is not None else ()
-    rows = []
-    for one in tried:
-        pieces = map(pieces_text, one.batches, one.micro_batches)
-        rate = one.measured.throughput.median if one.measured is not None else 0.0
-        gave = "out of memory" if one.measured is None else format_rate(rate)
-        marks = ((_PREDICTED, one.predicted_throughput),)
-        rows.append(Row(f"{one.number}. {'/'.join(pieces)}", gave, ((_MEASURED, rate),), marks))
-    return bars(rows, "throughput, samples/s") if rows else "only `gpubalance balance` tries splits"
+def rows_chart(rows: Sequence[Row], label: str, note: str = "") -> Drawing:
+    """The rows over an axis with that label; the caption is the note and the rows in words."""
+    shown = rows[:_MOST_ROWS]
+    more = f" The first {len(shown)} of {len(rows)} rows are drawn." if len(rows) > len(shown) else ""
+    said = " ".join(row.text for row in shown).rstrip(";:")
+    return f"{note} {label[0].upper()}{label[1:]}: {said}.{more}".strip(), lambda width: draw_rows(shown, width, label)
 
 
-def trials(subject: Subject) -> Drawing | str:
-    """Every batch that was tried for each device's limit, in order. Needs a probe, and a device with a limit."""
-    rows = []
-    for i, one in enumerate(subject.probes):
-        tried = one.batch_limit.trials if one is not None and one.batch_limit is not None else ()
-        rows += [Row(subject.devices[i].label, clean(subject.devices[i].name, 26))] if tried else []
-        for number, trial in enumerate(tried, 1):
-            key = _FITS if trial.outcome == "fits" else _FAILS
-            rows.append(Row(f"{number}. batch {trial.batch}", OUTCOMES[trial.outcome], ((key, float(trial.batch)),)))
-    if rows:
-        return bars(rows, "batch, samples")
-    return "no device's limit was searched for" if subject.probed else "it is in the probe of these devices"
+def draw_rows(rows: Sequence[Row], width: int, label: str) -> Figure:
+    """Draws the rows from top to bottom over one axis, which includes 0, with a legend of their keys."""
+    heights = [(_HEADING_PX if row.is_heading else _ROW_PX) / _ROW_PX for row in rows]
+    ends = [end for row in rows for end in row.ends]
+    low, high = min(ends), max(ends)
+    wide = high - low or 1.0
+    drawn = [(key, x) for row in rows for key, x in (*((bar.key, bar.length) for bar in row.bars), *row.marks)]
+    keys = {key for key, value in drawn if abs(value) > _SEEN * wide}
+    made, (axes,) = figure(width, sum(heights) * _ROW_PX + _REST_PX)
+    axes.set_xlim(low - 0.02 * wide * (low < 0), low + 1.02 * wide)
+    top = 0.0
+    for row, height in zip(rows, heights, strict=True):
+        _draw_text(axes, row, top - (height - 0.1 if row.is_heading else 0.44), int(width / _LETTER_PX))
+        _draw_bars(axes, row, top - 0.5 - _BAR / 2, keys, wide * _NUMBER_PX / width)
+        top -= height
+    axes.set_ylim(top, 0.0)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.grid(visible=False, axis="y")
+    axes.axvline(0.0, color=MUTED, linewidth=0.8)
+    axes.set_xlabel(label)
+    if len(keys) > 1:
+        legend(made, 2 if width <= NARROW and len(keys) > 3 else len(keys))
+    return made
 
 
-def goodput(subject: Subject) -> Drawing | str:
-    """What samples are worth. Only for a plan with a noise scale; no other result misses it."""
-    plan = subject.plan
-    if plan is None or plan.predicted.noise_scale is None:
-        return ""
-    rows = [
-        Row(
-            f"{one.of} {'/'.join(map(str, one.batches))}",
-            f"a sample is worth {format_percent(one.efficiency)}",
-            ((_GOODPUT, one.goodput),),
-            ((_SPENT._replace(line="-"), one.throughput),),
-        )
-        for one in plan.predicted.by_goodput
-    ]
-    note = f"By a noise scale of {three_digits(plan.predicted.noise_scale)} samples."
-    return bars(rows, "throughput and goodput, samples/s", note)
+def _draw_text(axes: Axes, row: Row, bottom: float, letters: int) -> None:
+    across = axes.get_yaxis_transform()  # text is placed by the width of the axes, bars by their values
+    left = shorten(row.left, max(8, letters - len(row.right) - 2))
+    weight = "bold" if row.is_heading else "normal"
+    axes.text(0.0, bottom, left, transform=across, ha="left", va="bottom", weight=weight)
+    axes.text(1.0, bottom, row.right, transform=across, ha="right", va="bottom")
 
 
-def memory(subject: Subject) -> Drawing | str:
-    """Each device's memory against its limit. Needs the peaks of what was run, or of a probe's largest batches."""
-    rows = [row for peak in _peaks(subject) for row in _of_memory(subject, *peak)]
-    if rows:
-        return bars(rows, "memory, GiB")
-    if subject.plan is not None and subject.run is None:
-        return "a plan that was not run has taken no memory: `gpubalance run --plan` measures it"
-    return "no device told how much memory it took"
-
-
-def _of_memory(subject: Subject, device: int, batch: int, peak: int | None, needed: int | None) -> Iterator[Row]:
-    if peak is None:
-        return
-    # What the device's allocator may take, or else all of the device's memory.
-    one = subject.probes[device]
-    known = one.batch_limit.memory_bytes if one is not None and one.batch_limit is not None else None
-    limit = subject.devices[device].memory_bytes if known is None else known
-    marks = tuple((key, size / _GIB) for key, size in ((_LIMIT, limit), (_NEEDED, needed)) if size)
-    of = f" of {format_bytes(limit)}, {format_percent(peak / limit)}" if limit else ""
-    left = _named(subject, device, f"batch {batch}")
-    yield Row(left, f"{format_bytes(peak)}{of}", ((_PEAK, peak / _GIB),), marks)
-
-
-def _peaks(subject: Subject) -> Iterator[tuple[int, int, int | None, int | None]]:
-    """Each device, its largest batch or micro-batch, its memory peak, and what the batch asked for that failed."""
-    if subject.run is not None:
-        yield from ((one.device, one.micro_batch, one.memory_peak_bytes, None) for one in subject.run.replicas)
-    elif subject.independent is not None:
-        yield from ((one.device, one.batch, one.memory_peak_bytes, None) for one in subject.independent.replicas)
-    elif subject.layers is not None:
-        size = subject.layers.micro_batch
-        yield from ((one.device, size, one.memory_peak_bytes, None) for one in subject.layers.stages)
-    elif subject.kind == "probe":
-        for i, one in enumerate(subject.probes):
-            peaks = _by_batch(one) if one is not None else {}
-            if one is not None and peaks:
-                needed = one.batch_limit.needed_bytes if one.batch_limit is not None else None
-                yield i, max(peaks), peaks[max(peaks)], needed
-
-
-def _by_batch(one: DeviceProbe) -> dict[int, int]:
-    """The memory of each batch that trained."""
-    tried = one.batch_limit.trials if one.batch_limit else ()
-    known = [(trial.batch, trial.memory_peak_bytes) for trial in tried if trial.outcome == "fits"]
-    known += [(point.batch, point.memory_peak_bytes) for point in one.curve]
-    return {batch: peak for batch, peak in known if peak is not None}
-
-
-def at_once(subject: Subject) -> Drawing | str:
-    """Each device with a model of its own, alone and at once. Needs devices that were measured at once."""
-    result = subject.independent
-    if result is None or not result.measured:
-        return "nothing was measured at once"
-    rows = []
-    for one in result.measured:
-        rate, alone = one.throughput or 0.0, one.solo_throughput or 0.0
-        pieces = ((_GIVEN, rate), (_LOST, max(0.0, alone - rate)))
-        less = "" if one.contention is None else f", {format_percent(one.contention, 1)} less than alone"
-        rows.append(Row(_named(subject, one.device, f"batch {one.batch}"), f"{format_rate(rate)}{less}", pieces))
-    told = [*contention_texts(result), *([joint_text(result, result.joint)] if result.joint else [])]
-    return bars(rows, "samples/s", " ".join(f"{text[0].upper()}{text[1:]}." for text in told))
-
-
-def stages(subject: Subject) -> Drawing | str:
-    """A step of a cut model: each device's forward, backward, transfer, update and bubble add up to it."""
-    result = subject.layers
-    if result is None:
-        return ""
-    rows = []
-    for stage in result.stages:
-        busy = format_percent(stage.busy_s / result.step_time_s.median)
-        pieces = tuple((key, 1e3 * max(0.0, one)) for key, one in zip(_STAGES, times_of(stage), strict=True))
-        rows.append(Row(_named(subject, stage.device, f"blocks {blocks_text(stage)}"), f"works {busy}", pieces))
-    bubble, bound = format_percent(result.bubble, 1), format_percent(result.bubble_bound, 1)
-    note = f"On average {bubble} of a step is bubble and transfer; at best it is {bound}."
-    return bars(rows, "time in a step, ms", note)
+def _draw_bars(axes: Axes, row: Row, middle: float, keys: set[Key], least: float) -> None:
+    """Bars and marks; `least` is the length of a bar that has room for its number."""
+    for (name, colour, _), start, length, number in row.bars:
+        hatch = HATCHES.get(colour, "")
+        if length:
+            axes.barh(
+                middle, length, left=start, height=_BAR, facecolor=colour, linewidth=0.5,
+                edgecolor=PAPER if hatch else colour, hatch=hatch, label=name if (name, colour, "") in keys else "",
+            )  # fmt: skip
+        if number and length >= least:
+            at = start + length / 2
+            axes.text(at, middle, number, ha="center", va="center", color=PAPER, fontsize=8)
+    for key, value in row.marks:
+        ends = [middle - _BAR / 2 - 0.05, middle + _BAR / 2]
+        axes.plot([value] * 2, ends, color=key.colour, linewidth=2.2, linestyle=key.line, label=key.name)

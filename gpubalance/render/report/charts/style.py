@@ -1,7 +1,7 @@
 """The style of charts, in colours that colour-blind readers can tell apart.
 
 The colours are Okabe and Ito's (Color Universal Design, 2008), with markers, dashes and hatches beside them. In the
-page each stands for a CSS variable (see svg.py), so that one drawing serves a light and a dark page.
+page each stands for a CSS variable (see chart.py), so that one drawing serves a light and a dark page.
 """
 
 from __future__ import annotations
@@ -12,33 +12,30 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from gpubalance.render.report.charts.chart import NARROW, WIDE
 from gpubalance.settings.device import Device
 from gpubalance.text import clean
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, MUTED, GRID, PAPER = "#1b1b1f", "#5d6169", "#d5d7dc", "#fefefe"
-BLUE, VERMILLION, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
-ORANGE, SKY, BLACK = "#e69f00", "#56b4e9", "#010101"
+# The widths of a page's column and of a phone, in CSS pixels if the chart is not scaled.
+WIDE, NARROW = 640, 340
 
-# The page's CSS variable for each colour.
-VARIABLES = {
-    INK: "--ink",
-    MUTED: "--muted",
-    GRID: "--grid",
-    PAPER: "--paper",
-    BLUE: "--blue",
-    VERMILLION: "--vermillion",
-    GREEN: "--green",
-    PURPLE: "--purple",
-    ORANGE: "--orange",
-    SKY: "--sky",
-    BLACK: "--black",
+_INKS = {"ink": "#1b1b1f", "muted": "#5d6169", "grid": "#d5d7dc", "paper": "#fefefe"}
+_HUES = {
+    "blue": "#0072b2",
+    "vermillion": "#d55e00",
+    "green": "#009e73",
+    "purple": "#cc79a7",
+    "black": "#010101",
+    "orange": "#e69f00",
+    "sky": "#56b4e9",
 }
+INK, MUTED, GRID, PAPER = _INKS.values()
+BLUE, VERMILLION, GREEN, PURPLE, BLACK, ORANGE, SKY = _HUES.values()
+# The page's CSS variable for each colour.
+VARIABLES = {colour: f"--{name}" for name, colour in (_INKS | _HUES).items()}
 
 COMPUTE, UPDATE, WAIT, SYNC, INPUT = BLUE, GREEN, ORANGE, PURPLE, SKY
 FORWARD, BACKWARD, TRANSFER, BUBBLE = BLUE, VERMILLION, ORANGE, GRID
@@ -46,28 +43,23 @@ HATCHES = {UPDATE: "\\\\\\\\", WAIT: "////", SYNC: "||||", INPUT: "xxx"}
 CHOSEN, EVEN = INK, MUTED  # devices have other colours
 
 # One of each for every device. Their numbers are coprime, so that 7 · 8 devices all look different.
-_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, BLACK, ORANGE, SKY)
+_COLOURS = tuple(_HUES.values())
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES: tuple[tuple[float, ...], ...] = ((5, 2), (2, 1.5), (7, 2, 1.5, 2), (1, 1.5), (9, 3))
 
 _TEXT_PX = 11.5
+_LEGEND_PX = 18
 _NAME_LENGTH = 26
 _PX_PER_INCH = 72.0  # matplotlib's SVG has 72 units an inch
 
 
-def colour(device: int) -> str:
-    """A device's colour."""
-    return _COLOURS[device % len(_COLOURS)]
-
-
-def marker(device: int) -> str:
-    """A device's marker."""
-    return _MARKERS[device % len(_MARKERS)]
-
-
-def dashes(device: int) -> tuple[float, tuple[float, ...]]:
-    """A device's dashes, as a line style."""
-    return 0, _DASHES[device % len(_DASHES)]
+def look(device: int) -> dict[str, Any]:
+    """A device's colour, marker and dashes, as matplotlib names them."""
+    return {
+        "color": _COLOURS[device % len(_COLOURS)],
+        "marker": _MARKERS[device % len(_MARKERS)],
+        "linestyle": (0, _DASHES[device % len(_DASHES)]),
+    }
 
 
 def device_name(device: Device, width: int = WIDE) -> str:
@@ -81,19 +73,12 @@ def drawing(salt: str) -> Iterator[None]:
 
     The salt makes the names within an SVG the same each time, but different in each chart.
     """
-    import matplotlib
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # users need not know that it builds its font cache
+    from matplotlib import style
 
-    log = logging.getLogger("matplotlib")
-    level = log.level
-    log.setLevel(logging.ERROR)  # users need not know that it builds its font cache
-    try:
-        with matplotlib.rc_context(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
-            matplotlib.rcdefaults()
-            matplotlib.rcParams.update(_settings(salt))
-            yield
-    finally:
-        log.setLevel(level)
+    with style.context(_settings(salt), after_reset=True), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
+        yield
 
 
 def _settings(salt: str) -> dict[Any, Any]:
@@ -136,6 +121,9 @@ def figure(width: int, height: float, rows: Sequence[float] = (1,)) -> tuple[Fig
     return made, [row[0] for row in found]
 
 
-def legend(made: Figure, handles: Sequence[Artist], columns: int) -> None:
-    """Puts a legend below the axes, where it covers nothing."""
-    made.legend(handles=list(handles), loc="outside lower left", ncols=columns)
+def legend(made: Figure, columns: int) -> None:
+    """What each label stands for, below the axes, where it covers nothing; the figure grows by as much."""
+    named = {label: mark for axes in made.axes for mark, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    columns = min(columns, len(named))
+    made.set_figheight(made.get_figheight() + -(-len(named) // columns) * _LEGEND_PX / _PX_PER_INCH)
+    made.legend(named.values(), named.keys(), loc="outside lower left", ncols=columns)
