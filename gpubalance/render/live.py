@@ -11,17 +11,22 @@ from rich.text import Text
 
 from gpubalance.numbers.units import format_bytes, format_rate, format_seconds
 from gpubalance.render.probe import curve_lines, device_line
-from gpubalance.render.table import prose, shorten, sparkline, table
+from gpubalance.render.table import prose, shorten, sparkline
 from gpubalance.results.probe import CurvePoint
 from gpubalance.results.telemetry import Gauges, throttling
 from gpubalance.settings.device import Device
 
-_BUSY, _WAIT, _REST = "█", "░", "·"
-_STYLES = {_BUSY: "green", _WAIT: "yellow", _REST: "dim"}
+# What a step is, from left to right, with its sign and colour.
+_STEP = {"compute, update": ("█", "green"), "waits": ("░", "yellow"), "sync": ("·", "dim")}
 _LONGEST_BAR, _SHORTEST_BAR = 30, 8
 _NAME_WIDTH = 22
 _KEPT = 60  # rates
 _TOGETHER = 0.01
+_BAR = "bar"
+# The columns of a table in the order in which they stand, and in that in which a narrow terminal keeps them.
+_JOINT = ("device", "name", "batch", "samples/s", _BAR, "compute", "state", "memory")
+_JOINT_BY_WORTH = ("device", "batch", "samples/s", "compute", "state", "memory", "name")
+_WITHOUT_HEAD, _LEFT = ("name", "state"), ("device", "name")
 
 
 @dataclass
@@ -74,12 +79,33 @@ def joint_lines(courses: Mapping[str, Course], width: int, height: int) -> list[
         return []
     course, even = courses[""], courses.get("even")
     shown = max(1, height - 6)
-    lines = [*_table(course, shown, width), *_beside_the_table(course.devices, course.gauges, shown, width)]
+    lines = [*_joint_table(course, shown, width), *_beside(course.devices, course.gauges, shown, width)]
     lines.append(_total_line(f"total {sum(course.batches)}", course.rates, width))
     if even is not None and even.rates:
         lines.append(_total_line(f"even split {'/'.join(map(str, even.batches))}", even.rates, width))
     if course.compute_s:
-        lines += [*map(Text, prose(_waiting(course), width)), *_legend(width)]
+        lines += map(Text, prose(_waiting(course), width))
+        legend = Text("  ").join(Text.assemble(sign, (f" {name}", "dim")) for name, sign in _STEP.items())
+        lines += [legend] if legend.cell_len <= width else []
+    return lines
+
+
+def _joint_table(course: Course, shown: int, width: int) -> list[Text]:
+    """The devices, each with its step as a bar, which takes the rest of the line."""
+    step_s = course.step_s
+    columns = {
+        **_columns(course.devices, course.batches, course.memory_bytes, course.gauges),
+        "samples/s": [format_rate(batch / step_s) for batch in course.batches] if step_s else [],
+        "compute": list(map(format_seconds, course.compute_s)),
+    }
+    kept = _fitting(columns, _JOINT_BY_WORTH, shown, width - _SHORTEST_BAR)
+    room = max(0, min(_LONGEST_BAR, width - sum(len(cells[0]) + 2 for cells in kept.values())))
+    bars = [Text(" " * room), *(_bar(course, device, room) for device in range(len(course.devices)))]
+    lines = []
+    for row in range(min(shown, len(course.devices)) + 1):
+        cells = [bars[row] if name == _BAR else Text(kept[name][row]) for name in _JOINT if name in (*kept, _BAR)]
+        lines.append(Text("  ").join(cells))
+    lines[0].stylize("dim")
     return lines
 
 
@@ -87,78 +113,56 @@ def own_lines(courses: Sequence[OwnCourse], width: int, height: int) -> list[Tex
     """A row for each device that trains a model of its own, as many as fit, and the sum at once."""
     courses = sorted(courses, key=lambda one: (one.device.host or "", one.device.index))
     shown = max(1, height - 3)
-    columns = {
-        "device": [one.device.label for one in courses],
-        "name": [shorten(one.device.name, _NAME_WIDTH) for one in courses],
-        "batch": [str(one.batch) for one in courses],
-        **{name: [format_rate(one.rates[name]) if name in one.rates else "…" for one in courses] for name in _OWN},
-        "memory": ["" if one.memory_bytes is None else format_bytes(one.memory_bytes) for one in courses],
-        "state": [state_text(one.gauges) for one in courses],
-    }
+    devices, gauges = [one.device for one in courses], [one.gauges for one in courses]
+    columns = _columns(devices, [one.batch for one in courses], [one.memory_bytes for one in courses], gauges)
+    for name in _OWN:
+        columns[name] = [format_rate(one.rates[name]) if name in one.rates else "…" for one in courses]
     by_worth = ("device", "batch", *_OWN, "memory", "name", "state")
     kept = _fitting(columns, by_worth, shown, width + 2)  # no space after the last one
-    cells = [kept[name] for name in columns if name in kept]
-    lines = [Text(shorten(line, width)) for line in _beside(cells, left=(0, 1) if "name" in kept else (0,))]
+    rows = zip(
+        *(kept[name] for name in ("device", "name", "batch", *_OWN, "memory", "state") if name in kept), strict=True
+    )
+    lines = [Text(shorten("  ".join(cells), width)) for cells in rows]
     lines[0].stylize("dim")
-    devices, gauges = [one.device for one in courses], [one.gauges for one in courses]
-    lines += _beside_the_table(devices, gauges, shown, width)
+    lines += _beside(devices, gauges, shown, width)
     at_once = [one.rates["at once"] for one in courses if "at once" in one.rates]
     return [*lines, Text(shorten(f"at once {format_rate(sum(at_once))} samples/s", width))] if at_once else lines
 
 
-def _beside_the_table(devices: Sequence[Device], gauges: Sequence[Gauges | None], shown: int, width: int) -> list[Text]:
+def _columns(
+    devices: Sequence[Device],
+    batches: Sequence[int],
+    memory: Sequence[int | None],
+    gauges: Sequence[Gauges | None],
+) -> dict[str, list[str]]:
+    return {
+        "device": [device.label for device in devices],
+        "name": [shorten(device.name, _NAME_WIDTH) for device in devices],
+        "batch": list(map(str, batches)),
+        "memory": ["" if size is None else format_bytes(size) for size in memory],
+        "state": list(map(state_text, gauges)),
+    }
+
+
+def _beside(devices: Sequence[Device], gauges: Sequence[Gauges | None], shown: int, width: int) -> list[Text]:
     """How many devices have no row, and which of those that have one are throttled."""
     more = [Text(f"… and {len(devices) - shown} more devices", "dim")] if shown < len(devices) else []
     throttled = map(throttled_text, devices[:shown], gauges[:shown])
     return [*more, *(Text(line, "yellow") for text in throttled for line in prose(text, width))]
 
 
-_BEFORE, _AFTER = ("device", "name", "batch", "samples/s"), ("compute", "state", "memory")  # the bar is between them
-_BY_WORTH = ("device", "batch", "samples/s", "compute", "state", "memory", "name")
-_WITHOUT_HEAD = ("name", "state")
-
-
-def _table(course: Course, shown: int, width: int) -> list[Text]:
-    """The table, without the least important columns on a narrow terminal; the bar takes the rest of the line."""
-    columns = {
-        "device": [device.label for device in course.devices],
-        "name": [shorten(device.name, _NAME_WIDTH) for device in course.devices],
-        "batch": list(map(str, course.batches)),
-        "samples/s": [format_rate(batch / course.step_s) for batch in course.batches if course.step_s],
-        "compute": [format_seconds(compute_s) for compute_s in course.compute_s],
-        "memory": ["" if size is None else format_bytes(size) for size in course.memory_bytes],
-        "state": [state_text(gauges) for gauges in course.gauges],
-    }
-    kept = _fitting(columns, _BY_WORTH, shown, width - _SHORTEST_BAR)
-    rows = min(shown, len(course.devices)) + 1
-    bar = max(0, min(_LONGEST_BAR, width - sum(max(map(len, cells)) + 2 for cells in kept.values())))
-    left = (0, 1) if "name" in kept else (0,)
-    before = _beside([kept[name] for name in _BEFORE if name in kept], left=left)
-    after = _beside([kept[name] for name in _AFTER if name in kept]) or [""] * rows
-    lines = [Text(f"{before[0]}{' ' * (bar + 4)}{after[0]}".rstrip(), "dim")]
-    for device, (start, end) in enumerate(zip(before[1:], after[1:], strict=True)):
-        lines.append(Text.assemble(start, "  ", _bar(course, device, bar), f"  {end}" if end else ""))
-    return lines
-
-
 def _fitting(
     columns: Mapping[str, Sequence[str]], by_worth: Sequence[str], shown: int, width: int
 ) -> dict[str, list[str]]:
-    """The columns that fit, each with its head and as many cells as are shown."""
+    """The columns that fit, each with its head and as many cells as are shown, all of one length."""
     kept: dict[str, list[str]] = {}
     for name in by_worth:
         cells = ["" if name in _WITHOUT_HEAD else name, *columns[name][:shown]]
-        needed = max(map(len, cells)) + 2
-        if any(cells[1:]) and needed <= width:
-            kept[name] = cells
-            width -= needed
+        length = max(map(len, cells))
+        if any(cells[1:]) and length + 2 <= width:
+            kept[name] = [cell.ljust(length) if name in _LEFT else cell.rjust(length) for cell in cells]
+            width -= length + 2
     return kept
-
-
-def _beside(columns: Sequence[Sequence[str]], *, left: Sequence[int] = ()) -> list[str]:
-    """The lines of some columns with their heads, all of one length."""
-    lines = table(list(zip(*columns, strict=True)), left=left)
-    return [line.ljust(max(map(len, lines))) for line in lines] if left else lines
 
 
 def _bar(course: Course, device: int, width: int) -> Text:
@@ -167,24 +171,16 @@ def _bar(course: Course, device: int, width: int) -> Text:
         return Text(" " * width)
     slowest = max(course.busy_s)
     whole = max(course.step_s, slowest)
-    busy = round(width * course.busy_s[device] / whole)
-    until = round(width * slowest / whole)
-    lengths = ((_BUSY, busy), (_WAIT, until - busy), (_REST, width - until))
-    return Text.assemble(*[(sign * length, _STYLES[sign]) for sign, length in lengths])
-
-
-def _legend(width: int) -> list[Text]:
-    parts = [(_BUSY, "compute, update"), (_WAIT, "waits"), (_REST, "sync")]
-    text = Text("  ").join(Text.assemble((sign, _STYLES[sign]), (f" {name}", "dim")) for sign, name in parts)
-    return [text] if text.cell_len <= width else []
+    busy, until = (round(width * seconds / whole) for seconds in (course.busy_s[device], slowest))
+    lengths = (busy, until - busy, width - until)
+    return Text.assemble(*((sign * n, colour) for (sign, colour), n in zip(_STEP.values(), lengths, strict=True)))
 
 
 def _waiting(course: Course) -> str:
     """Who waits for whom: `GPU:1 waits 90 ms of each step for GPU:0`."""
     if len(course.busy_s) < 2 or not course.step_s:
         return ""
-    labels = [device.label for device in course.devices]
-    known = list(zip(course.busy_s, labels, strict=True))
+    known = [(busy_s, device.label) for busy_s, device in zip(course.busy_s, course.devices, strict=True)]
     (least_s, first), (most_s, last) = min(known), max(known)
     if most_s - least_s <= _TOGETHER * course.step_s:
         return "they finish together"
@@ -195,9 +191,9 @@ def state_text(gauges: Gauges | None) -> str:
     """`83 °C 220 W`, as far as NVML gives them."""
     if gauges is None:
         return ""
-    heat = [] if gauges.temperature_c is None else [f"{gauges.temperature_c} °C"]
-    power = [] if gauges.power_mw is None else [f"{gauges.power_mw / 1000:.0f} W"]
-    return " ".join([*heat, *power])
+    heat = "" if gauges.temperature_c is None else f"{gauges.temperature_c} °C"
+    power = "" if gauges.power_mw is None else f"{gauges.power_mw / 1000:.0f} W"
+    return " ".join(filter(None, (heat, power)))
 
 
 def throttled_text(device: Device, gauges: Gauges | None) -> str:
@@ -210,8 +206,8 @@ def _total_line(name: str, rates: Sequence[float], width: int) -> Text:
     """`total 1584  2205 samples/s  ▅▆▅▆`, with as many of the last rates as fit."""
     rate = f"{format_rate(rates[-1])} samples/s" if rates else "…"
     text = shorten(f"{name}  {rate}  ", width)
-    room = min(_LONGEST_BAR, width - len(text))
-    return Text.assemble(text, (sparkline(list(rates)[-room:]) if room > 0 else "", "cyan"))
+    room = max(0, min(_LONGEST_BAR, width - len(text)))
+    return Text.assemble(text, (sparkline(list(rates)[-room:] if room else []), "cyan"))
 
 
 def probe_lines(devices: Sequence[tuple[Device, Sequence[CurvePoint]]], width: int, height: int) -> list[Text]:
@@ -221,8 +217,7 @@ def probe_lines(devices: Sequence[tuple[Device, Sequence[CurvePoint]]], width: i
     room = max(1, (height - 3 * len(devices)) // len(devices))
     lines: list[Text] = []
     for device, points in devices:
-        last = sorted(points, key=lambda point: point.batch)
-        table = curve_lines(last, width)
-        lines += [Text(), Text(shorten(device_line(device), width)), Text(table[0], "dim")]
-        lines += [Text(shorten(line, width)) for line in table[1:][-room:]]
+        head, *rows = curve_lines(points, width)
+        lines += [Text(), Text(shorten(device_line(device), width)), Text(head, "dim")]
+        lines += [Text(shorten(line, width)) for line in rows[-room:]]
     return lines

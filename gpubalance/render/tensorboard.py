@@ -8,8 +8,9 @@ command's folder, each of TensorBoard's runs is one measured thing: `split`, `ev
 from __future__ import annotations
 
 import bisect
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpubalance.numbers.stats import median
 from gpubalance.results.common import StepTime
@@ -29,6 +30,16 @@ METRICS = (
     (f"{_PREFIX}/sync_s", "sync, s"),
     (f"{_PREFIX}/imbalance", "imbalance"),
 )
+# The tags of a record's figures, with the fields that they are in.
+_OF_DEVICE = {"batch": "batch", "memory_bytes": "memory_peak_bytes"}
+_OF_REPLICA = {
+    "samples_per_s": "throughput",
+    "compute_s": "compute_s",
+    "update_s": "update_s",
+    "wait_s": "wait_s",
+    "memory_bytes": "memory_peak_bytes",
+}
+_GAUGES = {name: name for name in ("temperature_c", "power_w", "sm_clock_mhz", "memory_clock_mhz")}
 
 
 class Scalar(NamedTuple):
@@ -74,113 +85,101 @@ class Summaries:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._runs: dict[tuple[object, ...], str] = {}
-        self._windows: dict[str, list[_Window]] = {}
-        self._points: dict[str, dict[int, CurvePoint]] = {}
+        self._windows: dict[str, list[_Window]] = defaultdict(list)
+        self._points: dict[str, dict[int, CurvePoint]] = defaultdict(dict)
 
     def window(self, name: str, devices: Sequence[Device], measured: Measurement, now_s: float) -> list[Summary]:
         """The summaries of a window of the split (name "") or of the even split, which has just ended."""
-        key = (name, measured.split)
-        known, base = key in self._runs, name or "split"
-        if not known:
-            before = sum(one.split("-")[0] == base for one in self._runs.values())
-            self._runs[key] = f"{base}-{before + 1}" if before else base
-        run = self._runs[key]
-        tried = [] if known else [self._tried(run, devices, measured, _began_s(measured.step_time_s, now_s))]
-        return [*tried, *self._measured(run, devices, measured, now_s)]
+        key, base = (name, measured.split), name or "split"
+        if key in self._runs:
+            return [*self._measured(self._runs[key], devices, measured, now_s)]
+        before = sum(one.split("-")[0] == base for one in self._runs.values())
+        run = self._runs[key] = f"{base}-{before + 1}" if before else base
+        return [*self._tried(run, devices, measured, measured, now_s)]
 
     def own(self, name: str, part: OwnWindow, now_s: float) -> list[Summary]:
         """The summaries of a device's window with its own model, "alone" or "at once", which has just ended."""
-        run = _solo(part.device) if name == "alone" else f"{name.replace(' ', '-')}-{_named(part.device)}"
-        return self._of_device(run, part.device, part, now_s)
+        run = _run("solo" if name == "alone" else name.replace(" ", "-"), part.device)
+        return [*self._of_device(run, part.device, part, now_s)]
 
     def round(self, tried: Round, devices: Sequence[Device], now_s: float) -> list[Summary]:
         """The summaries of a split that `balance` has just tried, which may have run out of memory."""
         run, measured = f"round-{tried.number}", tried.measured
-        if measured is None:
-            return [self._tried(run, devices, tried, now_s), Ended(run, now_s, fits=False)]
-        return [
-            self._tried(run, devices, tried, _began_s(measured.step_time_s, now_s)),
-            *self._measured(run, devices, measured, now_s),
-            Ended(run, now_s, fits=True),
-        ]
+        return [*self._tried(run, devices, tried, measured, now_s), Ended(run, now_s, fits=measured is not None)]
 
     def point(self, device: Device, point: CurvePoint, now_s: float) -> list[Summary]:
         """The summaries of a batch of a device alone, which was just measured."""
-        run = _solo(device)
-        self._points.setdefault(run, {})[point.batch] = point
-        return self._of_device(run, device, point, now_s)
-
-    def _of_device(self, run: str, device: Device, of: CurvePoint | OwnWindow, now_s: float) -> list[Summary]:
-        window, label = self._window(run, of.step_time_s, now_s), device.label
-        figures = {"batch": of.batch, "memory_bytes": of.memory_peak_bytes}
-        return [
-            *window.timings(of.batch, label),
-            *window.figures(figures, label),
-            *window.telemetry(of.telemetry, label),
-        ]
+        run = _run("solo", device)
+        self._points[run][point.batch] = point
+        return [*self._of_device(run, device, point, now_s)]
 
     def solo_done(self, device: Device, now_s: float) -> list[Summary]:
         """The curve of a device whose probe has ended; its steps are batch sizes."""
-        run = _solo(device)
-        found: list[Summary] = []
+        run, found = _run("solo", device), list[Summary]()
         for batch, point in sorted(self._points.pop(run, {}).items()):
-            figures = (
-                ("samples_per_s", point.throughput.median),
-                ("step_time_s", point.step_time_s.median),
-                ("memory_bytes", point.memory_peak_bytes),
-            )
-            found += [Scalar(run, _tag(f"over_batch/{n}"), batch, now_s, v) for n, v in figures if v is not None]
+            figures = {
+                "samples_per_s": point.throughput.median,
+                "step_time_s": point.step_time_s.median,
+                "memory_bytes": point.memory_peak_bytes,
+            }
+            known = {_tag(f"over_batch/{name}"): value for name, value in figures.items() if value is not None}
+            found += [Scalar(run, tag, batch, now_s, value) for tag, value in known.items()]
         return found
 
     def done(self, now_s: float) -> list[Summary]:
         """The ends of all runs, as the command has ended."""
         return [Ended(run, now_s, fits=True) for run in self._runs.values()]
 
-    def _tried(self, run: str, devices: Sequence[Device], split: Measurement | Round, began_s: float) -> Tried:
+    def _tried(
+        self,
+        run: str,
+        devices: Sequence[Device],
+        split: Measurement | Round,
+        measured: Measurement | None,
+        now_s: float,
+    ) -> Iterator[Summary]:
+        """The row of a split, and what its first window measured."""
         hparams: dict[str, str | float | bool] = {
-            f"batch/{device.label}": batch for device, batch in zip(devices, split.batches, strict=True)
-        }
-        hparams |= {
+            **{f"batch/{device.label}": batch for device, batch in zip(devices, split.batches, strict=True)},
             "global_batch": sum(split.batches),
             "batches": "/".join(map(str, split.batches)),
             "micro_batches": "/".join(map(str, split.micro_batches)),
             "devices": " ".join(device.label for device in devices),
+            **self._settings.model_dump(exclude_none=True),
         }
-        return Tried(run, began_s, hparams | self._settings.model_dump(exclude_none=True))
+        if measured is None:
+            yield Tried(run, now_s, hparams)
+            return
+        times = measured.step_time_s
+        yield Tried(run, _ends_s(times, now_s)[0] - times.samples[0] * times.steps_per_sample, hparams)
+        yield from self._measured(run, devices, measured, now_s)
 
     def _window(self, run: str, times: StepTime, now_s: float) -> _Window:
         """The window of these step times; from now on they count among the run's steps."""
-        windows = self._windows.setdefault(run, [])
+        windows = self._windows[run]
         windows.append(_Window(run, windows[-1].last if windows else 0, times, now_s))
         return windows[-1]
+
+    def _of_device(self, run: str, device: Device, of: CurvePoint | OwnWindow, now_s: float) -> Iterator[Scalar]:
+        window = self._window(run, of.step_time_s, now_s)
+        yield from window.timings(of.batch, device.label)
+        yield from window.figures(of, _OF_DEVICE, device.label)
+        yield from window.telemetry(of.telemetry, device.label)
 
     def _measured(self, run: str, devices: Sequence[Device], measured: Measurement, now_s: float) -> Iterator[Scalar]:
         window = self._window(run, measured.step_time_s, now_s)
         yield from window.timings(measured.global_batch)
         median_s = median([step_s for one in self._windows[run] for step_s in one.times.samples])
-        figures = {
-            "median/samples_per_s": measured.global_batch / median_s,
-            "median/step_time_s": median_s,
-            "sync_s": measured.sync_s,
-            "imbalance": measured.imbalance,
-        }
+        yield window.figure("median/samples_per_s", measured.global_batch / median_s)
+        yield window.figure("median/step_time_s", median_s)
+        names = ["sync_s", "imbalance"]
         if self._settings.input == "host" or self._settings.data:
-            figures["input_wait_s"] = measured.input_wait_s
-        yield from window.figures(figures)
+            names.append("input_wait_s")
+        yield from window.figures(measured, dict(zip(names, names, strict=True)))
         for replica in measured.replicas:
             label = devices[replica.device].label
-            of_replica = {
-                "samples_per_s": replica.throughput,
-                "compute_s": replica.compute_s,
-                "update_s": replica.update_s,
-                "wait_s": replica.wait_s,
-                "memory_bytes": replica.memory_peak_bytes,
-            }
-            yield from window.figures(of_replica, label)
+            yield from window.figures(replica, _OF_REPLICA, label)
             yield from window.telemetry(replica.telemetry, label)
-
-
-_GAUGES = ("temperature_c", "power_w", "sm_clock_mhz", "memory_clock_mhz")
 
 
 class _Window(NamedTuple):
@@ -195,18 +194,23 @@ class _Window(NamedTuple):
     def last(self) -> int:
         return self.before + len(self.times.samples) * self.times.steps_per_sample
 
-    def timings(self, samples: int, label: str | None = None) -> Iterator[Scalar]:
+    def timings(self, samples: int, label: str = "") -> Iterator[Scalar]:
         """Each timing of steps with so many samples, at its end."""
-        for number, (step_s, end_s) in enumerate(zip(self.times.samples, _ends_s(self.times, self.now_s), strict=True)):
-            step = self.before + (number + 1) * self.times.steps_per_sample
+        timed = zip(self.times.samples, _ends_s(self.times, self.now_s), strict=True)
+        for number, (step_s, end_s) in enumerate(timed, 1):
+            step = self.before + number * self.times.steps_per_sample
             yield Scalar(self.run, _tag("samples_per_s", label), step, end_s, samples / step_s)
             yield Scalar(self.run, _tag("step_time_s", label), step, end_s, step_s)
 
-    def figures(self, values: Mapping[str, float | None], label: str | None = None) -> Iterator[Scalar]:
-        """Figures that hold for all these steps, at their end."""
-        for name, value in values.items():
-            if value is not None:
-                yield Scalar(self.run, _tag(name, label), self.last, self.now_s, value)
+    def figure(self, name: str, value: float, label: str = "") -> Scalar:
+        """A figure that holds for all these steps, at their end."""
+        return Scalar(self.run, _tag(name, label), self.last, self.now_s, value)
+
+    def figures(self, of: Any, fields: Mapping[str, str], label: str = "") -> Iterator[Scalar]:
+        """Those of a record's figures that are known."""
+        for name, field in fields.items():
+            if (value := getattr(of, field)) is not None:
+                yield self.figure(name, value, label)
 
     def telemetry(self, found: Telemetry | None, label: str) -> Iterator[Scalar]:
         """A GPU's course, with the last reading of each step, or its summary if there is no course."""
@@ -219,7 +223,7 @@ class _Window(NamedTuple):
                 value = getattr(reading, name)
                 if place and value is not None:
                     course[name, place[0]] = Scalar(self.run, _tag(name, label), *place, value)
-        yield from course.values() or self.figures({name: getattr(found, name) for name in _GAUGES}, label)
+        yield from course.values() or self.figures(found, _GAUGES, label)
 
     def _place(self, at_s: float) -> tuple[int, float] | None:
         """How many steps were trained at a moment of the step times' clock, and its wall time.
@@ -237,22 +241,14 @@ class _Window(NamedTuple):
         return max(self.before + 1, step), self.now_s - (ends[-1] - at_s)
 
 
-def _tag(name: str, label: str | None = None) -> str:
-    return f"{_PREFIX}/{name}" if label is None else f"{_PREFIX}/{name}/{label}"
+def _tag(name: str, label: str = "") -> str:
+    return "/".join(filter(None, (_PREFIX, name, label)))
 
 
-def _solo(device: Device) -> str:
-    return f"solo-{_named(device)}"
-
-
-def _named(device: Device) -> str:
-    return device.label.replace(":", "-")
+def _run(what: str, device: Device) -> str:
+    return f"{what}-{device.label.replace(':', '-')}"
 
 
 def _ends_s(times: StepTime, now_s: float) -> list[float]:
     """When each timing ended, if the last one ended now."""
     return [now_s - (times.at_s[-1] - at_s) for at_s in times.at_s]
-
-
-def _began_s(times: StepTime, now_s: float) -> float:
-    return _ends_s(times, now_s)[0] - times.samples[0] * times.steps_per_sample

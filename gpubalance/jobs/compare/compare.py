@@ -12,7 +12,14 @@ from gpubalance.numbers.ratio import Ratio, mean_ratio, ratio, ratio_of_sums
 from gpubalance.results.common import now
 from gpubalance.results.comparison import Against, Comparison, DeviceRatio, PointRatio, ThroughputRatio
 
-_SAME = ThroughputRatio(value=1.0, ci95=None, detectable=None, verdict=None)
+_SAME = Ratio(1.0, None, None)
+_KINDS = {
+    "run": "a run",
+    "probe": "a probe",
+    "prediction": "a plan that was never run",
+    "independent": "models on devices at once",
+    "layers": "a model cut over devices",
+}
 
 
 def compare(paths: Sequence[Path]) -> Comparison:
@@ -20,68 +27,48 @@ def compare(paths: Sequence[Path]) -> Comparison:
 
     Raises BadInput for a file that is not a result, and for a probe beside a result of another kind.
     """
-    subjects = [read_subject(path) for path in paths]
-    baseline, *others = subjects
+    first, *others = subjects = [read_subject(path) for path in paths]
     return Comparison(
         created=now(),
         results=tuple(subject.result for subject in subjects),
-        against_first=tuple(_against(baseline, other, number) for number, other in enumerate(others, 1)),
+        against_first=tuple(_against(first, other, number) for number, other in enumerate(others, 1)),
     )
 
 
-def _against(baseline: Subject, other: Subject, number: int) -> Against:
-    kinds = [subject.result.kind for subject in (baseline, other)]
+def _against(first: Subject, other: Subject, number: int) -> Against:
+    kinds = first.result.kind, other.result.kind
     if "probe" in kinds and kinds[0] != kinds[1]:
-        what = {
-            "run": "a run",
-            "probe": "a probe",
-            "prediction": "a plan that was never run",
-            "independent": "models on devices at once",
-            "layers": "a model cut over devices",
-        }
+        which = f"{first.result.file} is {_KINDS[kinds[0]]}, {other.result.file} is {_KINDS[kinds[1]]}"
         raise BadInput(
-            f"{baseline.result.file} is {what[kinds[0]]}, {other.result.file} is {what[kinds[1]]}: "
-            "devices measured alone can't be compared with a split of them",
+            f"{which}: devices measured alone can't be compared with a split of them",
             remedy="compare runs and plans with each other, and probes with probes",
         )
-    pairs = pair_devices(baseline.devices, other.devices)
+    same, before, after = first.source == other.source, first.result.throughput, other.result.throughput
+    found = None
+    if before is not None and after is not None:
+        found = _SAME if same else ratio_of_sums(after.median / before.median, other.parts, first.parts)
     return Against(
         result=number,
-        same_measurement=baseline.source == other.source,
-        unlike=unlike(baseline, other),
-        ratio=_ratio(baseline, other),
-        devices=tuple(_device_ratio(baseline, other, *pair) for pair in pairs),
+        same_measurement=same,
+        unlike=unlike(first, other),
+        ratio=_record(found) if found else None,
+        devices=tuple(_device(first, other, *pair, same=same) for pair in pair_devices(first.devices, other.devices)),
     )
 
 
-def _ratio(baseline: Subject, other: Subject) -> ThroughputRatio | None:
-    before, after = baseline.result.throughput, other.result.throughput
-    if before is None or after is None:
-        return None
-    if baseline.source == other.source:
-        return _SAME
-    return _record(ratio_of_sums(after.median / before.median, other.parts, baseline.parts))
-
-
-def _device_ratio(baseline: Subject, other: Subject, mine: int | None, theirs: int | None) -> DeviceRatio:
+def _device(first: Subject, other: Subject, mine: int | None, theirs: int | None, *, same: bool) -> DeviceRatio:
     if mine is None or theirs is None:
         return DeviceRatio(baseline=mine, other=theirs)
-    before, after = baseline.curve(mine), other.curve(theirs)
-    parts, points = [], []
-    for batch in sorted(before.keys() & after.keys()):
-        old, new = before[batch], after[batch]
-        rates = (old.throughput.median, new.throughput.median)
-        parts.append((rates[1] / rates[0], new.step_time_s.samples, old.step_time_s.samples))
-        points.append(PointRatio(batch=batch, baseline=rates[0], other=rates[1], ratio=_record(ratio(*parts[-1]))))
-    first, second = baseline.part(mine), other.part(theirs)
-    if first and second:
-        parts.append((second[0] / first[0], second[1], first[1]))
-    return DeviceRatio(
-        baseline=mine,
-        other=theirs,
-        ratio=_SAME if baseline.source == other.source else _record(mean_ratio(parts)) if parts else None,
-        points=tuple(points),
+    before, after = first.timed(mine), other.timed(theirs)
+    both = sorted(before.keys() & after.keys())
+    parts = [(after[key][0] / before[key][0], after[key][1], before[key][1]) for key in both]
+    points = tuple(
+        PointRatio(batch=batch, baseline=before[batch][0], other=after[batch][0], ratio=_record(ratio(*part)))
+        for batch, part in zip(both, parts, strict=True)
+        if first.result.kind == "probe"
     )
+    found = _SAME if same else mean_ratio(parts) if parts else None
+    return DeviceRatio(baseline=mine, other=theirs, ratio=_record(found) if found else None, points=points)
 
 
 def _record(found: Ratio) -> ThroughputRatio:

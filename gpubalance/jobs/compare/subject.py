@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from gpubalance.results.comparison import ComparedDevice, ComparedResult
 from gpubalance.results.independent import Independent, OwnModel
 from gpubalance.results.layers import Layers, Stage
 from gpubalance.results.plan import Plan, Share
-from gpubalance.results.probe import CurvePoint, DeviceProbe, Probe
+from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.records import AnyResult, read_result
 from gpubalance.results.run import Replica, Run
 from gpubalance.settings.device import Device
@@ -24,6 +23,11 @@ from gpubalance.text import clean
 
 # Warnings that do not concern the compared figures.
 _BESIDE = ("even-split-does-not-fit", "even-split-out-of-memory", "stamps-cost", "margin-unknown")
+
+# What a result has for each of its devices that was used.
+Part = Replica | OwnModel | Stage | DeviceProbe | Share
+# Samples/s, and the step times that they are from, in order.
+Timed = tuple[float, tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -35,51 +39,45 @@ class Subject:
     devices: tuple[Device, ...]
 
     @property
-    def parts(self) -> list[tuple[float, tuple[float, ...]]]:
-        """The throughputs that add up to the result's, each with its step times in order; empty if nothing ran."""
+    def parts(self) -> list[Timed]:
+        """What adds up to the result's throughput, and when; without timings if nothing ran."""
         if isinstance(self.source, Run | Layers):
             return [(self.source.throughput.median, self.source.step_time_s.samples)]
-        return [self.part(place) or (0.0, ()) for place in range(len(self.devices))]
+        return [self.timed(place).get(0, (0.0, ())) for place in range(len(self.devices))]
 
-    def part(self, number: int) -> tuple[float, tuple[float, ...]] | None:
-        """The part of a device that trained a model of its own, else None. `number` is its place in `devices`."""
-        one = self.source.measured[number] if isinstance(self.source, Independent) else None
-        return (one.throughput, one.step_time_s.samples) if one and one.throughput and one.step_time_s else None
-
-    def curve(self, number: int) -> dict[int, CurvePoint]:
-        """A probed device's points by batch; empty unless the result is a probe. `number` is its place in `devices`."""
-        if not isinstance(self.source, Probe):
-            return {}
-        return {point.batch: point for point in self.source.probes[number].curve}
-
-
-# What a result has for each of its devices that was used.
-Part = Replica | OwnModel | Stage | DeviceProbe | Share
+    def timed(self, place: int) -> dict[int, Timed]:
+        """What a device gave by itself: by batch if it was probed, under 0 if it trained a model of its own."""
+        found = self.source
+        if isinstance(found, Probe):
+            points = found.probes[place].curve
+            return {point.batch: (point.throughput.median, point.step_time_s.samples) for point in points}
+        one = found.measured[place] if isinstance(found, Independent) else None
+        return {0: (one.throughput, one.step_time_s.samples)} if one and one.throughput and one.step_time_s else {}
 
 
 def read_subject(path: Path) -> Subject:
     """Reads a result. The BadInput for any other file says what it is instead, or which field is damaged."""
     found, name = read_result(path), clean(str(path), 500)
     plan = found if isinstance(found, Plan) else None
-    source = plan.balance.run if plan and plan.balance and plan.balance.run else found
+    source = (plan and plan.run) or found
     if isinstance(source, Independent) and source.throughput is None:
         raise BadInput(
             f"{name}: nothing was measured at once before it was interrupted",
             remedy="measure it to the end: gpubalance independent … -o FILE --resume",
         )
-    parts, named_otherwise = _used(source)
+    parts, figures = _used(source)
     used = [(source.devices[part.device], part) for part in parts]
     limits = {share.device: share.limit for share in plan.shares} if plan else {}
-    warnings = [*source.warnings, *(plan.warnings if plan and source is not plan else ())]
+    given = (*source.warnings, *(plan.warnings if plan and source is not plan else ()))
     result = ComparedResult(
         **_shared(source.predicted if isinstance(source, Plan) else source, ComparedResult)
-        | named_otherwise
+        | figures
         | {
             "file": name,
             "kind": "prediction" if isinstance(source, Plan) else source.kind,
             "devices": tuple(_device(device, part, limits.get(part.device), source) for device, part in used),
             "not_quiet": _not_quiet(source),
-            "warnings": _warnings(warnings, used),
+            "warnings": tuple(_warnings(given, used)),
         }
     )
     return Subject(result, source, tuple(device for device, _ in used))
@@ -87,12 +85,11 @@ def read_subject(path: Path) -> Subject:
 
 def _used(source: AnyResult) -> tuple[Sequence[Part], dict[str, Any]]:
     """The parts of the devices that were used, and the figures that have other names or places in a comparison."""
-    figures: dict[str, Any]
     match source:
         case Run():
             even = source.baselines.even
-            figures = {"step_time_s": source.step_time_s.median, "even_global_batch": even and even.global_batch}
-            return source.replicas, figures
+            batch = even and even.global_batch
+            return source.replicas, {"step_time_s": source.step_time_s.median, "even_global_batch": batch}
         case Layers():
             batches = {"batches": (source.global_batch,), "micro_batches": (source.micro_batch,)}
             return source.stages, {"step_time_s": source.step_time_s.median, **batches}
@@ -102,7 +99,7 @@ def _used(source: AnyResult) -> tuple[Sequence[Part], dict[str, Any]]:
         case Probe():
             return source.probes, {}
     predicted = source.predicted
-    figures = {
+    return [share for share in source.shares if share.batch], {
         "created": source.created,
         "complete": True,
         "batches": source.batches,
@@ -111,7 +108,6 @@ def _used(source: AnyResult) -> tuple[Sequence[Part], dict[str, Any]]:
         "even_global_batch": predicted.even and predicted.even.split.global_batch,
         "sync_s": predicted.sync_s if source.sync_s is not None else None,
     }
-    return [share for share in source.shares if share.batch], figures
 
 
 def _device(device: Device, part: Part, limit: int | None, source: AnyResult) -> ComparedDevice:
@@ -130,6 +126,11 @@ def _device(device: Device, part: Part, limit: int | None, source: AnyResult) ->
     return ComparedDevice(**_shared(part, ComparedDevice) | more)
 
 
+def _shared(source: Record, target: type[Record]) -> dict[str, Any]:
+    """The values of the fields that both records have, which share names on purpose."""
+    return {name: getattr(source, name) for name in type(source).model_fields if name in target.model_fields}
+
+
 def _not_quiet(source: AnyResult) -> str | None:
     """How the timings show that the machine had other work to do."""
     if isinstance(source, Probe):
@@ -141,26 +142,16 @@ def _not_quiet(source: AnyResult) -> str | None:
     return next((doubt for one in timed if one.step_time_s and (doubt := unquiet(one.step_time_s.samples))), None)
 
 
-def _shared(source: Record, target: type[Record]) -> dict[str, Any]:
-    """The values of the fields that both records have, which share names on purpose."""
-    return {name: getattr(source, name) for name in type(source).model_fields if name in target.model_fields}
-
-
-def _warnings(given: Iterable[Warning_], used: Iterable[tuple[Device, Part]]) -> tuple[Warning_, ...]:
+def _warnings(given: Iterable[Warning_], used: Iterable[tuple[Device, Part]]) -> list[Warning_]:
     """The warnings about the figures, each once, and why the GPUs lowered their clocks during the measurement."""
-    found = {
-        (w.code, w.message): Warning_(code=clean(w.code), message=clean(w.message, 1000), next=clean(w.next, 1000))
-        for w in given
-        if w.code not in _BESIDE
-    }
-    reasons = defaultdict[str, set[str]](set)
+    found = [*{(one.code, one.message): one for one in given if one.code not in _BESIDE}.values()]
+    reasons: dict[str, set[str]] = {}
     for device, part in used:
-        for one in part.curve if isinstance(part, DeviceProbe) else [] if isinstance(part, Share) else [part]:
-            if one.telemetry is not None and one.telemetry.throttle_reasons:
-                reasons[device.label].update(one.telemetry.throttle_reasons)
-    if reasons and all(warning.code != "throttled" for warning in found.values()):
-        where = "; ".join(f"{label}: {', '.join(sorted(why))}" for label, why in reasons.items())
-        found["throttled", ""] = Warning_(
-            code="throttled", message=f"clocks were lowered: {where}", next="look at temperature and power limit"
-        )
-    return tuple(found.values())
+        watched = part.curve if isinstance(part, DeviceProbe) else () if isinstance(part, Share) else (part,)
+        told = {reason for one in watched if one.telemetry for reason in one.telemetry.throttle_reasons or ()}
+        reasons |= {device.label: told} if told else {}
+    if reasons and all(one.code != "throttled" for one in found):
+        where = "; ".join(f"{label}: {', '.join(sorted(told))}" for label, told in reasons.items())
+        message = f"clocks were lowered: {where}"
+        found.append(Warning_(code="throttled", message=message, next="look at temperature and power limit"))
+    return found

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpubalance.jobs.compare.subject import Subject
-from gpubalance.results.common import Environment, shapes_text
+from gpubalance.results.common import shapes_text
 from gpubalance.results.comparison import Unlike
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
@@ -15,6 +15,7 @@ from gpubalance.settings.device import Device
 from gpubalance.text import clean
 
 _UUID_SHOWN = 12
+Facts = Mapping[str, object]
 
 
 def pair_devices(baseline: Sequence[Device], other: Sequence[Device]) -> list[tuple[int | None, int | None]]:
@@ -23,35 +24,30 @@ def pair_devices(baseline: Sequence[Device], other: Sequence[Device]) -> list[tu
     A UUID that is shared by several devices does not count.
     """
     pairs = dict[int, int]()
-    for names in (_uuids, _labels):
-        here, there = names(baseline), names(other)
-        for name in here.keys() & there.keys():
-            if here[name] not in pairs and there[name] not in pairs.values():
-                pairs[here[name]] = there[name]
-    left = set(range(len(other))) - set(pairs.values())
-    return [*((place, pairs.get(place)) for place in range(len(baseline))), *((None, place) for place in sorted(left))]
+    for name in ("uuid", "label"):
+        here, there = _places(baseline, name), _places(other, name)
+        for shared in here.keys() & there.keys():
+            if here[shared] not in pairs and there[shared] not in pairs.values():
+                pairs[here[shared]] = there[shared]
+    left = [place for place in range(len(other)) if place not in pairs.values()]
+    return [*((place, pairs.get(place)) for place in range(len(baseline))), *((None, place) for place in left)]
 
 
-def _labels(devices: Sequence[Device]) -> dict[str, int]:
-    return {device.label: place for place, device in enumerate(devices)}
-
-
-def _uuids(devices: Sequence[Device]) -> dict[str, int]:
-    all_of_them = [device.uuid for device in devices]
-    return {uuid: place for place, uuid in enumerate(all_of_them) if all_of_them.count(uuid) == 1}
+def _places(devices: Sequence[Device], name: str) -> dict[str, int]:
+    values = [getattr(device, name) for device in devices]
+    return {value: place for place, value in enumerate(values) if values.count(value) == 1}
 
 
 def unlike(baseline: Subject, other: Subject) -> tuple[Unlike, ...]:
     """The differences in settings, model, devices, software and machine, in this order; a None in one is unknown."""
-    software = [subject.source.environment for subject in (baseline, other)]
     return (
-        *_differences(_facts(baseline), _facts(other)),
+        *_differences(_settings(baseline), _settings(other)),
         *_devices(baseline.devices, other.devices),
-        *_differences(*(_software(one, each=None not in software) for one in software)),
+        *_differences(*_software(baseline, other)),
     )
 
 
-def _facts(subject: Subject) -> dict[str, object]:
+def _settings(subject: Subject) -> Facts:
     """What was measured, and how, by the name to tell it under; without what is not known or is no matter."""
     source = subject.source
     facts: dict[str, object] = {name.replace("_", "-"): value for name, value in source.settings}
@@ -71,42 +67,38 @@ def _facts(subject: Subject) -> dict[str, object]:
     return facts
 
 
-def _software(known: Environment | None, *, each: bool) -> dict[str, object]:
-    if each and known is not None:
-        return {name.replace("_", " "): value for name, value in known}
-    return {"software": known and f"gpubalance {known.gpubalance}, tensorflow {known.tensorflow}"}
+def _software(*subjects: Subject) -> list[Facts]:
+    """Each fact where both are known, else all in one."""
+    known = [subject.source.environment for subject in subjects]
+    if None not in known:
+        return [{name.replace("_", " "): value for name, value in one or ()} for one in known]
+    return [{"software": one and f"gpubalance {one.gpubalance}, tensorflow {one.tensorflow}"} for one in known]
 
 
-def _differences(before: dict[str, object], after: dict[str, object]) -> Iterator[Unlike]:
+def _differences(before: Facts, after: Facts) -> Iterator[Unlike]:
     """The facts that both have and that are not equal."""
-    for name in before:
-        if name in after and before[name] != after[name]:
-            yield Unlike(what=name, baseline=_text(before[name]), other=_text(after[name]))
+    for name, value in before.items():
+        if name in after and value != after[name]:
+            yield Unlike(what=name, baseline=_text(value), other=_text(after[name]))
 
 
 def _devices(baseline: Sequence[Device], other: Sequence[Device]) -> Iterator[Unlike]:
     for mine, theirs in pair_devices(baseline, other):
         before = None if mine is None else baseline[mine]
         after = None if theirs is None else other[theirs]
-        if before is None or after is None:
+        if before and after and before.uuid == after.uuid:
+            simulated = before.profile is not None and after.profile is not None
+            facts = [_of_device(device, before.label, simulated=simulated) for device in (before, after)]
+            yield from _differences(*facts)
+        else:
             yield Unlike(what=(before or after or other[0]).label, baseline=_named(before), other=_named(after))
-            continue
-        if before.uuid != after.uuid:
-            yield Unlike(what=before.label, baseline=_named(before), other=_named(after))
-            continue
-        simulated = before.profile is not None and after.profile is not None
-        facts = (_of_device(device, before.label, simulated=simulated) for device in (before, after))
-        yield from _differences(*facts)
 
 
 def _named(device: Device | None) -> str:
-    if device is None:
-        return "not in use"
-    uuid = device.uuid if len(device.uuid) <= _UUID_SHOWN else f"{device.uuid[:_UUID_SHOWN]}…"
-    return clean(f"{device.name} ({uuid})")
+    return clean(f"{device.name} ({clean(device.uuid, _UUID_SHOWN + 1)})") if device else "not in use"
 
 
-def _of_device(device: Device, label: str, *, simulated: bool) -> dict[str, object]:
+def _of_device(device: Device, label: str, *, simulated: bool) -> Facts:
     """What may change in one device: a flashed card and an edited profile keep their UUID."""
     facts: dict[str, object] = {"memory": device.memory_bytes, "has a profile": device.profile is not None}
     if simulated and device.profile is not None:
