@@ -23,8 +23,7 @@ from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.points import stamped_times
 from gpubalance.engine.step.verdict import UNTRIED, Verdict
 from gpubalance.engine.trace import record_trace
-from gpubalance.results.pulled import Pulled
-from gpubalance.results.timing import Timing
+from gpubalance.results.timing import Pulled, Timing
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings, Tracing

@@ -20,7 +20,7 @@ from gpubalance.engine.step.own import is_keras_own
 from gpubalance.engine.user_functions import kind_of, user_function
 from gpubalance.engine.users_lines import Made, own_traceback
 from gpubalance.errors import BadInput, GpubalanceError
-from gpubalance.results.pulled import Remedy
+from gpubalance.results.timing import Remedy
 from gpubalance.text import clean
 
 _AT_A_TIME = 64  # samples that the pool reads at once

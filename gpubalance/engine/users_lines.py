@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine.step.part import replaced
-from gpubalance.results.pulled import Remedy
+from gpubalance.results.timing import Remedy
 from gpubalance.text import clean
 
 # Frames in these folders are skipped: `split.fit` and Keras' `test_on_batch`, for example, open a scope.

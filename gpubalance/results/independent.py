@@ -22,9 +22,9 @@ from gpubalance.results.common import (
     StepTime,
     Throughput,
     Warning_,
+    check_devices,
 )
 from gpubalance.results.probe import Failure
-from gpubalance.results.sound import check_devices
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Shown

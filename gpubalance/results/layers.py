@@ -24,9 +24,10 @@ from gpubalance.results.common import (
     StepTime,
     Throughput,
     Warning_,
+    check_devices,
+    unsound,
 )
 from gpubalance.results.run import SoloBest
-from gpubalance.results.sound import check_devices, unsound
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.record import Record, Shown
 from gpubalance.settings.requests import Settings

@@ -21,10 +21,13 @@ from gpubalance.results.common import (
     Samples,
     Size,
     Warning_,
+    check_devices,
+    check_length,
+    has_a_split,
+    unsound,
 )
 from gpubalance.results.gap import SoloGap
 from gpubalance.results.run import Measurement, Pipeline, Run
-from gpubalance.results.sound import check_devices, check_length, has_a_split, unsound
 from gpubalance.settings.record import Record, Shown
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares

@@ -13,14 +13,13 @@ from pydantic_core import from_json
 
 from gpubalance.errors import BadInput
 from gpubalance.results import estimate
-from gpubalance.results.common import SCHEMA_VERSION
+from gpubalance.results.common import SCHEMA_VERSION, UNSOUND
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.noise import Noise
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
-from gpubalance.results.sound import UNSOUND
 from gpubalance.settings.record import Record
 from gpubalance.settings.told import fault_text
 from gpubalance.system.near import meant

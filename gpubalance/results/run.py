@@ -25,10 +25,11 @@ from gpubalance.results.common import (
     StepTime,
     Throughput,
     Warning_,
+    check_devices,
+    check_length,
 )
-from gpubalance.results.pulled import Remedy
-from gpubalance.results.sound import check_devices, check_length
 from gpubalance.results.telemetry import Telemetry
+from gpubalance.results.timing import Remedy
 from gpubalance.settings.record import Record, Shown
 from gpubalance.settings.requests import Settings
 

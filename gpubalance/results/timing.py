@@ -1,4 +1,4 @@
-"""A timing: what a worker measures, sends and stores."""
+"""What a worker measures, sends and stores: timings of steps, and of a user's data without a model."""
 
 from __future__ import annotations
 
@@ -35,3 +35,19 @@ class Timing(Record):
     loss_is_finite: bool = True
     unlike: bool = False
     timeline: Timeline | None = None
+
+
+class Pulled(Record):
+    """`batches` came in `seconds`; meanwhile the processors worked `cpu_s`, added up over all cores."""
+
+    kind: Literal["pulled"] = "pulled"
+    batches: Annotated[int, Field(ge=1)]
+    seconds: Annotated[float, Field(gt=0)]
+    cpu_s: Seconds
+
+
+class Remedy(Record):
+    """What usually makes such an input pipeline faster, at the line `where` of the user's code."""
+
+    where: str
+    what: str

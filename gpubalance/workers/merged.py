@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from gpubalance.results.pulled import Pulled
-from gpubalance.results.timing import Timing
+from gpubalance.results.timing import Pulled, Timing
 from gpubalance.workers.messages import AnyReply, Measured, Ready
 
 

@@ -28,8 +28,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from gpubalance.results.block import BlockTimed
 from gpubalance.results.common import Model, Refusal
-from gpubalance.results.pulled import Pulled, Remedy
-from gpubalance.results.timing import Timing
+from gpubalance.results.timing import Pulled, Remedy, Timing
 from gpubalance.settings.cluster import Address, Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Record, Seconds

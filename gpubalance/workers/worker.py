@@ -17,8 +17,7 @@ from gpubalance.errors import (
     Refused,
     TimeLimitPassed,
 )
-from gpubalance.results.pulled import Pulled
-from gpubalance.results.timing import Timing
+from gpubalance.results.timing import Pulled, Timing
 from gpubalance.settings.device import Device, JointProfile, hosts_of
 from gpubalance.settings.requests import Settings, Tracing
 from gpubalance.settings.shares import Shares

@@ -30,8 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubalance.engine.pace import ComputeTimes, noise_seed
-from gpubalance.results.pulled import Pulled, Remedy
-from gpubalance.results.timing import Timing
+from gpubalance.results.timing import Pulled, Remedy, Timing
 
 _SCRIPT = os.environ.get("ENGINE_STAND_IN_SCRIPT")
 

@@ -10,8 +10,8 @@ from gpubalance.jobs.measure.timings import throughput_of
 from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
 from gpubalance.numbers.stats import half_width
 from gpubalance.results.common import Throughput
-from gpubalance.results.pulled import Pulled, Remedy
 from gpubalance.results.run import Pipeline
+from gpubalance.results.timing import Pulled, Remedy
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 
