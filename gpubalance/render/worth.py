@@ -28,7 +28,7 @@ def worth_text(run: Run, epoch: int | None = None, pipeline: Pipeline | None = N
         rates[f"{label} alone"] = best.throughput
         yield _worth(run, label, best, most)
         if max(best.throughput, rate) <= most:
-            yield _energy(run, label, best)
+            yield from _energy(run, label, best)
     if epoch is not None:
         rates |= {"the even split": even.throughput.median} if even is not None else {}
         yield epoch_text(epoch, {**rates, "this split": rate}, most)
@@ -75,15 +75,14 @@ def _gain(rate: Throughput, alone: float) -> tuple[str, str]:
     return "no more" if part == "0 %" else f"{part} {'more' if gain >= 0 else 'less'}", word
 
 
-def _energy(run: Run, label: str, best: SoloBest) -> str:
+def _energy(run: Run, label: str, best: SoloBest) -> Iterator[str]:
     """The energy of some samples, alone and together; nothing if a device does not report its power."""
     told = [replica.telemetry for replica in run.replicas]
     each = [one.samples_per_joule(run.throughput.median) if one else None for one in told]
-    if not all(each) or not best.samples_per_joule:
-        return ""
-    together = three_digits(sum(_SAMPLES / known for known in each if known))
-    alone = three_digits(_SAMPLES / best.samples_per_joule)
-    return f"energy of {_SAMPLES:,} samples: {alone} J with {label} alone, {together} J together"
+    if all(each) and best.samples_per_joule:
+        together = three_digits(sum(_SAMPLES / known for known in each if known))
+        alone = three_digits(_SAMPLES / best.samples_per_joule)
+        yield f"energy of {_SAMPLES:,} samples: {alone} J with {label} alone, {together} J together"
 
 
 def epoch_text(epoch: int, rates: Mapping[str, float], most: float = math.inf) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import codecs
 import shlex
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -27,26 +27,37 @@ from gpubalance.text import clean, clean_lines
 
 Result = TypeVar("Result", Probe, Plan, Run, Independent, Layers, Noise)
 AnyResult = Probe | Plan | Run | Independent | Layers
-_RESULTS = ("probe", "plan", "run", "independent", "layers")
-_KINDS: dict[str, type[AnyResult | Noise]] = {
-    "probe": Probe, "plan": Plan, "run": Run, "independent": Independent, "layers": Layers, "noise": Noise
-}  # fmt: skip
-# The command that writes the best of each kind.
-_MAKERS = {
-    "probe": "gpubalance probe -o {}",
-    "plan": "gpubalance balance -o {}",
-    "run": "gpubalance run -o {}",
-    "independent": "gpubalance independent -o {}",
-    "layers": "gpubalance layers -o {}",
-    "noise": "the callback split.monitor(noise={!r})",
+
+
+class _Kind(NamedTuple):
+    """A kind of result, what it is called, and the command that writes the best of it."""
+
+    record: type[AnyResult | Noise]
+    called: str
+    writer: str
+
+    def writes(self, file: str = "FILE") -> str:
+        """`gpubalance run -o FILE writes one`."""
+        return f"{self.writer.format(file)} writes one"
+
+
+_KINDS = {
+    "run": _Kind(Run, "a run", "gpubalance run -o {}"),
+    "probe": _Kind(Probe, "a probe", "gpubalance probe -o {}"),
+    "plan": _Kind(Plan, "a plan", "gpubalance balance -o {}"),
+    "independent": _Kind(Independent, "a result of independent", "gpubalance independent -o {}"),
+    "layers": _Kind(Layers, "a result of layers", "gpubalance layers -o {}"),
+    "noise": _Kind(Noise, "a noise scale", "the callback split.monitor(noise={!r})"),
 }
+_ANY = _KINDS["run"]._replace(called="a result of a command that measures or plans")
 # A day's run with all its samples takes a few MiB.
 _LARGEST_FILE = 32 << 20
 
 
 def read_record(path: Path, kind: type[Result]) -> Result:
     """Reads a result of one kind. Raises BadInput, saying what the file is instead or which field is damaged."""
-    return cast("Result", _read(path, [kind.__name__.lower()]))
+    name = kind.__name__.lower()
+    return cast("Result", _read(path, {name: _KINDS[name]}, _KINDS[name]))
 
 
 def result_of(given: str | Path | Result, kind: type[Result]) -> Result:
@@ -54,45 +65,42 @@ def result_of(given: str | Path | Result, kind: type[Result]) -> Result:
     if isinstance(given, kind):
         return given
     if not isinstance(given, str | Path):
-        name = kind.__name__.lower()
-        raise BadInput(
-            f"{clean(repr(given), 40)} is not {_called(name)}, nor the name of its file",
-            remedy=f"{_MAKERS[name].format('FILE')} writes one",
-        )
+        wanted = _KINDS[kind.__name__.lower()]
+        what = f"{clean(repr(given), 40)} is not {wanted.called}, nor the name of its file"
+        raise BadInput(what, remedy=wanted.writes())
     return read_record(Path(given), kind)
 
 
 def read_result(path: Path) -> AnyResult:
     """Reads a result of any kind. Raises BadInput, saying what the file is instead or which field is damaged."""
-    return cast("AnyResult", _read(path, list(_RESULTS)))
+    kinds = {name: kind for name, kind in _KINDS.items() if kind.record is not Noise}
+    return cast("AnyResult", _read(path, kinds, _ANY))
 
 
 def is_estimate(path: Path) -> bool:
     """Whether `--dry-run` wrote the file, so that nothing in it was measured."""
     try:
-        document = _document(path, "result", lambda _: "") if path.is_file() else None  # a pipe may never end
+        document = _document(path, _ANY) if path.is_file() else None  # a pipe may never end
     except (BadInput, OSError):
         return False
     return isinstance(document, dict) and document.get("kind") in estimate.KINDS
 
 
-def _read(path: Path, kinds: list[str]) -> Record:
-    wanted = _called(kinds[0]) if len(kinds) == 1 else "a result of a command that measures or plans"
-
-    def writes_one(file: str) -> str:
-        return f"{_MAKERS[kinds[0] if len(kinds) == 1 else 'run'].format(file)} writes one"
-
-    document = _document(path, wanted, writes_one)
-    remedy = writes_one("FILE")
+def _read(path: Path, kinds: Mapping[str, _Kind], wanted: _Kind) -> Record:
+    document = _document(path, wanted)
     found = document.get("kind") if isinstance(document, dict) else None
     if found in estimate.KINDS:
         raise BadInput(
             f"{path} is an estimate that --dry-run wrote: nothing was measured",
             remedy="give that command again without --dry-run; with the same -o it replaces the estimate",
         )
-    if not isinstance(document, dict) or found not in kinds:
-        what = f"is {clean(_called(found), 40)}, not" if isinstance(found, str) else "is not"
-        raise BadInput(f"{path} {what} {wanted}", remedy=remedy)
+    kind = kinds.get(found) if isinstance(found, str) else None
+    if kind is None:
+        what = "is not"
+        if isinstance(found, str):
+            called = _KINDS[found].called if found in _KINDS else f"a {found}"
+            what = f"is {clean(called, 40)}, not"
+        raise BadInput(f"{path} {what} {wanted.called}", remedy=wanted.writes())
     version = document.get("schema_version")
     if version != SCHEMA_VERSION:
         raise BadInput(
@@ -100,17 +108,10 @@ def _read(path: Path, kinds: list[str]) -> Record:
             remedy="read it with the gpubalance that wrote it",
         )
     try:
-        return _KINDS[str(found)].model_validate(document)
+        return kind.record.model_validate(document)
     except ValidationError as error:
-        raise BadInput(
-            f"{path} is damaged: {_first_fault(error)}", remedy=f"make {_called(str(found))} again"
-        ) from None
-
-
-def _called(kind: str) -> str:
-    """`a plan`: a name for the kind that a file says it is."""
-    others = {"independent": "a result of independent", "layers": "a result of layers", "noise": "a noise scale"}
-    return others.get(kind, f"a {kind}")
+        remedy = f"make {kind.called} again"
+        raise BadInput(f"{path} is damaged: {_first_fault(error)}", remedy=remedy) from None
 
 
 def _first_fault(error: ValidationError) -> str:
@@ -122,21 +123,20 @@ def _first_fault(error: ValidationError) -> str:
     return f"{where}{what}" if where else what.lstrip(": .")
 
 
-def _document(path: Path, wanted: str, writes_one: Callable[[str], str]) -> object:
-    """The file's JSON, with its texts made safe to show. It may hold NaN, which validation rejects with its place.
-
-    `writes_one` gives the command that writes such a file.
-    """
-    remedy = writes_one("FILE")
+def _document(path: Path, wanted: _Kind) -> Any:
+    """The file's JSON, with its texts made safe to show. It may hold NaN, which validation rejects with its place."""
+    remedy = wanted.writes()
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST_FILE + 1)  # a device has no size, so stop here
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         why = getattr(error, "strerror", None) or str(error)
-        made = writes_one(shlex.quote(str(path))) if isinstance(error, FileNotFoundError) else remedy
-        raise BadInput(f"can't read {path}: {why}", remedy=meant(path, made)) from None
+        missing = isinstance(error, FileNotFoundError)
+        remedy = meant(path, wanted.writes(shlex.quote(str(path))) if missing else remedy)
+        raise BadInput(f"can't read {path}: {why}", remedy=remedy) from None
     if len(content) > _LARGEST_FILE:
-        raise BadInput(f"{path} is larger than {_LARGEST_FILE >> 20} MiB: that is not {wanted}", remedy=remedy)
+        size = f"{_LARGEST_FILE >> 20} MiB"
+        raise BadInput(f"{path} is larger than {size}: that is not {wanted.called}", remedy=remedy)
     try:
         return _harmless(from_json(content.removeprefix(codecs.BOM_UTF8)))
     except ValueError as error:  # cut off, no JSON, no UTF-8, or deeper than 200 levels
