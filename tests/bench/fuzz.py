@@ -167,7 +167,7 @@ def journals(content: bytes) -> None:
     journal.close()
     journal.path.write_bytes(content)
     journal = Journal("fuzz", "a test", resume=True)
-    journal.of("SIM-0", Attempt)
+    journal.left(Attempt)
     once, series = Once(journal, list[Event]().append), Series(SPLIT)
     window = once.had("key", SplitWindow)
     if window is not None:

@@ -192,7 +192,7 @@ _TALK = [
     for one in (ready(2), _STAMPED, _STAMPED, _STAMPED, _DONE, _PLAIN, _DONE, Flops(step=1e9))
 ]
 _ENTRIES = [
-    {"kind": type(one).__name__, "device": "key", "record": one.model_dump(mode="json")} for one in (_WINDOW, _ROUND)
+    {"kind": type(one).__name__, "key": "key", "record": one.model_dump(mode="json")} for one in (_WINDOW, _ROUND)
 ]
 
 

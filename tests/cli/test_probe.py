@@ -115,7 +115,7 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     # Of all devices at once, any may have been the first to come so far.
     assert [8, 16] in [[point.batch for point in one.curve][:2] for one in Probe.model_validate_json(out).probes]
     attempts = [entry for entry in journals(own_state) if entry["kind"] == "Attempt"]
-    measured = {(entry["device"].split()[0], entry["record"]["trial"]["batch"]) for entry in attempts}
+    measured = {(entry["key"].split()[0], entry["record"]["trial"]["batch"]) for entry in attempts}
     again = gpubalance(*command, "--resume", environment=slowly)
     assert again.returncode == 0, again.stderr
     assert "continuing an unfinished measurement" in again.stderr

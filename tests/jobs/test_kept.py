@@ -217,14 +217,14 @@ def test_a_run_that_ends_before_its_first_window_spoils_no_journal() -> None:
 def test_the_oldest_journals_go_and_never_the_one_that_is_used() -> None:
     for number in range(110):
         journal = Journal(f"old-{number}", "a test", resume=False)
-        journal.add("SIM-0", PlannedWith(created=str(number)))
+        journal.add("old", PlannedWith(created=str(number)))
         os.utime(journal.path, (number, number))
         journal.close()
     journal = Journal("old-10", "a test", resume=True)
-    journal.add("SIM-0", PlannedWith(created="again"))
+    journal.add("new", PlannedWith(created="again"))
     journal.close()
     with Journal("old-10", "a test", resume=True) as journal:
-        assert [one.created for one in journal.of("SIM-0", PlannedWith)] == ["10", "again"]
+        assert [one.created for one in journal.left(PlannedWith).values()] == ["10", "again"]
     assert not Journal.is_left("old-0")
     assert Journal.is_left("old-109")
 

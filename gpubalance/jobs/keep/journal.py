@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -16,12 +15,10 @@ from typing import IO, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from gpubalance.errors import RESUME, BadInput, GpubalanceError
-from gpubalance.numbers.units import format_bytes
 from gpubalance.system.lock import Lock
 from gpubalance.system.state import delete_oldest, state_folder, sync_folder
 
 _KEPT = 100
-_MOST_BYTES = 256 << 20  # hours of steps of a millisecond, and no more than can be read again
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -40,7 +37,7 @@ class Journal:
     process that holds it. A `with` block that ends well deletes the file; an error keeps it, and its remedy says so.
     """
 
-    def __init__(self, key: str, what: str, *, resume: bool, most_bytes: int = _MOST_BYTES) -> None:
+    def __init__(self, key: str, what: str, *, resume: bool) -> None:
         self.path = _path(key)
         self.resume = resume
         self.tell: Callable[[str], object] = str  # told when nothing more can be kept
@@ -50,7 +47,6 @@ class Journal:
         self.passes_over = bool(found) and not resume
         self._threads = threading.Lock()
         self._file: IO[str] | None = None
-        self._most_bytes = most_bytes
         self._is_full = False
         self._can_resume = bool(self._entries)
         self._keep = False
@@ -68,8 +64,8 @@ class Journal:
     ) -> None:
         if error is None and not self._keep:
             self.path.unlink(missing_ok=True)
-        bad = isinstance(error, BadInput)  # mended input has another key
-        if isinstance(error, GpubalanceError) and not bad and self._can_resume and RESUME not in error.remedy:
+        offered = self._can_resume and not isinstance(error, BadInput)  # mended input has another key
+        if offered and isinstance(error, GpubalanceError) and RESUME not in error.remedy:
             error.remedy = f"{error.remedy}\n{RESUME}".strip()
         self.close()
 
@@ -78,34 +74,27 @@ class Journal:
         """Whether it continues what an interrupted command left."""
         return bool(self._entries)
 
-    def add(self, device: str, record: BaseModel) -> None:
-        """Appends a finished record of a device (its UUID); returns when it is on disk.
+    def add(self, key: str, record: BaseModel) -> None:
+        """Appends a finished record; returns when it is on disk.
 
-        If the disk is full, or the journal would become too long to be read again, it says so once and keeps nothing
-        more; the measurement goes on.
+        If the disk is full it says so once and keeps nothing more; the measurement goes on.
         """
-        kind = type(record).__name__
-        line = json.dumps({"kind": kind, "device": device, "record": record.model_dump(mode="json")})
+        entry = {"kind": type(record).__name__, "key": key, "record": record.model_dump(mode="json")}
         with self._threads:
             if not self._is_full:
-                self._add(line)
+                self._append(json.dumps(entry))
 
-    def _add(self, line: str) -> None:
+    def _append(self, line: str) -> None:
         try:
-            self._append(line)
+            self._file = self._file or self._opened()
+            self._file.write(line + "\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
             self._can_resume = True
         except OSError as error:
             self._is_full = True
             why = f"can't write the journal {self.path}: {error.strerror}"
             self.tell(f"{why}: continuing, but nothing more is kept for --resume")
-
-    def _append(self, line: str) -> None:
-        self._file = self._file or self._opened()
-        if os.fstat(self._file.fileno()).st_size + len(line) >= self._most_bytes:
-            raise OSError(errno.EFBIG, f"it holds {format_bytes(self._most_bytes)}")
-        self._file.write(line + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
 
     def _opened(self) -> IO[str]:
         file = self.path.open("a" if self._entries else "w", encoding="utf-8")
@@ -115,18 +104,14 @@ class Journal:
         delete_oldest(self.path.parent, "*.jsonl", _KEPT)
         return file
 
-    def of(self, device: str, kind: type[R]) -> list[R]:
-        """The records of that kind that were left of a device, in order. Skips lines that are no such record."""
-        return [record for its, record in self.all(kind) if its == device]
-
-    def all(self, kind: type[R]) -> list[tuple[str, R]]:
-        """The records of that kind that were left, each with its device."""
-        found = []
+    def left(self, kind: type[R]) -> dict[str, R]:
+        """The last record of that kind that was left under each key. Skips lines that are no such record."""
+        found = {}
         for entry in self._entries:
             if entry.get("kind") == kind.__name__:
                 with suppress(ValidationError):
-                    record = kind.model_validate_json(json.dumps(entry.get("record")))
-                    found.append((str(entry.get("device")), record))
+                    key, record = str(entry.get("key")), json.dumps(entry.get("record"))
+                    found[key] = kind.model_validate_json(record)
         return found
 
     def cannot_help(self) -> None:
@@ -152,9 +137,8 @@ def _path(key: str) -> Path:
 def _read(path: Path) -> Iterator[dict[str, Any]]:
     """The entries that can be read: the last line may have been cut off, and others may be anything."""
     with suppress(OSError):
-        if not path.is_file() or path.stat().st_size > _MOST_BYTES:  # no journal of ours
-            return
-        for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else []
+        for line in lines:
             with suppress(ValueError, RecursionError):
                 entry = json.loads(line)
                 if isinstance(entry, dict):

@@ -49,10 +49,10 @@ class Once:
     def had(self, key: str, kind: type[R]) -> R | None:
         """The last record of that kind that was left under the key, or None."""
         if kind not in self._left:
-            left = self._journal.all(kind) if self._journal else []
-            records = [record for _, record in left]
-            moved = ending_now(records) if hasattr(kind, "span_s") else records
-            self._left[kind] = dict(zip([its for its, _ in left], moved, strict=True))
+            left: dict[str, Any] = self._journal.left(kind) if self._journal else {}
+            if hasattr(kind, "span_s"):
+                left = dict(zip(left, ending_now([*left.values()]), strict=True))
+            self._left[kind] = left
         found: R | None = self._left[kind].get(key)
         self.again[kind] += found is not None
         return found
