@@ -23,8 +23,6 @@ from gpubalance.jobs.keep.journals import journal_of, software_key
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.jobs.measure.joint import JointRun
-from gpubalance.jobs.measure.length import Length
-from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.run import raise_what_fits
 from gpubalance.results.plan import Round
 from gpubalance.results.run import Run
@@ -32,7 +30,6 @@ from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest,
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Party
-from gpubalance.workers.worker import Worker
 from tests.jobs.drawn import DrawnWorker, noisy_devices, party_of
 from tests.jobs.probes import SMALL, probe_of
 
@@ -159,18 +156,6 @@ def test_windows_of_another_proof_of_the_command_are_not_taken_over() -> None:
         again = JointRun(asked, worker, None, heard.append, Once(journal, heard.append), proof=1).run()
     assert windows(heard) == [(1, ""), (2, ""), (3, "")]
     assert "resumed" not in {warning.code for warning in again.warnings}
-
-
-def test_a_window_that_was_throttled_stays_so() -> None:
-    series, again = Series(Shares((120, 80))), Series(Shares((120, 80)))
-    window = series.window(cast("Worker", DrawnWorker(DEVICES, JOINT, seed=0)), Length.exactly(1.0))
-    for peaks, reasons, late_part in (((None, 5), ("sw-thermal",), 0.25), ((7, 3), ("hw-power-brake",), 0.75)):
-        told = {"memory_peak_bytes": peaks, "throttled": (reasons, ()), "late_part": late_part}
-        again.add(window.model_copy(update=told))
-    assert again.throttled == (("sw-thermal", "hw-power-brake"), ())
-    assert again.memory_peak_bytes == (7, 5)
-    assert again.late_part == 0.5
-    assert again.windows == 2
 
 
 def test_two_at_once_have_a_journal_each_and_the_one_that_is_left_is_gone_on_with() -> None:

@@ -57,10 +57,15 @@ def kept_probe(request: BalanceRequest) -> Probe | None:
     return best_probe(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
 
 
+def probe_of(device: Device, settings: Settings) -> DeviceProbe | None:
+    """What the best probe with these settings has of a device, or None."""
+    probe = best_probe([device], settings)
+    return find_device(probe, device) if probe else None
+
+
 def sensible_batch(device: Device, settings: Settings) -> int:
     """The smallest batch within 5 % of the device's best by its probe; without one, 64."""
-    probe = best_probe([device], settings)
-    found = probe and find_device(probe, device)
+    found = probe_of(device, settings)
     return found.sensible.batch if found and found.sensible else DEFAULT_BATCH
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpubalance.errors import NothingFits, OutOfMemory
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.jobs.keep.saved_probes import best_probe, find_device
+from gpubalance.jobs.keep.saved_probes import probe_of
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.memory import Points, predict_limit
 from gpubalance.planning.search import Trial, find_limit
@@ -20,15 +20,21 @@ from gpubalance.workers.party import Party
 _TOLERANCE_ON_GPU = 0.01
 
 
+Sizes = tuple[int, ...]
+Peaks = tuple[int | None, ...]
+
+
 class Fitting:
     """The search for a split that fits, with the party of a run whose own split ran out of memory."""
 
-    def __init__(self, party: Party, request: RunRequest, watch: Watch, peaks_bytes: Sequence[int | None] = ()) -> None:
-        """`peaks_bytes` is what the request's split takes on each device, if that is known."""
+    def __init__(self, party: Party, request: RunRequest, watch: Watch, peaks: Peaks = ()) -> None:
+        """`peaks` has the bytes that the request's split takes on each device, if that is known."""
         self._party = party
-        self._request = request
+        self._split = request.split
+        self._settings = request.settings
+        self._devices = request.devices
         self._watch = watch
-        self._peaks_bytes = peaks_bytes or (None,) * len(request.devices)
+        self._known = self._lines(self._split.micro_batches, peaks or (None,) * len(self._devices))
         self._refused: OutOfMemory | None = None  # the latest error in the search
 
     def suggest(self, failed: OutOfMemory, *, believed: bool = False) -> tuple[Shares | None, list[int]]:
@@ -41,14 +47,15 @@ class Fitting:
         If these lines say that all of the request's split fits, it is tried once more, unless the failure is
         `believed`: another program may have had the memory for a moment.
         """
-        wanted = self._request.split.micro_batches
+        wanted = self._split.micro_batches
         lowered = self._lowered(failed, blamed=True) or self._lowered(failed, blamed=False)
         if lowered is None:
             return None, [failed.replica] if failed.replica is not None else []
         sizes, peaks, halved = lowered
-        known = self._known_points(sizes, peaks)
-        limits = self._predicted(known if all(known) else self._points([tuple(_half(size) for size in sizes), sizes]))
-        most = [min(size, limit) if limit else fits for size, limit, fits in zip(wanted, limits, sizes, strict=True)]
+        known = self._lines(sizes, peaks)
+        limits = self._limits(known if all(known) else self._points([tuple(map(_half, sizes)), sizes]))
+        each = zip(wanted, limits, sizes, strict=True)
+        most = [min(size, limit) if limit else fits for size, limit, fits in each]
         too_large = [i for i in sorted(halved) if most[i] < wanted[i]]
         suspected = too_large or sorted(halved)
         for part in (1.0, 0.9):
@@ -59,11 +66,9 @@ class Fitting:
                 return self._with(larger), [i for i in suspected if larger[i] < wanted[i]]
         return self._with(sizes), too_large
 
-    def _lowered(
-        self, failed: OutOfMemory, *, blamed: bool
-    ) -> tuple[tuple[int, ...], tuple[int | None, ...], set[int]] | None:
+    def _lowered(self, failed: OutOfMemory, *, blamed: bool) -> tuple[Sizes, Peaks, set[int]] | None:
         """Micro-batches that fit, after halving those that errors blame, or all; their peaks; and which were halved."""
-        sizes, halved, error = self._request.split.micro_batches, set[int](), failed
+        sizes, halved, error = self._split.micro_batches, set[int](), failed
         while True:
             lower = range(len(sizes)) if error.replica is None or not blamed else (error.replica,)
             if all(sizes[i] == 1 for i in lower):
@@ -75,37 +80,32 @@ class Fitting:
                 return sizes, peaks, halved
             error = self._refused or error
 
-    def _with(self, sizes: tuple[int, ...]) -> Shares:
-        """The request's split with micro-batches of these sizes, at most as many for each device as it has."""
-        split = self._request.split
-        most = zip(split.batches, sizes, split.counts, strict=True)
+    def _with(self, sizes: Sizes) -> Shares:
+        """The split with micro-batches of these sizes, at most as many for each device as it has."""
+        most = zip(self._split.batches, sizes, self._split.counts, strict=True)
         return Shares(tuple(min(batch, size * count) for batch, size, count in most), sizes)
 
     def too_small_for(self, split: Shares) -> str | None:
         """The label of the device that surely does not hold its part, by the memory that is known; None for none."""
-        predicted = self._predicted(self._known_points(self._request.split.micro_batches, self._peaks_bytes))
-        limits = zip(self._request.devices, predicted, split.micro_batches, strict=True)
-        short = {limit / size: device.label for device, limit, size in limits if limit and limit < size}
+        each = zip(self._devices, self._limits(self._known), split.micro_batches, strict=True)
+        short = {limit / size: device.label for device, limit, size in each if limit and limit < size}
         return short[min(short)] if short else None
 
-    def _known_points(self, sizes: Sequence[int], peaks: Sequence[int | None]) -> list[list[tuple[int, int]]]:
+    def _lines(self, sizes: Sizes, peaks: Peaks) -> list[Points]:
         """Each device's memory at two sizes: by the peaks of these, which fit, and as it grows with the batch.
 
         A profile says how, or a probe that was made here. Empty for a device of which either is unknown.
         """
-        grows = [self._bytes_per_sample(device) for device in self._request.devices]
+        grows, small = map(self._bytes_per_sample, self._devices), sorted({1, min(sizes)})
         return [
-            [(batch, round(peak - per_sample * (size - batch))) for batch in sorted({1, min(sizes)})]
-            if peak is not None and per_sample
-            else []
+            [(batch, round(peak - per_sample * (size - batch))) for batch in small] if peak and per_sample else []
             for size, peak, per_sample in zip(sizes, peaks, grows, strict=True)
         ]
 
     def _bytes_per_sample(self, device: Device) -> float | None:
         if device.profile is not None:
             return device.profile.memory_per_sample
-        probe = best_probe([device], self._request.settings)
-        found = probe and find_device(probe, device)
+        found = probe_of(device, self._settings)
         seen = [(p.batch, p.memory_peak_bytes) for p in found.curve if p.memory_peak_bytes] if found else []
         if len(seen) < 2:
             return None
@@ -114,25 +114,22 @@ class Fitting:
 
     def largest_even_share(self, share: int) -> int:
         """The largest equal share up to `share` that fits on every device, given that the request's sizes do."""
-        devices, low = self._request.devices, min(self._request.split.micro_batches)
-        refused = self.too_small_for(Shares((share,) * len(devices))) is None
-        known = self._known_points(self._request.split.micro_batches, self._peaks_bytes)
-        points = known if all(known) else self._points([(max(1, b),) * len(devices) for b in (low // 2, low)])
-        limits = {replica: most for replica, most in enumerate(self._predicted(points)) if most}
+        count, low = len(self._devices), min(self._split.micro_batches)
+        refused = self.too_small_for(Shares((share,) * count)) is None
+        points = self._known if all(self._known) else self._points([(_half(low),) * count, (low,) * count])
+        limits = {replica: most for replica, most in enumerate(self._limits(points)) if most}
         tightest = min(limits, key=lambda replica: limits[replica], default=0)
 
         def attempt(batch: int, _: str) -> Trial:
-            peaks = self._tried(Shares((batch,) * len(devices)))
-            if peaks is None:
-                return Trial(batch, fits=False)
-            return Trial(batch, fits=True, memory_peak_bytes=peaks[tightest])
+            peaks = self._tried(Shares((batch,) * count))
+            return Trial(batch, fits=peaks is not None, memory_peak_bytes=peaks[tightest] if peaks else None)
 
-        step = 1 if all(device.simulated for device in devices) else max(1, int(_TOLERANCE_ON_GPU * low))
+        step = 1 if all(device.simulated for device in self._devices) else max(1, int(_TOLERANCE_ON_GPU * low))
         fails = -(-share // step) * step
         found = find_limit(
             attempt,
             points[tightest] if limits else [(low, 0)],
-            memory_bytes=devices[tightest].memory_bytes if limits else None,
+            memory_bytes=self._devices[tightest].memory_bytes if limits else None,
             max_batch=fails,
             multiple=step,
             failed=fails if refused else None,
@@ -143,9 +140,10 @@ class Fitting:
         """The error of a run whose split does not fit; it names a split that was tried and does, if there is one."""
         self._watch(Doing(f"{error.message}; looking for what fits"))
         fitting, too_large = self.suggest(error)
-        devices, split = self._request.devices, self._request.split
+        devices, split = self._devices, self._split
         word = "micro-batch" if split.accumulates else "batch"
-        places = [f"{devices[i].label} ({devices[i].name}) at {word} {split.micro_batches[i]}" for i in too_large]
+        full = [(devices[i], split.micro_batches[i]) for i in too_large]
+        places = [f"{device.label} ({device.name}) at {word} {size}" for device, size in full]
         where = "the joint run" if len(devices) > 1 else "the run"
         message = f"out of memory: {' and '.join(places) or 'a device'} in {where} of {split}"
         remedy = "not even one sample a device fits: use a smaller model"
@@ -157,29 +155,28 @@ class Fitting:
             remedy = f"this fits, tried: {fitting.options}"
         return NothingFits(message, remedy=remedy, log=error.log, partial=error.partial)
 
-    def _points(self, batches: Sequence[tuple[int, ...]]) -> list[list[tuple[int, int]]]:
+    def _points(self, batches: Sequence[Sizes]) -> list[Points]:
         """Each device's memory at some batches, the smallest first; empty if one of them does not fit."""
-        points: list[list[tuple[int, int]]] = [[] for _ in self._request.devices]
+        points: list[list[tuple[int, int]]] = [[] for _ in self._devices]
         for tried in batches:
-            peaks = self._peaks(Shares(tried))
+            peaks = self._train(Shares(tried))
             if peaks is None:
                 return [[] for _ in points]
             for own, batch, peak in zip(points, tried, peaks, strict=True):
                 own += [(batch, peak)] if peak is not None else []
-        return points
+        return list(points)
 
-    def _predicted(self, points: Sequence[Points]) -> list[int | None]:
+    def _limits(self, points: Sequence[Points]) -> list[int | None]:
         """Each device's largest micro-batch in this run, by a line; None if its memory or its use is unknown."""
-        return [
-            predict_limit(own, device.memory_bytes) if len(own) > 1 and device.memory_bytes else None
-            for own, device in zip(points, self._request.devices, strict=True)
-        ]
+        memory = [device.memory_bytes for device in self._devices]
+        each = zip(points, memory, strict=True)
+        return [predict_limit(own, most) if len(own) > 1 and most else None for own, most in each]
 
-    def _tried(self, split: Shares) -> tuple[int | None, ...] | None:
+    def _tried(self, split: Shares) -> Peaks | None:
         self._watch(Doing(f"trying {split}"))
-        return self._peaks(split)
+        return self._train(split)
 
-    def _peaks(self, split: Shares) -> tuple[int | None, ...] | None:
+    def _train(self, split: Shares) -> Peaks | None:
         """Trains one step: each device's peak memory, or None if one of them ran out."""
         try:
             *_, last = self._party.ask(lambda worker: list(worker.measure(split)))
@@ -198,12 +195,11 @@ def _needs_and_has(error: OutOfMemory, devices: Sequence[Device], limits: Sequen
 
     A real allocator reports what it held, not what it was asked for.
     """
-    for number, (device, needed, free) in enumerate(zip(devices, error.memory_peak_bytes, limits, strict=False)):
+    each = zip(devices, error.memory_peak_bytes, limits, strict=False)
+    for number, (device, needed, free) in enumerate(each):
         if needed is None or free is None:
             continue
         if number == error.replica or (error.replica is None and needed > free):
-            how = f"needs {format_bytes(needed)}"
-            if not device.simulated:
-                how = f"held {format_bytes(needed)} when it asked for more"
-            return f": {device.label} {how}, and {format_bytes(free)} are free"
+            how = "needs {}" if device.simulated else "held {} when it asked for more"
+            return f": {device.label} {how.format(format_bytes(needed))}, and {format_bytes(free)} are free"
     return ""

@@ -1,4 +1,4 @@
-"""What a step's parts are beside waits for data, and what is said of timings that are much longer than others."""
+"""What a step's parts are, what is said of timings that are unlike, and what windows amount to."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import pytest
 
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.warnings import of_figures
+from gpubalance.jobs.measure.window import Window
 from gpubalance.results.timing import Timing
 from gpubalance.settings.shares import Shares
 
 COMPUTE_S, DATA_S = 0.10, 0.13  # data comes every 0.13 s
+# Of ten batches one is long.
+SINGLES, MEAN = [0.04] * 9 + [0.14], 0.05
 
 
 def timings_of(host_waits_s: float) -> Timings:
@@ -36,17 +39,41 @@ def test_data_that_seldom_comes_late_is_a_wait_for_input_and_no_sync() -> None:
     assert (found.input_wait_s, found.sync_s, found.slow_s) == pytest.approx((DATA_S - COMPUTE_S, 0, 0))
 
 
-def test_a_step_whose_data_comes_late_is_a_slow_step() -> None:
+def test_a_step_whose_data_comes_late_is_a_slow_step_and_a_few_much_longer_timings_are_told() -> None:
     timings = timings_of(DATA_S)
     timings.stamped[3] = timings.stamped[3].model_copy(update={"input_wait_s": 4 * DATA_S})
-    assert timings.slow_steps == 1
-
-
-def test_a_few_much_longer_timings_are_told() -> None:
-    timings = timings_of(DATA_S)
-    assert timings.mean_over_median == 0
+    assert (timings.slow_steps, timings.mean_over_median) == (1, 0)
     timings.timings[2] = timings.timings[2].model_copy(update={"seconds": 10 * DATA_S})
-    part = timings.mean_over_median
-    assert part == pytest.approx(1 / 6)
+    assert timings.mean_over_median == pytest.approx(1 / 6)
     (warning,) = [one for one in of_figures("small", (), [timings], steady=True) if one.code == "slow-steps"]
     assert "on average a step takes 16.7 % longer than shown" in warning.message
+
+
+@pytest.mark.parametrize("unlike", [True, False])
+def test_only_of_batches_that_differ_steps_make_a_distribution_and_none_is_slow(unlike: bool) -> None:
+    whole = [Timing(steps=10, seconds=10 * MEAN, input_wait_s=0.0, unlike=unlike) for _ in range(6)]
+    alone = [
+        Timing(steps=1, seconds=s, input_wait_s=0.0, compute_s=(s,), update_s=(0.0,), step_s=s, unlike=unlike)
+        for s in SINGLES
+    ]
+    timings = Timings(Shares((8,)), timings=whole, stamped=alone)
+    found = timings.measurement()
+    if not unlike:
+        assert (found.step_spread, timings.slow_steps) == (None, 1)
+        assert timings.slow_s > 0
+        return
+    assert found.step_spread is not None
+    assert (found.step_spread.p50_s, found.step_spread.steps) == (0.04, 10)
+    assert 0.04 < found.step_spread.p95_s <= 0.14
+    assert (found.step_time_s.median, found.replicas[0].compute_s, found.slow_s) == (MEAN, MEAN, 0.0)
+    assert timings.stamp_cost == pytest.approx(0, abs=1e-9)
+
+
+def test_windows_that_were_throttled_stay_so() -> None:
+    timings = Timings(Shares((120, 80)))
+    whole = (Timing(steps=5, seconds=5 * DATA_S, input_wait_s=0.0),)
+    for peaks, reasons, late in (((None, 5), ("sw-thermal",), 0.25), ((7, 3), ("hw-power-brake",), 0.75)):
+        timings.add(Window(timings=whole, memory_peak_bytes=peaks, throttled=(reasons, ()), late_part=late))
+    assert timings.throttled == (("sw-thermal", "hw-power-brake"), ())
+    assert timings.memory_peak_bytes == (7, 5)
+    assert (timings.late_part, timings.windows, len(timings.timings)) == (0.5, 2, 2)
