@@ -23,7 +23,7 @@ class Target:
 
 
 def compile_for(model: Any, labels: Any = None) -> list[Target]:
-    """Compiles a model with Adam and a loss that suits each output, or its labels, as in a batch.
+    """Compiles a model with its optimizer, else Adam, and a loss that suits each output, or its labels, as in a batch.
 
     Returns the labels that suit its outputs; empty if some are given. Softmax outputs get sparse categorical
     cross-entropy, sigmoid ones the binary one, others squared error. The last layer's activation decides. Raises
@@ -32,7 +32,8 @@ def compile_for(model: Any, labels: Any = None) -> list[Target]:
     targets = [_usual(tensor) for tensor in model.outputs] if labels is None else []
     shapes = [one.shape for one in targets] or [tuple(one.shape[1:]) for one in in_order(model, labels)]
     losses = [_loss_for(*pair) for pair in zip(model.outputs, shapes, strict=True)]
-    model.compile(keras.optimizers.Adam(), as_outputs(model, losses), jit_compile=False)
+    optimizer = getattr(model, "optimizer", None) or keras.optimizers.Adam()
+    model.compile(optimizer, as_outputs(model, losses), jit_compile=False)
     return targets
 
 
