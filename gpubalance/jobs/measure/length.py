@@ -67,12 +67,18 @@ class Length(NamedTuple):
         return cls(seconds or 0.0, _LONGEST * usual_s, usual_s / _TIMINGS, PRECISE_ENOUGH)
 
     def is_reached(self, timings: Sequence[Timing], *, moves: bool = False) -> bool:
-        """Whether these timings are enough; while a GPU's clock or temperature `moves`, no precision is."""
+        """Whether these timings are enough; while a GPU's clock or temperature `moves`, no precision is.
+
+        Half the time is enough if all of it would not make the step time precise either.
+        """
         taken_s = sum(one.seconds for one in timings)
         if len(timings) < self.at_least or taken_s < self.least_s:
             return False
         known = half_width([one.seconds / one.steps for one in timings])
-        return taken_s >= self.most_s or (not moves and known is not None and known <= self.within)
+        if taken_s >= self.most_s or moves or known is None:
+            return taken_s >= self.most_s
+        expected = known * math.sqrt(taken_s / self.most_s)  # at the end
+        return known <= self.within or (expected > self.within and taken_s >= self.most_s / 2)
 
     def less(self, part: float, timings: int) -> Length:
         """What is left of a window after so many timings in that part of it; enough for an interval at least."""

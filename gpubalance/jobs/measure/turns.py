@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
@@ -34,18 +35,18 @@ def in_turns(
     """Measures windows of each subject in turns, so that a drifting machine affects all alike.
 
     `turn` measures a subject's window of that number, of so many; it may drop a subject, so `subjects` is asked again
-    before each. More windows follow until all are known within ± 1 %, as far as `measuring` allows, and one after a GPU
-    was throttled.
+    before each. More windows follow until all are known within ± 1 %, if those that `measuring` allows can be enough,
+    and one after a GPU was throttled.
     """
     of, was_slowed = measuring.windows, False
     while there := subjects():
         number = 1 + min(one.windows for one in there)
         if number > of:
-            precise = all(one.precision <= PRECISE_ENOUGH for one in there)
+            known = max(one.precision for one in there)
             within = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
-            if precise and measuring.duration_s is None:
+            if known <= PRECISE_ENOUGH and measuring.duration_s is None:
                 watch(Doing(f"{within} after {of} windows"))
-            if not precise and of < measuring.max_windows:
+            if known > PRECISE_ENOUGH and _can_settle(known, of, measuring.max_windows):
                 watch(Doing(f"not yet {within}: one more window"))
             elif slowed() and not was_slowed:
                 was_slowed = True
@@ -59,3 +60,8 @@ def in_turns(
             if one.windows < number and one in subjects():
                 turn(one, number, of)
         watch(TimeLeft((of - number) * (time.monotonic() - began_s)))
+
+
+def _can_settle(known: float, windows: int, most: int) -> bool:
+    """Whether `most` windows could be precise enough, if so many tell a step time within ± `known`; inf if unknown."""
+    return windows < most and (math.isinf(known) or known * math.sqrt(windows / most) <= PRECISE_ENOUGH)
