@@ -7,7 +7,6 @@ import traceback
 
 import tensorflow as tf
 
-from gpubalance.engine.users_lines import own_traceback
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOfMemory
 from gpubalance.remedies import match
 from gpubalance.settings.requests import Settings
@@ -71,6 +70,8 @@ def _of_training(error: BaseException, settings: Settings) -> GpubalanceError:
     if settings.xla and "xla" in text.lower():
         return BadInput(f"{model} does not compile with XLA: {line}", remedy="" if match(text) else "use --no-xla")
     if ":" in model:
+        from gpubalance.engine.users_lines import own_traceback  # it needs Keras, which is not there for every worker
+
         missing = f"install {error.name}, or start in its folder" if isinstance(error, ModuleNotFoundError) else ""
         return BadInput(f"--model {model} failed:\n{own_traceback(error)}", remedy=missing)
     return EnvironmentFault(f"training {model} failed: {type(error).__name__}: {line}")
