@@ -10,13 +10,12 @@ from __future__ import annotations
 import functools
 import re
 
-from gpubalance.remedies import driver, installation, memory, step
+from gpubalance.remedies import machine, training
 from gpubalance.remedies.row import Known
 
-TABLE: tuple[Known, ...] = (*driver.ROWS, *installation.ROWS, *memory.ROWS, *step.ROWS)
+# A row whose texts also match a broader one stands before it.
+TABLE: tuple[Known, ...] = (*machine.ROWS, *training.ROWS)
 _BY_CODE = {known.code: known for known in TABLE}
-# Texts that also match a broader row, so these rows are searched first.
-_FIRST = ("cudnn-version", "nccl-system", "no-room")
 
 
 def known(code: str) -> Known:
@@ -40,5 +39,5 @@ def match_log(log: str) -> Known | None:
 
 @functools.cache
 def _searched() -> tuple[tuple[Known, re.Pattern[str]], ...]:
-    rows = sorted((row for row in TABLE if row.signs), key=lambda row: row.code not in _FIRST)
-    return tuple((row, re.compile("|".join(f"(?:{sign})" for sign in row.signs))) for row in rows)
+    signs = ((row, "|".join(f"(?:{sign})" for sign in row.signs)) for row in TABLE if row.signs)
+    return tuple((row, re.compile(sign)) for row, sign in signs)

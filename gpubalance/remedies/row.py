@@ -18,5 +18,10 @@ class Known:
     message: str
     cause: str
     remedy: str
-    signs: tuple[str, ...] = ()
-    fatal: bool = False
+    signs: tuple[str, ...]
+    fatal: bool
+
+
+def row(code: str, message: str, cause: str, remedy: str, *signs: str, fatal: bool = False) -> Known:
+    """The row of an error with these signs."""
+    return Known(code, message, cause, remedy, signs, fatal)
