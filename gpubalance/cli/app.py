@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from gpubalance.cli import complete
-from gpubalance.cli.command import Command, Launch
+from gpubalance.cli.command import Command
 from gpubalance.cli.common import ConfigOption, HelpOption
 from gpubalance.cli.config import Given
 from gpubalance.cli.failures import name_resuming, show_bug, show_error
@@ -45,8 +45,7 @@ class _Program(TyperGroup):
     """The group of all commands, none of which is loaded before it is needed."""
 
     def __init__(self, **given: Any) -> None:
-        kinds = {"launch": Launch}
-        given["commands"] = {name: kinds.get(name, Command)(name, about) for name, about in COMMANDS.items()}
+        given["commands"] = {name: Command(name, about) for name, about in COMMANDS.items()}
         super().__init__(**given)
 
 

@@ -9,6 +9,10 @@ from gpubalance.cli.parameters import Without
 from gpubalance.settings.requests import BalanceRequest, PlanRequest, Proof, Rounds, Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpubalance.cli.next_command import Following
+    from gpubalance.render.table import Part
     from gpubalance.results.plan import Plan
 
 
@@ -28,17 +32,8 @@ def balance(
     # `watch` is a listener, as `Watch` is: nothing is shown then. The plan is returned, None after a dry run.
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import uses
-    from gpubalance.cli.output import width
-    from gpubalance.jobs.balance.balance import balance as balance_job
+    from gpubalance.jobs.balance.balance import balance as job
     from gpubalance.render.plan import plan_told
-    from gpubalance.render.table import summary
-
-    def text(plan: Plan) -> str:
-        """The summary; nothing where a watch shows what it wants."""
-        run = plan.balance.run if plan.balance else None
-        warnings = (*(run.warnings if run else ()), *plan.warnings)
-        told = plan_told(plan, epoch.epoch)
-        return "" if watch else summary(told, warnings, *uses(plan, gpus.simulate, reporting.output), width())
 
     machine = gpus.machine()
     devices = machine.select(gpus.gpus)
@@ -50,4 +45,11 @@ def balance(
         measuring=measuring,
         **dict(search),
     )
-    return measured(machine, request, care, reporting, balance_job, text, watch=watch)
+
+    def told(plan: Plan) -> Iterable[Part]:
+        return plan_told(plan, epoch.epoch)
+
+    def following(plan: Plan) -> Following:
+        return uses(plan, gpus.simulate, reporting.output)
+
+    return measured(gpus, machine, request, care, reporting, job, told, following, watch=watch)

@@ -18,7 +18,7 @@ from gpubalance.cli.output import say, unwritable
 from gpubalance.errors import EnvironmentFault
 from gpubalance.jobs import events
 from gpubalance.jobs.events import Watch
-from gpubalance.render.tensorboard import METRICS, Ended, Scalar, Summaries, Summary, Tried, columns
+from gpubalance.render.tensorboard import METRICS, Scalar, Summaries, Summary, Tried, columns
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
 from gpubalance.text import clean_lines
@@ -29,12 +29,19 @@ _FORMAT = "brain.Event:2"
 
 
 class Board:
-    """A listener that writes events. If it no longer can, as on a full disk, it stops, and the measurement goes on."""
+    """A listener that writes events into files, one for each run of TensorBoard's, in a folder of its own.
 
-    def __init__(self, files: EventFiles, summaries: Summaries) -> None:
-        self._files = files
-        self._summaries = summaries
+    If it no longer can, as on a full disk, it stops, and the measurement goes on.
+    """
+
+    def __init__(self, folder: Path, devices: Sequence[Device], settings: Settings) -> None:
+        """Describes the table of splits. Raises OSError for files, EnvironmentFault without TensorBoard."""
+        self._folder, self._summaries = folder, Summaries(settings)
+        self._writers: dict[str, Any] = {}
         self.error: OSError | None = None
+        _load()
+        self._add("", time.time(), 0, _experiment(columns(devices, settings)))
+        self._flush()
 
     def __call__(self, event: events.Event) -> None:
         of, now_s = self._summaries, time.time()
@@ -57,15 +64,29 @@ class Board:
             return
         try:
             for summary in summaries:
-                self._files.add(summary)
-            self._files.flush()
+                self._add(summary.run, *_told(summary, self._folder.name))
+            self._flush()
         except OSError as error:
             self.error = error
+
+    def _add(self, run: str, wall_s: float, step: int, summary: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        if run not in self._writers:
+            self._writers[run] = _opened(self._folder / run)
+            self._writers[run].write(Event(wall_time=wall_s, file_version=_FORMAT).SerializeToString())
+        self._writers[run].write(Event(wall_time=wall_s, step=step, summary=summary).SerializeToString())
+
+    def _flush(self) -> None:
+        """Writes what was added to the files, where it stays if the program is killed."""
+        for writer in self._writers.values():
+            writer.flush()
 
     def close(self) -> None:
         """Closes the files."""
         try:
-            self._files.close()
+            for writer in self._writers.values():
+                writer.close()
         except OSError as error:
             self.error = self.error or error
 
@@ -83,7 +104,7 @@ def board_in(
         yield lambda watch: watch
         return
     try:
-        board = Board(EventFiles(folder / name, columns(devices, settings)), Summaries(settings))
+        board = Board(folder / name, devices, settings)
     except OSError as error:
         raise unwritable("--tensorboard", folder, error) from None
     try:
@@ -109,53 +130,6 @@ def both(first: Watch, second: Watch | None) -> Watch:
     return tell
 
 
-class EventFiles:
-    """One file for each run, each in its own folder below one folder. Raises OSError if they can't be written."""
-
-    def __init__(self, folder: Path, columns: Mapping[str, type]) -> None:
-        """Makes the folder and describes the table of splits. Raises EnvironmentFault without TensorBoard."""
-        self._folder = folder
-        self._writers: dict[str, Any] = {}
-        _load()
-        self._write("", time.time(), 0, _experiment(columns))
-        self.flush()
-
-    def add(self, summary: Summary) -> None:
-        """Appends the summary to its run's file; see `flush`."""
-        if isinstance(summary, Scalar):
-            from tensorboard.compat.proto.summary_pb2 import Summary as SummaryPb
-
-            value = SummaryPb.Value(tag=summary.tag, simple_value=summary.value)
-            self._write(summary.run, summary.wall_s, summary.step, SummaryPb(value=[value]))
-        elif isinstance(summary, Tried):
-            from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-
-            group = f"{self._folder.name}/{summary.run}"
-            told = hparams_pb(dict(summary.hparams), trial_id=group, start_time_secs=summary.began_s)
-            self._write(summary.run, summary.began_s, 0, told)
-        else:
-            self._write(summary.run, summary.ended_s, 0, _end(summary))
-
-    def flush(self) -> None:
-        """Writes what was added to the files, where it stays if the program is killed."""
-        for writer in self._writers.values():
-            writer.flush()
-
-    def close(self) -> None:
-        """Closes every file."""
-        for writer in self._writers.values():
-            writer.close()
-        self._writers.clear()
-
-    def _write(self, run: str, wall_s: float, step: int, summary: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-
-        if run not in self._writers:
-            self._writers[run] = _opened(self._folder / run)
-            self._writers[run].write(Event(wall_time=wall_s, file_version=_FORMAT).SerializeToString())
-        self._writers[run].write(Event(wall_time=wall_s, step=step, summary=summary).SerializeToString())
-
-
 def _load() -> None:
     """Loads only what does not load TensorFlow, as TensorBoard's EventFileWriter would if it is installed."""
     try:
@@ -174,35 +148,42 @@ def _opened(folder: Path) -> Any:
     return RecordWriter((folder / f"{_NAME}.{int(time.time()):010}.{os.getpid()}").open("wb"))
 
 
+def _told(summary: Summary, group: str) -> tuple[float, int, Any]:
+    """A summary's time, its step, and TensorBoard's record of it."""
+    from tensorboard.compat.proto.summary_pb2 import Summary as SummaryPb
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+    from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+
+    if isinstance(summary, Scalar):
+        value = SummaryPb.Value(tag=summary.tag, simple_value=summary.value)
+        return summary.wall_s, summary.step, SummaryPb(value=[value])
+    if isinstance(summary, Tried):
+        trial = f"{group}/{summary.run}"
+        return summary.began_s, 0, hparams_pb(dict(summary.hparams), trial_id=trial, start_time_secs=summary.began_s)
+    status = api_pb2.STATUS_SUCCESS if summary.fits else api_pb2.STATUS_FAILURE
+    ended = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=summary.ended_s)
+    return summary.ended_s, 0, _of_table(metadata.SESSION_END_INFO_TAG, session_end_info=ended)
+
+
 def _experiment(columns: Mapping[str, type]) -> Any:
     """The table's columns and figures. TensorBoard takes them from one command of a folder, for all of them."""
-    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+    from tensorboard.plugins.hparams import api_pb2, metadata
 
     kinds = {float: api_pb2.DATA_TYPE_FLOAT64, str: api_pb2.DATA_TYPE_STRING, bool: api_pb2.DATA_TYPE_BOOL}
-    experiment = api_pb2.Experiment(
-        time_created_secs=time.time(),
-        # TensorBoard first shows columns that differ: those of the split, not the settings that all have.
-        hparam_infos=[
-            api_pb2.HParamInfo(name=name, type=kinds[kind], differs=name.startswith("batch"))
-            for name, kind in columns.items()
-        ],
-        metric_infos=[api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=name) for tag, name in METRICS],
-    )
-    return _told(metadata.EXPERIMENT_TAG, plugin_data_pb2.HParamsPluginData(experiment=experiment))
+    # TensorBoard first shows columns that differ: those of the split, not the settings that all have.
+    hparams = [
+        api_pb2.HParamInfo(name=name, type=kinds[kind], differs=name.startswith("batch"))
+        for name, kind in columns.items()
+    ]
+    metrics = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=name) for tag, name in METRICS]
+    table = api_pb2.Experiment(time_created_secs=time.time(), hparam_infos=hparams, metric_infos=metrics)
+    return _of_table(metadata.EXPERIMENT_TAG, experiment=table)
 
 
-def _end(ended: Ended) -> Any:
-    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
-
-    status = api_pb2.STATUS_SUCCESS if ended.fits else api_pb2.STATUS_FAILURE
-    info = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=ended.ended_s)
-    return _told(metadata.SESSION_END_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_end_info=info))
-
-
-def _told(tag: str, data: Any) -> Any:
+def _of_table(tag: str, **data: Any) -> Any:
+    """The hparams plugin's data, which is in the metadata of an empty tensor."""
     from tensorboard.compat.proto.summary_pb2 import Summary as SummaryPb
-    from tensorboard.plugins.hparams import metadata
+    from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
-    # The hparams plugin's data is in the metadata of an empty tensor.
-    value = SummaryPb.Value(tag=tag, metadata=metadata.create_summary_metadata(data), tensor=metadata.NULL_TENSOR)
-    return SummaryPb(value=[value])
+    told = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(**data))
+    return SummaryPb(value=[SummaryPb.Value(tag=tag, metadata=told, tensor=metadata.NULL_TENSOR)])

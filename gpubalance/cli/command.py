@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Container, Sequence
 from importlib import import_module
@@ -26,7 +27,9 @@ class Command(TyperCommand):
     """
 
     def __init__(self, name: str, summary: str) -> None:
-        super().__init__(name, short_help=summary, add_help_option=False, rich_markup_mode="rich")
+        # The words after the name of a script to launch are the script's, whatever they look like.
+        own = {"allow_interspersed_args": name != "launch"}
+        super().__init__(name, context_settings=own, short_help=summary, add_help_option=False, rich_markup_mode="rich")
         del self.params, self.callback, self.help  # so that __getattr__ is asked for them
 
     def __getattr__(self, name: str) -> Any:
@@ -56,9 +59,11 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Runs the command. Raises UsageError if -o would overwrite a file that the command reads."""
         output = ctx.params.get("output")
-        for name, given in ctx.params.items() if output is not None else ():
-            words = given if isinstance(given, list | tuple) else [given]
-            if name != "output" and any(_names(word, output) for word in words):
+        if output is not None and os.path.isfile(output):  # noqa: PTH113  (no name is too long for it)
+            given = [value if isinstance(value, list | tuple) else [value] for value in ctx.params.values()]
+            words = [str(one) for values in given for one in values if one is not output]
+            files = {Path(part).resolve() for word in words for part in (word, word.rpartition(":")[0]) if part}
+            if output.resolve() in files:
                 raise UsageError(f"-o {output} is a file that {ctx.info_name} reads", remedy="give another -o")
         return super().invoke(ctx)
 
@@ -87,26 +92,6 @@ class Command(TyperCommand):
             if isinstance(option, TyperOption) and last in option.opts and not option.is_flag:
                 return option.shell_complete(ctx, incomplete)
         return super().shell_complete(ctx, incomplete or "-")
-
-
-class Launch(Command):
-    """Leaves the words after a script's name to the script, whatever they look like."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses as if `--` stood before the first word that belongs to no option."""
-        ctx.allow_interspersed_args = False
-        return TyperCommand.parse_args(self, ctx, args)
-
-
-def _names(word: object, file: Path) -> bool:
-    """Whether the word is the path of that file, or of a function in it."""
-    if not isinstance(word, str | Path):
-        return False
-    for path in {str(word), str(word).rpartition(":")[0]} - {""}:
-        with contextlib.suppress(OSError, ValueError):  # one of them is no file
-            if file.samefile(path):
-                return True
-    return False
 
 
 def spread(arguments: Sequence[str], lists: Container[str]) -> list[str]:

@@ -41,7 +41,7 @@ def compare(
 
     if len(files) < 2:
         raise UsageError("compare takes two files or more", remedy=f"gpubalance compare {files[0]} OTHER.json")
-    most = None if fail_slower is None else part("--fail-slower", fail_slower)
+    most = None if fail_slower is None else _part("--fail-slower", fail_slower)
     out = Output(output, quiet=True)
     comparison = compare_job(files)
     out.give(comparison, lambda found: comparison_text(found, width()))
@@ -49,19 +49,17 @@ def compare(
         check_regression(comparison, most)
 
 
-def part(option: str, text: str) -> float:
+def _part(option: str, text: str) -> float:
     """0.05 for `5%` or `5`. Raises UsageError for anything that is no percentage.
 
     `0.05` without a sign is refused: some read it as 5 %, others as 0.05 %.
     """
-    match = re.fullmatch(r"(\d{1,3}(?:\.\d{1,9})?)\s*(%?)", text.strip(), re.ASCII)
-    if match is None or float(match[1]) >= 100:
-        raise UsageError(
-            f"{option} takes per cent, from 0% to under 100%, not {text!r}", remedy=f"for example {option} 5%"
-        )
+    match = re.fullmatch(r"(\d{1,2}(?:\.\d{1,9})?)\s*(%?)", text.strip(), re.ASCII)
+    if match is None:
+        message = f"{option} takes per cent, from 0% to under 100%, not {text!r}"
+        raise UsageError(message, remedy=f"for example {option} 5%")
     value = float(match[1])
     if 0 < value < 1 and not match[2]:
-        raise UsageError(
-            f"{option} {text}: is that {100 * value:g}% or {value:g}%?", remedy=f"write {option} {100 * value:g}%"
-        )
+        message = f"{option} {text}: is that {100 * value:g}% or {value:g}%?"
+        raise UsageError(message, remedy=f"write {option} {100 * value:g}%")
     return value / 100

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
@@ -22,9 +23,9 @@ def is_asked() -> bool:
 
 def offers(flag: str, kind: object) -> Callable[..., Offers] | None:
     """What offers values of an option of that kind; None where the shell itself completes files, or nothing does."""
-    words = [word for word in get_args(kind) if isinstance(word, str)]
+    words = [(word, "") for word in get_args(kind) if isinstance(word, str)]
     if words:
-        return lambda incomplete: [(word, "") for word in words if word.startswith(incomplete)]
+        return lambda incomplete: _starting(incomplete, *words)
     known: dict[str, Callable[..., Offers]] = {
         "--model": models,
         "--accumulate": accumulate,
@@ -34,17 +35,19 @@ def offers(flag: str, kind: object) -> Callable[..., Offers] | None:
     return known.get(flag)
 
 
+def _starting(incomplete: str, *offers: tuple[str, str]) -> Offers:
+    return [offer for offer in offers if offer[0].startswith(incomplete)]
+
+
 def models(incomplete: str) -> Offers:
     """Names that --model takes; the shell itself completes files and modules."""
-    built_in = [("probe", "heavy, the default on GPUs"), ("small", "light, the default on simulated devices")]
-    names = built_in + [(name, "of keras.applications") for name in applications()]
-    return [offer for offer in names if offer[0].startswith(incomplete)]
+    built_in = ("probe", "heavy, the default on GPUs"), ("small", "light, the default on simulated devices")
+    return _starting(incomplete, *built_in, *((name, "of keras.applications") for name in applications()))
 
 
 def accumulate(incomplete: str) -> Offers:
     """The words that --accumulate takes besides a number."""
-    offers = [("auto", "up to 8 a device where memory binds"), ("off", "none")]
-    return [offer for offer in offers if offer[0].startswith(incomplete)]
+    return _starting(incomplete, ("auto", "up to 8 a device where memory binds"), ("off", "none"))
 
 
 def profiles(incomplete: str) -> Offers:
@@ -52,22 +55,16 @@ def profiles(incomplete: str) -> Offers:
     folder = os.path.dirname(incomplete)  # noqa: PTH120  (as typed: Path would drop a ./)
     found = sorted(Path(folder or ".").glob("*.toml"))
     if not folder:
-        configs = next((f for f in (Path("configs"), Path(__file__).parents[2] / "configs") if f.is_dir()), None)
-        found += sorted(configs.glob("*.toml")) if configs else []
-    offers = [(os.path.join(folder, p.name) if folder else str(p), p) for p in found]  # noqa: PTH118
-    return [(name, about) for name, path in offers if name.startswith(incomplete) for about in _profile(path)]
+        configs = (Path("configs"), Path(__file__).parents[2] / "configs")
+        found += sorted(next((one for one in configs if one.is_dir()), configs[0]).glob("*.toml"))
+    names = ((os.path.join(folder, path.name) if folder else str(path), path) for path in found)  # noqa: PTH118
+    return _starting(incomplete, *((name, "a device profile") for name, path in names if _is_profile(path)))
 
 
-def _profile(path: Path) -> Iterator[str]:
-    """The first line of a device profile; nothing for any other file."""
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            text = file.read(_LARGEST_FILE)
-    except OSError:
-        return
-    if "[[device]]" in text:
-        first = text.partition("\n")[0]
-        yield first.lstrip("# ") if first.startswith("#") else "a device profile"
+def _is_profile(path: Path) -> bool:
+    with suppress(OSError, ValueError):
+        return path.stat().st_size < _LARGEST_FILE and "[[device]]" in path.read_text(encoding="utf-8")
+    return False
 
 
 def devices(ctx: typer.Context, incomplete: str) -> Offers:

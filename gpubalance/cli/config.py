@@ -21,8 +21,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from gpubalance.errors import BadInput, GpubalanceError, PlanMismatch, UsageError
 from gpubalance.text import clean
 
-CONFIG = "--config"
-_NEVER = (CONFIG, "--help")
+_NEVER = ("--config", "--help")
 _REMEDY = "--config takes a TOML file: see gpubalance guide shell"
 
 
@@ -45,27 +44,21 @@ class Given:
 
     def explain(self, error: GpubalanceError) -> None:
         """Adds to an error about an option that its value is from the config: `--batches is from FILE`."""
-        if isinstance(error, UsageError | BadInput | PlanMismatch):
-            named = self._from_config(f"{error.message} {error.remedy}")
-            if isinstance(error, UsageError):
-                named = named or self._from_config()
-            error.remedy = "\n".join(filter(None, [error.remedy, self._place(named)]))
-
-    def _from_config(self, text: str | None = None) -> list[str]:
-        """The flags that the config sets; with `text`, only those named in it."""
-        context = self.context
-        if context is None:
-            return []
+        if self.context is None or not isinstance(error, UsageError | BadInput | PlanMismatch):
+            return
+        said = f"{error.message} {error.remedy}"
         flags = [
             long_name(param)
-            for param in context.command.params
+            for param in self.context.command.params
             # Typer's ParameterSource, which it does not export
-            if isinstance(param, TyperOption) and str(context.get_parameter_source(param.name)).endswith("DEFAULT_MAP")
+            if isinstance(param, TyperOption) and str(self.context.get_parameter_source(param.name)).endswith("_MAP")
         ]
-        return [flag for flag in flags if text is None or re.search(rf"(?<![\w-]){flag}(?![\w-])", text)]
-
-    def _place(self, flags: list[str]) -> str:
-        return f"{', '.join(flags)} {'is' if len(flags) == 1 else 'are'} from {self.config}" if flags else ""
+        named = [flag for flag in flags if re.search(rf"(?<![\w-]){flag}(?![\w-])", said)]
+        if isinstance(error, UsageError):
+            named = named or flags
+        if named:
+            place = f"{', '.join(named)} {'is' if len(named) == 1 else 'are'} from {self.config}"
+            error.remedy = "\n".join(filter(None, [error.remedy, place]))
 
 
 def take(context: typer.Context, path: Path | None) -> None:
@@ -93,16 +86,16 @@ def defaults(path: Path, commands: Mapping[str, TyperCommand]) -> dict[str, dict
     known = {name: dict(flags(command.params)) for name, command in commands.items()}
     every = {flag: option for of in known.values() for flag, option in of.items()}
     tables = {key: value for key, value in document.items() if isinstance(value, dict)}  # `plan` may also be a flag
-    shared = {key: value for key, value in document.items() if key not in tables}
-    _values(f"{path}:", shared, every, "no command has such an option")
-    found = {}
     for name in tables:
         if name not in known:
             raise UsageError(f"{path}: there is no command [{clean(name, 40)}]", remedy=_nearest(name, known))
+    values = {key: value for key, value in document.items() if key not in tables}
+    shared = _by_flag(f"{path}:", values, every, "no command has such an option")
+    found = {}
     for name, of in known.items():
-        fitting = {key: value for key, value in shared.items() if key.replace("_", "-") in of}
-        own = _values(f"{path}: [{name}]", tables.get(name, {}), of, f"gpubalance {name} has no such option")
-        found[name] = _values(f"{path}:", fitting, of, "") | own
+        own = _by_flag(f"{path}: [{name}]", tables.get(name, {}), of, f"gpubalance {name} has no such option")
+        given = {flag: value for flag, value in (shared | own).items() if flag in of}
+        found[name] = {str(of[flag].name): as_typed(of[flag], *value) for flag, value in given.items()}
     return found
 
 
@@ -123,44 +116,37 @@ def _nearest(name: str, known: Mapping[str, object]) -> str:
     return f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(known))}"
 
 
-def _values(place: str, table: Mapping[str, Any], flags: Mapping[str, TyperOption], unknown: str) -> dict[str, Any]:
-    """The table's values by parameter. Raises UsageError for a key that is no flag, which is `unknown`."""
-    values: dict[str, Any] = {}
+def _by_flag(
+    place: str, table: Mapping[str, Any], flags: Mapping[str, object], unknown: str
+) -> dict[str, tuple[Any, str]]:
+    """The table's values and their places by flag. Raises UsageError for a key that is no flag, which is `unknown`."""
+    found: dict[str, tuple[Any, str]] = {}
     for key, value in table.items():
         where, flag = f"{place} {clean(key, 40)}", key.replace("_", "-")
-        if f"--{flag}" == CONFIG:
-            raise UsageError(f"{where}: a config can't name another", remedy="give it on the command line")
         if flag not in flags:
             raise UsageError(f"{where}: {unknown}", remedy=_nearest(flag, flags))
-        if flags[flag].name in values:
-            raise UsageError(f"{where} is there twice", remedy="once with -, once with _: leave one out")
-        values[str(flags[flag].name)] = as_typed(flags[flag], value, where)
-    return values
+        found[flag] = value, where
+    return found
 
 
 def as_typed(option: TyperOption, value: Any, place: str) -> Any:
     """The value in a command line's form: text, or a switch's true or false. Raises UsageError for anything else."""
-    if option.is_flag:
-        if not isinstance(value, bool):
-            raise UsageError(f"{place} takes true or false, not {_shown(value)}")
+    if option.is_flag and isinstance(value, bool):
         return value
-    if not option.multiple:
-        if isinstance(value, list):
-            raise UsageError(f"{place} takes one value, not a list")
-        return _text(value, place)
-    if value == []:
-        raise UsageError(f"{place} needs a value")
-    return [_text(item, place) for item in (value if isinstance(value, list) else [value])]
+    if option.is_flag:
+        raise UsageError(f"{place} takes true or false, not {_shown(value)}")
+    if isinstance(value, list) and not option.multiple:
+        raise UsageError(f"{place} takes one value, not a list")
+    texts = [_text(one, place) for one in (value if isinstance(value, list) else [value])]
+    return texts if option.multiple else "".join(texts)
 
 
 def _text(value: Any, place: str) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
     if isinstance(value, str) and "\0" in value:
         raise UsageError(f"{place} has a zero byte in it, which no flag takes")
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise UsageError(f"{place} takes text or a number, not {_shown(value)}")
+    if not isinstance(value, str | int | float):
+        raise UsageError(f"{place} takes text or a number, not {_shown(value)}")
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _shown(value: object) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpubalance.render.doctor import Paint
-    from gpubalance.results.checkup import Checkup, Checkups, Status
+    from gpubalance.results.checkup import Checkup, Checkups
 
 
 def doctor(
@@ -30,7 +30,7 @@ def doctor(
     from gpubalance.cli.progress import Progress
     from gpubalance.devices.hosts import reach
     from gpubalance.jobs.doctor.doctor import doctor as doctor_job
-    from gpubalance.jobs.doctor.hosts import doctor_of
+    from gpubalance.jobs.doctor.doctor import doctor_of
     from gpubalance.render.doctor import checkup_text, checkups_text
     from gpubalance.results.checkup import Checkups
 
@@ -75,10 +75,5 @@ def _paint() -> Paint:
     console = Console(file=sys.stdout)  # respects NO_COLOR, TERM=dumb and FORCE_COLOR
     if console.color_system is None or console.no_color:
         return plain
-    styles: dict[Status, Style] = {
-        "ok": Style.parse("green"),
-        "warning": Style.parse("yellow"),
-        "failure": Style.parse("bold red"),
-        "skipped": Style.parse("dim"),
-    }
-    return lambda status, word: styles[status].render(word, color_system=ColorSystem.STANDARD)
+    styles = {"ok": "green", "warning": "yellow", "failure": "bold red", "skipped": "dim"}
+    return lambda status, word: Style.parse(styles[status]).render(word, color_system=ColorSystem.STANDARD)

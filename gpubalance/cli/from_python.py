@@ -18,7 +18,7 @@ from gpubalance.cli.parameters import with_options
 from gpubalance.errors import BadInput, Interrupted
 
 if TYPE_CHECKING:
-    from gpubalance.jobs.events import Event, Watch
+    from gpubalance.jobs.events import Watch
     from gpubalance.results.plan import Plan
 
 _NOT_OPTIONS = {"model", "data", "json", "dry-run", "verbose"}  # passed separately, or only for a terminal
@@ -29,8 +29,10 @@ def balance(build: object, data: object, watch: Watch | None, options: Mapping[s
     params = Command("balance", "").params
     typed: dict[str, Any] = {param.name: param.default for param in params}
     known = {flag.replace("-", "_"): one for flag, one in flags(params) if flag not in _NOT_OPTIONS}
-    typed["model"] = build if isinstance(build, str) else name_of(build, "build")
-    typed["data"] = data if data is None or isinstance(data, str) else name_of(data, "data")
+    for what, given in (("model", build), ("data", data)):
+        typed[what] = (
+            given if given is None or isinstance(given, str) else name_of(given, what.replace("model", "build"))
+        )
     for name, value in options.items():
         if name not in known:
             nearest = difflib.get_close_matches(name, known, n=1)
@@ -39,7 +41,7 @@ def balance(build: object, data: object, watch: Watch | None, options: Mapping[s
             plain = os.fspath(value) if isinstance(value, os.PathLike) else value
             typed[known[name].name] = as_typed(known[name], plain, f"balance: {name}")
     if watch is not None or typed["quiet"]:
-        typed |= {"quiet": True, "watch": watch or _unseen}
+        typed |= {"quiet": True, "watch": watch or (lambda _: None)}
     try:
         plan: Plan = with_options(command, common)(**typed)
     except Interrupted:
@@ -47,20 +49,15 @@ def balance(build: object, data: object, watch: Watch | None, options: Mapping[s
     return plan
 
 
-def _unseen(event: Event) -> None:
-    del event
-
-
 def name_of(function: object, what: str) -> str:
     """`train.py:build`, or `package.module:build` for a package: the name for --model and --data.
 
     Raises BadInput unless each worker can import the function: it must be at the top level of a file.
     """
-    name, outer = str(getattr(function, "__name__", "")), str(getattr(function, "__qualname__", ""))
-    module = sys.modules.get(str(getattr(function, "__module__", "")))
-    spec = getattr(module, "__spec__", None)  # None for a script
-    place = spec.name if spec else str(getattr(function, "__module__", ""))
-    path = getattr(module, "__file__", None)
+    name, outer, home = (str(getattr(function, one, "")) for one in ("__name__", "__qualname__", "__module__"))
+    module = sys.modules.get(home)
+    spec, path = getattr(module, "__spec__", None), getattr(module, "__file__", None)  # no spec: a script
+    place = spec.name if spec else home
     typed = getattr(getattr(function, "__code__", None), "co_filename", "").startswith("<")
     why, remedy = "", "write it into a file of its own, train.py, and `from train import …` here"
     if not callable(function) or not name:
@@ -74,12 +71,10 @@ def name_of(function: object, what: str) -> str:
         why = f"{name} stands inside {outer.rpartition('.')[0].removesuffix('.<locals>')}"
     elif getattr(module, name, None) is not function:
         why = f"{path} has another {name}"
-    if why or path is None:
-        raise BadInput(
-            f"{what} must be a function at the top level of a file, which each worker imports: {why}",
-            remedy=remedy,
-        )
-    return f"{place if '.' in place else _near(Path(path))}:{name}"
+    if why:
+        must = f"{what} must be a function at the top level of a file, which each worker imports"
+        raise BadInput(f"{must}: {why}", remedy=remedy)
+    return f"{place if '.' in place else _near(Path(str(path)))}:{name}"
 
 
 def _near(path: Path) -> Path:

@@ -12,8 +12,6 @@ from gpubalance.system.applications import applications, refuse_unknown
 from gpubalance.system.near import near
 from gpubalance.text import clean
 
-_WITHOUT_ARGUMENTS = re.compile(r"(?m)^def ([A-Za-z]\w*)\((?:\w+ *=[^,)]*,? *)*\)")  # but for those with a default
-
 
 def model(name: str) -> str:
     """Returns the name. Raises UsageError for a file that does not exist, and for one without a function's name.
@@ -29,9 +27,8 @@ def model(name: str) -> str:
 def data(name: str) -> str:
     """Checks a name for `--data`, which must always name a function."""
     if not name.endswith(".py") and not all(name.rpartition(":")):
-        raise UsageError(
-            f"--data {clean(name)} names no function", remedy="write file.py:function or package.module:function"
-        )
+        remedy = "write file.py:function or package.module:function"
+        raise UsageError(f"--data {clean(name)} names no function", remedy=remedy)
     return _checked("--data", name, "gives the samples")
 
 
@@ -42,26 +39,27 @@ def _checked(option: str, name: str, does: str) -> str:
         raise UsageError(f"{option}: its name is not UTF-8", remedy="give the file or module another") from None
     place, colon, function = name.rpartition(":")
     path = Path(place if colon else name)
+    shown, called = clean(str(path)), f":{clean(function, 60)}" if colon else ""
     if path.suffix in (".py", SAVED_MODEL) and not path.is_file():
-        function = f":{clean(function, 60)}" if colon else ":FUNCTION" if path.suffix == ".py" else ""
-        raise UsageError(f"{option}: there is no file {clean(str(path))}", remedy=_file_remedy(option, path, function))
+        called = called or (":FUNCTION" if path.suffix == ".py" else "")
+        names = " or ".join(f"{option} {clean(one)}{called}" for one in near(path))
+        remedy = f"did you mean {names}?" if names else f"give the path of a file: {option} folder/file{path.suffix}"
+        raise UsageError(f"{option}: there is no file {shown}", remedy=remedy)
     text = _text_of(path) if path.suffix == ".py" else None
     # A name can be defined in many ways: here it only must occur.
     if text is not None and not (colon and re.search(rf"\b{re.escape(function)}\b|import \*", text)):
-        found = re.findall(_WITHOUT_ARGUMENTS, text) or ["FUNCTION"]
-        named = " or ".join(f"{option} {clean(str(path))}:{clean(one, 60)}" for one in found)
-        remedy = f"name the one that {does}: {named}"
+        remedy = f"name the one that {does}: {' or '.join(_named(option, shown, text))}"
         if colon:
-            raise BadInput(f"{option}: {clean(str(path))} has no function {clean(function, 60)!r}", remedy=remedy)
-        raise UsageError(f"{option} {clean(name)} names a file, not a function in it", remedy=remedy)
+            raise BadInput(f"{option}: {shown} has no function {called[1:]!r}", remedy=remedy)
+        raise UsageError(f"{option} {shown} names a file, not a function in it", remedy=remedy)
     return name
 
 
-def _file_remedy(option: str, path: Path, function: str) -> str:
-    names = near(path)
-    if names:
-        return f"did you mean {' or '.join(f'{option} {clean(name)}{function}' for name in names)}?"
-    return f"give the path of a file: {option} folder/{clean(path.name, 60)}{function}"
+def _named(option: str, file: str, text: str) -> list[str]:
+    """Each function of the file that can be called without arguments and returns something."""
+    bodies = re.findall(r"(?ms)^def ([A-Za-z]\w*)\((?:\w+ *=[^,)]*,? *)*\)(.*?)(?=^\S|\Z)", text)
+    found = [name for name, body in bodies if re.search(r"\breturn\b|\.\.\.", body)]
+    return [f"{option} {file}:{clean(one, 60)}" for one in found or ["FUNCTION"]]
 
 
 def _text_of(path: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from typing import Annotated
@@ -35,7 +36,10 @@ def guide(
     if chapter is None:
         say(_list(), sys.stdout)
     elif chapter not in names():
-        raise UsageError(f"the guide has no chapter {clean(chapter, 40)}", remedy=_nearest(chapter, names()))
+        near = difflib.get_close_matches(chapter.lower(), names(), n=1)
+        raise UsageError(
+            f"the guide has no chapter {clean(chapter, 40)}", remedy=f"gpubalance guide {' '.join(near)}".rstrip()
+        )
     elif sys.stdout.isatty():
         _show(read_chapter(chapter).text)
     else:
@@ -49,14 +53,6 @@ def _list() -> str:
     width = max(len(chapter.name) for chapter in chapters)
     lines = [f"{chapter.name:{width}}  {chapter.summary}" for chapter in chapters]
     return "\n".join([*lines, "", "next: gpubalance guide CHAPTER"])
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    """A suggestion of similar names, or else the command that lists them all."""
-    import difflib
-
-    near = difflib.get_close_matches(name.lower(), known)
-    return f"did you mean {' or '.join(near)}?" if near else "gpubalance guide lists the chapters"
 
 
 def _show(text: str) -> None:

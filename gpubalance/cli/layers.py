@@ -21,17 +21,9 @@ def layers(
 ) -> None:
     """Example: gpubalance layers --gpus 0 1 -o layers.json"""
     from gpubalance.cli.measured import measured
-    from gpubalance.cli.next_command import layers_script, report_command
-    from gpubalance.cli.output import width
-    from gpubalance.jobs.layers.layers import layers as layers_job
+    from gpubalance.cli.next_command import layers_uses
+    from gpubalance.jobs.layers.layers import layers as job
     from gpubalance.render.layers import layers_told
-    from gpubalance.render.table import summary
-    from gpubalance.results.layers import Layers
-
-    def text(result: Layers) -> str:
-        path = reporting.output
-        using = report_command(path), layers_script(path, gpus.simulate)
-        return summary(layers_told(result), result.warnings, *using, width())
 
     machine = gpus.machine()
     devices = _of_one_host(machine.select(gpus.gpus))
@@ -42,7 +34,8 @@ def layers(
         measuring=measuring,
         **dict(cutting),
     )
-    measured(machine, request, care, reporting, layers_job, text)
+    following = layers_uses(reporting.output, gpus.simulate)
+    measured(gpus, machine, request, care, reporting, job, layers_told, lambda _: following)
 
 
 def _of_one_host(devices: tuple[Device, ...]) -> tuple[Device, ...]:

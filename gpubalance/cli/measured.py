@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpubalance.cli.board import board_in, both
-from gpubalance.cli.options import Care, Reporting
-from gpubalance.cli.output import Output, unwritable
+from gpubalance.cli.next_command import Following, typed
+from gpubalance.cli.options import Care, Devices, Reporting
+from gpubalance.cli.output import Output, unwritable, width
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.hosts import are_reached
 from gpubalance.devices.machine import Machine, held
@@ -20,6 +22,7 @@ from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.journals import Request, journal_of
 from gpubalance.jobs.phases import Phases, estimate
 from gpubalance.render.estimate import estimate_text
+from gpubalance.render.table import Part, summary
 from gpubalance.results.common import Warning_
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
@@ -48,29 +51,38 @@ _RESULTS: dict[type[Request], type[AnyResult]] = {
 
 
 def measured(
+    gpus: Devices,
     machine: Machine,
     request: Request,
     care: Care,
     reporting: Reporting,
     job: Callable[..., Any],
-    text: Callable[[Any], str],
+    told: Callable[[Any], Iterable[Part]],
+    following: Callable[[Any], Following],
     noted: Sequence[Warning_] = (),
     watch: Watch | None = None,
 ) -> Any:
-    """Locks the GPUs that the job uses, runs it, shows its progress, and outputs its result as `text` and JSON.
+    """Locks the GPUs that the job uses, runs it, shows its progress, and outputs its result as text and JSON.
 
+    The text is what is `told` of the result, its warnings, and what can follow: a command, and the lines of a script.
     The result, which is returned, gets the `noted` warnings and those of the machine. `watch` gets the same events as
-    the progress. A dry run only outputs the estimate, and returns None. Raises whatever ends the job.
+    the progress, and no text is shown then. A dry run only outputs the estimate, and returns None. Raises whatever ends
+    the job.
     """
     used = (request.of_used if isinstance(request, RunRequest) else request).devices
     warnings = (*machine.warnings(used, strict=care.strict), *noted)
     if care.dry_run and not isinstance(request, RunRequest | IndependentRequest):
         _estimate(request, reporting)
         return None
-    resumed = _RESULTS[type(request)] if care.resume else None
-    out = Output(reporting, quiet=reporting.quiet, resumed=resumed)
-    command = type(request).__name__.removesuffix("Request").lower()
-    name = _name_now(command, reporting.tensorboard, reporting.trace)
+
+    def text(result: Any) -> str:
+        run = result.balance.run if isinstance(result, Plan) and result.balance else None
+        every = (*(run.warnings if run else ()), *result.warnings)
+        retyped = partial(typed, simulate=gpus.simulate)
+        return "" if watch else summary(told(result), every, *following(result), width(), retyped)
+
+    out = Output(reporting, quiet=reporting.quiet, resumed=_RESULTS[type(request)] if care.resume else None)
+    name = _name_now(type(request), reporting.tensorboard, reporting.trace)
     request = request.model_copy(update={"tracing": _tracing_to(reporting.trace, name)})
     with (
         held(used),
@@ -95,12 +107,12 @@ def _estimate(request: ProbeRequest | BalanceRequest | LayersRequest, reporting:
     Output(reporting, quiet=True).give(estimate(request), lambda found: estimate_text(found) + kept)
 
 
-def _name_now(command: str, *folders: Path | None) -> str:
+def _name_now(request: type[Request], *folders: Path | None) -> str:
     """`run-20261121-142510`, local time, with a number if one of the folders already has that name."""
-    stem = time.strftime(f"{command}-%Y%m%d-%H%M%S")
+    stem = time.strftime(f"{request.__name__.removesuffix('Request').lower()}-%Y%m%d-%H%M%S")
     names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
-    given = [folder for folder in folders if folder is not None]
-    return next(name for name in names if not any((f / name).exists() or (f / TRACES / name).exists() for f in given))
+    below = [folder / place for folder in folders if folder is not None for place in (".", TRACES)]
+    return next(name for name in names if not any((folder / name).exists() for folder in below))
 
 
 def _tracing_to(folder: Path | None, name: str) -> Tracing | None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpubalance.settings.requests import Settings
 
 _WITHOUT_DEVICES = ("compare", "report", "guide")
+Following = tuple[str, tuple[str, ...]]  # a command, and the lines of a training script: empty if there is none
 _COMMANDS = ("devices", "probe", "balance", "plan", "run", "layers", "doctor", *_WITHOUT_DEVICES)
 
 
@@ -32,7 +33,7 @@ def command(name: str, devices: Sequence[Device], settings: Settings, simulate: 
     return _line(*words)
 
 
-def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tuple[str, ...]]:
+def uses(plan: Plan, simulate: str | None, path: Path | None) -> Following:
     """The command that runs a plan, and the lines of a training script.
 
     Both are empty for a simulation with an unknown profile.
@@ -49,16 +50,12 @@ def uses(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, tupl
     return _run_command(plan, simulate, path), script
 
 
-def report_command(path: Path | None) -> str:
-    """The command that draws the result in that file; empty without a file."""
-    return "" if path is None else _line("report", str(path), "--html", str(path.with_suffix(".html")))
-
-
-def layers_script(path: Path | None, simulate: str | None) -> tuple[str, ...]:
-    """The lines that train a model in that file's stages; none without a file."""
+def layers_uses(path: Path | None, simulate: str | None) -> Following:
+    """The command that draws the result in that file, and the lines that train in its stages; none without a file."""
     if path is None:
-        return ()
-    return _training("layers", f"load_layers({str(path)!r}{f', simulate={simulate!r}' if simulate else ''})")
+        return "", ()
+    loaded = f"load_layers({str(path)!r}{f', simulate={simulate!r}' if simulate else ''})"
+    return _line("report", str(path), "--html", str(path.with_suffix(".html"))), _training("layers", loaded)
 
 
 def resuming(arguments: Sequence[str], without: str | None = None) -> str:
@@ -114,7 +111,7 @@ def _training(name: str, made: str) -> tuple[str, ...]:
     """The lines of a script that train with what is made."""
     return (
         clean_lines(f"{name} = gpubalance.{made}"),
-        f"with {name}.scope(): model = build_model(); model.compile(…)",
+        f"with {name}.scope(): model = build_model()  # compiled in here too",
         f"{name}.fit(model, dataset, epochs=10)",
     )
 

@@ -40,68 +40,71 @@ class Wanted(Record):
 
 def report(results: Results, wanted: Wanted) -> None:
     """Example: gpubalance report plan.json --html report.html"""
-    _check(results, wanted)
     from gpubalance.cli.output import say
     from gpubalance.jobs.report import read_subjects
+    from gpubalance.render.report.markdown import markdown
+    from gpubalance.render.report.spreadsheet import csv_text
     from gpubalance.text import clean_lines
 
+    drawn = wanted.html is not None or wanted.png is not None
+    if wanted.markdown and wanted.csv:
+        raise UsageError("--markdown and --csv both print on stdout", remedy="give one of them at a time")
+    if not (drawn or wanted.markdown or wanted.csv):
+        raise UsageError("nothing was asked for", remedy="give --html FILE, --png DIR, --markdown or --csv")
+    _check_page(results, wanted)
+    _check_folder(wanted.png)
+    missing = [name for name in _NEEDED if find_spec(name) is None] if drawn else []
+    if missing:
+        raise EnvironmentFault(f"{' and '.join(missing)}, which draw the report, are not installed", remedy=_INSTALL)
     subjects = read_subjects(results)
-    if wanted.html is not None or wanted.png is not None:
+    if drawn:
         told = _draw(subjects, wanted)
         if not wanted.quiet:
             say(clean_lines(told), sys.stderr)
-    if wanted.markdown:
-        from gpubalance.render.report.markdown import markdown as markdown_text
-
-        say(markdown_text(subjects), sys.stdout)
-    elif wanted.csv:
-        from gpubalance.render.report.spreadsheet import csv_text
-
-        say(csv_text(subjects), sys.stdout)
+    if wanted.markdown or wanted.csv:
+        say(markdown(subjects) if wanted.markdown else csv_text(subjects), sys.stdout)
 
 
-def _check(results: Sequence[Path], wanted: Wanted) -> None:
-    """Raises UsageError for options that do not go together, EnvironmentFault for missing folders or packages."""
+def _check_page(results: Sequence[Path], wanted: Wanted) -> None:
     from gpubalance.cli.output import check_file
 
-    html, png = wanted.html, wanted.png
-    if wanted.markdown and wanted.csv:
-        raise UsageError("--markdown and --csv both print on stdout", remedy="give one of them at a time")
-    if html is None and png is None and not wanted.markdown and not wanted.csv:
-        raise UsageError("nothing was asked for", remedy="give --html FILE, --png DIR, --markdown or --csv")
-    if html is not None:
-        if any(path.resolve() == html.resolve() for path in results):
-            raise UsageError(f"--html {html} is one of the results", remedy="give another --html")
-        check_file("--html", html, overwrite=wanted.overwrite)
-    if png is not None:
-        if png.exists() and not png.is_dir():
-            raise UsageError(f"--png {png} is not a folder", remedy="give a folder's name")
-        if not png.is_dir() and not png.parent.is_dir():
-            raise EnvironmentFault(f"the folder above --png {png} does not exist", remedy=f"mkdir -p {png}")
-    missing = [name for name in _NEEDED if find_spec(name) is None] if html is not None or png is not None else []
-    if missing:
-        raise EnvironmentFault(f"{' and '.join(missing)}, which draw the report, are not installed", remedy=_INSTALL)
+    page = wanted.html
+    if page is not None and any(path.resolve() == page.resolve() for path in results):
+        raise UsageError(f"--html {page} is one of the results", remedy="give another --html")
+    if page is not None:
+        check_file("--html", page, overwrite=wanted.overwrite)
+
+
+def _check_folder(folder: Path | None) -> None:
+    if folder is None or folder.is_dir():
+        return
+    if folder.exists():
+        raise UsageError(f"--png {folder} is not a folder", remedy="give a folder's name")
+    if not folder.parent.is_dir():
+        raise EnvironmentFault(f"the folder above --png {folder} does not exist", remedy=f"mkdir -p {folder}")
 
 
 def _draw(subjects: Sequence[Subject], wanted: Wanted) -> str:
     """Draws everything, then writes it; returns a text about what was written."""
-    from gpubalance.cli.output import check_file, write_file
+    from gpubalance.cli.output import check_file, unwritable, write_file
     from gpubalance.render.report.charts import charts_of
     from gpubalance.render.report.page import html_page
 
     html, png = wanted.html, wanted.png
     charts = [charts_of(subject) for subject in subjects]
     pictures = _pictures(subjects, charts, png) if png is not None else {}
-    if png is not None and png.is_dir():
-        for path in pictures:
+    for path in pictures:
+        if path.parent.is_dir():
             check_file("--png", path, overwrite=wanted.overwrite)
-    page = html_page(subjects, charts) if html is not None else ""
     told = []
     if html is not None:
-        write_file("--html", html, page)
+        write_file("--html", html, html_page(subjects, charts))
         told.append(f"wrote {html}")
     if png is not None:
-        _make(png)
+        try:
+            png.mkdir(exist_ok=True)
+        except OSError as error:
+            raise unwritable("--png", png, error) from None
         for path, picture in pictures.items():
             write_file("--png", path, picture)
         told.append(f"wrote {len(pictures)} charts into {png}")
@@ -109,22 +112,13 @@ def _draw(subjects: Sequence[Subject], wanted: Wanted) -> str:
 
 
 def _pictures(subjects: Sequence[Subject], charts: Sequence[Charts], folder: Path) -> dict[Path, bytes]:
-    """Each chart by its path: `plan-curves.png`, with a number if two results have the same name."""
+    """Each chart by its path: `plan-curves.png`, with the result's number if several have that name."""
     from gpubalance.render.report.charts.style import WIDE
 
     pictures: dict[Path, bytes] = {}
-    for subject, of in zip(subjects, charts, strict=True):
-        stem = re.sub(r"[^\w.-]+", "-", Path(subject.name).stem)[:60]
-        number = ""
-        while any(folder / f"{stem}{number}-{chart.id}.png" in pictures for chart in of.drawn):
-            number = f"-{int(number[1:] or 1) + 1}" if number else "-2"
+    stems = [re.sub(r"[^\w.-]+", "-", Path(subject.name).stem)[:60] for subject in subjects]
+    for number, (stem, of) in enumerate(zip(stems, charts, strict=True)):
+        name = f"{stem}-{number + 1}" if stem in stems[:number] else stem
         for chart in of.drawn:
-            pictures[folder / f"{stem}{number}-{chart.id}.png"] = chart.png(WIDE)
+            pictures[folder / f"{name}-{chart.id}.png"] = chart.png(WIDE)
     return pictures
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise EnvironmentFault(f"can't make --png {folder}: {error.strerror}", remedy="give another --png") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 from gpubalance.cli.options import Care, Devices, Epoch, Reporting
@@ -22,14 +21,12 @@ def run(
 ) -> None:
     """Example: gpubalance run --gpus 0 1 --batches 820 568"""
     from gpubalance.cli.measured import measured
-    from gpubalance.cli.next_command import command, typed
-    from gpubalance.cli.output import width
+    from gpubalance.cli.next_command import command
     from gpubalance.cli.planned import unlike_samples
     from gpubalance.devices.planned import forced
     from gpubalance.jobs.keep.saved_probes import refuse_what_failed, solo_bests
     from gpubalance.jobs.run import run as run_job
     from gpubalance.render.run import run_told
-    from gpubalance.render.table import summary
 
     plan, machine = split.read_plan(gpus, settings), gpus.machine()
     if plan is None:
@@ -46,13 +43,14 @@ def run(
     ]
     following = balance if plan is None and len(request.split.used) > 1 else ""
     model = plan.model if plan and not split.force else None
-    retyped = partial(typed, simulate=gpus.simulate)
     measured(
+        gpus,
         machine,
         request,
         care,
         reporting,
         lambda request, driver, watch, journal: run_job(request, driver, watch, solo, model, journal),
-        lambda run: summary(run_told(run, epoch.epoch), run.warnings, following, (), width(), retyped),
+        lambda run: run_told(run, epoch.epoch),
+        lambda _: (following, ()),
         noted,
     )

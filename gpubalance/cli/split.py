@@ -61,10 +61,20 @@ class GivenSplit(Record):
 
     def by_hand(self, machine: Machine, gpus: Devices, settings: Settings, measuring: Measuring) -> RunRequest:
         """The run that the options ask for. Raises UsageError if they contradict each other."""
-        devices = match(machine.select(gpus.gpus), self.batches, self.micro_batches, named=gpus.gpus is not None)
+        devices = machine.select(gpus.gpus)
+        if self.batches is None and self.micro_batches is not None:
+            raise UsageError("--micro-batches needs --batches", remedy="give both, in the order of --gpus")
+        if self.batches is not None:
+            check_batches(self.batches, devices, named=gpus.gpus is not None)
+        try:
+            split = Shares(self.batches or (DEFAULT_BATCH,) * len(devices), self.micro_batches or ())
+        except ValueError as error:
+            raise UsageError(
+                f"--batches: {error}", remedy="each device has one of each, in the order of --gpus; 0 leaves it out"
+            ) from None
         return RunRequest(
             devices=devices,
-            split=Shares(self.batches or (DEFAULT_BATCH,) * len(devices), self.micro_batches or ()),
+            split=split,
             settings=settings_on(devices, settings, joint=True),
             joint=machine.joint,
             measuring=measuring,
@@ -97,56 +107,18 @@ class GivenSplit(Record):
             )
 
 
-def match(
-    devices: Sequence[Device],
-    sizes: Sequence[int] | None,
-    micro_sizes: Sequence[int] | None,
-    *,
-    named: bool,
-    least: int = 1,
-) -> tuple[Device, ...]:
-    """The devices that the batches are for.
+def check_batches(batches: Sequence[int], devices: Sequence[Device], *, named: bool, least: int = 1) -> None:
+    """Raises UsageError unless there is one batch for each device, 0 to leave it out.
 
-    Raises UsageError unless there is one batch for each device, 0 to leave it out, and, if there are micro-batches, one
-    for each batch and not larger than it. `named` is whether --gpus chose the devices, `least` the fewest that can
-    train.
+    `named` is whether --gpus chose the devices, `least` the fewest that can train.
     """
-    if sizes is None:
-        if micro_sizes is not None:
-            raise UsageError("--micro-batches needs --batches", remedy="give both, in the order of --gpus")
-        return tuple(devices)
-    if not any(sizes):
-        raise UsageError(
-            "--batches: all are 0, so no device would train",
-            remedy="give at least one device more than 0; 0 leaves a device out",
-        )
-    if len(sizes) != len(devices):
-        chosen = " ".join(device.called for device in devices[: len(sizes)])
-        can_be_fewer = least <= len(sizes) < len(devices) and not named
-        fewer = f", or name the devices that train: --gpus {chosen}" if can_be_fewer else ""
-        raise UsageError(
-            f"{_count(len(sizes), 'batch')} for {_count(len(devices), 'device')}",
-            remedy=f"give each device a batch, in the order of --gpus{fewer}",
-        )
-    if micro_sizes is not None and len(micro_sizes) != len(sizes):
-        raise UsageError(
-            f"{_count(len(micro_sizes), 'micro-batch')} for {_count(len(sizes), 'batch')}",
-            remedy="give one micro-batch a device, in the order of --gpus; the batch itself where it is taken whole",
-        )
-    for device, batch, micro in zip(devices, sizes, micro_sizes or sizes, strict=True):
-        if batch and not micro:
-            raise UsageError(
-                f"--micro-batches: {device.label}'s must be above 0",
-                remedy=f"give {device.label}'s batch itself, {batch}, where it is taken whole",
-            )
-        if micro > batch:
-            raise UsageError(
-                f"--micro-batches: {device.label}'s {micro} is above its batch, {batch}",
-                remedy=f"give {batch}, to take it whole, or less",
-            )
-    return tuple(devices)
-
-
-def _count(number: int, word: str) -> str:
-    plural = "es" if word.endswith("ch") else "s"
-    return f"{number} {word}{'' if number == 1 else plural}"
+    number = len(batches)
+    if number == len(devices):
+        return
+    fewer = ""
+    if least <= number < len(devices) and not named:
+        fewer = f", or name the devices that train: --gpus {' '.join(device.called for device in devices[:number])}"
+    raise UsageError(
+        f"{number} batch{'es' if number > 1 else ''} for {len(devices)} device{'s' if len(devices) > 1 else ''}",
+        remedy=f"give each device a batch, in the order of --gpus{fewer}",
+    )

@@ -146,15 +146,20 @@ class Tracing(Record):
         return self.model_copy(update={"name": f"{self.name}-{device.label.replace(':', '-')}"})
 
 
-class RunRequest(Record):
-    """A run: the devices, the split in the same order, and how to measure."""
+class Request(Record):
+    """What is measured: the devices, in one order everywhere, and what is trained on them."""
 
     devices: tuple[Device, ...]
-    split: Shares
     settings: Settings
     joint: JointProfile = JointProfile()
-    measuring: Measuring = Measuring()
     tracing: Tracing | None = None
+
+
+class RunRequest(Request):
+    """A run of a split, whose batches are in the order of the devices."""
+
+    split: Shares
+    measuring: Measuring = Measuring()
 
     @model_validator(mode="after")
     def _one_batch_a_device(self) -> RunRequest:
@@ -169,19 +174,15 @@ class RunRequest(Record):
         return self.model_copy(update={"devices": devices, "split": self.split.of_used})
 
 
-class IndependentRequest(Record):
+class IndependentRequest(Request):
     """Models that train at the same time, one a device: a batch and a model for each, in the devices' order.
 
     `settings.model` lists all their names, each once.
     """
 
-    devices: tuple[Device, ...]
-    batches: tuple[Annotated[int, Field(ge=1, le=10**9)], ...]
+    batches: tuple[Count, ...]
     models: tuple[str, ...]
-    settings: Settings
-    joint: JointProfile = JointProfile()
     measuring: Measuring = Measuring()
-    tracing: Tracing | None = None
 
     @model_validator(mode="after")
     def _one_of_each_a_device(self) -> IndependentRequest:
@@ -222,17 +223,11 @@ class Probing(Limits):
     )
 
 
-class ProbeRequest(Probing):
-    """A probe: the devices, each to be measured alone, and how.
+class ProbeRequest(Probing, Request):
+    """A probe of each device alone. The run that follows needs `least_samples` of the user's data."""
 
-    The run that follows needs `least_samples` of the user's data.
-    """
-
-    devices: tuple[Device, ...]
-    settings: Settings
     for_split: bool = False
     least_samples: Annotated[int, Field(ge=0)] = 0
-    tracing: Tracing | None = None
 
 
 class PlanRequest(Record):
@@ -296,19 +291,12 @@ class Rounds(Record):
     )
 
 
-class BalanceRequest(Rounds):
-    """The main job: the devices, what is trained on them, what the split is for, and how to search for it.
+class BalanceRequest(Rounds, Request):
+    """The main job: what the split is for, and how to search for it. `measuring` is for the final run."""
 
-    `measuring` is for the final run.
-    """
-
-    devices: tuple[Device, ...]
-    settings: Settings
-    joint: JointProfile = JointProfile()
     plan: PlanRequest = PlanRequest()
     measuring: Measuring = Measuring()
     probe_s: WithinHour | None = None
-    tracing: Tracing | None = None
 
     @property
     def probe(self) -> ProbeRequest:
@@ -347,14 +335,10 @@ class Cutting(Rounds):
     round_s: WithinHour = _measuring("--round-duration S", "Seconds to measure each cut that is tried.", 3.0)
 
 
-class LayersRequest(Cutting):
+class LayersRequest(Cutting, Request):
     """A model to cut into stages over these devices and train as a pipeline of micro-batches."""
 
-    devices: tuple[Device, ...]
-    settings: Settings
-    joint: JointProfile = JointProfile()
     measuring: Measuring = Measuring()
-    tracing: None = None
 
     @property
     def in_a_step(self) -> int:

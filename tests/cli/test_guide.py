@@ -39,8 +39,8 @@ def test_a_reader_who_closes_the_pipe_is_no_error(command: tuple[str, ...]) -> N
 def test_an_unknown_chapter_names_the_nearest() -> None:
     done = here("guide", "prob")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "probe" in done.stderr
-    assert "gpubalance guide lists" in here("guide", "zzz\x1b[31m").stderr
+    assert done.stderr.endswith("  → gpubalance guide probe\n")
+    assert here("guide", "zzz\x1b[31m").stderr.endswith("  → gpubalance guide\n")
 
 
 def on_a_terminal(chapter: str, columns: int, **variables: str) -> str:

@@ -130,10 +130,7 @@ def test_it_is_held_against_the_best_joint_run_of_the_same_devices() -> None:
     assert result_of(*PAIR, *SHORT, "--precision", "tf32")["joint"] is None
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(
-    tmp_path: Path, number: signal.Signals, code: int
-) -> None:
+def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     command = (*PAIR, "--windows", "2", "--duration", "0.3", "-o", str(path))
     slow = engine(tmp_path, SLOWLY.replace("sleep(seconds)", "sleep(seconds / 5)"))
@@ -141,9 +138,9 @@ def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(
     lines_until(program, "window 1 of 2, at once")
     children = children_of(program.pid)
     assert len(children) >= 2
-    program.send_signal(number)
+    program.send_signal(signal.SIGINT)
     _, err = program.communicate(timeout=60)
-    assert (program.returncode, "--resume continues it" in err) == (code, True), err
+    assert (program.returncode, "--resume continues it" in err) == (130, True), err
     assert not any(map(lives, children))
     left = json.loads(path.read_text())
     assert left["complete"] is False

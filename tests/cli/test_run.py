@@ -50,12 +50,11 @@ def test_json_and_nothing_else_on_stdout_and_nothing_on_stderr_when_quiet() -> N
     assert done.stderr == ""
 
 
-def test_no_batches_mean_a_default_for_each_device_that_is_named() -> None:
-    result = run_json(*TINY_PAIR, "--gpus", "1")
-    assert (result["batches"], result["devices"][0]["index"]) == ([64], 1)
-
-
-def test_a_batch_of_0_leaves_its_device_out_as_in_a_script() -> None:
+def test_devices_are_those_that_are_named_in_their_order_and_those_with_samples() -> None:
+    four = str(ROOT / "configs" / "four-unlike.toml")
+    result = run_json("--simulate", four, "--model", TINY, "--gpus", "3,1")
+    assert [device["name"] for device in result["devices"]] == ["Unlike D", "Unlike B"]
+    assert [(replica["device"], replica["batch"]) for replica in result["replicas"]] == [(0, 64), (1, 64)]
     done = here("run", *TINY_PAIR, "--batches", "0", "40", *SHORT)
     assert done.returncode == 0, done.stderr
     assert "GPU:0: no samples, left out" in done.stdout
@@ -96,13 +95,6 @@ def test_where_no_micro_batches_fit_a_split_is_compared_with_the_largest_equal_s
     assert "even-split-does-not-fit" in [warning["code"] for warning in result["warnings"]]
 
 
-def test_four_devices_of_which_two_are_used_in_another_order() -> None:
-    profile = str(ROOT / "configs" / "four-unlike.toml")
-    result = run_json("--simulate", profile, "--model", TINY, "--gpus", "3,1", "--batches", "10", "40")
-    assert [d["name"] for d in result["devices"]] == ["Unlike D", "Unlike B"]
-    assert [(r["device"], r["batch"]) for r in result["replicas"]] == [(0, 10), (1, 40)]
-
-
 def test_the_published_pair_runs_out_of_memory_jointly_and_is_told_what_fits() -> None:
     profile = str(ROOT / "configs" / "gtx1080ti-gtx1080.toml")
     done = here("run", "--simulate", profile, "--gpus", "0", "1", "--batches", "1024", "710", *SHORT)
@@ -111,13 +103,8 @@ def test_the_published_pair_runs_out_of_memory_jointly_and_is_told_what_fits() -
     assert "GPU:1 (GeForce GTX 1080) at batch 710" in done.stderr
     # 10.5 and 7.6 GiB, less 1.26 and the joint run's 0.6 GiB, at 9.1 MiB a sample.
     assert "--batches 972 645" in done.stderr
-    assert done.stdout == ""
-
-
-def test_no_hours_are_foretold_for_steps_that_nothing_has_the_memory_for() -> None:
-    done = here("run", *TINY_PAIR, "--batches", "1000000", "1", *SHORT)
-    assert done.returncode == 5
     assert re.search(r"run: about \d+ s\n", done.stderr)
+    assert done.stdout == ""
 
 
 def test_what_failed_in_the_kept_probe_is_told_before_a_worker_starts() -> None:
@@ -233,18 +220,15 @@ def start_measuring(folder: Path) -> subprocess.Popen[str]:
     return program
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupt_ends_the_worker_and_prints_what_was_measured(
-    tmp_path: Path, number: signal.Signals, code: int
-) -> None:
+def test_an_interrupt_ends_the_worker_and_prints_what_was_measured(tmp_path: Path) -> None:
     program = start_measuring(tmp_path)
     children = children_of(program.pid)
     assert children
     for _ in range(3):  # the impatient press it again: that must not cut the end short
-        program.send_signal(number)
+        program.send_signal(signal.SIGTERM)
         time.sleep(0.03)
     out, err = program.communicate(timeout=60)
-    assert program.returncode == code
+    assert program.returncode == 143
     assert "Traceback" not in err
     result = json.loads(out)
     assert result["complete"] is False
@@ -296,27 +280,6 @@ def test_a_terminal_that_knows_only_ascii() -> None:
     done = gpubalance("devices", "--simulate", QUICK_PAIR, environment=ascii_only)
     assert done.returncode == 0
     assert "Quick 3" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("absent.py:samples", "--data: there is no file absent.py"),
-        ("mine.py", "--data mine.py names a file, not a function in it"),
-        ("mine", "--data mine names no function"),
-    ],
-)
-def test_what_names_no_samples_is_refused_at_once(tmp_path: Path, name: str, says: str) -> None:
-    (tmp_path / "mine.py").write_text("def samples(): pass\n")
-    done = here("run", "--simulate", "2", "--data", name, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert says in done.stderr
-
-
-def test_samples_of_ones_own_have_their_own_pipeline() -> None:
-    done = here("run", "--simulate", "2", "--data", "mine:samples", "--input", "host")
-    assert done.returncode == 2
-    assert "--input host is for random samples" in done.stderr
 
 
 def test_a_plan_for_another_model_of_ones_own_names_the_command_for_this_one(tmp_path: Path) -> None:

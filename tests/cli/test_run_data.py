@@ -34,10 +34,6 @@ def net():
 def slow():
     return samples().map(decode).batch(4)
 
-def fast():
-    options = tf.data.Options()
-    options.threading.private_threadpool_size = 16  # else no more calls at once than there are cores
-    return samples().with_options(options).map(decode, num_parallel_calls=32).batch(4).prefetch(tf.data.AUTOTUNE)
 """
 DEVICE = '[[device]]\nname = "Slow {}"\nalpha_s = 0.1\nbeta_s = 0.00001\n'
 
@@ -73,19 +69,3 @@ def test_a_slow_pipeline_is_named_first_with_the_line_to_change(tmp_path: Path) 
     assert max(map(len, summary.split("\nnext: ")[0].splitlines())) <= 80
     # The devices wait from the end of a step until their data is there, and no longer.
     assert {"stamps-cost", "parts-exceed-step"}.isdisjoint(warning["code"] for warning in result["warnings"])
-
-
-def test_the_same_pipeline_in_parallel_is_not_named(tmp_path: Path) -> None:
-    result, summary = run(tmp_path, "fast")
-    assert not result["pipeline"]["binds"]
-    assert result["step_spread"] is None  # all batches have one shape
-    assert result["pipeline"]["remedies"] == []
-    assert summary.startswith("your input pipeline alone gives ")
-
-
-def test_data_that_can_not_be_had_ends_with_a_sentence(tmp_path: Path) -> None:
-    """What is wrong with a function's samples is tested in tests/engine/test_user_data.py."""
-    (tmp_path / "mine.py").write_text(FILE)
-    done = here("run", "--simulate", "2", "--data", "mine.py:absent", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (4, "")
-    assert "mine.py has no function 'absent'" in done.stderr

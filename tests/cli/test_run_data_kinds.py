@@ -1,12 +1,10 @@
-"""`--data` with what users train on: ragged text with masks, images in files, a PyDataset with workers, arrays."""
+"""`--data` of ragged text with masks. Other kinds are in tests/engine/test_user_data.py."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved_probes import save
@@ -43,30 +41,6 @@ def text():
     data = tf.data.Dataset.from_generator(sentences, output_signature=signature)
     data = data.map(lambda ids, label: ({"ids": ids, "mask": tf.ones(tf.shape(ids))}, label))
     return data.padded_batch(8).prefetch(2)
-
-def dense_net():
-    return keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(2, activation="softmax")])
-
-def decode(path):
-    image = tf.io.decode_png(tf.io.read_file(path), channels=3)
-    return tf.image.resize(image, (8, 8)) / 255.0, tf.cast(tf.strings.regex_full_match(path, ".*/cats/.*"), tf.int64)
-
-def pictures():
-    files = tf.data.Dataset.list_files("pictures/*/*.png")
-    return files.map(decode, num_parallel_calls=tf.data.AUTOTUNE).repeat().batch(6).prefetch(tf.data.AUTOTUNE)
-
-class InParts(keras.utils.PyDataset):
-    def __len__(self):
-        return 10
-
-    def __getitem__(self, number):
-        return np.full((6, 8, 8, 3), number, "float32"), np.arange(6) % 2
-
-def in_parts():
-    return InParts(workers=2)
-
-def arrays():
-    return np.zeros((60, 8, 8, 3), "float32"), np.arange(60) % 2, np.ones(60)
 """
 # Slower than the data, so that nothing is tried to make that faster.
 DEVICE = '[[device]]\nname = "Slow {}"\nalpha_s = 0.02\nbeta_s = 0.00001\n'
@@ -90,6 +64,8 @@ def test_ragged_text_has_steps_that_differ_and_are_told(tmp_path: Path) -> None:
     assert 0 < spread["p50_s"] <= spread["p95_s"]  # equal where the host has all data ready
     assert spread["steps"] >= 14
     assert result["slow_s"] == 0
+    assert not result["pipeline"]["binds"]
+    assert summary.startswith("your input pipeline alone gives ")
     assert result["model"]["input_shapes"] == [[None], [None]]
     assert "batches differ in shape: half of the steps take " in summary
     assert "batches-joined" not in summary
@@ -150,30 +126,3 @@ def test_a_probe_of_ragged_text_says_that_its_steps_differ(tmp_path: Path) -> No
     result = json.loads(done.stdout)
     assert all(point["unlike"] for point in result["probes"][0]["curve"])
     assert "batches-differ" in [warning["code"] for warning in result["warnings"]]
-
-
-# What each kind gives is tested without a program in tests/engine/test_user_data.py, a run of one in test_run_data.py.
-@pytest.mark.campaign
-@pytest.mark.parametrize("function", ["pictures", "in_parts", "arrays"])
-def test_samples_of_one_shape_have_no_spread(tmp_path: Path, function: str) -> None:
-    _pictures(tmp_path)
-    result, summary = _run(tmp_path, "dense_net", function, "--batches", "4", "2")
-    assert result["step_spread"] is None
-    assert result["pipeline"]["alone"]["median"] > 0
-    assert summary.startswith("your input pipeline ")
-
-
-def _pictures(folder: Path) -> None:
-    import struct
-    import zlib
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    for number in range(12):
-        of = folder / "pictures" / ("cats" if number % 2 else "dogs")
-        of.mkdir(parents=True, exist_ok=True)
-        rows = zlib.compress(b"".join(b"\0" + bytes([20 * number] * 3 * 10) for _ in range(10)))
-        size = struct.pack(">IIBBBBB", 10, 10, 8, 2, 0, 0, 0)
-        png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-        (of / f"{number}.png").write_bytes(png)

@@ -259,9 +259,3 @@ def test_without_the_extra_it_is_told_how_to_install_it(tmp_path: Path) -> None:
     assert "pip install 'tensorboard<3'" in done.stderr
     assert "starting TensorFlow" not in done.stderr
     assert not (tmp_path / "board").exists()
-
-
-def test_a_folder_of_any_name_is_told_without_its_escapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with board_in(tmp_path / "\x1b[31mred", "run", PAIR, Settings(model="small"), quiet=False):
-        pass
-    assert "\x1b" not in capsys.readouterr().err

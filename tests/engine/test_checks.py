@@ -9,6 +9,7 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.doctor.work import all_reduce, copies
 from gpubalance.remedies import known
+from gpubalance.results.checkup import AllReduceTime, Check, CopyTime
 from gpubalance.settings.device import Device
 from gpubalance.workers.messages import Copied, Reduced
 from gpubalance.workers.party import Party
@@ -74,7 +75,8 @@ def test_a_copy_that_does_not(tensorflow: Any, move: Any, differing: int, zeroed
 
 
 def test_each_direction_that_returns_zeros_is_a_failure_with_what_mends_it(tensorflow: Any) -> None:
-    found, times = copies(Through(PAIR, zeros), PAIR, lambda _: None)
+    every = list(copies(Through(PAIR, zeros), PAIR, lambda _: None))
+    times, found = ([one for one in every if isinstance(one, kind)] for kind in (CopyTime, Check))
     assert [check.status for check in found] == ["failure", "failure"]
     for check, names in zip(found, ("CPU:0 → CPU:1", "CPU:1 → CPU:0"), strict=True):
         assert check.detail.startswith(f"{names}: zeros arrived in 1 of 1.00 MiB of random data")
@@ -83,8 +85,9 @@ def test_each_direction_that_returns_zeros_is_a_failure_with_what_mends_it(tenso
 
 
 def test_one_wrong_byte_is_told_from_zeros(tensorflow: Any) -> None:
-    found, _ = copies(Through(PAIR, one_byte_other), PAIR, lambda _: None)
-    assert "other data arrived in 0.000244" in found[0].detail
+    _, found, *_ = copies(Through(PAIR, one_byte_other), PAIR, lambda _: None)
+    assert isinstance(found, Check)
+    assert "other data arrived in 0.000244" in found.detail
 
 
 def test_the_sum_is_compared_on_each_device(tensorflow: Any) -> None:
@@ -92,12 +95,14 @@ def test_the_sum_is_compared_on_each_device(tensorflow: Any) -> None:
 
     told = checks.reduce(["CPU:0", "CPU:1", "CPU:2"], NBYTES)
     assert told["differing"] == (0, 0, 0)
-    good, time = all_reduce(Through(PAIR, checks.move), PAIR, NBYTES, lambda _: None)
-    assert (good.status, time is not None and time.intact) == ("ok", True)
-    assert time is not None
+    time, good = all_reduce(Through(PAIR, checks.move), PAIR, NBYTES, lambda _: None)
+    assert isinstance(time, AllReduceTime)
+    assert isinstance(good, Check)
+    assert (good.status, time.intact) == ("ok", True)
     assert time.bytes_per_s == pytest.approx(NBYTES / time.seconds)
     assert time.bus_bytes_per_s == pytest.approx(time.bytes_per_s)  # 2(n−1)/n of two devices is 1
-    wrong, time = all_reduce(Through(PAIR, zeros), PAIR, NBYTES, lambda _: None)
+    time, wrong = all_reduce(Through(PAIR, zeros), PAIR, NBYTES, lambda _: None)
+    assert isinstance(wrong, Check)
     assert wrong.status == "failure"
     assert "CPU:1" in wrong.detail
     assert "CPU:0" not in wrong.detail

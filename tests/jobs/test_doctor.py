@@ -18,9 +18,8 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import DeadlinePassed, PartialResult
 from gpubalance.jobs.doctor import software
 from gpubalance.jobs.doctor.gpus import driver_checks, gpu_checks
-from gpubalance.jobs.doctor.host import available_memory, disk_check, memory_check, shared_check
-from gpubalance.jobs.doctor.topic import guarded
-from gpubalance.jobs.doctor.work import memory_growth, tensorflow_devices, training_steps
+from gpubalance.jobs.doctor.host import available_memory, disk_check, guarded, memory_check, shared_check
+from gpubalance.jobs.doctor.work import Steps, memory_growth, tensorflow_devices
 from gpubalance.remedies import known
 from gpubalance.results.checkup import Check, Checkup
 from gpubalance.settings.device import Device, JointProfile
@@ -222,11 +221,11 @@ def test_a_build_without_cuda_is_a_failure_only_where_there_are_gpus() -> None:
 def test_tensorflows_list_is_held_against_nvmls() -> None:
     devices = [Device(index=i, uuid=f"GPU-{i}", name="card", memory_bytes=1, simulated=False) for i in range(3)]
     why = "TensorFlow 2.21.0 leaves it out"
-    found = tensorflow_devices(Surveyed(missing={"GPU-1": why, "GPU-2": why}, memory_growth=True), devices)
-    assert [check.status for check in found] == ["failure", "ok", "ok"]
-    assert found[0].detail == f"GPU:1 (card), GPU:2 (card): {why}"
+    found = list(tensorflow_devices(Surveyed(missing={"GPU-1": why, "GPU-2": why}, memory_growth=True), devices))
+    assert [check.status for check in found] == ["failure", "failure", "ok", "ok"]
+    assert found[0].detail == f"GPU:1 (card): {why}"
     assert found[0].next == known("left-out").remedy
-    assert "it has GPU:0" in found[1].detail
+    assert "it has GPU:0" in found[2].detail
 
 
 def test_memory_growth_that_is_off_or_overruled() -> None:
@@ -329,8 +328,9 @@ def test_a_training_step_that_crashes_is_a_failed_check(tmp_path: Path) -> None:
     model = tmp_path / "crash.py"
     model.write_text("import os\ndef model():\n    os.abort()\n")
     device = simulated_devices("1")[0]
-    checks, size = training_steps(device, JointProfile(), Settings(model=f"{model}:model"), lambda _: None)
-    assert size is None
+    steps = Steps(Settings(model=f"{model}:model"), lambda _: None)
+    checks = steps.checks(device, JointProfile())
+    assert steps.size is None
     assert [check.status for check in checks] == ["failure"]
     assert checks[0].detail.startswith("CPU:0: the worker was ended by SIGABRT while building")
     assert "its whole log is" in (checks[0].next or "")

@@ -31,7 +31,7 @@ NAMES = ("pair-balance", "pair-run", "pair-independent", "pair-layers", "pair-pr
 WIDTHS = (80, 40)
 _SCRIPT = (
     "split = gpubalance.load_plan('plan.json')",
-    "with split.scope(): model = build_model(); model.compile(…)",
+    "with split.scope(): model = build_model()  # compiled in here too",
     "split.fit(model, dataset, epochs=10)",
 )
 

@@ -2,54 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
-from gpubalance.errors import GpubalanceError, Interrupted
+from gpubalance.errors import EnvironmentFault, Interrupted, UsageError
+from gpubalance.jobs.doctor.check import failed, skipped, tried
 from gpubalance.jobs.doctor.gpus import driver_checks, gpu_checks
 from gpubalance.jobs.doctor.host import host_checks
 from gpubalance.jobs.doctor.software import software_checks
-from gpubalance.jobs.doctor.topic import failed, skipped
-from gpubalance.jobs.doctor.work import all_reduce, copies, tensorflow_devices, training_steps
+from gpubalance.jobs.doctor.work import Steps, all_reduce, copies, tensorflow_devices
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.results.checkup import AllReduceTime, Check, Checkup, CopyTime
+from gpubalance.results.checkup import AllReduceTime, Check, Checkup, Checkups, CopyTime
 from gpubalance.results.common import now
-from gpubalance.settings import choices
-from gpubalance.settings.device import Device, JointProfile, hosts_of
+from gpubalance.settings.choices import default_model
+from gpubalance.settings.device import Device, Host, JointProfile, hosts_of
 from gpubalance.settings.requests import Settings
+from gpubalance.workers.hosts import ask
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 
 _INSTEAD = 2  # plain CPU devices, used if there is no GPU
 # Those of the model `probe`: what the all-reduce moves if no training step has told the size.
 _GRADIENT_BYTES = 78_900_000 * 4
+_WITHIN_S = 900.0  # a healthy host takes a minute; a step that hangs has its deadline on the host
 
+_BETWEEN = ("peer-to-peer", "all-reduce")
 
-@dataclass
-class _Findings:
-    """What is known so far; it can become a checkup at any moment."""
-
-    watch: Watch
-    checks: list[Check] = field(default_factory=list)
-    copies: list[CopyTime] = field(default_factory=list)
-    all_reduce: AllReduceTime | None = None
-    devices: tuple[Device, ...] = ()
-    joint: JointProfile = field(default_factory=JointProfile)
-
-    def checkup(self, *, complete: bool) -> Checkup:
-        """The checkup of what is known so far."""
-        return Checkup(
-            created=now(),
-            devices=self.devices,
-            checks=tuple(self.checks),
-            copies=tuple(self.copies),
-            all_reduce=self.all_reduce,
-            complete=complete,
-        )
+Finding = Check | CopyTime | AllReduceTime
 
 
 def doctor(simulate: str | None, gpus: Sequence[str] | None, model: str | None, watch: Watch) -> Checkup:
@@ -58,85 +41,128 @@ def doctor(simulate: str | None, gpus: Sequence[str] | None, model: str | None, 
     Without a usable GPU, or with `simulate`, the work is tried on simulated devices. Raises UsageError for a device
     that is not here, BadInput for a bad profile, and Interrupted with the checks so far.
     """
-    found = _Findings(watch)
+    patient, found = _Patient(watch), list[Finding]()
     try:
-        reading, chosen = _machine(found, simulate, gpus)
-        found.checks += host_checks(gpus=len(chosen))
-        with Party(found.devices, purpose="check") as party:
-            why_not = _software(found, party, reading, chosen)
-            if why_not:
-                topics = ("training-step", "peer-to-peer", "all-reduce")
-                found.checks += [skipped(topic, f"not tried: {why_not}") for topic in topics]
-            else:
-                _work(found, party, model)
+        for one in patient.findings(simulate, gpus, model):
+            found.append(one)
     except KeyboardInterrupt as interrupt:
-        partial = found.checkup(complete=False) if found.checks else None
+        partial = patient.checkup(found, complete=False) if found else None
         raise Interrupted.by(interrupt, partial=partial, remedy="what was checked is above") from None
-    return found.checkup(complete=True)
+    return patient.checkup(found, complete=True)
 
 
-def _machine(
-    found: _Findings, simulate: str | None, gpus: Sequence[str] | None
-) -> tuple[Reading | None, tuple[Gpu, ...]]:
-    """NVML's reading and the GPUs to check; sets the devices that work is tried on."""
-    if simulate is not None:
-        devices, found.joint = simulated_devices(simulate)
-        found.devices = select(gpus, devices)
-        found.checks.append(skipped("no-gpu", "not looked at: --simulate"))
-        return None, ()
-    found.watch(Doing("reading the GPUs through NVML"))
-    reading = read_gpus()
-    chosen = reading.gpus
-    if gpus is not None and chosen:  # an unusable one too: that is what a doctor is for
-        named = {device.uuid for device in select(gpus, [gpu.device for gpu in chosen])}
-        chosen = tuple(gpu for gpu in chosen if gpu.uuid in named)
-    found.checks += driver_checks(reading)
-    if chosen:
-        found.watch(Doing("reading how each GPU is set and doing"))
-        found.checks += gpu_checks(chosen)
-    found.devices = tuple(device for gpu in chosen for device in gpu.devices)
-    if not found.devices:
-        found.devices, found.joint = simulated_devices(_INSTEAD)
-        none = "none can be used" if reading.gpus else "none here"
-        detail = f"{none}: the rest is checked on {len(found.devices)} simulated devices; --simulate asks for no GPU"
-        found.checks.append(skipped("no-gpu", detail))
-    return reading, chosen
+@dataclass
+class _Patient:
+    """The machine that is examined, as far as it is known: its GPUs, and the devices on which work is tried."""
+
+    watch: Watch
+    reading: Reading | None = None
+    gpus: tuple[Gpu, ...] = ()
+    devices: tuple[Device, ...] = ()
+    joint: JointProfile = field(default_factory=JointProfile)
+
+    def checkup(self, found: Sequence[Finding], *, complete: bool) -> Checkup:
+        """The checkup of what was found."""
+        return Checkup(
+            created=now(),
+            devices=self.devices,
+            checks=tuple(one for one in found if isinstance(one, Check)),
+            copies=tuple(one for one in found if isinstance(one, CopyTime)),
+            all_reduce=next((one for one in found if isinstance(one, AllReduceTime)), None),
+            complete=complete,
+        )
+
+    def findings(self, simulate: str | None, gpus: Sequence[str] | None, model: str | None) -> Iterator[Finding]:
+        """All checks, each after those that it depends on."""
+        yield from self._machine(simulate, gpus)
+        yield from host_checks(gpus=len(self.gpus))
+        with Party(self.devices, purpose="check") as party:
+            yield from self._software(party)
+            if self.devices:
+                yield from self._work(party, model)
+            else:
+                yield from _not_tried("TensorFlow has none of the devices", "training-step", *_BETWEEN)
+
+    def _machine(self, simulate: str | None, gpus: Sequence[str] | None) -> Iterator[Check]:
+        if simulate is not None:
+            devices, self.joint = simulated_devices(simulate)
+            self.devices = select(gpus, devices)
+            yield skipped("no-gpu", "not looked at: --simulate")
+            return
+        self.watch(Doing("reading the GPUs through NVML"))
+        self.reading = reading = read_gpus()
+        every = [gpu.device for gpu in reading.gpus]  # an unusable one too: that is what a doctor is for
+        named = {device.uuid for device in (select(gpus, every) if gpus and every else every)}
+        self.gpus = tuple(gpu for gpu in reading.gpus if gpu.uuid in named)
+        yield from driver_checks(reading)
+        if self.gpus:
+            self.watch(Doing("reading how each GPU is set and doing"))
+            yield from gpu_checks(self.gpus)
+        self.devices = tuple(device for gpu in self.gpus for device in gpu.devices)
+        if not self.devices:
+            self.devices, self.joint = simulated_devices(_INSTEAD)
+            none = "none can be used" if every else "none here"
+            instead = f"the rest is checked on {_INSTEAD} simulated devices"
+            yield skipped("no-gpu", f"{none}: {instead}; --simulate asks for no GPU")
+
+    def _software(self, party: Party) -> Iterator[Check]:
+        """The checks of TensorFlow and its libraries. Afterwards the devices are those that TensorFlow has."""
+        self.watch(Doing("loading TensorFlow and its libraries"))
+        inspected = tried("tensorflow", lambda: party.ask(Worker.inspect))
+        if isinstance(inspected, Check):
+            self.devices = ()
+            yield inspected
+            return
+        yield from software_checks(inspected, self.reading, self.gpus)
+        if self.devices[0].simulated:
+            return
+        self.watch(Doing("asking TensorFlow which of the GPUs it can use"))
+        surveyed = tried("tensorflow-devices", lambda: party.ask(Worker.survey))
+        if isinstance(surveyed, Check):
+            self.devices = ()
+            yield surveyed
+            return
+        yield from tensorflow_devices(surveyed, self.devices)
+        self.devices = tuple(device for device in self.devices if device.uuid not in surveyed.missing)
+
+    def _work(self, party: Party, model: str | None) -> Iterator[Finding]:
+        devices, watch = self.devices, self.watch
+        steps = Steps(Settings(model=model or default_model(simulated=devices[0].simulated)), watch)
+        yield from steps.checks(devices, self.joint)
+        if any(device.uuid.startswith("MIG-") for device in devices):
+            devices = devices[:1]  # CUDA shows a process one MIG slice only
+        if len(hosts_of(devices)) > 1:
+            yield from _not_tried("the step has summed its gradients between the hosts", *_BETWEEN)
+            return
+        party.regroup(devices)
+        yield from copies(party, devices, watch)
+        yield from all_reduce(party, devices, steps.size or _GRADIENT_BYTES, watch)
 
 
-def _software(found: _Findings, party: Party, reading: Reading | None, chosen: Sequence[Gpu]) -> str | None:
-    """Checks TensorFlow and its libraries. Returns why no device can be tried with them, or None."""
-    found.watch(Doing("loading TensorFlow and its libraries"))
+def _not_tried(why: str, *topics: str) -> Iterator[Check]:
+    return (skipped(topic, f"not tried: {why}") for topic in topics)
+
+
+def doctor_of(hosts: Sequence[Host], words: Sequence[str], gpus: Sequence[str] | None, watch: Watch) -> Checkups:
+    """What `gpubalance doctor` with these words finds on each host, run on all at once; `alpha:0` is GPU 0 of alpha.
+
+    Faults, an unreachable host among them, are in the result. Raises UsageError for a device on none of the hosts.
+    """
+    named: dict[Host, list[str]] = {} if gpus else {host: [] for host in hosts}
+    for one in gpus or ():
+        host, _, number = one.rpartition(":")
+        if host not in hosts:
+            raise UsageError(f"there is no device {one!r} on {', '.join(hosts)}", remedy=f"such as {hosts[0]}:0")
+        named.setdefault(host, ["--gpus"]).append(number)
+    watch(Doing(f"{', '.join(named)} {'check themselves' if len(named) > 1 else 'checks itself'}"))
     try:
-        found.checks += software_checks(party.ask(Worker.inspect), reading, chosen)
-    except GpubalanceError as error:
-        found.checks.append(failed("tensorflow", error))
-        return "TensorFlow can't be loaded"
-    if found.devices[0].simulated:
-        return None
-    found.watch(Doing("asking TensorFlow which of the GPUs it can use"))
-    try:
-        surveyed = party.ask(Worker.survey)
-    except GpubalanceError as error:
-        found.checks.append(failed("tensorflow-devices", error))
-        return "TensorFlow did not list its GPUs"
-    found.checks += tensorflow_devices(surveyed, found.devices)
-    found.devices = tuple(device for device in found.devices if device.uuid not in surveyed.missing)
-    return None if found.devices else "TensorFlow has none of the GPUs"
+        answers = ask({host: ["doctor", "--json", *words, *own] for host, own in named.items()}, Checkup, _WITHIN_S)
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted.by(interrupt, remedy="nothing is known yet") from None
+    return Checkups(created=now(), hosts=tuple(_checkup(host, answer) for host, answer in answers.items()))
 
 
-def _work(found: _Findings, party: Party, model: str | None) -> None:
-    devices = found.devices
-    settings = Settings(model=model or choices.default_model(simulated=devices[0].simulated))
-    checks, size = training_steps(devices, found.joint, settings, found.watch)
-    found.checks += checks
-    if any(device.uuid.startswith("MIG-") for device in devices):
-        devices = devices[:1]  # CUDA shows a process one MIG slice only
-    if len(hosts_of(devices)) > 1:
-        detail = "not tried between hosts: the step has summed its gradients over them"
-        found.checks += [skipped(topic, detail) for topic in ("peer-to-peer", "all-reduce")]
-        return
-    party.regroup(devices)
-    checks, found.copies = copies(party, devices, found.watch)
-    found.checks += checks
-    check, found.all_reduce = all_reduce(party, devices, size or _GRADIENT_BYTES, found.watch)
-    found.checks.append(check)
+def _checkup(host: Host, answer: Checkup | EnvironmentFault) -> Checkup:
+    if isinstance(answer, EnvironmentFault):
+        return Checkup(created=now(), host=host, devices=(), checks=(failed("host", answer),))
+    return answer.model_copy(update={"host": host})

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 
-from gpubalance.jobs.doctor.topic import check, guarded
+from gpubalance.jobs.doctor.check import check, tried
 from gpubalance.numbers.units import format_bytes
 from gpubalance.remedies import known
 from gpubalance.results.checkup import Check, Status
+from gpubalance.system.deadlines import ANSWERS_WITHIN_S, within
 from gpubalance.system.state import current_folder, state_folder
 
 _GIB = 2**30
@@ -21,15 +23,18 @@ _SHARED = Path("/dev/shm")  # noqa: S108  (asked for its size, nothing is writte
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def host_checks(*, gpus: int) -> list[Check]:
+def host_checks(*, gpus: int) -> Iterator[Check]:
     """The checks of memory and disk, and of shared memory if several GPUs may need it."""
-    found = [
-        guarded("host-memory", lambda: memory_check(available_memory())),
-        guarded("disk", lambda: disk_check(*min(_free_bytes(), key=lambda folder: folder[1]))),
-    ]
+    yield guarded("host-memory", lambda: memory_check(available_memory()))
+    folders = (current_folder(), state_folder("logs"), Path(tempfile.gettempdir()))  # of results and logs
+    yield guarded("disk", lambda: disk_check(*min(((f, _free_bytes(f)) for f in folders), key=lambda one: one[1])))
     if gpus > 1 and _SHARED.is_dir():
-        found.append(guarded("shared-memory", lambda: shared_check(shutil.disk_usage(_SHARED).free)))
-    return found
+        yield guarded("shared-memory", lambda: shared_check(_free_bytes(_SHARED)))
+
+
+def guarded(code: str, look: Callable[[], Check], seconds: float = ANSWERS_WITHIN_S) -> Check:
+    """The check that `look` makes in this process; a failure where it raises or hangs."""
+    return tried(code, lambda: within(look, seconds))
 
 
 def available_memory(cgroup: Path = _CGROUP) -> int:
@@ -42,43 +47,31 @@ def available_memory(cgroup: Path = _CGROUP) -> int:
     return min(free, max(0, int(limit) - int(used))) if limit.isdigit() else free
 
 
-def _free_bytes() -> list[tuple[Path, int]]:
-    """Free bytes in each of the folders where results, logs and temporary files go."""
-    folders = (current_folder(), state_folder("logs"), Path(tempfile.gettempdir()))
-    return [(folder, shutil.disk_usage(folder).free) for folder in folders]
+def _free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
 
 
 def memory_check(free: int) -> Check:
     """The check of the host's `free` bytes."""
-    return _room(
-        "host-memory",
-        free,
-        (_GIB, _WORKER_TAKES),
-        short=f"; a worker with TensorFlow and CUDA takes up to {format_bytes(_WORKER_TAKES)}",
-        remedy="close other programs: `ps aux --sort=-rss | head` shows the largest",
-    )
+    short = f"; a worker with TensorFlow and CUDA takes up to {format_bytes(_WORKER_TAKES)}"
+    mend = "close other programs: `ps aux --sort=-rss | head` shows the largest"
+    return _room("host-memory", free, _GIB, _WORKER_TAKES, mend, short=short)
 
 
 def disk_check(folder: Path, free: int) -> Check:
     """The check of the folder with the least room, `free` in bytes. Logs, probes and journals are small."""
-    remedy = f"make room there: `du -xh {folder} | sort -h | tail`"
-    return _room("disk", free, (_GIB // 10, _GIB), where=f" in {folder}", remedy=remedy)
+    mend = f"make room there: `du -xh {folder} | sort -h | tail`"
+    return _room("disk", free, _GIB // 10, _GIB, mend, where=f" in {folder}")
 
 
 def shared_check(free: int) -> Check:
     """The check of the `free` bytes in /dev/shm."""
-    return _room(
-        "shared-memory",
-        free,
-        (0, _GIB),
-        where=" in /dev/shm",
-        short="; NCCL may need more, and says «unhandled system error» then",
-        remedy=known("nccl-system").remedy,
-    )
+    short, mend = "; NCCL may need more, and says «unhandled system error» then", known("nccl-system").remedy
+    return _room("shared-memory", free, 0, _GIB, mend, where=" in /dev/shm", short=short)
 
 
-def _room(code: str, free: int, bounds: tuple[int, int], *, remedy: str, where: str = "", short: str = "") -> Check:
-    """A failure below the first of the bounds, a warning below the second; `short` is added to both texts."""
-    status: Status = "failure" if free < bounds[0] else "warning" if free < bounds[1] else "ok"
+def _room(code: str, free: int, least: int, enough: int, mend: str, *, where: str = "", short: str = "") -> Check:
+    """A failure below `least`, a warning below `enough`; `short` is added to both texts."""
+    status: Status = "failure" if free < least else "warning" if free < enough else "ok"
     detail = f"{format_bytes(free)} free{where}"
-    return check(code, status, detail) if status == "ok" else check(code, status, f"{detail}{short}", remedy)
+    return check(code, status, detail) if status == "ok" else check(code, status, f"{detail}{short}", mend)

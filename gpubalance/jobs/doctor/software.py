@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gpubalance.devices.gpus import Gpu, Reading
-from gpubalance.jobs.doctor.topic import check, explained, ok, skipped
+from gpubalance.jobs.doctor.check import check, explained, ok, skipped
 from gpubalance.results.checkup import Check
 from gpubalance.system.versions import numbers, too_old
 from gpubalance.workers.messages import Inspected
@@ -15,21 +15,19 @@ _CUDNN_WITHOUT_OLD = (9, 11)
 _OLD_BEFORE = (7, 5)
 
 
-def software_checks(found: Inspected, reading: Reading | None, gpus: Sequence[Gpu]) -> list[Check]:
+def software_checks(found: Inspected, reading: Reading | None, gpus: Sequence[Gpu]) -> Iterator[Check]:
     """The checks of TensorFlow, and of what it needs for GPUs if there are any and it is built for them."""
     built = f"built for CUDA {found.cuda} and cuDNN {found.cudnn}" if found.cuda else "built without CUDA"
     detail = f"{found.tensorflow} with Keras {found.keras}, {built}"
     if gpus and found.cuda is None:
-        return [check("tensorflow", "failure", detail, "pip install --force-reinstall 'gpubalance[cuda]'")]
-    if reading is None or not gpus:
-        return [ok("tensorflow", detail)]
-    return [
-        ok("tensorflow", detail),
-        driver_for_build(found, reading),
-        libraries(found),
-        cudnn(found, gpus),
-        capabilities(found, gpus),
-    ]
+        yield check("tensorflow", "failure", detail, "pip install --force-reinstall 'gpubalance[cuda]'")
+        return
+    yield ok("tensorflow", detail)
+    if reading is not None and gpus:
+        yield driver_for_build(found, reading)
+        yield libraries(found)
+        yield cudnn(found, gpus)
+        yield capabilities(found, gpus)
 
 
 def driver_for_build(found: Inspected, reading: Reading) -> Check:
@@ -48,10 +46,9 @@ def libraries(found: Inspected) -> Check:
     problems = {name: problem for name, problem in found.libraries.items() if problem is not None}
     if not problems:
         return ok("cuda-libraries", f"all {len(found.libraries)} load")
-    names = ", ".join(problems)
     broken = [problem for name, problem in problems.items() if f"{name}: cannot open" not in problem]
     why = f" ({broken[0]})" if broken else ""
-    return explained("cuda-libraries", "cuda-library-missing", f"can't be loaded: {names}{why}")
+    return explained("cuda-libraries", "cuda-library-missing", f"can't be loaded: {', '.join(problems)}{why}")
 
 
 def cudnn(found: Inspected, gpus: Sequence[Gpu]) -> Check:
@@ -70,38 +67,30 @@ def cudnn(found: Inspected, gpus: Sequence[Gpu]) -> Check:
 
 
 def capabilities(found: Inspected, gpus: Sequence[Gpu]) -> Check:
-    """The check that the build has code for each GPU, or at least PTX, which the driver can compile for it."""
-    known = [gpu for gpu in gpus if gpu.compute_capability]
-    if not known or not found.capabilities:
-        return skipped("compute-capability", "the driver does not say the compute capability")
-    without = [gpu for gpu in known if not _runs(gpu, found.capabilities)]
-    if without:
-        detail = f"none for {_with_capability(without)}; it is built for {', '.join(found.capabilities)}"
-        return explained("compute-capability", "capability-too-old", detail)
-    compiled = [gpu for gpu in known if not _runs(gpu, found.capabilities, at_once=True)]
-    if compiled:
-        return check(
-            "compute-capability",
-            "warning",
-            f"none for {_with_capability(compiled)}: the driver compiles it at the first start, for minutes",
-            "wait once; `export CUDA_CACHE_MAXSIZE=4294967296` keeps all that it compiled",
-        )
-    return ok("compute-capability", f"for {_with_capability(known)}")
-
-
-def _runs(gpu: Gpu, capabilities: Sequence[str], *, at_once: bool = False) -> bool:
-    """Whether one of these runs on the GPU; with `at_once`, without compiling PTX for another major version.
+    """The check that the build has code for each GPU, or at least PTX, which the driver can compile for it.
 
     Code (`sm_60`) runs on GPUs of its major version that are not older, PTX (`compute_90`) on every newer one too.
     """
-    own = numbers(gpu.compute_capability)
-    for text in capabilities:
-        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", text)
-        if match:
-            built = (int(match[2]), int(match[3]))
-            if built <= own and (built[0] == own[0] or (match[1] == "compute" and not at_once)):
-                return True
-    return False
+    code = "compute-capability"
+    known = [gpu for gpu in gpus if gpu.compute_capability]
+    if not known or not found.capabilities:
+        return skipped(code, "the driver does not say the compute capability")
+    every, ptx = _versions(found.capabilities, "sm|compute"), _versions(found.capabilities, "compute")
+    own = {gpu.index: numbers(gpu.compute_capability) for gpu in known}
+    slow = [gpu for gpu in known if not any(own[gpu.index][:1] == one[:1] and one <= own[gpu.index] for one in every)]
+    without = [gpu for gpu in slow if not any(one <= own[gpu.index] for one in ptx)]
+    if without:
+        built = ", ".join(found.capabilities)
+        return explained(code, "capability-too-old", f"none for {_with_capability(without)}; it is built for {built}")
+    if slow:
+        detail = f"none for {_with_capability(slow)}: the driver compiles it at the first start, for minutes"
+        return check(code, "warning", detail, "wait once; `export CUDA_CACHE_MAXSIZE=4294967296` keeps all of it")
+    return ok(code, f"for {_with_capability(known)}")
+
+
+def _versions(capabilities: Sequence[str], kinds: str) -> list[tuple[int, ...]]:
+    found = (re.fullmatch(rf"(?:{kinds})_(\d+)(\d)[a-z]?", text) for text in capabilities)
+    return [(int(one[1]), int(one[2])) for one in found if one]
 
 
 def _with_capability(gpus: Sequence[Gpu]) -> str:

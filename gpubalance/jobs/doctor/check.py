@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from gpubalance.errors import GpubalanceError
 from gpubalance.remedies import known, match
 from gpubalance.results.checkup import Check, Status
-from gpubalance.system.deadlines import ANSWERS_WITHIN_S, within
+
+T = TypeVar("T")
 
 # Of codes that are not what they are called.
 _WHAT = {
@@ -48,19 +50,19 @@ def explained(code: str, row: str, detail: str, status: Status = "failure") -> C
     return check(code, status, f"{detail}: {known(row).cause}", known(row).remedy)
 
 
-def failed(code: str, error: GpubalanceError, where: str = "") -> Check:
+def failed(code: str, error: Exception, where: str = "") -> Check:
     """The failure of a check that raised this error."""
-    cause = f": {error.cause}" if error.cause else ""
-    return check(code, "failure", f"{where}{error.message}{cause}", error.remedy or None)
+    if isinstance(error, GpubalanceError):
+        cause = f": {error.cause}" if error.cause else ""
+        return check(code, "failure", f"{where}{error.message}{cause}", error.remedy or None)
+    row = match(str(error))
+    detail = f"this check itself failed: {type(error).__name__}: {error}"
+    return check(code, "failure", detail, row.remedy if row else None)
 
 
-def guarded(code: str, look: Callable[[], Check], seconds: float = ANSWERS_WITHIN_S) -> Check:
-    """The check that `look` makes in this process; a failure where it raises or hangs."""
+def tried(code: str, work: Callable[[], T], where: str = "") -> T | Check:
+    """What `work` returns, or the failed check if it raises: one check is no reason to lose the others."""
     try:
-        return within(look, seconds)
-    except GpubalanceError as error:
-        return failed(code, error)
-    except Exception as error:  # noqa: BLE001  (one check is no reason to lose the others)
-        row = match(str(error))
-        detail = f"this check itself failed: {type(error).__name__}: {error}"
-        return check(code, "failure", detail, row.remedy if row else None)
+        return work()
+    except Exception as error:  # noqa: BLE001
+        return failed(code, error, where)
