@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gpubalance.cli.options import Care, Devices, Epoch, Reporting, settings_on
+from gpubalance.cli.options import Care, Devices, Epoch, Reporting, asked_of
 from gpubalance.cli.parameters import Without
 from gpubalance.settings.requests import BalanceRequest, PlanRequest, Proof, Rounds, Settings
 
@@ -36,15 +36,8 @@ def balance(
     from gpubalance.render.plan import plan_told
 
     machine = gpus.machine()
-    devices = machine.select(gpus.gpus)
-    request = BalanceRequest(
-        devices=devices,
-        settings=settings_on(devices, settings, joint=True),
-        joint=machine.joint,
-        plan=split,
-        measuring=measuring,
-        **dict(search),
-    )
+    asked = asked_of(machine, gpus, settings, joint=True)
+    request = BalanceRequest(**asked, plan=split, measuring=measuring, **dict(search))
 
     def told(plan: Plan) -> Iterable[Part]:
         return plan_told(plan, epoch.epoch)

@@ -138,7 +138,9 @@ def as_typed(option: TyperOption, value: Any, place: str) -> Any:
     if isinstance(value, list) and not option.multiple:
         raise UsageError(f"{place} takes one value, not a list")
     texts = [_text(one, place) for one in (value if isinstance(value, list) else [value])]
-    return texts if option.multiple else "".join(texts)
+    if not texts:
+        raise UsageError(f"{place} needs a value")
+    return texts if option.multiple else texts[0]
 
 
 def _text(value: Any, place: str) -> str:

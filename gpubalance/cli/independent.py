@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from gpubalance.cli.options import Care, Devices, Reporting, settings_on, split_option
+from gpubalance.cli.options import Care, Devices, Reporting, asked_of, split_option
 from gpubalance.cli.parameters import Without
 from gpubalance.cli.split import check_batches
 from gpubalance.errors import UsageError
@@ -33,11 +33,12 @@ class OwnModels(Record):
         (),
     )
 
-    def request(self, machine: Machine, gpus: Devices, asked: Settings, measuring: Measuring) -> IndependentRequest:
+    def request(self, machine: Machine, gpus: Devices, settings: Settings, measuring: Measuring) -> IndependentRequest:
         """The request. Raises UsageError for a single device, and unless there are a batch and a model for each."""
         from gpubalance.jobs.keep.saved_probes import sensible_batch
 
-        devices = machine.select(gpus.gpus)
+        asked = asked_of(machine, gpus, settings)
+        devices, one = asked["devices"], asked["settings"]
         if self.batches is not None:
             check_batches(self.batches, devices, named=gpus.gpus is not None, least=2)
         if len(devices) < 2:
@@ -45,23 +46,17 @@ class OwnModels(Record):
                 f"independent is for two devices or more: what {devices[0].label} gives alone is what probe measures",
                 remedy="name several: --gpus 0 1",
             )
-        settings = settings_on(devices, asked)
-        models = self.models or (settings.model,)
+        models = self.models or (one.model,)
         if len(models) not in (1, len(devices)):
             raise UsageError(
                 f"{len(models)} models for {len(devices)} devices",
                 remedy="give one model for all, or one a device, in the order of --gpus; --gpus names those that train",
             )
         models *= len(devices) // len(models)
-        each = [settings.model_copy(update={"model": model}) for model in models]
-        return IndependentRequest(
-            devices=devices,
-            batches=self.batches or tuple(map(sensible_batch, devices, each)),
-            models=models,
-            settings=settings.model_copy(update={"model": " ".join(dict.fromkeys(models))}),
-            joint=machine.joint,
-            measuring=measuring,
-        )
+        each = [one.model_copy(update={"model": model}) for model in models]
+        asked["settings"] = one.model_copy(update={"model": " ".join(dict.fromkeys(models))})
+        batches = self.batches or tuple(map(sensible_batch, devices, each))
+        return IndependentRequest(**asked, batches=batches, models=models, measuring=measuring)
 
 
 def independent(

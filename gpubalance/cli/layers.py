@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from gpubalance.cli.options import Care, Devices, Unwatched, settings_on
+from gpubalance.cli.options import Care, Devices, Unwatched, asked_of
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import UsageError
 from gpubalance.settings.device import Device, hosts_of
@@ -26,20 +26,14 @@ def layers(
     from gpubalance.render.layers import layers_told
 
     machine = gpus.machine()
-    devices = _of_one_host(machine.select(gpus.gpus))
-    request = LayersRequest(
-        devices=devices,
-        settings=settings_on(devices, settings),
-        joint=machine.joint,
-        measuring=measuring,
-        **dict(cutting),
-    )
+    request = LayersRequest(**asked_of(machine, gpus, settings), measuring=measuring, **dict(cutting))
+    _check_one_host(request.devices)
     following = layers_uses(reporting.output, gpus.simulate)
     measured(gpus, machine, request, care, reporting, job, layers_told, lambda _: following)
 
 
-def _of_one_host(devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    """The devices. Raises UsageError for a single one, and for devices of several hosts."""
+def _check_one_host(devices: tuple[Device, ...]) -> None:
+    """Raises UsageError for a single device, and for devices of several hosts."""
     if len(devices) < 2:
         raise UsageError(
             f"layers is for two devices or more, and there is {devices[0].label}", remedy="name several: --gpus 0 1"
@@ -49,4 +43,3 @@ def _of_one_host(devices: tuple[Device, ...]) -> tuple[Device, ...]:
             "layers are cut over the devices of one host: what they send each other is too much for a network",
             remedy="name the devices of one host: --gpus",
         )
-    return devices

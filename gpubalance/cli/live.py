@@ -5,18 +5,20 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from gpubalance.cli.remaining import Remaining
 from gpubalance.jobs import events
 from gpubalance.render.live import Course, OwnCourse, header_lines, joint_lines, own_lines, probe_lines
 from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.results.probe import CurvePoint
 from gpubalance.settings.device import Device
+
+if TYPE_CHECKING:
+    from gpubalance.cli.progress import Remaining
 
 _REFRESHES_A_SECOND = 2
 
@@ -28,7 +30,7 @@ def can_redraw() -> bool:
 
 
 class State:
-    """What the screen shows. Each kind of event has a function here, which may return a text that stays above it."""
+    """What the screen shows. Each kind of event has a function here."""
 
     def __init__(self) -> None:
         self.doing = ""
@@ -36,23 +38,23 @@ class State:
         self._joint: dict[str, Course] = {}  # "even", and "" for the split itself
         self._own: dict[str, OwnCourse] = {}
         self._curves: dict[str, tuple[Device, dict[int, CurvePoint]]] = {}
-
-    def take(self, event: events.Event) -> str:
-        """Takes an event."""
-        takers: Mapping[type, Callable[[Any], str | None]] = {
-            events.Doing: self._doing,
+        self._takers: Mapping[type, Callable[[Any], object]] = {
             events.TimingDone: self._timing,
             events.WindowDone: self._window,
             events.TurnDone: self._turn,
-            events.PointDone: self._point,
-            events.TrialDone: self._trial,
-            events.DeviceDone: self._device,
+            events.PointDone: lambda event: self._curve(event.device).update({event.point.batch: event.point}),
+            events.TrialDone: lambda event: self._curve(event.device),
         }
-        taker = takers.get(type(event))
-        return (taker(event) or "") if taker else ""
 
-    def _doing(self, event: events.Doing) -> None:
-        self.doing = event.text
+    def take(self, event: events.Event) -> str:
+        """Takes an event, and returns a text that stays above the screen."""
+        if isinstance(event, events.Doing):
+            self.doing = event.text
+        elif isinstance(event, events.DeviceDone):
+            return self._whole_curve(event.device)
+        elif type(event) in self._takers:
+            self._takers[type(event)](event)
+        return ""
 
     def _timing(self, event: events.TimingDone) -> None:
         if event.name in OwnCourse.names:
@@ -76,18 +78,11 @@ class State:
         for part in event.parts:
             self._of_own(part.device, part.batch).memory_bytes = part.memory_peak_bytes
 
-    def _point(self, event: events.PointDone) -> None:
-        self._curve(event.device)[event.point.batch] = event.point
-
-    def _trial(self, event: events.TrialDone) -> None:
-        self._curve(event.device)
-
-    def _device(self, event: events.DeviceDone) -> str:
-        """The whole curve, as the summary has no room for it."""
-        points = list(self._curve(event.device).values())
-        del self._curves[event.device.uuid]
+    def _whole_curve(self, device: Device) -> str:
+        """A device's curve, as the summary has no room for it."""
+        _, points = self._curves.pop(device.uuid, (device, {}))
         width = Console(stderr=True).width
-        return "\n".join([device_line(event.device), *curve_lines(points, width), ""]) if points else ""
+        return "\n".join([device_line(device), *curve_lines(list(points.values()), width), ""]) if points else ""
 
     def _course(self, name: str, devices: tuple[Device, ...], batches: tuple[int, ...]) -> Course:
         """The course of a split; a new split, or one of other devices, replaces all before it."""

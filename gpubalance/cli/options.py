@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import UsageError
@@ -90,6 +90,12 @@ class Reporting(Record):
 
 Unwatched = Annotated[Reporting, Without("tensorboard", "trace")]  # of a command that writes nothing meanwhile
 Printed = Annotated[Reporting, Without("quiet", "tensorboard", "trace")]  # of one that shows no progress
+
+
+def asked_of(machine: Machine, gpus: Devices, settings: Settings, *, joint: bool = False) -> dict[str, Any]:
+    """What every request begins with: the devices that are named, and what is trained on them. See `settings_on`."""
+    devices = machine.select(gpus.gpus)
+    return {"devices": devices, "settings": settings_on(devices, settings, joint=joint), "joint": machine.joint}
 
 
 def settings_on(devices: Sequence[Device], asked: Settings, *, joint: bool = False) -> Settings:

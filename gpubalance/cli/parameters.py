@@ -12,8 +12,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 from pydantic import ValidationError
 
-from gpubalance.cli import complete, function_name
-from gpubalance.cli.noise_scale import noise_scale
+from gpubalance.cli import complete, values
 from gpubalance.cli.usage import meant
 from gpubalance.errors import UsageError
 from gpubalance.settings.record import Record
@@ -22,9 +21,9 @@ from gpubalance.settings.told import fault_text
 Command = Callable[..., Any]
 # What these values must be besides what their fields say; each returns the value.
 _CHECKS: Mapping[str, Callable[[str], object]] = {
-    "--model": function_name.model,
-    "--data": function_name.data,
-    "--noise-scale": noise_scale,
+    "--model": values.model,
+    "--data": values.data,
+    "--noise-scale": values.noise_scale,
 }
 
 

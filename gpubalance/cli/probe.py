@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from gpubalance.cli.options import Care, Devices, Reporting, settings_on
+from gpubalance.cli.options import Care, Devices, Reporting, asked_of
 from gpubalance.cli.parameters import Without
 from gpubalance.settings.requests import ProbeRequest, Probing, Settings
 
@@ -32,6 +32,5 @@ def probe(
         return command("balance", result.devices, result.settings, gpus.simulate) if goes_on else "", ()
 
     machine = gpus.machine()
-    devices = machine.select(gpus.gpus)
-    request = ProbeRequest(devices=devices, settings=settings_on(devices, settings), **dict(probing))
+    request = ProbeRequest(**asked_of(machine, gpus, settings), **dict(probing))
     measured(gpus, machine, request, care, reporting, job, probe_told, following)

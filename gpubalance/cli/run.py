@@ -22,7 +22,7 @@ def run(
     """Example: gpubalance run --gpus 0 1 --batches 820 568"""
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import command
-    from gpubalance.cli.planned import unlike_samples
+    from gpubalance.cli.split import unlike_samples
     from gpubalance.devices.planned import forced
     from gpubalance.jobs.keep.saved_probes import refuse_what_failed, solo_bests
     from gpubalance.jobs.run import run as run_job

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from gpubalance.cli.options import Devices, settings_on, split_option
-from gpubalance.cli.planned import check_simulated, planned_settings
-from gpubalance.errors import UsageError
-from gpubalance.settings.choices import DEFAULT_BATCH
+from gpubalance.cli.options import Devices, asked_of, split_option
+from gpubalance.errors import BadInput, PlanMismatch, UsageError
+from gpubalance.settings.choices import DEFAULT_BATCH, names_file_or_code
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Measuring, RunRequest, Settings
 from gpubalance.settings.shares import Shares
 
 if TYPE_CHECKING:
     from gpubalance.devices.machine import Machine
+    from gpubalance.results.common import Warning_
     from gpubalance.results.plan import Plan
     from gpubalance.settings.device import Device
 
@@ -56,29 +57,22 @@ class GivenSplit(Record):
         self._refuse_beside_a_plan(gpus, settings)
         plan = read_record(self.plan, Plan)
         if not self.force:
-            check_simulated(plan, self.plan, gpus.simulate)
+            _check_simulated(plan, self.plan, gpus.simulate)
         return plan
 
     def by_hand(self, machine: Machine, gpus: Devices, settings: Settings, measuring: Measuring) -> RunRequest:
         """The run that the options ask for. Raises UsageError if they contradict each other."""
-        devices = machine.select(gpus.gpus)
+        asked = asked_of(machine, gpus, settings, joint=True)
         if self.batches is None and self.micro_batches is not None:
             raise UsageError("--micro-batches needs --batches", remedy="give both, in the order of --gpus")
         if self.batches is not None:
-            check_batches(self.batches, devices, named=gpus.gpus is not None)
+            check_batches(self.batches, asked["devices"], named=gpus.gpus is not None)
         try:
-            split = Shares(self.batches or (DEFAULT_BATCH,) * len(devices), self.micro_batches or ())
+            split = Shares(self.batches or (DEFAULT_BATCH,) * len(asked["devices"]), self.micro_batches or ())
         except ValueError as error:
-            raise UsageError(
-                f"--batches: {error}", remedy="each device has one of each, in the order of --gpus; 0 leaves it out"
-            ) from None
-        return RunRequest(
-            devices=devices,
-            split=split,
-            settings=settings_on(devices, settings, joint=True),
-            joint=machine.joint,
-            measuring=measuring,
-        )
+            remedy = "each device has one of each, in the order of --gpus; 0 leaves it out"
+            raise UsageError(f"--batches: {error}", remedy=remedy) from None
+        return RunRequest(**asked, split=split, measuring=measuring)
 
     def by_plan(
         self, plan: Plan, machine: Machine, settings: Settings, measuring: Measuring, simulate: str | None
@@ -90,7 +84,7 @@ class GivenSplit(Record):
         from gpubalance.devices.planned import planned_devices
 
         return RunRequest(
-            settings=planned_settings(plan, str(self.plan), settings.model or None, settings.data, simulate),
+            settings=_planned_settings(plan, str(self.plan), settings.model or None, settings.data, simulate),
             devices=planned_devices(plan, machine.devices, force=self.force),
             split=plan.split,
             joint=machine.joint,
@@ -121,4 +115,73 @@ def check_batches(batches: Sequence[int], devices: Sequence[Device], *, named: b
     raise UsageError(
         f"{number} batch{'es' if number > 1 else ''} for {len(devices)} device{'s' if len(devices) > 1 else ''}",
         remedy=f"give each device a batch, in the order of --gpus{fewer}",
+    )
+
+
+def _check_simulated(plan: Plan, path: Path, simulate: str | None) -> None:
+    """Raises UsageError for a plan for simulated devices if --simulate is missing."""
+    if simulate is not None or not plan.devices[0].simulated:
+        return
+    paced = any(device.profile for device in plan.devices)
+    names = ", ".join(f"{device.label} {device.name}" for device in plan.devices)
+    source = "PROFILE.toml" if paced else str(1 + max(device.index for device in plan.devices))
+    which = ", with the profile that it was made with" if paced else ""
+    raise UsageError(
+        f"{path} is a plan for simulated devices ({names})",
+        remedy=f"simulate them{which}: gpubalance run --simulate {source} --plan {shlex.quote(str(path))}\n"
+        "--force runs it on the GPUs that are here",
+    )
+
+
+def _planned_settings(plan: Plan, path: str, model: str | None, data: str | None, simulate: str | None) -> Settings:
+    """The settings to train a plan with. Only a built-in model is taken from the plan, as a file must not start code.
+
+    Raises UsageError for a model other than the plan's, BadInput if its model or its samples must be named.
+    """
+    from gpubalance.cli.next_command import command
+
+    known = plan.settings
+    own = names_file_or_code(known.model)
+    if model is not None and not own and model != known.model:
+        other = command("balance", plan.devices, known.model_copy(update={"model": model}), simulate)
+        raise UsageError(
+            f"the plan's batches are for {known.model}, and suit no other model: --model {model}",
+            remedy=f"leave --model out, or make a plan for it:\n{other} -o other.json",
+        )
+    unnamed = [
+        *([f"a model of your own, {known.model}"] if own and model is None else []),
+        *([f"samples of your own, {known.data}"] if known.data is not None and data is None else []),
+    ]
+    if unnamed:
+        named = {"--model": (model or known.model) if own else None, "--data": data or known.data}
+        words = [word for option, name in named.items() if name for word in (option, name)]
+        raise BadInput(
+            f"the plan is for {' and '.join(unnamed)}, and a plan runs no code and opens no file by itself",
+            remedy=f"name what it is for: gpubalance run --plan {shlex.join([path, *words])}",
+        )
+    return known.model_copy(update={"model": model or known.model, "data": data})
+
+
+def unlike_samples(plan: Plan, settings: Settings, balance: str, *, force: bool) -> Iterator[Warning_]:
+    """A warning if the samples are not those the plan was made with; `balance` is the command that measures these.
+
+    Raises PlanMismatch for samples from another function, unless forced.
+    """
+    from gpubalance.results.common import Warning_
+    from gpubalance.workers.code import code_key
+
+    known = plan.settings
+    if known.data is None or plan.code in ("", code_key(settings.model, settings.data)):
+        return
+    if settings.data != known.data and not force:
+        raise PlanMismatch(
+            f"the plan is for the samples of {known.data}, and {settings.data} gives others",
+            remedy=f"make a plan for these: {balance}\n--force runs this one all the same",
+        )
+    yield Warning_(
+        code="data-changed",
+        message=f"the file of {settings.data} has changed since the plan was made"
+        if settings.data == known.data
+        else f"the plan is for the samples of {known.data}",
+        next=f"if its samples have another size now, other batches suit them: {balance}",
     )

@@ -13,7 +13,7 @@ def test_contention_of_the_profile_is_found_in_real_steps_at_once(tmp_path: Path
     text = (ROOT / "configs" / "quick-pair.toml").read_text(encoding="utf-8")
     profile.write_text(text.replace("[joint]", "[joint]\ncontention = 3"), encoding="utf-8")
     asked = ("independent", "--simulate", str(profile), "--batches", "120", "80", "--model", TINY)
-    done = here(*asked, "--windows", "1", "--duration", "1", "-o", str(path))
+    done = here(*asked, "--windows", "2", "--duration", "0.5", "-o", str(path))
     assert done.returncode == 0, done.stderr
     result = Independent.model_validate_json(path.read_text())
     for replica in result.measured:
@@ -24,5 +24,5 @@ def test_contention_of_the_profile_is_found_in_real_steps_at_once(tmp_path: Path
     assert result.throughput is not None
     assert result.solo_sum is not None
     assert 0.2 < result.throughput.median / result.solo_sum < 0.5
-    assert result.overlap_s >= 1
+    assert result.overlap_s >= 0.5
     assert "less than alone" in done.stdout

@@ -76,7 +76,8 @@ def test_a_copy_that_does_not(tensorflow: Any, move: Any, differing: int, zeroed
 
 def test_each_direction_that_returns_zeros_is_a_failure_with_what_mends_it(tensorflow: Any) -> None:
     every = list(copies(Through(PAIR, zeros), PAIR, lambda _: None))
-    times, found = ([one for one in every if isinstance(one, kind)] for kind in (CopyTime, Check))
+    times = [one for one in every if isinstance(one, CopyTime)]
+    found = [one for one in every if isinstance(one, Check)]
     assert [check.status for check in found] == ["failure", "failure"]
     for check, names in zip(found, ("CPU:0 → CPU:1", "CPU:1 → CPU:0"), strict=True):
         assert check.detail.startswith(f"{names}: zeros arrived in 1 of 1.00 MiB of random data")

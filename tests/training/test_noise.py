@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from gpubalance.cli.noise_scale import noise_scale
+from gpubalance.cli.values import noise_scale
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.planning.noise import NoiseScale
 from gpubalance.results.noise import Noise

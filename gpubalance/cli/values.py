@@ -1,4 +1,4 @@
-"""Checks the names for `--model` and `--data` as far as possible without TensorFlow: nothing is imported or run."""
+"""Values that are more than text: names for `--model` and `--data`, of which nothing is imported or run, and others."""
 
 from __future__ import annotations
 
@@ -67,3 +67,19 @@ def _text_of(path: Path) -> str | None:
     with suppress(OSError, ValueError):
         return path.read_text(encoding="utf-8")
     return None
+
+
+def noise_scale(text: str) -> float:
+    """Samples. Raises BadInput for a file without a noise scale."""
+    with suppress(ValueError):
+        return float(text.replace(",", "").replace("_", ""))
+    from gpubalance.results.noise import Noise
+    from gpubalance.results.records import read_record
+
+    found = read_record(Path(text), Noise)
+    if found.noise_scale is None:
+        raise BadInput(
+            f"{text} has no noise scale: {found.unknown}",
+            remedy="train for longer with split.monitor(noise=…), or with a smaller every=; or leave --noise-scale out",
+        )
+    return found.noise_scale
