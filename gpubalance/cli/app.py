@@ -108,28 +108,23 @@ def _run() -> int:
             stream.reconfigure(errors="replace")  # a terminal that knows only ASCII shows a ? for a µ
     if complete.is_asked():
         _complete()
-    arguments = sys.argv[1:]
-    given = Given()
+    arguments, given = sys.argv[1:], Given()
     try:
         code = app(arguments, program(), standalone_mode=False, obj=given)
-    except GpubalanceError as error:
-        given.explain(error)
-        error.remedy = typed(error.remedy, given.simulate)
-        name_resuming(error, arguments)
-        return show_error(error, verbose=_verbose(arguments, given))
     except TyperException as error:
         wrong = usage_error(error)
         return show_error(wrong, verbose=False) if wrong else error.exit_code
     except typer.Abort:
         return _INTERRUPTED
-    except Exception as error:  # noqa: BLE001  (a bug: it says so, and what to report)
-        return show_bug(error, verbose=_verbose(arguments, given))
+    except Exception as error:  # noqa: BLE001  (a bug says so, and what to report)
+        verbose = "--verbose" in arguments or given.switched("verbose")  # the line itself may be unreadable
+        if not isinstance(error, GpubalanceError):
+            return show_bug(error, verbose=verbose)
+        given.explain(error)
+        error.remedy = typed(error.remedy, given.simulate)
+        name_resuming(error, arguments)
+        return show_error(error, verbose=verbose)
     return code if isinstance(code, int) else 0
-
-
-def _verbose(arguments: list[str], given: Given) -> bool:
-    """Whether --verbose is on; also searches the command line itself, which may be unreadable."""
-    return "--verbose" in arguments or given.switched("verbose")
 
 
 def _complete() -> NoReturn:

@@ -26,16 +26,14 @@ _OF_THE_USER = (UsageError.exit_code, BadInput.exit_code)
 
 def show_error(error: GpubalanceError, *, verbose: bool) -> int:
     """Prints the error to stderr and returns its exit code."""
-    if isinstance(error, Interrupted):
-        lines = str(error).splitlines()
-        say(clean_lines("\n  ".join(lines)), sys.stderr)
-    else:
-        cause, remedy = _told(error)
-        lines = [f"error: {error.message}", *([f"  cause: {cause}"] if cause else [])]
-        lines += [f"  → {line}" if i == 0 else f"    {line}" for i, line in enumerate(remedy.splitlines())]
+    said = "\n  ".join(str(error).splitlines())
+    if not isinstance(error, Interrupted):
+        error.cause, error.remedy = _told(error)
+        said = f"error: {error}"
         if error.log and (verbose or error.exit_code not in (2, 4, 5)):
-            lines += ["  the end of the worker's log:", *(f"  | {line}" for line in error.log.splitlines())]
-        say(clean_lines("\n".join(lines)), sys.stderr)
+            log = "".join(f"\n  | {line}" for line in error.log.splitlines())
+            said += f"\n  the end of the worker's log:{log}"
+    say(clean_lines(said), sys.stderr)
     if verbose:
         _tell_whole_story(error)
     return error.exit_code

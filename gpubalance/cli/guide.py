@@ -37,9 +37,8 @@ def guide(
         say(_list(), sys.stdout)
     elif chapter not in names():
         near = difflib.get_close_matches(chapter.lower(), names(), n=1)
-        raise UsageError(
-            f"the guide has no chapter {clean(chapter, 40)}", remedy=f"gpubalance guide {' '.join(near)}".rstrip()
-        )
+        remedy = " ".join(["gpubalance guide", *near])
+        raise UsageError(f"the guide has no chapter {clean(chapter, 40)}", remedy=remedy)
     elif sys.stdout.isatty():
         _show(read_chapter(chapter).text)
     else:

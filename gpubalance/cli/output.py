@@ -35,11 +35,12 @@ class Output:
         from gpubalance.results.records import is_estimate
 
         self._asked, self._quiet, self._path = asked, quiet, asked.output
-        self._overwrite, self._goes_on = asked.overwrite, False
+        self._goes_on = False
+        self._replaces = asked.overwrite or (self._path is not None and is_estimate(self._path))
         if self._path is not None:
-            self._overwrite = asked.overwrite or is_estimate(self._path)
-            self._goes_on = not self._overwrite and resumed is not None and _is_unfinished(self._path, resumed)
-            check_file("-o", self._path, overwrite=self._overwrite or self._goes_on)
+            self._goes_on = not self._replaces and resumed is not None and _is_unfinished(self._path, resumed)
+            self._replaces |= self._goes_on
+            check_file("-o", self._path, overwrite=self._replaces)
 
     def check_goes_on(self, journal: Journal) -> None:
         """Raises UsageError if the unfinished result in the file is for another model or other settings."""
@@ -74,14 +75,12 @@ class Output:
         self._say_beside("")
         try:
             if self._path is not None:
-                if self._path.exists() and not (self._overwrite or self._goes_on):
-                    raise EnvironmentFault(
-                        f"{self._path} was made by another program meanwhile", remedy="the result is on stdout"
-                    )
+                if self._path.exists() and not self._replaces:
+                    message = f"{self._path} was made by another program meanwhile"
+                    raise EnvironmentFault(message, remedy="the result is on stdout")
                 write_file("-o", self._path, document + "\n", "the result is on stdout; ")
         finally:
-            printed = document if self._asked.as_json else shown
-            said = not printed or say(printed, sys.stdout)
+            said = say(document if self._asked.as_json else shown, sys.stdout)
         if not said and self._path is None and journal is not None:
             journal.keep()
             self._say_beside("nobody reads stdout any more: the same command with --resume gives the result")
@@ -102,20 +101,14 @@ def width() -> int:
 def say(text: str, stream: TextIO) -> bool:
     """Prints a text. Returns False if its reader has gone, which must not fail a measurement."""
     try:
-        print(text, file=stream, flush=True)
+        print(text, end="\n" if text or stream is sys.stderr else "", file=stream, flush=True)
         return True
-    except BrokenPipeError:
-        _give_up(stream)
     except OSError as error:
-        _give_up(stream)
-        if stream is sys.stdout:
+        # Python flushes it once more when it ends, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if stream is sys.stdout and not isinstance(error, BrokenPipeError):
             raise EnvironmentFault(f"can't write to stdout: {error.strerror}") from None
-    return False
-
-
-def _give_up(stream: TextIO) -> None:
-    """Redirects the stream into nothing, as Python flushes it once more when it ends and would complain."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return False
 
 
 def _is_unfinished(path: Path, kind: type[AnyResult]) -> bool:
@@ -127,11 +120,10 @@ def _is_unfinished(path: Path, kind: type[AnyResult]) -> bool:
         found = read_result(path)
     except GpubalanceError:
         return False
-    if not isinstance(found, kind):
-        return False
     if isinstance(found, Plan):
-        return found.balance is not None and (found.balance.run is None or not found.balance.run.complete)
-    return not found.complete
+        run = found.balance.run if found.balance else None
+        return kind is Plan and found.balance is not None and not (run and run.complete)
+    return isinstance(found, kind) and not found.complete
 
 
 def check_file(option: str, path: Path, *, overwrite: bool) -> None:
