@@ -14,36 +14,10 @@ from tests.engine.test_exact import (
     TOLERANCE,
     adam,
     dense_model,
-    difference,
     samples,
     sgd,
     synchronised_batch_norm_model,
 )
-
-
-def embedding_model() -> Any:
-    import keras
-
-    # Its gradient is of the rows that were hit: IndexedSlices, others for each micro-batch.
-    return keras.Sequential(
-        [
-            keras.Input((6,), dtype="int32"),
-            keras.layers.Embedding(50, 4),
-            keras.layers.Flatten(),
-            keras.layers.Dense(5, activation="softmax"),
-        ]
-    )
-
-
-def test_sparse_gradients_add_up_and_stay_sparse(tensorflow: Any) -> None:
-    """Keras' Adam tells an embedding's gradients from dense ones, which put the weights off by 0.07 here."""
-    x = np.random.default_rng(3).integers(0, 50, (100, 6)).astype(np.int32)
-    y = x[:, 0].astype(np.int64) % 5
-    whole, accumulated = Steps(embedding_model, adam, [None, None]), Steps(embedding_model, adam, [None, None])
-    for _ in range(3):
-        whole.step(x, (y,), (70, 30))
-        accumulated.step(x, (y,), (70, 30), (7, 10))
-    assert difference(accumulated.weights(), whole.weights()) < TOLERANCE
 
 
 @pytest.mark.parametrize("xla", [False, True], ids=["", "xla"])

@@ -57,20 +57,6 @@ def synchronised_batch_norm_model() -> Any:
     )
 
 
-def dropout_off_model() -> Any:
-    import keras
-
-    return keras.Sequential(
-        [
-            keras.Input((6, 6, 1)),
-            keras.layers.Conv2D(4, 3, activation="relu"),
-            keras.layers.Dropout(0.0),
-            keras.layers.Flatten(),
-            keras.layers.Dense(5, activation="softmax"),
-        ]
-    )
-
-
 def sgd() -> Any:
     import keras
 
@@ -83,28 +69,10 @@ def adam() -> Any:
     return keras.optimizers.Adam(0.01)
 
 
-def clipped_by_global_norm() -> Any:
-    import keras
-
-    return keras.optimizers.SGD(0.5, global_clipnorm=0.2)
-
-
-def clipped_by_norm() -> Any:
-    import keras
-
-    return keras.optimizers.SGD(0.5, clipnorm=0.1)
-
-
 def clipped_by_value() -> Any:
     import keras
 
     return keras.optimizers.SGD(0.5, clipvalue=0.01)
-
-
-def adamw_with_averages() -> Any:
-    import keras
-
-    return keras.optimizers.AdamW(0.01, weight_decay=0.1, use_ema=True, global_clipnorm=0.2)
 
 
 def samples(shape: tuple[int, ...], *, last: int = GLOBAL_BATCH) -> list[tuple[Any, Any]]:
@@ -190,19 +158,16 @@ def trained(
     return steps, [steps.step(x, (y,), batches, micro_batches, stamped=stamped)[0] for x, y in data]
 
 
-MODELS = [dense_model, l2_model, activity_model, dropout_off_model, synchronised_batch_norm_model]
-SPLITS: list[tuple[Any, ...]] = [(sgd, (70, 30), None), (adam, (99, 1), None), (adam, (1, 1, 98), None)]
-IN_MICRO_BATCHES = [(sgd, (70, 30), (35, 30)), (adam, (60, 40), (25, 40)), (adam, (100,), (20,))]
-# Each model with one split of either kind, each split with several models; the others are a campaign.
-EVERY = [
-    pytest.param(make_model, *split, marks=[pytest.mark.campaign] * ((i + j) % len(splits) != 0))
-    for splits in (SPLITS, IN_MICRO_BATCHES)
-    for i, make_model in enumerate(MODELS if splits is SPLITS else MODELS[1:4])
-    for j, split in enumerate(splits)
-]
-
-
-@pytest.mark.parametrize(("make_model", "make_optimizer", "batches", "micro_batches"), EVERY)
+@pytest.mark.parametrize(
+    ("make_model", "make_optimizer", "batches", "micro_batches"),
+    [
+        (l2_model, sgd, (70, 30), None),
+        (synchronised_batch_norm_model, adam, (1, 1, 98), None),
+        (activity_model, adam, (60, 40), (25, 40)),
+        (dense_model, adam, (100,), (20,)),
+        (dense_model, clipped_by_value, (70, 30), (10, 15)),  # Keras' order, clipped and then summed, is off by 0.02
+    ],
+)
 def test_uneven_steps_equal_one_device(
     tensorflow: Any,
     make_model: Callable[[], Any],
@@ -210,6 +175,7 @@ def test_uneven_steps_equal_one_device(
     batches: tuple[int, ...],
     micro_batches: tuple[int, ...] | None,
 ) -> None:
+    """With the oracle by hand; those of tests/training, by Keras' own fit, are many more."""
     expected, expected_losses = train_on_one_device(make_model, make_optimizer)
     steps, losses = trained(make_model, make_optimizer, batches, micro_batches)
     assert losses == pytest.approx(expected_losses, abs=TOLERANCE)
@@ -222,24 +188,6 @@ def replicas_are_equal(steps: Steps) -> bool:
     return all((own[0].numpy() == other.numpy()).all() for own in copies for other in own)
 
 
-@pytest.mark.parametrize(
-    ("make_optimizer", "micro_batches"),
-    [
-        (clipped_by_norm, None),
-        (clipped_by_value, None),
-        (adamw_with_averages, None),
-        (clipped_by_global_norm, (10, 15)),
-    ],
-)
-def test_gradients_are_clipped_after_they_are_summed(
-    tensorflow: Any, make_optimizer: Callable[[], Any], micro_batches: tuple[int, ...] | None
-) -> None:
-    """Keras' own order, each replica's part clipped and then summed, is off by 0.02 here."""
-    expected, _ = train_on_one_device(dense_model, make_optimizer)
-    steps, _ = trained(dense_model, make_optimizer, (70, 30), micro_batches)
-    assert difference(steps.weights(), expected) < TOLERANCE
-
-
 def test_an_optimizer_that_accumulates_over_steps_is_refused(tensorflow: Any) -> None:
     import keras
 
@@ -250,16 +198,7 @@ def test_an_optimizer_that_accumulates_over_steps_is_refused(tensorflow: Any) ->
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"stamped": True},
-        pytest.param({"profile": PACED}, marks=pytest.mark.campaign),  # the last two have all at once
-        {"profile": PACED, "stamped": True, "micro_batches": (35, 10)},
-        pytest.param({"xla": True}, marks=pytest.mark.campaign),
-        pytest.param({"xla": True, "micro_batches": (35, 10)}, marks=pytest.mark.campaign),
-        {"xla": True, "profile": PACED, "stamped": True, "micro_batches": (35, 10)},
-    ],
-    ids=lambda options: " ".join(options),
+    "options", [{"stamped": True}, {"xla": True, "profile": PACED, "stamped": True, "micro_batches": (35, 10)}]
 )
 def test_neither_stamps_nor_pace_nor_xla_change_the_weights(tensorflow: Any, options: dict[str, Any]) -> None:
     expected, _ = train_on_one_device(activity_model, adam)
@@ -267,11 +206,8 @@ def test_neither_stamps_nor_pace_nor_xla_change_the_weights(tensorflow: Any, opt
     assert difference(steps.weights(), expected) < TOLERANCE
 
 
-@pytest.mark.parametrize(
-    "options", [{"profile": PACED}, {"micro_batches": (35, 30)}], ids=["paced", "in micro-batches"]
-)
-def test_a_weight_without_a_gradient_does_no_harm(tensorflow: Any, options: dict[str, Any]) -> None:
-    assert all(np.isfinite(trained(with_an_unused_weight, sgd, **options)[1]))
+def test_a_weight_without_a_gradient_does_no_harm(tensorflow: Any) -> None:
+    assert all(np.isfinite(trained(with_an_unused_weight, sgd, profile=PACED, micro_batches=(35, 30))[1]))
 
 
 def test_mean_of_means_would_fail(tensorflow: Any) -> None:
@@ -318,10 +254,7 @@ def test_an_infinity_on_any_replica_skips_the_step_on_all(
     assert replicas_are_equal(steps)
 
 
-@pytest.mark.parametrize(
-    ("xla", "micro_batches"),
-    [(False, None), pytest.param(True, None, marks=pytest.mark.campaign), (True, (35, 10))],
-)
+@pytest.mark.parametrize(("xla", "micro_batches"), [(False, None), (True, (35, 10))])
 def test_float16_with_loss_scaling_follows_float32(
     tensorflow: Any, xla: bool, micro_batches: tuple[int, ...] | None
 ) -> None:

@@ -1,4 +1,4 @@
-"""What audits found trained inexactly in silence is told or refused now, and parts that are not finite."""
+"""What only some data shows: parts that fail or are not finite, samples in a row, numbers that are 0 at first."""
 
 from __future__ import annotations
 
@@ -9,47 +9,6 @@ import pytest
 
 from gpubalance.errors import BadInput
 from tests.training.cases import dense, numbers, simulated
-
-
-def with_loss(name: str) -> Any:
-    import keras
-    import tensorflow as tf
-    from keras import ops
-
-    def losses(y: Any, p: Any) -> Any:
-        return keras.losses.sparse_categorical_crossentropy(ops.reshape(y, (-1,)), p)
-
-    def by_mean_weight(y: Any, p: Any) -> Any:
-        weights = 1 + ops.cast(ops.reshape(y, (-1,)), p.dtype)
-        return ops.mean(weights / ops.mean(weights) * losses(y, p))
-
-    def balanced(y: Any, p: Any) -> Any:
-        of_class = ops.one_hot(ops.cast(ops.reshape(y, (-1,)), "int32"), 3)
-        weights = ops.sum(of_class / (1 + ops.sum(of_class, axis=0)), axis=1)
-        return ops.mean(weights * losses(y, p))
-
-    def hardest_quarter(y: Any, p: Any) -> Any:
-        of_each = losses(y, p)
-        return ops.mean(ops.top_k(of_each, ops.maximum(1, ops.shape(of_each)[0] // 4))[0])
-
-    def of_chosen(y: Any, p: Any) -> Any:
-        """The mean of those that are labelled, which all of the first batch are."""
-        return ops.mean(tf.boolean_mask(losses(y, p), ops.reshape(y, (-1,)) >= 0))
-
-    model = keras.Sequential(dense())
-    own = {one.__name__: one for one in (by_mean_weight, balanced, hardest_quarter, of_chosen)}
-    model.compile("sgd", own.get(name) or keras.losses.CosineSimilarity(axis=0))
-    return model
-
-
-@pytest.mark.parametrize("name", ["by_mean_weight", "balanced", "hardest_quarter", "of_chosen", "CosineSimilarity"])
-def test_a_loss_of_the_batch_is_told(tensorflow: Any, name: str) -> None:
-    split = simulated((70, 30))
-    with split.scope():
-        model = with_loss(name)
-    x, y = numbers(240)
-    with pytest.warns(UserWarning, match="not a mean over samples|divided by a sum or a mean over the batch"):
-        split.fit(model, x, np.eye(3, dtype="float32")[y] if name == "CosineSimilarity" else y, verbose=0)
 
 
 def explained() -> Any:
@@ -65,20 +24,33 @@ def explained() -> Any:
     return model
 
 
-def test_a_share_whose_loss_is_not_finite_is_refused_and_a_larger_one_told(tensorflow: Any) -> None:
+def hardest() -> Any:
+    """A model whose loss is the mean of the two largest: of one sample there are none."""
+    import keras
+    from keras import ops
+
+    def two_largest(y: Any, p: Any) -> Any:
+        return ops.mean(ops.top_k(ops.reshape((y - p) ** 2, (-1,)), 2)[0])
+
+    model = keras.Sequential([*dense()[:2], keras.layers.Dense(1)])
+    model.compile("sgd", two_largest)
+    return model
+
+
+@pytest.mark.parametrize(("make", "loss"), [(explained, "unexplained"), (hardest, "two_largest")])
+def test_a_share_of_too_few_samples_for_the_loss_is_refused_and_a_larger_one_told(
+    tensorflow: Any, make: Any, loss: str
+) -> None:
     x, y = numbers(200)[0], np.random.default_rng(1).random((200, 1), np.float32)
-    for batches in ((99, 1), (70, 30)):
-        split = simulated(batches)
-        with split.scope():
-            model = explained()
-        if batches == (99, 1):
-            with pytest.raises(
-                BadInput, match=r"a part of 1 of a batch's samples(.|\n)*give each device at least 2 samples"
-            ):
-                split.fit(model, x, y, verbose=0)
-        else:
-            with pytest.warns(UserWarning, match="unexplained"):
-                split.fit(model, x, y, verbose=0)
+    few, enough = simulated((99, 1)), simulated((70, 30))
+    with few.scope():
+        model = make()
+    with pytest.raises(BadInput, match=r"a part of 1 of a batch's samples(.|\n)*give each device at least 2 samples"):
+        few.fit(model, x, y, verbose=0)
+    with enough.scope():
+        model = make()
+    with pytest.warns(UserWarning, match=loss):
+        enough.fit(model, x, y, verbose=0)
 
 
 def test_what_is_in_pairs_of_samples_in_a_row_is_told(tensorflow: Any) -> None:

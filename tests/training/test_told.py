@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -154,9 +155,68 @@ def with_loss(name: str, weights: Any = None) -> Any:
         losses = keras.losses.sparse_categorical_crossentropy(y, p)
         return ops.sum(losses) * (0.5 / ops.sum(ops.ones_like(losses)) + 0.5 / ops.sum(ops.ones(ops.shape(p)[:1])))
 
+    def by_mean_weight(y: Any, p: Any) -> Any:
+        weights = 1 + ops.cast(ops.reshape(y, (-1,)), p.dtype)
+        return ops.mean(weights / ops.mean(weights) * keras.losses.sparse_categorical_crossentropy(y, p))
+
+    def balanced(y: Any, p: Any) -> Any:
+        of_class = ops.one_hot(ops.cast(ops.reshape(y, (-1,)), "int32"), 3)
+        weights = ops.sum(of_class / (1 + ops.sum(of_class, axis=0)), axis=1)
+        return ops.mean(weights * keras.losses.sparse_categorical_crossentropy(y, p))
+
+    def hardest(y: Any, p: Any) -> Any:  # of which there must be two
+        of_each = keras.losses.sparse_categorical_crossentropy(y, p)
+        return ops.mean(ops.top_k(of_each, ops.maximum(2, ops.shape(of_each)[0] // 4))[0])
+
+    def of_chosen(y: Any, p: Any) -> Any:  # the mean of those that are labelled, which all of the first batch are
+        losses = keras.losses.sparse_categorical_crossentropy(y, p)
+        return ops.mean(tf.boolean_mask(losses, ops.reshape(y, (-1,)) >= 0))
+
+    def two_by_two(y: Any, p: Any) -> Any:
+        losses = keras.losses.sparse_categorical_crossentropy(y, p)
+        return ops.mean(ops.sum(ops.reshape(losses, (-1, 2)), axis=1))
+
     known = (summed, dice, noisy, drawn, seldom, signs, positives, masked, weighed, by_ones)
+    known += (by_mean_weight, balanced, hardest, of_chosen, two_by_two)
     losses = {loss.__name__: loss for loss in known}
     return classifier(loss=lambda: losses[name], layers={"weights": weights})()
+
+
+def in_all(loss: Any) -> Any:
+    """A model whose labels are one of each class, with this loss."""
+    import keras
+
+    model = keras.Sequential(dense())
+    model.compile("sgd", loss)
+    return model
+
+
+def sampled() -> Any:
+    """A model whose loss is of a few classes, drawn for the whole batch."""
+    import keras
+    import tensorflow as tf
+
+    class Sampled(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = keras.layers.Dense(4)
+            self.kernel, self.bias = (self.add_weight(shape=shape, name="of") for shape in ((50, 4), (50,)))
+
+        def call(self, x: Any) -> Any:
+            return self.body(x)
+
+        def train_step(self, data: Any) -> Any:
+            with tf.GradientTape() as tape:
+                of_classes = tf.convert_to_tensor(self.kernel), tf.convert_to_tensor(self.bias)
+                labels = tf.reshape(data[1], (-1, 1))
+                losses = tf.nn.sampled_softmax_loss(*of_classes, labels, self(data[0]), 8, 50)
+                loss = tf.reduce_mean(losses)
+            apply(self, tape.gradient(loss, self.trainable_variables))
+            return {}
+
+    model = Sampled()
+    model.compile("sgd")
+    return model
 
 
 def total_of_own() -> Any:
@@ -394,6 +454,11 @@ TOLD: Told = {
     "a loss of any sign": (lambda: with_loss("signs"), "the loss signs draws random numbers for the batch as a whole"),
     "a mean of some": (lambda: with_loss("positives"), r"\(positives\) is not a mean over samples"),
     "a step's mean of some": (lambda: stepping("positives"), "takes gradients that are not a mean over samples"),
+    "weights by their mean": (lambda: with_loss("by_mean_weight"), r"\(by_mean_weight\) is not a mean over samples"),
+    "weights by the batch's classes": (lambda: with_loss("balanced"), r"\(balanced\) is not a mean over samples"),
+    "the hardest": (lambda: with_loss("hardest"), r"\(hardest\) is not a mean over samples"),
+    "those that are chosen": (lambda: with_loss("of_chosen"), "is divided by a sum or a mean over the batch"),
+    "a sampled softmax": (sampled, "the train_step draws random numbers for the batch as a whole"),
     "clipping": (lambda: stepping("clipped"), "takes gradients that are not a mean over samples"),
     "outputs of pairs": (of_pairs, r"\(in_batch\) is not a mean over samples"),
     "pairs": (lambda: stepping("pairs"), "takes gradients that are not a mean over samples"),
@@ -442,17 +507,43 @@ def test_what_would_be_another_training_is_refused(tensorflow: Any, name: str, m
         split.fit(model, sentences(240)[0] if name == "a mask" else X, Y, shuffle=False, verbose=0)
 
 
+def checked(model: Any, x: Any = X, y: Any = Y) -> Any:
+    """What the parity check says of a step of the model on these samples."""
+    import tensorflow as tf
+
+    from gpubalance.engine.step import built, parity
+
+    batch = tf.constant(x[:100]), tf.constant(y[:100])
+    built.build(model, tf.distribute.get_strategy(), batch, trains=True)
+    return parity.check(model, batch, "CPU:0")
+
+
 @pytest.mark.parametrize("name", TOLD)
 def test_what_is_not_exact_is_told(tensorflow: Any, name: str) -> None:
+    make, message = TOLD[name]
+    assert re.search(message, "\n".join(checked(make()).warned))
+
+
+@pytest.mark.parametrize(
+    "name", ["two passes", "an output", "Dice", "a layer's average", "a layer's largest", "maxima"]
+)
+def test_what_is_told_is_trained(tensorflow: Any, name: str) -> None:
     make, message = TOLD[name]
     split = simulated((70, 30))
     with split.scope():
         model = make()
     with pytest.warns(UserWarning, match=message):
         split.fit(model, X, Y, shuffle=False, verbose=0)
-    assert int(model.optimizer.iterations.numpy()) == 3  # it trains
+    assert int(model.optimizer.iterations.numpy()) == 3
     for variable in model.non_trainable_variables:
         assert len({copy.numpy().tobytes() for copy in variable.value.values}) == 1
+
+
+def test_a_loss_of_the_batch_by_axis_is_told(tensorflow: Any) -> None:
+    import keras
+
+    told = checked(in_all(keras.losses.CosineSimilarity(axis=0)), y=np.eye(3, dtype="float32")[Y]).warned
+    assert "not a mean over samples" in "".join(told)
 
 
 def test_a_sum_is_found_with_dropout_and_two_samples(tensorflow: Any) -> None:
@@ -486,15 +577,15 @@ def own_loss(kind: str) -> Any:
     return model
 
 
-@pytest.mark.parametrize("kind", ["mean", "random", "signed"])
-def test_trying_a_loss_leaves_no_trace_and_warns_of_no_mean(tensorflow: Any, kind: str) -> None:
+def test_trying_a_loss_leaves_no_trace_and_warns_of_no_mean(tensorflow: Any) -> None:
+    for kind in ("random", "signed"):
+        assert "not a mean over samples" not in "".join(checked(own_loss(kind)).warned)
     split = simulated((70, 30))
     with split.scope():
-        model = own_loss(kind)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+        model = own_loss("mean")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*not a mean over samples")
         split.fit(model, X, Y, epochs=2, shuffle=False, verbose=0)
-    assert not [one for one in told if "not a mean over samples" in str(one.message)]
     assert float(model.calls.value.numpy()) == 2 * 3  # steps, and no trial
 
 
@@ -522,28 +613,16 @@ def of_words() -> Any:
     [
         *(lambda kind=kind: stepping(kind) for kind in ("mean", "random mean")),
         *(regularised, sampling, of_words, lambda: adding("only"), lambda: with_loss("by_ones", "l2")),
-        lambda: keeping("sum"),
+        *(lambda: keeping("sum"), lambda: with_loss("two_by_two")),
     ],
 )
 def test_code_of_ones_own_that_takes_a_mean_is_trained_in_silence(tensorflow: Any, make: Any) -> None:
-    split = simulated((70, 30))
-    with split.scope():
-        model = make()
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        split.fit(model, *(words(240) if make is of_words else (X, Y)), verbose=0)
-    assert [str(one.message) for one in told] == []
+    found = checked(make(), *(words(100) if make is of_words else (X, Y)))
+    assert (found.warned, found.refused) == ((), None)
 
 
 def test_keras_own_dice_that_is_exact_is_trained_in_silence(tensorflow: Any) -> None:
     """Over classes that sum to 1 its divisor is the number of samples."""
     import keras
 
-    split = simulated((70, 30))
-    with split.scope():
-        model = keras.Sequential(dense())
-        model.compile("sgd", keras.losses.Dice())
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        split.fit(model, X, np.eye(3, dtype="float32")[Y], verbose=0)
-    assert [str(one.message) for one in told] == []
+    assert checked(in_all(keras.losses.Dice()), y=np.eye(3, dtype="float32")[Y]).warned == ()

@@ -131,33 +131,32 @@ class _Check:
 
     def verdict(self) -> Verdict:
         """What the runs tell. Raises BadInput for what a split can't train."""
-        self._exponents = tuple(self._of_added())
+        trial, zeros = self._trial, list[str]()
+        self._exponents = tuple(self._of_added(zeros))
         if any(self._exponents):
             self._parts = self._run_parts()
-        zeros = list(self._of_nothing_added())
-        told = [*self._trial.probing.told, *self._of_losses(), *zeros]
-        known = not zeros and not any(
-            self._is_zero(f"state {id(variable)}")
-            for variable, metric in self._trial.metrics
-            if id(variable) in self._trial.changed and not is_keras_own(getattr(metric, "_fn", metric))
-        )
-        if self._trial.trains:
+        told = [*trial.probing.told, *self._of_losses(), *zeros]
+        known = not zeros and not any(map(self._is_zero, self._of_users_metrics()))
+        if trial.trains:
             gradients = self._whole.marks["gradient"]
             known = known and bool(gradients.any() or not gradients.size)
             of_gradients = self._of_gradients()
             if not told:
-                told += of_gradients or [f"the loss of the model {self._model.name} {_DIVIDED}"] * self._is_divided()
-        variables = self._of_metrics(told) | self._of_layers(told)
-        logs = {name: self._of_log(name, told) for name in self._trial.logs}
+                told += of_gradients or [f"the loss of the model {trial.model.name} {_DIVIDED}"] * self._is_divided()
         return Verdict(
-            variables=variables,
-            logs=logs,
+            variables=self._of_metrics(told) | self._of_layers(told),
+            logs={name: self._of_log(name, told) for name in trial.logs},
             exponents=self._exponents,
             warned=tuple(dict.fromkeys(told)),
             least=self._least(),
             is_known=known,
-            step=self._trial.step,
+            step=trial.step,
         )
+
+    def _of_users_metrics(self) -> Iterator[str]:
+        """The names of the states of metrics with the user's code."""
+        metrics = ((id(one), getattr(metric, "_fn", metric)) for one, metric in self._trial.metrics)
+        return (f"state {key}" for key, made_of in metrics if key in self._trial.changed and not is_keras_own(made_of))
 
     def _near(self, name: str) -> float:
         return self._nearness.get(name.partition(" ")[0], self._nearness[""])
@@ -169,23 +168,23 @@ class _Check:
     def _is_zero(self, name: str) -> bool:
         return not any(np.any(marks[name][..., 0]) for marks in (self._whole.marks, *self._parts))
 
-    def _of_added(self) -> Iterator[int]:
-        """The exponents of what layers add. Raises BadInput for a sum, which is taken for a mean."""
+    def _of_added(self, zeros: list[str]) -> Iterator[int]:
+        """The exponents of what layers add, and of nothing that is added what is said, to `zeros`.
+
+        Raises BadInput for a sum, which is taken for a mean.
+        """
         for place, added in enumerate(self._trial.probing.added):
-            power = self._power(f"added {place}")
-            if power == SUM and not (added.is_regularizer or added.loss.shape.rank):
+            name, is_number = f"added {place}", not added.loss.shape.rank
+            power = self._power(name)
+            if power == SUM and is_number and not added.is_regularizer:
                 raise BadInput(
                     f"the layer {added.layer} adds a sum over the batch to the loss: it is taken for a mean when a "
                     "batch is divided",
                     remedy="add_loss(ops.mean(loss)), or a value for each sample",
                 )
+            if is_number and self._is_zero(name):
+                zeros.append(f"what the layer {added.layer} adds to the loss is 0 for the samples tried, {_UNKNOWN}")
             yield 0 if power is OTHER else power - MEAN + added.divided
-
-    def _of_nothing_added(self) -> Iterator[str]:
-        """What is said of losses that layers add, but not for the samples tried."""
-        for place, added in enumerate(self._trial.probing.added):
-            if not added.loss.shape.rank and self._is_zero(f"added {place}"):
-                yield f"what the layer {added.layer} adds to the loss is 0 for the samples tried, {_UNKNOWN}"
 
     def _of_losses(self) -> Iterator[str]:
         """What is said of Keras' losses and of those that are given to it. Raises BadInput for a sum."""
@@ -210,8 +209,7 @@ class _Check:
             return [f"{self._step} has no gradients for the samples tried: {_UNKNOWN}"]
         if power == SUM or (power != MEAN and not any(self._exponents) and self._is_of_sum("gradient")):
             raise BadInput(
-                f"{self._step} takes the gradients of a sum over the batch, but a split needs those of a mean over its "
-                "samples (a sum divided by a fixed number is one, too)",
+                f"{self._step} takes the gradients of a sum over the batch, {_IS_A_MEAN}",
                 remedy="take the mean over samples, or give self.optimizer.scale_loss a value for each sample",
             )
         return [] if power == MEAN else [f"{self._step} {_UNLIKE}"]
@@ -241,13 +239,13 @@ class _Check:
         """The powers of variables that the user's layers change; appends what is not exact."""
         found = {}
         for variable, layer in self._trial.kept:
-            name = f"state {id(variable)}"
-            if id(variable) not in self._trial.changed or is_keras_own(layer):
+            key = id(variable)
+            if key not in self._trial.changed or is_keras_own(layer):
                 continue
-            power = found[id(variable)] = self._power(name)
-            if self._is_zero(name):
+            found[key] = self._power(f"state {key}")
+            if self._is_zero(f"state {key}"):
                 told.append(f"the layer {layer.name} changes {variable.name} by 0 for the samples tried, {_UNKNOWN}")
-            elif power is OTHER:
+            elif found[key] is OTHER:
                 told.append(
                     f"the layer {layer.name} updates {variable.name} from its samples to what is neither a mean "
                     "nor a sum over them: the devices' values are averaged, weighted by samples"
@@ -256,18 +254,19 @@ class _Check:
 
     def _of_metrics(self, told: list[str]) -> dict[int, int | None]:
         """The powers of metrics' variables; appends what is not exact. Others of a metric tell, as its count does."""
-        changed = [(id(one), one, metric) for one, metric in self._trial.metrics if id(one) in self._trial.changed]
+        changed = [pair for pair in self._trial.metrics if id(pair[0]) in self._trial.changed]
         # What it adds again, to what is not 0 any more.
         again = self._trial.run(self._cuts[0][0], self._after, self._whole.divisors, self._exponents).marks
         found, is_silent = {}, bool(told)
-        for key, name in ((key, f"state {key}") for key, _, _ in changed):
+        for key, name in ((id(one), f"state {id(one)}") for one, _ in changed):
             if not self._is_zero(name):
                 adds = power_of(again[name], [(1.0, self._parts[0][name][0])], self._near(name)) is not OTHER
                 found[key] = self._power(name) if adds else OTHER
-        for key, variable, metric in changed:
+        for variable, metric in changed:
+            key = id(variable)
             if found.get(key) is not OTHER:
                 continue
-            others = {found.get(id(one)) for one, owner in self._trial.metrics if owner is metric} - {OTHER}
+            others = {found.get(id(one)) for one, owner in changed if owner is metric} - {OTHER}
             power = others.pop() if len(others) == 1 else SUM
             if key in found and not (is_silent and is_keras_own(metric)):
                 told.append(
