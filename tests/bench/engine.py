@@ -83,7 +83,7 @@ class BareLoop:
         self._global_batch = sum(batches)
         with strategy.scope():
             model = make()
-            optimizer = keras.optimizers.Adam()
+            optimizer = getattr(model, "optimizer", None) or keras.optimizers.Adam()
             optimizer.build(model.trainable_variables)
         loss_of = keras.losses.SparseCategoricalCrossentropy(reduction=None)
 
@@ -129,7 +129,8 @@ class KerasFit:
         with self.scope():
             self._model = make()
             if not self._model.compiled:
-                self._model.compile(keras.optimizers.Adam(), "sparse_categorical_crossentropy", jit_compile=False)
+                optimizer = getattr(self._model, "optimizer", None) or keras.optimizers.Adam()
+                self._model.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=False)
         values = tf.random.uniform((global_batch, 28, 28, 1)), tf.random.uniform((global_batch,), 0, 10, tf.int32)
         self.data = tf.data.Dataset.from_tensors(values).repeat()
         self._steps = 20
