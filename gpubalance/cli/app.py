@@ -33,6 +33,7 @@ COMMANDS = {
     "run": "Train with a split for real, and see what each device gives and where its time goes.",
     "independent": "Train a model on each device, all at once and each alone: what sharing the machine costs.",
     "layers": "Cut a model that no device holds over several, and prove the cut: a pipeline of micro-batches.",
+    "queue": "Run many commands, one at a time on each device, each where all of them end soonest.",
     "launch": "Run a training script on a plan's devices: over several hosts, a process for each device.",
     "compare": "Compare results with the first: faster, slower, or no clear difference.",
     "report": "Show results as a page with charts and tables, as pictures, or as text for documents and spreadsheets.",

@@ -12,8 +12,10 @@ from rich.live import Live
 from rich.text import Text
 
 from gpubalance.jobs import events
+from gpubalance.numbers.units import format_duration
 from gpubalance.render.live import Course, OwnCourse, header_lines, joint_lines, own_lines, probe_lines
 from gpubalance.render.probe import curve_lines, device_line
+from gpubalance.render.queue import running_lines
 from gpubalance.results.probe import CurvePoint
 from gpubalance.settings.device import Device
 
@@ -44,6 +46,7 @@ class State:
             events.TurnDone: self._turn,
             events.PointDone: lambda event: self._curve(event.device).update({event.point.batch: event.point}),
             events.TrialDone: lambda event: self._curve(event.device),
+            events.QueueSeen: self._queue,
         }
 
     def take(self, event: events.Event) -> str:
@@ -83,6 +86,11 @@ class State:
         _, points = self._curves.pop(device.uuid, (device, {}))
         width = Console(stderr=True).width
         return "\n".join([device_line(device), *curve_lines(list(points.values()), width), ""]) if points else ""
+
+    def _queue(self, event: events.QueueSeen) -> None:
+        counts = f"{len(event.running)} running, {event.waiting} waiting, {event.ended} ended"
+        self.doing = f"{counts}; about {format_duration(event.left_s)} left" if event.left_s else counts
+        self.lines = lambda width, height: running_lines(event.devices, event.running, width, height)
 
     def _course(self, name: str, devices: tuple[Device, ...], batches: tuple[int, ...]) -> Course:
         """The course of a split; a new split, or one of other devices, replaces all before it."""

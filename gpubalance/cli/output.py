@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpubalance.cli.options import Reporting
     from gpubalance.jobs.keep.journal import Journal
     from gpubalance.results.common import Warning_
-    from gpubalance.results.records import AnyResult
+    from gpubalance.results.records import Reported
 
 _LONGEST_NAME, _LONGEST_PATH = 240, 4000  # less than systems allow, as it is first written under a longer name
 _ROOM = 1 << 18  # bytes; a result takes some ten thousand
@@ -31,7 +31,7 @@ class Output:
     exists, EnvironmentFault if it can't be written.
     """
 
-    def __init__(self, asked: Reporting, *, quiet: bool, resumed: type[AnyResult] | None = None) -> None:
+    def __init__(self, asked: Reporting, *, quiet: bool, resumed: type[Reported] | None = None) -> None:
         from gpubalance.results.records import is_estimate
 
         self._asked, self._quiet, self._path = asked, quiet, asked.output
@@ -111,13 +111,13 @@ def say(text: str, stream: TextIO) -> bool:
         return False
 
 
-def _is_unfinished(path: Path, kind: type[AnyResult]) -> bool:
+def _is_unfinished(path: Path, kind: type[Reported]) -> bool:
     """Whether the file holds an unfinished result of an interrupted command."""
     from gpubalance.results.plan import Plan
-    from gpubalance.results.records import read_result
+    from gpubalance.results.records import read_reported
 
     try:
-        found = read_result(path)
+        found = read_reported(path)
     except GpubalanceError:
         return False
     if isinstance(found, Plan):

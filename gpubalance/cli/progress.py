@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _SLOWER, _ROUND_S = 1.5, 10  # the slowdown of a busy machine; proposed limits are multiples of this
 # Attempts and their outcomes stay above the screen.
-_STAY = (events.RoundDone, events.CutDone, events.PipeWindowDone, events.TrialDone)
+_STAY = (events.RoundDone, events.CutDone, events.PipeWindowDone, events.TrialDone, events.CommandEnded)
 
 
 class Remaining:
@@ -87,6 +87,7 @@ def _texts() -> Mapping[type, Callable[[Any], str]]:
     from gpubalance.render.layers import cut_done_text, pipe_window_text
     from gpubalance.render.plan import round_text
     from gpubalance.render.probe import point_text, trial_text
+    from gpubalance.render.queue import begun_text, ended_text
     from gpubalance.render.run import window_text
 
     return {
@@ -98,6 +99,8 @@ def _texts() -> Mapping[type, Callable[[Any], str]]:
         events.TurnDone: lambda e: turn_text(e.number, e.of, e.name, e.parts),
         events.TrialDone: lambda e: f"… {trial_text(e.device, e.trial)}",
         events.PointDone: lambda e: point_text(e.device, e.point),
+        events.CommandBegun: lambda e: begun_text(e.device, e.command),
+        events.CommandEnded: lambda e: ended_text(e.device, e.command, e.next_on),
     }
 
 

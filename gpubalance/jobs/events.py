@@ -10,6 +10,7 @@ from gpubalance.results.independent import OwnWindow
 from gpubalance.results.layers import LayersRound
 from gpubalance.results.plan import Round
 from gpubalance.results.probe import CurvePoint, Trial
+from gpubalance.results.queue import QueuedCommand, RunningCommand
 from gpubalance.results.run import Measurement
 from gpubalance.results.telemetry import Gauges
 from gpubalance.settings.device import Device
@@ -121,6 +122,31 @@ class PipeWindowDone(NamedTuple):
     step_time_s: float
 
 
+class CommandBegun(NamedTuple):
+    """A command of a queue begins on a device."""
+
+    device: Device
+    command: QueuedCommand
+
+
+class CommandEnded(NamedTuple):
+    """A command of a queue has ended there; for lack of memory it is tried once more on `next_on`."""
+
+    device: Device
+    command: QueuedCommand
+    next_on: Device | None
+
+
+class QueueSeen(NamedTuple):
+    """A queue while it runs: how many commands wait and how many have ended, what runs, and how long all will take."""
+
+    devices: tuple[Device, ...]
+    waiting: int
+    ended: int
+    running: tuple[RunningCommand, ...]
+    left_s: float | None
+
+
 Event = (
     Doing
     | PhaseBegun
@@ -134,6 +160,9 @@ Event = (
     | RoundDone
     | CutDone
     | PipeWindowDone
+    | CommandBegun
+    | CommandEnded
+    | QueueSeen
 )
 Watch = Callable[[Event], None]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpubalance.jobs.keep.saved_probes import find_device, kept_probes
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe, Probe
-from gpubalance.results.records import AnyResult, read_result
+from gpubalance.results.records import Reported, read_reported
 from gpubalance.results.run import Run, SoloBest
 from gpubalance.results.subject import Subject
 
@@ -22,12 +22,12 @@ def read_subjects(paths: Sequence[Path]) -> tuple[Subject, ...]:
 
     A plan or a run is shown with the probe that it is based on, from one of the files or from those kept here.
     """
-    results = [read_result(path) for path in paths]
+    results = [read_reported(path) for path in paths]
     given = [(one, path.name) for one, path in zip(results, paths, strict=True) if isinstance(one, Probe)]
     return tuple(_subject(path, result, given) for path, result in zip(paths, results, strict=True))
 
 
-def _subject(path: Path, result: AnyResult, given: Sequence[Found]) -> Subject:
+def _subject(path: Path, result: Reported, given: Sequence[Found]) -> Subject:
     found: Found | None = (result, "this probe") if isinstance(result, Probe) else None
     if isinstance(result, Plan | Run):
         found = _its_probe(result, given)

@@ -19,20 +19,22 @@ from gpubalance.results.layers import Layers
 from gpubalance.results.noise import Noise
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
+from gpubalance.results.queue import Queue
 from gpubalance.results.run import Run
 from gpubalance.settings.record import Record
 from gpubalance.settings.told import fault_text
 from gpubalance.system.near import meant
 from gpubalance.text import clean, clean_lines
 
-Result = TypeVar("Result", Probe, Plan, Run, Independent, Layers, Noise)
+Result = TypeVar("Result", Probe, Plan, Run, Independent, Layers, Queue, Noise)
 AnyResult = Probe | Plan | Run | Independent | Layers
+Reported = AnyResult | Queue
 
 
 class _Kind(NamedTuple):
     """A kind of result, what it is called, and the command that writes the best of it."""
 
-    record: type[AnyResult | Noise]
+    record: type[Reported | Noise]
     called: str
     writer: str
 
@@ -47,6 +49,7 @@ _KINDS = {
     "plan": _Kind(Plan, "a plan", "gpubalance balance -o {}"),
     "independent": _Kind(Independent, "a result of independent", "gpubalance independent -o {}"),
     "layers": _Kind(Layers, "a result of layers", "gpubalance layers -o {}"),
+    "queue": _Kind(Queue, "a queue", "gpubalance queue COMMANDS.txt -o {}"),
     "noise": _Kind(Noise, "a noise scale", "the callback split.monitor(noise={!r})"),
 }
 _ANY = _KINDS["run"]._replace(called="a result of a command that measures or plans")
@@ -73,8 +76,14 @@ def result_of(given: str | Path | Result, kind: type[Result]) -> Result:
 
 def read_result(path: Path) -> AnyResult:
     """Reads a result of any kind. Raises BadInput, saying what the file is instead or which field is damaged."""
-    kinds = {name: kind for name, kind in _KINDS.items() if kind.record is not Noise}
+    kinds = {name: kind for name, kind in _KINDS.items() if kind.record not in (Queue, Noise)}
     return cast("AnyResult", _read(path, kinds, _ANY))
+
+
+def read_reported(path: Path) -> Reported:
+    """Reads a result of any kind, or a queue; otherwise like `read_result`."""
+    kinds = {name: kind for name, kind in _KINDS.items() if kind.record is not Noise}
+    return cast("Reported", _read(path, kinds, _ANY))
 
 
 def is_estimate(path: Path) -> bool:

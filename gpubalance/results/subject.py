@@ -11,7 +11,8 @@ from gpubalance.results.independent import Independent, OwnModel
 from gpubalance.results.layers import Layers, Stage
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe
-from gpubalance.results.records import AnyResult
+from gpubalance.results.queue import Queue
+from gpubalance.results.records import Reported
 from gpubalance.results.run import Replica, Run
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
@@ -25,7 +26,7 @@ class Subject:
     """
 
     name: str
-    result: AnyResult
+    result: Reported
     probes: tuple[DeviceProbe | None, ...]
     probe_from: str = ""
 
@@ -48,6 +49,11 @@ class Subject:
     def layers(self) -> Layers | None:
         """The result if it is of a model cut over its devices."""
         return self.result if isinstance(self.result, Layers) else None
+
+    @property
+    def queue(self) -> Queue | None:
+        """The result if it is of a queue."""
+        return self.result if isinstance(self.result, Queue) else None
 
     @property
     def run(self) -> Run | None:

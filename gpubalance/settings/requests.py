@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from functools import partial
+from pathlib import Path
 from reprlib import repr as short_repr
 from typing import Annotated, Literal
 
@@ -357,3 +358,23 @@ class LayersRequest(Cutting, Request):
             round_s=self.round_s,
             fresh=self.fresh,
         )
+
+
+class Queueing(Record):
+    """How a queue runs its commands: with `pull` each free device takes the next, however slow it is.
+
+    Their output goes to files in `logs`; null for a folder of gpubalance's own.
+    """
+
+    logs: Path | None = option("Queue", "--logs DIR", "Write what each command prints to NNN.log there.")
+    pull: bool = option(
+        "Queue", "--pull", "Start the next command on each free device at once, however slow it is.", default=False
+    )
+
+
+class QueueRequest(Queueing):
+    """Commands for a shell, each to be run on one of these devices. `source` is the file that they are from."""
+
+    devices: tuple[Device, ...]
+    commands: tuple[str, ...]
+    source: str

@@ -20,13 +20,14 @@ from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
+from gpubalance.results.queue import Queue
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.device import DeviceProfile
 from tests.bench.gpu.table import seen
 from tests.guide.documents import FOLDER
 from tests.guide.fields import rows
 
-_KINDS = (Run, Probe, Independent, Layers, Plan, Comparison, Checkup)
+_KINDS = (Run, Probe, Independent, Layers, Queue, Plan, Comparison, Checkup)
 _RESULTS: Mapping[str, type[BaseModel]] = {kind.__name__: kind for kind in _KINDS}
 # A copy of what `scripts/bench gpu` writes; without it no GPU was seen yet.
 EVIDENCE = Path(__file__).with_name("gpu.json")

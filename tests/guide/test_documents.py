@@ -28,6 +28,7 @@ _FLAGS_OF_OTHERS = {
     "--logdir",
     "--minutes",
     "--rehearse",
+    "--lr",
     *_OF_RAY,
 }
 
@@ -57,7 +58,10 @@ def test_the_guide_has_errors_and_fields() -> None:
     marks = {mark for name in names() for mark in re.findall(r"(?m)^<!-- (.*) -->$", read(name))}
     assert marks >= {
         "troubles",
-        *(f"fields of {kind}" for kind in ("Run", "Probe", "Independent", "Layers", "Plan", "Comparison", "Checkup")),
+        *(
+            f"fields of {kind}"
+            for kind in ("Run", "Probe", "Independent", "Layers", "Queue", "Plan", "Comparison", "Checkup")
+        ),
     }
 
 

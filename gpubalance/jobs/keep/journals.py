@@ -53,7 +53,7 @@ def journal_of(request: Request, driver: str | None, *, resume: bool) -> Journal
     )
     if isinstance(request, ProbeRequest):
         return Journal(key, "a probe of the same devices and settings", resume=resume)
-    return _free_journal(key, resume)
+    return free_journal(key, resume)
 
 
 def software_key(model: str, data: str | None = None) -> str:
@@ -62,7 +62,7 @@ def software_key(model: str, data: str | None = None) -> str:
     return " ".join([platform.node(), __version__, *(one or "" for one in software()), *code])
 
 
-def _free_journal(key: str, resume: bool) -> Journal:
+def free_journal(key: str, resume: bool) -> Journal:
     """The first journal of this key that no process holds: on simulated devices equal commands may run at once.
 
     With `resume`, journals in which something was left come first.

@@ -14,6 +14,7 @@ from gpubalance.results.common import StepTime, shapes_text
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers, LayersRound
 from gpubalance.results.plan import Plan, Predicted
+from gpubalance.results.queue import Queue
 from gpubalance.results.run import Baselines, Run
 from gpubalance.results.subject import Subject
 from gpubalance.results.telemetry import Telemetry
@@ -55,6 +56,8 @@ def _together(subject: Subject) -> Iterator[Table]:
         yield from _independent(subject.independent)
     elif subject.layers is not None:
         yield from _layers(subject.layers)
+    elif subject.queue is not None:
+        yield from _queue(subject.queue)
     elif subject.run is not None:
         yield from _run(subject.run)
     else:
@@ -227,6 +230,17 @@ def _layers(result: Layers) -> Iterator[Table]:
     yield from _telemetry("over the measurement", watched)
 
 
+def _queue(result: Queue) -> Iterator[Table]:
+    yield from table("shares", "What each device did", _by_device(result.devices, result.shares))
+    yield from table("queue", "All commands", [({}, result)], "makespan_s", "alone_s", "speedup", "complete")
+    tries = (
+        ({"number": each.number, "device": result.devices[one.device].label, "command": each.command}, one)
+        for each in result.commands
+        for one in each.tries
+    )
+    yield from table("tries", "The commands, and where each ran", tries)
+
+
 def _cut(one: LayersRound, labels: Sequence[str]) -> Lead:
     stages = ", ".join(f"{labels[device]} {run_text(first, last)}" for first, last, device in one.segments)
     outcome = one.outcome if one.ran_out is None else f"{labels[one.ran_out]} ran out of memory"
@@ -251,6 +265,8 @@ def _facts(subject: Subject) -> Iterator[Table]:
     result, ran = subject.result, subject.run or subject.result
     devices = (({"device": device.label}, device) for device in subject.devices)
     yield from table("devices", "Devices", devices, "name", "uuid", "bus_id", "memory_bytes", "simulated")
+    if isinstance(result, Queue) or isinstance(ran, Queue):
+        return
     told: dict[str, Any] = {**dict(result.settings), "created": result.created}
     if result.model is not None:
         shapes = result.model.input_shapes

@@ -23,6 +23,7 @@ _CHARTS = (
     ("trials", "The search for the batch limit", bars.trials),
 )
 _OF_KIND = {
+    "queue": (("commands", "What each device ran, and when", bars.commands),),
     # Models that train independently share no step, and nothing was searched for.
     "independent": (("at-once", "Each device alone, and at once with the others", bars.at_once), _MEMORY, _COURSE),
     "layers": (

@@ -8,6 +8,7 @@ from gpubalance.numbers.units import format_bytes, format_percent, format_rate, 
 from gpubalance.render.independent import contention_texts, joint_text
 from gpubalance.render.layers import blocks_text, spans_of
 from gpubalance.render.probe import OUTCOMES
+from gpubalance.render.queue import length_text
 from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.rows import Bar, Key, Row, draw_rows, rows_chart, stacked
 from gpubalance.render.report.charts.style import (
@@ -34,6 +35,8 @@ from gpubalance.settings.shares import Shares, pieces_text, share_text
 from gpubalance.text import clean
 
 _GIB = 2.0**30
+_LONG_UNITS, _GAP = (("h", 3600.0), ("min", 60.0)), 0.003
+_WELL, _FAILED = Key("ended well", BLUE), Key("failed", VERMILLION)
 _PARTS = {
     "input_wait_s": Key("wait for input", INPUT),
     "compute_s": Key("compute", COMPUTE),
@@ -225,3 +228,26 @@ def timeline(subject: Subject) -> Drawing | str:
         "nothing to do: the bubble."
     )
     return note, lambda width: draw_rows(rows, width, "time since the step began, ms")
+
+
+def commands(subject: Subject) -> Drawing | str:
+    """What each device of a queue ran, and when."""
+    result = subject.queue
+    if result is None or not result.makespan_s:
+        return ""
+    unit, scale = next((one for one in _LONG_UNITS if result.makespan_s >= 2 * one[1]), ("s", 1.0))
+    gap_s = _GAP * result.makespan_s
+    rows = []
+    for number, device in enumerate(subject.devices):
+        tries = [(each, one) for each in result.commands if not each.resumed for one in each.tries]
+        spans = [
+            Bar(_FAILED if one.exit else _WELL, one.start_s / scale, (one.duration_s - gap_s) / scale, str(each.number))
+            for each, one in tries
+            if one.device == number
+        ]
+        rows.append(Row(device_name(device), "", spans))
+    note = (
+        f"{len(result.commands)} commands in {length_text(result.makespan_s)}, each with its number. Where nothing is "
+        "drawn, a device had nothing to do, or what was left ended sooner on another."
+    )
+    return note, lambda width: draw_rows(rows, width, f"time since the queue began, {unit}")

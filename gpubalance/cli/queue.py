@@ -1,0 +1,125 @@
+"""`gpubalance queue`."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpubalance.cli.options import Devices, Unwatched, measuring_option
+from gpubalance.cli.parameters import Without
+from gpubalance.settings.record import Record
+from gpubalance.settings.requests import Queueing, QueueRequest
+
+_MOST_BYTES = 16 << 20
+_WRITE = "write one command a line, as you type them in a shell: gpubalance guide queue"
+CommandsFile = Annotated[
+    str, typer.Argument(metavar="COMMANDS.txt", help="A file with a command a line; - reads them from stdin.")
+]
+
+
+class Resuming(Record):
+    resume: bool = measuring_option(
+        "--resume", "Run only the commands that have not ended well in an earlier run of this queue.", default=False
+    )
+
+
+def queue(
+    commands: CommandsFile,
+    gpus: Annotated[Devices, Without("hosts", "via")],
+    how: Queueing,
+    resuming: Resuming,
+    reporting: Unwatched,
+) -> None:
+    """Example: gpubalance queue --gpus 0 1 --logs logs/ trials.txt"""
+    from gpubalance.cli.output import Output, width
+    from gpubalance.cli.progress import Progress
+    from gpubalance.devices.machine import held
+    from gpubalance.jobs.queue import journal_of_queue, logs_of
+    from gpubalance.jobs.queue import queue as queue_job
+    from gpubalance.render.queue import queue_told
+    from gpubalance.render.summary import summary
+    from gpubalance.results.queue import Queue
+
+    def text(result: Queue) -> str:
+        return summary(queue_told(result), result.warnings, width=width())
+
+    lines = _read(commands)
+    machine = gpus.machine()
+    request = QueueRequest(**dict(how), devices=machine.select(gpus.gpus), commands=lines, source=_source(commands))
+    warnings = machine.warnings(request.devices, strict=False)
+    out = Output(reporting, quiet=reporting.quiet, resumed=Queue if resuming.resume else None)
+    with held(request.devices), journal_of_queue(request, resume=resuming.resume) as kept:
+        out.check_goes_on(kept)
+        _check_logs(how.logs, len(lines), overwrite=reporting.overwrite or resuming.resume)
+        with out.left_by_an_error(text, warnings), Progress(quiet=reporting.quiet) as tell:
+            result = queue_job(request, logs_of(request, kept), tell, kept)
+        out.give(result, text, warnings, kept)
+
+
+def _source(commands: str) -> str:
+    return commands if commands == "-" else str(Path(commands).absolute())
+
+
+def _read(commands: str) -> tuple[str, ...]:
+    """The commands. Raises BadInput for what is no file of commands."""
+    from gpubalance.errors import BadInput
+    from gpubalance.system.near import meant
+    from gpubalance.text import clean
+
+    name = "stdin" if commands == "-" else commands
+    try:
+        with open(0, "rb", closefd=False) if commands == "-" else Path(commands).open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        text = content.decode()
+    except UnicodeDecodeError:
+        raise BadInput(f"{name} is not text", remedy=_WRITE) from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise BadInput(f"can't read {name}: {why}", remedy=meant(Path(commands), _WRITE)) from None
+    lines = tuple(line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#"))
+    if len(content) > _MOST_BYTES or "\0" in text:
+        raise BadInput(f"{name} is not a file of commands", remedy=_WRITE)
+    if not lines:
+        raise BadInput(f"{name} has no command", remedy=_WRITE)
+    for line in lines:
+        why = _fault(line)
+        if why:
+            raise BadInput(f"{name}: the shell can't read `{clean(line)}`: {clean(why)}", remedy="close its quotes")
+    return lines
+
+
+def _fault(line: str) -> str:
+    """What a shell finds wrong with a line whose quotes look odd; empty if nothing."""
+    try:
+        shlex.split(line, comments=True)
+        return ""
+    except ValueError:
+        checked = subprocess.run(["/bin/sh", "-n", "-c", line], capture_output=True, text=True, check=False)  # noqa: S603
+        return checked.stderr.strip().rpartition(": ")[2] if checked.returncode else ""
+
+
+def _check_logs(folder: Path | None, count: int, *, overwrite: bool) -> None:
+    """Makes the folder. Raises EnvironmentFault if nothing can be written there, UsageError for others' logs."""
+    import tempfile
+
+    from gpubalance.cli.output import unwritable
+    from gpubalance.errors import UsageError
+
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise unwritable("--logs", folder, error) from None
+    there = [name for n in range(1, count + 1) if (folder / (name := f"{n:03}.log")).exists()]
+    if there and not overwrite:
+        raise UsageError(
+            f"--logs {folder} has the logs of a queue: {there[0]}",
+            remedy="give another --logs, --resume or --overwrite",
+        )

@@ -1,0 +1,300 @@
+"""`queue`: runs commands, one at a time on each device, each where it ends soonest."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpubalance.errors import RESUME, Interrupted, PartialResult
+from gpubalance.jobs.events import CommandBegun, CommandEnded, Doing, QueueSeen, Watch, one_at_a_time
+from gpubalance.jobs.keep.journal import Journal, content_key
+from gpubalance.jobs.keep.journals import free_journal
+from gpubalance.jobs.keep.once import Once
+from gpubalance.jobs.keep.saved_probes import find_device, kept_probes
+from gpubalance.planning.queue import Outlook, outlook, relative_times
+from gpubalance.remedies import match
+from gpubalance.results.common import now
+from gpubalance.results.queue import Queue, QueuedCommand, QueueShare, RunningCommand, Try
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import QueueRequest
+from gpubalance.system.state import current_folder, state_folder
+from gpubalance.text import clean
+from gpubalance.workers.environment import worker_environment
+from gpubalance.workers.keeper import GRACE_S
+from gpubalance.workers.script import Script
+from gpubalance.workers.signals import signals_held
+
+_LOOKS_EVERY_S = 0.25
+_KEPT_LINES, _TAIL_LINES, _LONGEST_LINE = 2000, 10, 300
+_SHELL = "import os, sys; os.dup2(1, 2); os.execv('/bin/sh', ['sh', '-c', sys.argv[1]])"
+_FROM_WORKERS = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED")
+
+
+class _Log:
+    """Where a command's output goes: its file, as long as that can be written, and its last lines."""
+
+    def __init__(self, path: Path, watch: Watch, *, again: bool) -> None:
+        self.lines = deque[str](maxlen=_KEPT_LINES)
+        self.path: Path | None = path
+        self._watch = watch
+        try:
+            self._file = path.open("a" if again else "w", encoding="utf-8", buffering=1)
+        except OSError as error:
+            self._give_up(error)
+
+    def take(self, line: str, label: str, stream: str) -> None:
+        """Takes a line that the command printed."""
+        del label, stream
+        self.lines.append(line)
+        try:
+            if self.path:
+                self._file.write(line + "\n")
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self._watch(Doing(f"can't write {self.path}: {error.strerror}: the command goes on without a log", stays=True))
+        self.path = None
+
+    @property
+    def last(self) -> str:
+        """The last line that says anything."""
+        return next((clean(line) for line in reversed(self.lines) if line.strip()), "")
+
+    def tail(self) -> tuple[str, ...]:
+        """The last lines."""
+        return tuple(clean(line, _LONGEST_LINE) for line in list(self.lines)[-_TAIL_LINES:])
+
+    def tells_of_memory(self) -> bool:
+        """Whether a device's memory ran out, as far as the output says."""
+        rows = (match(line) for line in self.lines)
+        return any(row is not None and row.code == "out-of-memory" for row in rows)
+
+
+@dataclass(frozen=True)
+class _Running:
+    command: QueuedCommand
+    script: Script
+    log: _Log
+    began_s: float
+    code: Future[int]
+
+
+class _Commands:
+    """The commands of a queue: which wait, which run where, and how the others ended."""
+
+    def __init__(
+        self, request: QueueRequest, logs: Path, watch: Watch, once: Once, threads: ThreadPoolExecutor
+    ) -> None:
+        self._devices, self._pull = request.devices, request.pull
+        self._logs, self._watch, self._once, self._threads = logs, watch, once, threads
+        self._began_s = time.monotonic()
+        every = [QueuedCommand(number=n, command=text) for n, text in enumerate(request.commands, 1)]
+        self._found = {one.number: self._resumed(one) for one in every}
+        self._waiting = deque(one for one in self._found.values() if not one.resumed)
+        self._again = deque[QueuedCommand]()  # on the device with the most memory
+        self._running: dict[int, _Running] = {}
+        self._rates = _rates_by_probe(self._devices)
+        self._largest = max(range(len(self._devices)), key=lambda n: self._devices[n].memory_bytes or 0)
+
+    def _resumed(self, one: QueuedCommand) -> QueuedCommand:
+        left = self._once.had(_key(one), QueuedCommand)
+        return left.model_copy(update={"resumed": True}) if left else one
+
+    def run(self) -> None:
+        """Runs all of them. An interrupt is passed on to those that run, which have ended when it is raised on."""
+        resumed = sum(one.resumed for one in self._found.values())
+        if resumed:
+            self._watch(Doing(f"{resumed} of {len(self._found)} commands ended well before", stays=True))
+        try:
+            while self._waiting or self._again or self._running:
+                self._start()
+                codes = [one.code for one in self._running.values()]
+                wait(codes, _LOOKS_EVERY_S, FIRST_COMPLETED)
+                self._tell()
+                for device, one in list(self._running.items()):
+                    if one.code.done():
+                        self._end(device, one)
+        except KeyboardInterrupt as interrupt:
+            for one in self._running.values():
+                one.script.signal(getattr(interrupt, "number", signal.SIGINT))
+            wait([one.code for one in self._running.values()], GRACE_S + 1)
+            raise
+        finally:
+            for one in self._running.values():
+                one.script.end()
+
+    def _start(self) -> None:
+        """Starts commands on free devices, unless all ends sooner without one there."""
+        while free := [device for device in range(len(self._devices)) if device not in self._running]:
+            if self._again and self._largest in free:
+                self._begin(self._largest, self._again.popleft())
+                continue
+            device = free[0] if self._pull else self._outlook().starts(free, len(self._waiting))
+            if device is None or not self._waiting:
+                return
+            self._begin(device, self._waiting.popleft())
+
+    def _begin(self, device: int, command: QueuedCommand) -> None:
+        on = self._devices[device]
+        text = command.command.replace("{device}", on.label).replace("{number}", str(command.number))
+        log = _Log(self._logs / f"{command.number:03}.log", self._watch, again=bool(command.tries))
+        with signals_held():
+            script = Script([on])
+            script.start(_environment(on), ["-c", _SHELL, text])
+            code = self._threads.submit(script.code, log.take)
+            self._running[device] = _Running(command, script, log, time.monotonic(), code)
+        self._watch(CommandBegun(on, command))
+
+    def _end(self, device: int, one: _Running) -> None:
+        """Takes note of how a command ended, and tries it once more if it lacked memory that another device has."""
+        one.script.end()
+        start_s, end_s = one.began_s - self._began_s, time.monotonic() - self._began_s
+        code = one.code.result()
+        lacked = code != 0 and one.log.tells_of_memory()
+        tried = Try(device=device, start_s=start_s, end_s=end_s, exit=code, out_of_memory=lacked)
+        found = one.command.model_copy(
+            update={
+                "tries": (*one.command.tries, tried),
+                "log": str(one.log.path) if one.log.path else None,
+                "tail": one.log.tail() if code else (),
+            }
+        )
+        again = lacked and not one.command.tries and _more_memory(self._devices, device, self._largest)
+        self._found[found.number] = found
+        del self._running[device]
+        if found.ended_well:
+            self._once.keep(_key(found), found)
+        if again:
+            self._again.append(found)
+        next_on = self._devices[self._largest] if again else None
+        self._watch(CommandEnded(self._devices[device], found, next_on))
+
+    def _ended_s(self) -> list[list[float]]:
+        """The seconds of the commands that ended well on each device."""
+        ended: list[list[float]] = [[] for _ in self._devices]
+        for one in self._found.values():
+            if one.ended_well and one.tries[-1].device < len(ended):
+                ended[one.tries[-1].device].append(max(1e-3, one.tries[-1].duration_s))
+        return ended
+
+    def _outlook(self) -> Outlook:
+        """What to expect of the devices; the largest is not free before what is tried once more there."""
+        ended_s = self._ended_s()
+        since = [time.monotonic() - one.began_s if (one := self._running.get(n)) else None for n in range(len(ended_s))]
+        seen = outlook(ended_s, since, relative_times(ended_s, self._rates))
+        each_s = seen.each_s[self._largest]
+        free_s = list(seen.free_s)
+        free_s[self._largest] += len(self._again) * (each_s or 0.0)
+        return Outlook(free_s, seen.each_s)
+
+    def _tell(self) -> None:
+        running = tuple(
+            RunningCommand(n, one.command, one.began_s, one.log.last) for n, one in sorted(self._running.items())
+        )
+        waiting = len(self._waiting) + len(self._again)
+        ended = len(self._found) - waiting - len(running)
+        left_s = self._outlook().rest_s(len(self._waiting)) if any(self._ended_s()) else None
+        self._watch(QueueSeen(self._devices, waiting, ended, running, left_s))
+
+    def result(self) -> Queue:
+        """What has come of them so far."""
+        ended_s = self._ended_s()
+        times = relative_times(ended_s, self._rates)
+        known = [one for one in times if one]
+        here = [each for one in self._found.values() if not one.resumed for each in one.tries]
+        ends_s = [time.monotonic() - self._began_s] if self._running else [one.end_s for one in here]
+        makespan_s = max(ends_s, default=0.0)
+        shares = []
+        for number, time_ in enumerate(times):
+            own = [one for one in here if one.device == number]
+            busy_s = sum(one.duration_s for one in own)
+            shares.append(
+                QueueShare(
+                    device=number,
+                    ended_well=sum(one.exit == 0 for one in own),
+                    busy_s=busy_s,
+                    utilisation=busy_s / makespan_s if makespan_s else None,
+                    speed=min(known) / time_ if time_ else None,
+                )
+            )
+        alone = [one.duration_s * (shares[one.device].speed or 0.0) for one in here if one.exit == 0]
+        alone_s = sum(alone) if alone and all(alone) else None
+        commands = tuple(self._found.values())
+        return Queue(
+            created=now(),
+            devices=self._devices,
+            commands=commands,
+            shares=tuple(shares),
+            makespan_s=makespan_s,
+            alone_s=alone_s,
+            speedup=alone_s and alone_s / makespan_s,
+            complete=all(one.ended_well for one in commands),
+        )
+
+
+def queue(request: QueueRequest, logs: Path, watch: Watch, journal: Journal) -> Queue:
+    """Runs the commands, with their output in the folder `logs`.
+
+    Raises PartialResult if some failed, Interrupted by a signal, both with the result.
+    """
+    watch = one_at_a_time(watch)
+    with ThreadPoolExecutor(len(request.devices)) as threads:
+        commands = _Commands(request, logs, watch, Once(journal, watch), threads)
+        try:
+            commands.run()
+        except KeyboardInterrupt as interrupt:
+            result = commands.result()
+            well = sum(one.ended_well for one in result.commands)
+            told = f"{well} of {len(result.commands)} commands had ended well, the others are ended; {RESUME}"
+            raise Interrupted.by(interrupt, partial=result, remedy=told) from None
+    result = commands.result()
+    if result.failed:
+        numbers = ", ".join(str(one.number) for one in result.failed)
+        raise PartialResult(
+            f"{len(result.failed)} of {len(result.commands)} commands failed: {numbers}",
+            remedy=f"the others are done; once these are mended, {RESUME}",
+            partial=result,
+        )
+    return result
+
+
+def journal_of_queue(request: QueueRequest, *, resume: bool) -> Journal:
+    """The journal of the commands of a file, whichever they are and on which devices they run."""
+    simulated = any(device.simulated for device in request.devices)
+    key = content_key("queue", request.source, str(current_folder()), simulated)
+    return free_journal(key, resume)
+
+
+def logs_of(request: QueueRequest, journal: Journal) -> Path:
+    """The folder for what the commands print: the one that was asked for, else one of the journal's name."""
+    return request.logs or state_folder(f"queues/{journal.path.stem}")
+
+
+def _key(one: QueuedCommand) -> str:
+    return f"{one.number} {one.command}"
+
+
+def _rates_by_probe(devices: Sequence[Device]) -> tuple[float, ...] | None:
+    """The best that each device gave alone in the latest probe of all of them; None without one."""
+    for probe in kept_probes():
+        found = [find_device(probe, device) for device in devices]
+        rates = tuple(one.solo_best.throughput for one in found if one and one.solo_best)
+        if len(rates) == len(devices):
+            return rates
+    return None
+
+
+def _more_memory(devices: Sequence[Device], tried: int, other: int) -> bool:
+    return (devices[other].memory_bytes or 0) > (devices[tried].memory_bytes or 0)
+
+
+def _environment(device: Device) -> dict[str, str | None]:
+    """What shows a command its device alone, and lets its output be seen as it comes."""
+    worker = worker_environment([device])
+    return {**{name: worker[name] for name in _FROM_WORKERS}, "GPUBALANCE_DEVICE": device.label}

@@ -1,0 +1,233 @@
+"""`gpubalance queue`: commands for the shell, one at a time on each device."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gpubalance.results.queue import Queue
+from tests.cli.program import PROGRAM, QUICK_PAIR, children_of, gpubalance, here, lines_until, lives, start
+from tests.cli.terminal import command_in_terminal
+from tests.stand_in import TWO_UNLIKE_GPUS, environment
+
+PAIR = ("--simulate", QUICK_PAIR)
+BY_DEVICE = "if [ $GPUBALANCE_DEVICE = GPU:0 ]; then sleep {}; else sleep {}; fi"
+LACKS_ON_THE_SMALL = "if [ {device} = GPU:1 ]; then echo OOM when allocating tensor with shape[9]; exit 3; fi"
+TELLS = "echo $GPUBALANCE_DEVICE $CUDA_DEVICE_ORDER $CUDA_VISIBLE_DEVICES {device} {number} $0 $HOME/{}"
+
+
+def written(folder: Path, *commands: str) -> str:
+    path = folder / "trials.txt"
+    path.write_text("\n".join(commands) + "\n")
+    return str(path)
+
+
+def result_of(folder: Path, *commands: str, code: int = 0, options: tuple[str, ...] = PAIR) -> Queue:
+    done = here("queue", written(folder, *commands), *options, "--json", "-q", cwd=folder)
+    assert done.returncode == code, done.stderr
+    return Queue.model_validate_json(done.stdout)
+
+
+def where(result: Queue) -> list[list[str]]:
+    return [[result.devices[one.device].label for one in each.tries] for each in result.commands]
+
+
+def none_left(processes: list[psutil.Process]) -> bool:
+    until = time.monotonic() + 5.0
+    while any(map(lives, processes)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not any(map(lives, processes))
+
+
+def test_the_slow_card_leaves_the_last_command_to_the_fast_one(tmp_path: Path) -> None:
+    trials = [BY_DEVICE.format(1.6, 4)] * 5
+    assert where(result_of(tmp_path, *trials)) == [["GPU:0"], ["GPU:1"], ["GPU:0"], ["GPU:0"], ["GPU:0"]]
+
+
+def test_pulling_starts_it_there(tmp_path: Path) -> None:
+    trials = [BY_DEVICE.format(0.8, 2)] * 5
+    found = result_of(tmp_path, *trials, options=(*PAIR, "--pull"))
+    assert where(found) == [["GPU:0"], ["GPU:1"], ["GPU:0"], ["GPU:0"], ["GPU:1"]]
+
+
+def test_a_command_sees_its_device_alone_and_is_run_by_the_shell(tmp_path: Path) -> None:
+    result = result_of(tmp_path, "# a comment", "", TELLS, "echo 'a  b' | tr a c && echo $((1+1)) >&2; echo end")
+    first, second = result.commands
+    assert Path(first.log or "").read_text() == f"GPU:0 PCI_BUS_ID -1 GPU:0 1 sh {os.environ['HOME']}/{{}}\n"
+    assert Path(second.log or "").read_text() == "c  b\n2\nend\n"
+    assert first.command == TELLS
+    assert [one.tries[0].exit for one in result.commands] == [0, 0]
+
+
+def test_gpus_are_seen_by_their_uuid_and_not_shared_with_another_queue(tmp_path: Path) -> None:
+    gpus = environment(tmp_path, TWO_UNLIKE_GPUS)
+    trials = written(tmp_path, "echo $CUDA_VISIBLE_DEVICES; sleep 30")
+    first = start("queue", "--gpus", "1", "--logs", "logs", trials, cwd=tmp_path, environment=gpus)
+    lines_until(first, "begins on GPU:1")
+    second = gpubalance("queue", "--gpus", "1", trials, cwd=tmp_path, environment=gpus)
+    assert second.returncode == 3
+    assert f"GPU:1 (NVIDIA GeForce GTX 1080) is in use by another gpubalance, process {first.pid}" in second.stderr
+    log = tmp_path / "logs" / "001.log"
+    while not log.read_text():
+        time.sleep(0.05)
+    assert log.read_text() == "GPU-1080bbbb-0000-4000-8000-000000000002\n"
+    first.send_signal(signal.SIGTERM)
+    assert first.wait() == 143
+
+
+def test_what_lacks_memory_is_tried_once_more_on_the_largest_device(tmp_path: Path) -> None:
+    trials = written(tmp_path, "sleep 1", LACKS_ON_THE_SMALL, "echo OOM when allocating tensor; exit 1", "sleep 2")
+    done = here("queue", trials, *PAIR, "-o", "queue.json", cwd=tmp_path)
+    assert done.returncode == 6
+    result = Queue.model_validate_json((tmp_path / "queue.json").read_text())
+    second, third = result.commands[1:3]
+    assert [(one.device, one.exit, one.out_of_memory) for one in second.tries] == [(1, 3, True), (0, 0, False)]
+    assert third.tries[-1].device == 0
+    assert all(one.out_of_memory for one in third.tries)
+    assert "002 ran out of memory on GPU:1 after" in done.stderr
+    assert "once more on GPU:0, which has more" in done.stderr
+    assert "002 ran out of memory on GPU:1, and was run once more on GPU:0" in done.stdout
+    assert "1 of 4 commands failed: 3" in done.stderr
+
+
+def test_a_failure_is_told_with_its_last_lines_and_the_others_go_on(tmp_path: Path) -> None:
+    trials = written(tmp_path, "echo why; echo so >&2; exit 5", "true", "kill -9 $$")
+    done = here("queue", trials, *PAIR, "--logs", "logs", cwd=tmp_path)
+    assert done.returncode == 6
+    assert "3 commands on 2 devices" in done.stdout
+    assert "1 ended well, 2 failed" in done.stdout
+    assert re.search(r"001 failed on GPU:\d with exit code 5; .*logs/001.log:\n  \| why\n  \| so\n", done.stdout)
+    assert re.search(r"003 failed on GPU:\d with exit code 137", done.stdout)
+    assert "error: 2 of 3 commands failed: 1, 3\n" in done.stderr
+    assert re.search(r"001 begins on GPU:0: echo why.*\n", done.stderr)
+    assert re.search(r"002 ended on GPU:\d after \S+ s: true\n", done.stderr)
+
+
+def test_mended_lines_are_run_by_resume_and_the_others_are_not(tmp_path: Path) -> None:
+    trials = written(tmp_path, "echo 1 >> ran", "echo 2 >> ran; false", "echo 3 >> ran")
+    assert here("queue", trials, *PAIR, "--logs", "logs", cwd=tmp_path).returncode == 6
+    again = here("queue", trials, *PAIR, "--logs", "logs", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "--logs logs has the logs of a queue: 001.log" in again.stderr
+    (tmp_path / "ran").unlink()
+    written(tmp_path, "echo 1 >> ran", "echo two >> ran", "echo 3 >> ran", "echo 4 >> ran")
+    done = here("queue", trials, *PAIR, "--logs", "logs", "--resume", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 of 4 commands ended well before" in done.stderr
+    assert sorted((tmp_path / "ran").read_text().split()) == ["4", "two"]
+
+
+def test_a_killed_queue_that_is_resumed_runs_each_once(tmp_path: Path) -> None:
+    trials = written(tmp_path, *(f"sleep {0.5 if n == 1 else 2}; echo {n} >> ran" for n in range(1, 6)))
+    process = start("queue", trials, *PAIR, cwd=tmp_path)
+    lines_until(process, "001 ended on")
+    process.kill()
+    process.wait()
+    done = here("queue", trials, *PAIR, "--resume", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sorted((tmp_path / "ran").read_text().split()) == ["1", "2", "3", "4", "5"]
+    assert any(one["resumed"] for one in json.loads(done.stdout)["commands"])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_no_process_is_left_of_a_queue_that_is_ended(number: int, code: int, tmp_path: Path) -> None:
+    deaf = "trap '' INT TERM; echo begun; sleep 300 & sleep 300; sleep 300"
+    process = start("queue", written(tmp_path, deaf, "sleep 300 | sleep 300", "true"), *PAIR, cwd=tmp_path)
+    lines_until(process, "002 begins")
+    while len(children := children_of(process.pid)) < 8:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert none_left(children)
+    if number != signal.SIGKILL:
+        assert "interrupted: 0 of 3 commands had ended well" in err
+
+
+def test_a_command_that_is_killed_takes_its_children_along_and_a_killed_child_only_its_command(tmp_path: Path) -> None:
+    process = start("queue", written(tmp_path, "sleep 300 & sleep 301; true", "sleep 302; exit 4"), *PAIR, cwd=tmp_path)
+    lines_until(process, "002 begins")
+    while len(children := children_of(process.pid)) < 7:
+        time.sleep(0.05)
+    named = {" ".join(one.cmdline()): one for one in children}
+    next(one for words, one in named.items() if words.startswith("sh -c sleep 300")).kill()
+    named["sleep 302"].kill()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 6, err
+    assert none_left(children)
+    assert "with exit code 137" in out
+    assert "with exit code 4" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "code", "says"),
+    [
+        (None, PAIR, 4, "can't read trials.txt: No such file or directory"),
+        ("\n# nothing\n", PAIR, 4, "trials.txt has no command"),
+        ("echo fine\necho 'not\n", PAIR, 4, "trials.txt: the shell can't read `echo 'not`"),
+        (b"\xff\xfe", PAIR, 4, "trials.txt is not text"),
+        (b"a\0b", PAIR, 4, "trials.txt is not a file of commands"),
+        ("true", (), 3, "no NVIDIA driver"),
+        ("true", (*PAIR, "--gpus", "7"), 2, "there is no device '7'"),
+        ("true", (*PAIR, "--logs", "/proc/logs"), 3, "can't write to --logs /proc/logs"),
+        ("true", (*PAIR, "--logs", "trials.txt"), 3, "can't write to --logs trials.txt: it is a file"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(
+    content: str | bytes | None, options: tuple[str, ...], code: int, says: str, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "trials.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
+    done = here("queue", "trials.txt", *options, cwd=tmp_path)
+    assert done.returncode == code
+    assert f"error: {says}" in done.stderr
+    assert "\n  → " in done.stderr
+    assert not done.stdout
+
+
+def test_a_quote_that_the_shell_closes_elsewhere_is_no_fault(tmp_path: Path) -> None:
+    assert result_of(tmp_path, r"echo it\'s # isn't it", 'x=$(echo "it\'s"); echo "$x"').complete
+
+
+def test_a_full_disk_stops_a_log_and_not_the_command(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "001.log").symlink_to("/dev/full")
+    trials = written(tmp_path, "seq 20000; echo end > ended")
+    done = here("queue", trials, *PAIR, "--logs", "logs", "--overwrite", "-o", "queue.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "ended").exists()
+    assert done.stderr.count("No space left on device: the command goes on without a log") == 1
+    assert Queue.model_validate_json((tmp_path / "queue.json").read_text()).commands[0].log is None
+
+
+def test_a_terminal_shows_what_each_device_runs_and_stdin_gives_commands(tmp_path: Path) -> None:
+    trials = written(tmp_path, "printf 'epoch 1\\repoch 2'; sleep 2 # " + 99 * "long ", "sleep 1; exit 7")
+    script = f"{PROGRAM} queue - --simulate {QUICK_PAIR} < {trials}"
+    code, seen = command_in_terminal(["sh", "-c", script], 80)
+    assert code == 6
+    assert seen.ever("2 running, 0 waiting, 0 ended")
+    assert seen.ever("GPU:0  001   0:00:0")
+    assert seen.ever("       epoch 2")
+    assert seen.ever("GPU:1  idle")
+    assert "Traceback" not in seen.written.decode()
+
+
+def test_report_draws_a_timeline_of_the_devices(tmp_path: Path) -> None:
+    trials = written(tmp_path, "true", "false")
+    assert here("queue", trials, *PAIR, "-o", "queue.json", cwd=tmp_path).returncode == 6
+    done = here("report", "queue.json", "--html", "page.html", "--markdown", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "| 2 | GPU:1 | false |" in done.stdout
+    page = (tmp_path / "page.html").read_text()
+    assert "What each device ran, and when" in page
+    assert "<svg" in page
+    refused = here("compare", "queue.json", "queue.json", cwd=tmp_path)
+    assert refused.returncode == 4
+    assert "is a queue, not a result" in refused.stderr
