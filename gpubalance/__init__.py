@@ -9,11 +9,12 @@ if TYPE_CHECKING:
     from gpubalance.jobs.events import Event
     from gpubalance.results.plan import Plan
     from gpubalance.training.distribute import distribute
+    from gpubalance.training.ensemble import Ensemble
     from gpubalance.training.load import load_plan
     from gpubalance.training.pipelined import load_layers
     from gpubalance.training.split import Split
 
-__all__ = ["Split", "balance", "distribute", "load_layers", "load_plan"]
+__all__ = ["Ensemble", "Split", "balance", "distribute", "load_layers", "load_plan"]
 
 
 def balance(
@@ -44,8 +45,11 @@ def balance(
 def __getattr__(name: str) -> Any:
     """Loads the training interface on first use; TensorFlow is not loaded before a scope is entered."""
     if name in __all__:
-        from gpubalance.training import distribute, load, pipelined, split
+        from gpubalance.training import distribute, ensemble, load, pipelined, split
 
-        rooms = {"Split": split, "distribute": distribute, "load_layers": pipelined, "load_plan": load}
+        rooms = {
+            **{"Ensemble": ensemble, "Split": split, "distribute": distribute},
+            **{"load_layers": pipelined, "load_plan": load},
+        }
         return getattr(rooms[name], name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

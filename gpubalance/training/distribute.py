@@ -32,7 +32,7 @@ def distribute(
     """
     check_model(model, "gpubalance.distribute(model, ratios=[4, 3])")
     split = Split(gpus, ratios=ratios, simulate=simulate)
-    copy = _copied(model, split.scope())
+    copy = copied(model, split.scope())
     copy.compile = partial(_compile, split, copy)
     copy.split = split
     return copy
@@ -43,8 +43,11 @@ def _compile(split: Split, model: Any, *arguments: Any, **options: Any) -> None:
         type(model).compile(model, *arguments, **options)
 
 
-def _copied(model: Any, scope: Any) -> Any:
-    """A copy made in the scope, by a file: a scope can't read another's variables, and layers have other state too."""
+def copied(model: Any, scope: Any, *, compiled: bool = True) -> Any:
+    """A copy made in the scope, compiled like the model or not.
+
+    By a file: a scope can't read another's variables, and layers have other state too.
+    """
     import keras
 
     kinds = {type(layer).__name__: type(layer) for layer in model._flatten_layers()}
@@ -53,7 +56,7 @@ def _copied(model: Any, scope: Any) -> Any:
             warnings.simplefilter("ignore")  # about what the file lacks: `compile_it` has it
             file = str(Path(folder) / "model.keras")
             model.save(file)
-            compile_it = _compiled(model)
+            compile_it = _compiled(model) if compiled else lambda _: None
             with scope:
                 copy = keras.models.load_model(file, kinds, compile=False)
                 compile_it(copy)

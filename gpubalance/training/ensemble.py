@@ -1,0 +1,205 @@
+"""Several trained models that predict at the same time, each on one of unlike devices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from gpubalance.devices.machine import find_machine
+from gpubalance.devices.profile import IN_A_SCRIPT
+from gpubalance.errors import BadInput, NothingFits
+from gpubalance.numbers.units import format_bytes
+from gpubalance.planning.ensemble import Trained, place_models
+from gpubalance.settings.choices import SAVED_MODEL
+from gpubalance.settings.device import Device
+from gpubalance.text import clean
+from gpubalance.training.distribute import copied
+from gpubalance.training.place import take_names
+from gpubalance.training.sizes import check_model
+
+_BATCH, _TIMED = 32, 3  # Keras' own batch; predictions that are timed
+_CALL = "gpubalance.Ensemble([model, other], gpus=[0, 1])"
+
+
+class Ensemble:
+    """Trained Keras models that predict at the same time, each on one of the devices.
+
+    Which one is where is decided by the first batch that they get: each model's time on each device is measured, and
+    what it takes there of the memory. The device that ends last ends as soon as in any other placement, exactly for up
+    to some ten models. `placement` has for each model the number of its device among `devices`.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Any],
+        gpus: Sequence[int | str] | int | str | None = None,
+        *,
+        simulate: int | str | Path | None = None,
+    ) -> None:
+        """`models` are Keras models or `.keras` files, which are loaded where they predict; the others as for `Split`.
+
+        Raises BadInput for what is no model, and EnvironmentFault if TensorFlow was used before without these devices,
+        as it is by a model that was built: then make the ensemble of files.
+        """
+        machine = find_machine(simulate, option=IN_A_SCRIPT)
+        named = [gpus] if isinstance(gpus, int | str) else gpus
+        self.devices: tuple[Device, ...] = machine.select(None if named is None else [str(gpu) for gpu in named])
+        self.placement: tuple[int, ...] = ()
+        self._names = take_names(self.devices)
+        self._models = [_model(one) for one in models]
+        self._there: dict[tuple[int, int], Any] = {}  # a model on a device
+        if not self._models:
+            raise BadInput("an ensemble needs a model", remedy=_CALL)
+
+    def predict(self, data: Any, *, mean: bool = False, batch_size: int | None = None, steps: int | None = None) -> Any:
+        """Each model's outputs, in the models' order, or with `mean` their mean: what its own `predict` gives there.
+
+        `data` is what Keras' `predict` takes; of a Dataset or PyDataset each model goes through all. Raises BadInput
+        for a generator, which ends with the first, and NothingFits, before anything predicts, for a model that no
+        device holds, or if they do not fit together.
+        """
+        import keras
+
+        if hasattr(data, "__next__"):
+            raise BadInput("a generator ends with the first model", remedy="give arrays, a PyDataset or a Dataset")
+        if not self.placement:
+            self._place(_first_batch(data, batch_size or _BATCH))
+        options = {"batch_size": batch_size, "steps": steps, "verbose": 0}
+        outputs: dict[int, Any] = {}
+
+        def work(device: int) -> None:
+            for number, its in enumerate(self.placement):
+                if its == device:
+                    outputs[number] = self._predicted(number, device, data, options)
+
+        used = sorted(set(self.placement))
+        with ThreadPoolExecutor(len(used)) as threads:
+            list(threads.map(work, used))
+        each = [outputs[number] for number in range(len(self._models))]
+        return keras.tree.map_structure(lambda *of: sum(of) / len(of), *each) if mean else each
+
+    def _predicted(self, number: int, device: int, data: Any, options: dict[str, Any]) -> Any:
+        import keras
+        import tensorflow as tf
+
+        from gpubalance.engine.pace import sleep_until
+
+        profile = self.devices[device].profile
+
+        class Paced(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+            """Holds a simulated device to its profile's time of a batch."""
+
+            def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None:
+                del batch, logs
+                self.began_s = time.perf_counter()
+
+            def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
+                del batch
+                samples = len(keras.tree.flatten(logs["outputs"])[0])
+                sleep_until(self.began_s + (profile.alpha_s + profile.beta_s * samples if profile else 0.0))
+
+        with tf.device(self._names[device]):
+            model = self._there[number, device]
+            return model.predict(data, callbacks=[Paced()] if profile else None, **options)
+
+    def _place(self, batch: Any) -> None:
+        """Measures the models and decides. Raises NothingFits."""
+        from gpubalance.engine.runtime import memory_limits_bytes
+
+        limits = memory_limits_bytes(self.devices, self._names)
+        alike: dict[object, Trained] = {}
+        trained = []
+        for number, model in enumerate(self._models):
+            kind = (type(model), tuple(map(type, model._flatten_layers())), tuple(w.shape for w in model.weights))
+            if kind not in alike:
+                alike[kind] = self._measured(number, batch, limits)
+            trained.append(alike[kind])
+            if all(time_s is None for time_s in trained[-1].times_s):
+                needs = format_bytes(trained[-1].held + trained[-1].working)
+                has = ", ".join(f"{d.label} {format_bytes(m)}" for d, m in zip(self.devices, limits, strict=True))
+                raise NothingFits(
+                    f"the model {model.name} (number {number}) fits on no device: it needs {needs}, of {has}",
+                    remedy="give a smaller batch_size, or leave it out",
+                )
+        placement = place_models(trained, limits)
+        if placement is None:
+            raise NothingFits("the models do not fit on the devices together", remedy="leave some of them out")
+        kept = dict(enumerate(placement))
+        self._there = {place: one for place, one in self._there.items() if kept[place[0]] == place[1]}
+        for number, device in kept.items():
+            self._put(number, device)
+        self.placement = placement
+
+    def _measured(self, number: int, batch: Any, limits: Sequence[int | None]) -> Trained:
+        """A model's time on each device, and its memory by its weights, and by its profile or what TensorFlow held."""
+        import keras
+        import tensorflow as tf
+
+        from gpubalance.engine.runtime import memory_bytes, reset_memory_peak
+
+        held = sum(weight.nbytes for weight in self._models[number].get_weights())
+        samples, working, times_s = len(keras.tree.flatten(batch)[0]), 0, list[float | None]()
+        for device, name in enumerate(self._names):
+            profile, limit, times_s = self.devices[device].profile, limits[device], [*times_s, None]
+            working = max(working, samples * profile.memory_per_sample) if profile else working
+            if limit is not None and held + working > limit:
+                continue
+            try:
+                model = self._put(number, device)
+                reset_memory_peak(name)
+                before = memory_bytes(name, "current") or 0
+                with tf.device(name):
+                    took_s = [_seconds(model, batch) for _ in range(1 + _TIMED)]
+            except tf.errors.ResourceExhaustedError:
+                continue
+            if not profile and name.startswith("GPU"):
+                working = max(working, (memory_bytes(name, "peak") or 0) - before)
+            paced_s = profile.alpha_s + profile.beta_s * samples if profile else 0.0
+            times_s[device] = max(median(took_s[1:]), paced_s)
+        return Trained(times_s, held, working)
+
+    def _put(self, number: int, device: int) -> Any:
+        """The model on that device: itself if it is there, else a copy."""
+        import tensorflow as tf
+
+        model, name = self._models[number], self._names[device]
+        if (number, device) not in self._there:
+            is_there = all(variable.value.device.endswith(f"device:{name}") for variable in model.variables)
+            copy = model if is_there else copied(model, tf.device(name), compiled=False)
+            self._there[number, device] = copy
+        return self._there[number, device]
+
+
+def _model(given: Any) -> Any:
+    """The model, or the one in that file. Raises BadInput."""
+    import keras
+
+    if isinstance(given, str | Path):
+        try:
+            return keras.saving.load_model(given, compile=False)
+        except (OSError, ValueError, TypeError) as error:
+            remedy = f"give a file that model.save('model{SAVED_MODEL}') wrote"
+            raise BadInput(f"{given} can't be loaded: {clean(str(error), 300)}", remedy=remedy) from error
+    check_model(given, _CALL)
+    return given
+
+
+def _first_batch(data: Any, size: int) -> Any:
+    """The first batch of the data's inputs."""
+    import keras
+
+    if isinstance(data, keras.utils.PyDataset):
+        return keras.utils.unpack_x_y_sample_weight(data[0])[0]
+    if hasattr(data, "element_spec"):
+        return keras.utils.unpack_x_y_sample_weight(next(iter(data)))[0]
+    return keras.tree.map_structure(lambda one: one[:size], data)
+
+
+def _seconds(model: Any, batch: Any) -> float:
+    began_s = time.perf_counter()
+    model.predict_on_batch(batch)
+    return time.perf_counter() - began_s

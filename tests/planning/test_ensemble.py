@@ -1,0 +1,60 @@
+"""The placement of trained models, against all ways to place them."""
+
+from __future__ import annotations
+
+import time
+from itertools import product
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubalance.planning.ensemble import Trained, place_models
+
+_MODELS = st.lists(
+    st.tuples(
+        st.lists(st.none() | st.floats(0.01, 10.0), min_size=3, max_size=3), st.integers(0, 50), st.integers(0, 50)
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def time_s(models: list[Trained], memory: list[int | None], way: tuple[int, ...]) -> float | None:
+    """How long the slowest device takes; None if it does not fit."""
+    loads = [0.0] * len(memory)
+    for one, device in zip(models, way, strict=True):
+        seconds = one.times_s[device]
+        if seconds is None:
+            return None
+        loads[device] += seconds
+    for device, limit in enumerate(memory):
+        there = [one for one, its in zip(models, way, strict=True) if its == device]
+        needed = sum(one.held for one in there) + max((one.working for one in there), default=0)
+        if limit is not None and needed > limit:
+            return None
+    return max(loads)
+
+
+@given(_MODELS, st.lists(st.none() | st.integers(0, 150), min_size=3, max_size=3))
+def test_no_other_way_is_sooner(drawn: list[tuple[list[float | None], int, int]], memory: list[int | None]) -> None:
+    models = [Trained(*one) for one in drawn]
+    ways = {way: time_s(models, memory, way) for way in product(range(3), repeat=len(models))}
+    best = min((seconds for seconds in ways.values() if seconds is not None), default=None)
+    found = place_models(models, memory)
+    assert (found is None) == (best is None)
+    assert found is None or abs((ways[found] or 0.0) - (best or 0.0)) < 1e-9
+
+
+def test_ten_models_on_three_devices_are_placed_exactly() -> None:
+    random = Random(1)
+    models = [
+        Trained([base * slow for slow in (1.0, 1.7, 2.9)], 1, 1) for base in [random.uniform(1, 5) for _ in range(10)]
+    ]
+    found = place_models(models, [None, 8, 8])
+    assert found is not None
+    best = min(seconds for way in product(range(3), repeat=10) if (seconds := time_s(models, [None, 8, 8], way)))
+    assert time_s(models, [None, 8, 8], found) == best
+    began = time.process_time()
+    assert place_models(models * 4, [None, None, None]) is not None
+    assert time.process_time() - began < 60  # ends, however many there are
