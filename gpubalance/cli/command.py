@@ -12,6 +12,7 @@ from typing import Any
 
 from typer import Typer
 from typer.core import TyperArgument, TyperCommand, TyperOption
+from typer.exceptions import TyperException
 from typer.main import get_command
 
 from gpubalance.errors import UsageError
@@ -49,7 +50,12 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the arguments. For a completion the words come as the shell has cut them; see `shell_complete`."""
         if not ctx.resilient_parsing:
-            return super().parse_args(ctx, spread(args, self._lists))
+            try:
+                return super().parse_args(ctx, spread(args, self._lists))
+            except TyperException:  # an argument may be missing as a list took it: `queue --gpus 0 1 trials.txt`
+                if not args or args[-1].startswith("-") or args[-1].isdecimal():
+                    raise
+                return super().parse_args(ctx, spread([args[-1], *args[:-1]], self._lists))
         args = [word for word in args if word != "="]  # bash cuts --simulate=2 into three
         ctx.meta[_TYPED] = tuple(args)
         with contextlib.suppress(UsageError):  # nothing may be typed after the option yet

@@ -41,7 +41,7 @@ def queue(
     from gpubalance.jobs.queue import journal_of_queue, logs_of
     from gpubalance.jobs.queue import queue as queue_job
     from gpubalance.render.queue import queue_told
-    from gpubalance.render.summary import summary
+    from gpubalance.render.table import summary
     from gpubalance.results.queue import Queue
 
     def text(result: Queue) -> str:

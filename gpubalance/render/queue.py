@@ -67,7 +67,8 @@ def queue_told(result: Queue) -> Iterator[Part]:
     took = f"{_count(len(commands), 'command')} on {_count(len(result.devices), 'device')}"
     yield f"{took} in {length_text(result.makespan_s)}: {told if well < len(commands) else 'all ended well'}"
     yield f"{before} of them before the queue was resumed" if before else ""
-    if result.speedup and result.alone_s and len(result.devices) > 1 and well == len(commands):
+    shared = sum(one.ended_well > 0 for one in result.shares) > 1
+    if result.speedup and result.alone_s and shared and well == len(commands):
         fastest = max(result.shares, key=lambda one: one.speed or 0.0)
         label = result.devices[fastest.device].label
         yield f"{label} alone would take about {length_text(result.alone_s)}: {result.speedup:.2f} × as long"

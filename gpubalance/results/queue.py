@@ -6,8 +6,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import model_validator
 
-from gpubalance.results.common import Count, Devices, Number, Part, Positive, Ratio, Result, Warning_
-from gpubalance.results.sound import unsound
+from gpubalance.results.common import Count, Devices, Number, Part, Positive, Ratio, Result, Warning_, unsound
 from gpubalance.settings.record import Record, Shown
 
 InS = Shown(unit="s")

@@ -208,7 +208,7 @@ def test_a_full_disk_stops_a_log_and_not_the_command(tmp_path: Path) -> None:
 
 
 def test_a_terminal_shows_what_each_device_runs_and_stdin_gives_commands(tmp_path: Path) -> None:
-    trials = written(tmp_path, "printf 'epoch 1\\repoch 2'; sleep 2 # " + 99 * "long ", "sleep 1; exit 7")
+    trials = written(tmp_path, "printf 'epoch 1\\repoch 2\\n'; sleep 3 # " + 99 * "long ", "sleep 1; exit 7")
     script = f"{PROGRAM} queue - --simulate {QUICK_PAIR} < {trials}"
     code, seen = command_in_terminal(["sh", "-c", script], 80)
     assert code == 6
