@@ -122,6 +122,11 @@ class StepTime(Record):
             raise unsound("at_s", f"{len(self.at_s)} of {len(self.samples)} samples")
         return self
 
+    @property
+    def open_part(self) -> float:
+        """Half the 95 % interval as a part of the median; 0 if unknown."""
+        return (self.ci95[1] - self.ci95[0]) / 2 / self.median if self.ci95 else 0.0
+
 
 class Throughput(Record):
     """Samples per second: the global batch over the step time."""

@@ -56,8 +56,7 @@ class CurvePoint(Record):
     @property
     def half_width(self) -> float:
         """Half the 95 % interval of the step time, as a fraction of it; infinite without an interval."""
-        time = self.step_time_s
-        return math.inf if time.ci95 is None else (time.ci95[1] - time.ci95[0]) / 2 / time.median
+        return self.step_time_s.open_part if self.step_time_s.ci95 else math.inf
 
 
 class Trial(Record):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpubalance.planning.slow import slow_steps, slow_time
+from gpubalance.planning.parts import slow_steps, slow_time
 from tests.bench.sync import MACHINES, Machine
 
 

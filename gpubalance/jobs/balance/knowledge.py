@@ -15,7 +15,6 @@ from gpubalance.numbers.stats import half_width, median
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Allocation, Objective, Problem, throughput
 from gpubalance.planning.sync import with_sync
-from gpubalance.results.common import StepTime
 from gpubalance.results.gap import Ran, SoloGap, divide_gap
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.run import Measurement, Run
@@ -177,7 +176,7 @@ class Knowledge:
         """The devices whose speed changed since an earlier measurement of this split: compute time now over then."""
         found = {}
         for before in self._tried[split].seen if self._steady and self.has(split) else ():
-            open_part = sum(_half_part(one.step_time_s) for one in (before, measured))
+            open_part = before.step_time_s.open_part + measured.step_time_s.open_part
             for then, now in zip(before.replicas, measured.replicas, strict=True):
                 ratio = now.compute_s / then.compute_s
                 if abs(ratio - 1) > _MOVED + open_part:
@@ -252,8 +251,3 @@ class Knowledge:
             alone_s = self.alone_s(device, split) + self._alone[device].update_s
             ran.append(Ran(best, batch, alone_s, busy_s.get(device, 0.0)))
         return divide_gap(ran, run.step_time_s.median, run.slow_s)
-
-
-def _half_part(step: StepTime) -> float:
-    """Half the 95 % interval as a part of the median, 0 if unknown."""
-    return (step.ci95[1] - step.ci95[0]) / 2 / step.median if step.ci95 else 0.0

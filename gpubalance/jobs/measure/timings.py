@@ -10,8 +10,7 @@ from gpubalance.errors import BadInput
 from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.window import Window
 from gpubalance.numbers.stats import half_width, interval95, mad, mean, median, part95
-from gpubalance.planning.parts import StepParts, split_step
-from gpubalance.planning.slow import slow_steps, slow_time
+from gpubalance.planning.parts import StepParts, slow_steps, slow_time, split_step
 from gpubalance.results.common import StepTime, Throughput
 from gpubalance.results.run import Measurement, Replica, StepSpread
 from gpubalance.results.telemetry import Telemetry, all_reasons

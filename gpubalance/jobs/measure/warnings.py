@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpubalance.numbers.units import format_percent, format_rate
-from gpubalance.planning.slow import SLOW
+from gpubalance.planning.parts import SLOW
 from gpubalance.results.common import Refusal, Throughput, Warning_
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares

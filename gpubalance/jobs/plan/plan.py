@@ -19,8 +19,7 @@ from gpubalance.jobs.plan.problem import (
     problem_of,
 )
 from gpubalance.planning.allocate import worth
-from gpubalance.planning.learning_rate import linear_factor, square_root_factor
-from gpubalance.planning.noise import efficiency, learning_rate_factor
+from gpubalance.planning.noise import efficiency, learning_rate_factor, linear_factor, square_root_factor
 from gpubalance.planning.problem import Allocation, Load, Problem
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.plan import Accumulation, LearningRate, LeftOut, Plan, Predicted, Share

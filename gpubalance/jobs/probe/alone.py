@@ -18,7 +18,7 @@ from gpubalance.planning.curve import knee_sizes, octaves, off_line, sensible_of
 from gpubalance.planning.memory import predict_limit
 from gpubalance.planning.model import fit_line
 from gpubalance.planning.search import Limit, Trial, find_limit
-from gpubalance.results.common import StepTime, Warning_
+from gpubalance.results.common import Warning_
 from gpubalance.results.probe import CurvePoint
 from gpubalance.settings.record import Record, Seconds
 from gpubalance.workers.worker import Worker
@@ -243,11 +243,15 @@ class Alone:
         Takes a glance first, then a short look if there may be a change, then one as long as a point's to confirm it.
         """
         factor, length = 1.0, self.bench.length
-        for looked, found in ((length.glance, _may_differ), (length.look, _differ), (length, _differ)):
+        for looked in (length.glance, length.look, length):
             now = self._measured(before.batch, looked)
-            if now is None or not found(before.step_time_s, now.step_time_s):
+            if now is None:
                 return 1.0
             factor = now.step_time_s.median / before.step_time_s.median
+            open_part = factor * now.step_time_s.open_part
+            least = _MOVED - open_part if looked == length.glance else _MOVED + open_part + before.step_time_s.open_part
+            if abs(factor - 1) <= least:
+                return 1.0
         self.bench.tell(f"batch {before.batch} now takes {factor:.2f} times as long as at first: measuring once more")
         return factor
 
@@ -268,21 +272,6 @@ class Alone:
             self.bench.watch(PointDone(self.bench.device, point))
         now, again = point or self.points[batch], point is not None
         self.points[batch] = now.model_copy(update={"steady": False, "measured_again": again})
-
-
-def _differ(before: StepTime, now: StepTime) -> bool:
-    """Whether the medians are further apart than their intervals and the tolerance together."""
-    return abs(now.median - before.median) - _open_s(before) - _open_s(now) > _MOVED * before.median
-
-
-def _may_differ(before: StepTime, now: StepTime) -> bool:
-    """Whether the median may have moved by more than the tolerance."""
-    return abs(now.median - before.median) + _open_s(now) > _MOVED * before.median
-
-
-def _open_s(step: StepTime) -> float:
-    """Half the 95 % interval in seconds, 0 if unknown."""
-    return (step.ci95[1] - step.ci95[0]) / 2 if step.ci95 else 0.0
 
 
 def _quiet(event: Event) -> None:
