@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -20,19 +20,27 @@ from gpubalance.text import clean
 
 SSH = "ssh -o BatchMode=yes {host}"
 # All of a command's processes on a host, and those of another one soon after, share one login.
-_ONE_LOGIN = ("-o", "ControlMaster=auto", "-o", "ControlPersist=60", "-o", "ControlPath=~/.ssh/gpubalance-%C")
+_ONE_LOGIN = SSH.replace("-o", "-o ControlMaster=auto -o ControlPersist=60 -o ControlPath=~/.ssh/gpubalance-%C -o", 1)
 RAY = "ray"
 _HOST, _GPUS = "{host}", "{gpus}"
 _RAY_ANSWERS_WITHIN_S = 60.0  # Ray itself waits for minutes if another program listens at the address
+_SAME = "install the same versions on all hosts of a run"
 _NO_CLUSTER = "`ray status` must show the cluster: `ray start --head` on one host starts one, and says how others join"
 
 
-class _Reach:
-    """Set once for this program: the prefix, None if all devices are on this host; its kind; the options as typed."""
+class _Reach(NamedTuple):
+    """The words before a Python program that run it on a host; the prefix and the options as typed."""
 
-    via: tuple[str, ...] | None = None
-    by: Literal["command", "ray"] | None = None
-    typed: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    by: Literal["command", "ray"] | None = None  # None if all devices are on this host
+    via: str = ""
+    options: tuple[str, ...] = ()
+
+
+class _Current:
+    """Set once for this program."""
+
+    reach = _Reach()
 
 
 def reach(hosts: str | None, via: str | None) -> tuple[str, ...]:
@@ -42,20 +50,31 @@ def reach(hosts: str | None, via: str | None) -> tuple[str, ...]:
     UsageError for an invalid host name, a host named twice, and a prefix that has no `{host}` or is no command;
     EnvironmentFault if Ray is not installed or there is no cluster.
     """
+    if hosts is None and via is not None:
+        raise UsageError("--via needs --hosts", remedy="name the hosts: --hosts alpha,beta")
     if hosts is None:
-        if via is not None:
-            raise UsageError("--via needs --hosts", remedy="name the hosts: --hosts alpha,beta")
-        _Reach.via, _Reach.by, _Reach.typed = None, None, ()
+        _Current.reach = _Reach()
         return ()
-    if hosts.partition("://")[0] == RAY:
-        return _reach_ray(hosts, via)
-    names = _names(hosts)
-    _Reach.via, _Reach.by = _words(via or SSH), "command"
-    _Reach.typed = ("--hosts", hosts, *(["--via", via] if via else []))
+    how = _over_ray if hosts.partition("://")[0] == RAY else _by_command
+    names, _Current.reach = how(hosts, via)
     return names
 
 
-def _reach_ray(cluster: str, via: str | None) -> tuple[str, ...]:
+def _by_command(hosts: str, via: str | None) -> tuple[tuple[str, ...], _Reach]:
+    names, typed = _names(hosts), via or SSH
+    try:
+        words = shlex.split(_ONE_LOGIN if typed == SSH else typed)
+    except ValueError as error:
+        raise UsageError(f"--via {via!r}: {error}", remedy=f"such as --via '{SSH}'") from None
+    if not any(_HOST in word for word in words):
+        raise UsageError(f"--via {via!r} has no {_HOST}", remedy=f"such as --via '{SSH}'")
+    if shutil.which(words[0]) is None and _HOST not in words[0]:
+        raise UsageError(f"--hosts: there is no command {words[0]} here", remedy="--via names one that reaches {host}")
+    options = "--hosts", hosts, *(["--via", via] if via else [])
+    return names, _Reach((*words, sys.executable), "command", typed, options)
+
+
+def _over_ray(cluster: str, via: str | None) -> tuple[tuple[str, ...], _Reach]:
     if via is not None:
         raise UsageError("--via and a Ray cluster: Ray reaches its hosts itself", remedy="leave --via out")
     if importlib.util.find_spec(RAY) is None:
@@ -67,41 +86,27 @@ def _reach_ray(cluster: str, via: str | None) -> tuple[str, ...]:
         asked = subprocess.run(  # noqa: S603  (our own)
             [*joins, "nodes"], check=False, capture_output=True, text=True, timeout=_RAY_ANSWERS_WITHIN_S
         )
+        why = clean(asked.stderr.strip().rpartition("\n")[2], 200) if asked.returncode else ""
     except subprocess.TimeoutExpired:
-        how = f"Ray did not answer within {_RAY_ANSWERS_WITHIN_S:g} s"
-        raise EnvironmentFault(f"--hosts {cluster}: {how}", remedy=_NO_CLUSTER) from None
-    if asked.returncode:
-        why = clean(asked.stderr.strip().rpartition("\n")[2], 200)
+        why = f"Ray did not answer within {_RAY_ANSWERS_WITHIN_S:g} s"
+    if why:
         raise EnvironmentFault(f"--hosts {cluster}: {why}", remedy=_NO_CLUSTER)
-    _Reach.via, _Reach.by, _Reach.typed = (*joins, "on", _HOST, _GPUS), "ray", ("--hosts", cluster)
-    return tuple(json.loads(asked.stdout))
+    return tuple(json.loads(asked.stdout)), _Reach((*joins, "on", _HOST, _GPUS), "ray", options=("--hosts", cluster))
 
 
 def are_reached() -> bool:
     """Whether devices that name a host are on other machines."""
-    return _Reach.via is not None
+    return _Current.reach.by is not None
 
 
 def reached_by() -> Literal["command", "ray"] | None:
     """How other machines are reached: by a command prefix or Ray; None if all devices are here."""
-    return _Reach.by
+    return _Current.reach.by
 
 
 def typed_for_hosts() -> tuple[str, ...]:
     """The options with which another command reaches the same hosts."""
-    return _Reach.typed
-
-
-def _words(via: str) -> tuple[str, ...]:
-    try:
-        words = tuple(shlex.split(via))
-    except ValueError as error:
-        raise UsageError(f"--via {via!r}: {error}", remedy=f"such as --via '{SSH}'") from None
-    if not any(_HOST in word for word in words):
-        raise UsageError(f"--via {via!r} has no {_HOST}", remedy=f"such as --via '{SSH}'")
-    if shutil.which(words[0]) is None and _HOST not in words[0]:
-        raise UsageError(f"--hosts: there is no command {words[0]} here", remedy="--via names one that reaches {host}")
-    return words
+    return _Current.reach.options
 
 
 def command_on(host: Host | None, program: str, gpus: int = 0) -> list[str] | None:
@@ -110,29 +115,25 @@ def command_on(host: Host | None, program: str, gpus: int = 0) -> list[str] | No
     None if the devices are on this host. `gpus` is how many GPUs it uses, which Ray reserves. None of the words means
     anything to a shell, so any number of shells may read them on the way, as ssh's does.
     """
-    if host is None or _Reach.via is None:
+    if host is None or not are_reached():
         return None
-    if _Reach.by == RAY:
-        values = {_HOST: host, _GPUS: str(gpus)}
-        return [*(values.get(word, word) for word in _Reach.via), program, host]
-    first, *words = (word.replace(_HOST, host) for word in _Reach.via)
-    return [first, *(_ONE_LOGIN if _Reach.via == _words(SSH) else ()), *words, sys.executable, program, host]
+    words = [word.replace(_HOST, host).replace(_GPUS, str(gpus)) for word in _Current.reach.words]
+    return [*words, program, host]
 
 
 def _names(hosts: str) -> tuple[str, ...]:
-    found = [name.strip() for name in hosts.split(",")]
+    found = tuple(name.strip() for name in hosts.split(","))
     for name in found:
         try:
             TypeAdapter(Host).validate_python(name)
         except ValidationError:
-            raise UsageError(
-                f"--hosts {clean(hosts, 80)!r}: {clean(name, 80)!r} is no host's name", remedy="--hosts alpha,beta"
-            ) from None
+            why = f"--hosts {clean(hosts, 80)!r}: {clean(name, 80)!r} is no host's name"
+            raise UsageError(why, remedy="--hosts alpha,beta") from None
     if len(set(found)) < len(found):
         raise UsageError(f"--hosts {hosts} names a host twice", remedy="name each host once")
     if RAY in found:
         raise UsageError(f"--hosts {hosts}: ray is no host's name", remedy="--hosts ray is all nodes of a Ray cluster")
-    return tuple(found)
+    return found
 
 
 def unreachable(host: Host, how: str, remedy: str = "") -> EnvironmentFault:
@@ -140,10 +141,9 @@ def unreachable(host: Host, how: str, remedy: str = "") -> EnvironmentFault:
     if reached_by() == RAY:
         by_ray = "`ray status` must show the node\ngpubalance and Ray are needed there, in the same versions as here"
         return EnvironmentFault(f"{host} can't be reached: the process that Ray starts there {how}", remedy=by_ray)
-    typed = shlex.join(word.replace(_HOST, host) for word in _Reach.via or ())
-    python = f"{typed} {sys.executable} -m gpubalance --version"
+    typed = _Current.reach.via.replace(_HOST, host)
     by_hand = (
-        f"this must answer when it is typed by hand: {python}\n"
+        f"this must answer when it is typed by hand: {typed} {sys.executable} -m gpubalance --version\n"
         "gpubalance is needed on each host, at the same place as here; --via names another command"
     )
     return EnvironmentFault(f"{host} can't be reached: {typed} {how}", remedy=remedy or by_hand)
@@ -157,11 +157,9 @@ def check_installed(host: Host, there: Mapping[str, str | None], here: Mapping[s
         if version != there.get(name)
     ]
     if other:
-        raise EnvironmentFault(
-            f"{host} has {', '.join(other)}", remedy="install the same versions on all hosts of a run"
-        )
+        raise EnvironmentFault(f"{host} has {', '.join(other)}", remedy=_SAME)
 
 
 def other_gpubalance(host: Host) -> EnvironmentFault:
     """The error for a host whose answer is not in this version's form."""
-    return EnvironmentFault(f"{host} has another gpubalance", remedy="install the same version on all hosts of a run")
+    return EnvironmentFault(f"{host} has another gpubalance", remedy=_SAME)

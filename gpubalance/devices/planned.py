@@ -48,27 +48,25 @@ def planned_devices(plan: Plan, devices: Sequence[Device], *, force: bool | None
     """
     if force:
         return _nearest(plan, devices)
-    here = {device.uuid: device for device in devices}
-    wanted = list(zip(plan.devices, plan.batches, strict=True))
-    differences = [line for device, batch in wanted if batch for line in _changes(device, here.get(device.uuid))]
-    if differences:
-        raise PlanMismatch(
-            "the plan is for other devices: " + "; ".join(differences), remedy=_MAKE_ONE if force is None else _OR_FORCE
-        )
-    return tuple(here.get(device.uuid, device) for device, _ in wanted)
+    remedy = _MAKE_ONE if force is None else _OR_FORCE
+    return _alike(plan.devices, plan.split.used, devices, "the plan is for other devices", remedy)
 
 
 def cut_devices(result: Layers, devices: Sequence[Device]) -> tuple[Device, ...]:
     """The devices of a `layers` result as they are numbered here now. Raises PlanMismatch with each difference."""
+    used = [stage.device for stage in result.stages]
+    remedy = "gpubalance layers cuts them for what is here"
+    return _alike(result.devices, used, devices, "the layers were cut for other devices", remedy)
+
+
+def _alike(
+    planned: Sequence[Device], used: Sequence[int], devices: Sequence[Device], why: str, remedy: str
+) -> tuple[Device, ...]:
     here = {device.uuid: device for device in devices}
-    used = [result.devices[stage.device] for stage in result.stages]
-    differences = [line for device in used for line in _changes(device, here.get(device.uuid))]
+    differences = [line for n in used for line in _changes(planned[n], here.get(planned[n].uuid))]
     if differences:
-        raise PlanMismatch(
-            f"the layers were cut for other devices: {'; '.join(differences)}",
-            remedy="gpubalance layers cuts them for what is here",
-        )
-    return tuple(here.get(device.uuid, device) for device in result.devices)
+        raise PlanMismatch(f"{why}: {'; '.join(differences)}", remedy=remedy)
+    return tuple(here.get(device.uuid, device) for device in planned)
 
 
 def forced(plan: Plan, devices: Sequence[Device]) -> Iterator[Warning_]:
@@ -80,18 +78,18 @@ def forced(plan: Plan, devices: Sequence[Device]) -> Iterator[Warning_]:
 
 
 def _nearest(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]:
-    left = list(devices)
-    taken: dict[int, Device] = {}
-    used = [(number, plan.devices[number]) for number in plan.split.used]
+    left, nearest = list(devices), list(plan.devices)
+    missing = list(plan.split.used)
+    if len(missing) > len(left):
+        raise PlanMismatch(f"the plan is for {len(missing)} devices, and there are {len(left)} here", remedy=_MAKE_ONE)
     for key in (attrgetter("uuid"), attrgetter("called"), lambda _: None):
-        for number, planned in used:
-            alike = [device for device in left if key(device) == key(planned)]
-            if alike and number not in taken:
-                taken[number] = alike[0]
+        for number in list(missing):
+            alike = [device for device in left if key(device) == key(plan.devices[number])]
+            if alike:
+                nearest[number] = alike[0]
                 left.remove(alike[0])
-    if len(taken) < len(used):
-        raise PlanMismatch(f"the plan is for {len(used)} devices, and there are {len(devices)} here", remedy=_MAKE_ONE)
-    return tuple(taken.get(number, device) for number, device in enumerate(plan.devices))
+                missing.remove(number)
+    return tuple(nearest)
 
 
 def _changes(planned: Device, found: Device | None) -> Iterator[str]:
@@ -101,13 +99,13 @@ def _changes(planned: Device, found: Device | None) -> Iterator[str]:
         return
     if planned.uuid != found.uuid:
         yield f"{where} is now {found.label} ({found.name}, {found.uuid})"
-    for name, was, is_now in (
-        ("name", planned.name, found.name),
-        ("memory", format_bytes(planned.memory_bytes), format_bytes(found.memory_bytes)),
-        ("profile", planned.profile, found.profile),
-    ):
-        if was != is_now:
-            yield f"{where} has another {name}" + ("" if name == "profile" else f": {is_now}, not {was}")
+    if planned.name != found.name:
+        yield f"{where} has another name: {found.name}, not {planned.name}"
+    if planned.memory_bytes != found.memory_bytes:
+        was, is_now = format_bytes(planned.memory_bytes), format_bytes(found.memory_bytes)
+        yield f"{where} has another memory: {is_now}, not {was}"
+    if planned.profile != found.profile:
+        yield f"{where} has another profile"
 
 
 def check_model(planned: Model | None, found: Model, *, what: str = "plan", remedy: str = "") -> None:

@@ -11,10 +11,9 @@ from gpubalance.errors import Interrupted
 from gpubalance.results.plan import Plan
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import hosts_of
-from gpubalance.workers.hosts import connected
+from gpubalance.workers.hosts import Script, Tell, connected
 from gpubalance.workers.keeper import GRACE_S
-from gpubalance.workers.script import Script, Tell
-from gpubalance.workers.signals import signals_held
+from gpubalance.workers.process import signals_held
 
 
 def launch(plan: Plan, command: Sequence[str], tell: Tell) -> int:
@@ -28,7 +27,7 @@ def launch(plan: Plan, command: Sequence[str], tell: Tell) -> int:
     codes: list[Future[int]] = []
     with ThreadPoolExecutor(len(groups)) as threads, connected(devices), ExitStack() as started:
         scripts = [started.enter_context(Script(group)) for group in groups]
-        addresses = tuple(script.address for script in scripts)
+        addresses = tuple(script.greeted().address for script in scripts)
         try:
             with signals_held():
                 for rank, script in enumerate(scripts):

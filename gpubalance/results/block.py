@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -20,7 +20,6 @@ class BlockTimed(Record):
     what a backward pass takes for a moment beside these. The last two are null if no allocator reports them.
     """
 
-    kind: Literal["block-timed"] = "block-timed"
     block: _Count
     micro_batch: Annotated[int, Field(ge=1, le=10**6)]
     forward_s: _Times

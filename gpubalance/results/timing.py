@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -24,7 +24,6 @@ class Timing(Record):
     A stamped step of a pipeline has its `timeline` instead of replicas' times.
     """
 
-    kind: Literal["timing"] = "timing"
     steps: Annotated[int, Field(ge=1, le=10**9)]
     seconds: Duration
     ended_s: Annotated[float, Field(ge=-1e12, le=1e12)] = Field(default_factory=time.monotonic)
@@ -40,7 +39,6 @@ class Timing(Record):
 class Pulled(Record):
     """`batches` came in `seconds`; meanwhile the processors worked `cpu_s`, added up over all cores."""
 
-    kind: Literal["pulled"] = "pulled"
     batches: Annotated[int, Field(ge=1)]
     seconds: Annotated[float, Field(gt=0)]
     cpu_s: Seconds

@@ -1,30 +1,35 @@
-"""What is done with other hosts as a whole: they are reached, and asked about themselves."""
+"""Programs on hosts that are no workers: training scripts, and gpubalance itself, which is asked about its host."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from gpubalance.devices.cluster import tf_config
 from gpubalance.devices.hosts import are_reached, other_gpubalance, unreachable
-from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError
+from gpubalance.errors import BadInput, DeadlinePassed, EnvironmentFault, GpubalanceError, PartialResult
+from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, Host, hosts_of
 from gpubalance.text import clean
 from gpubalance.workers.messages import Ended, Printed
-from gpubalance.workers.process import Process
+from gpubalance.workers.process import Process, worker_environment
 
 _ANSWERS_WITHIN_S = 120.0  # loading TensorFlow from a slow disk included
 _LONGEST = 1 << 24
 _OURS = "import sys; sys.path[:] = filter(None, sys.path); from gpubalance.__main__ import main; main()"
 
 Answer = TypeVar("Answer", bound=BaseModel)
+# Called with a line, the label of the process that printed it, and the stream.
+Tell = Callable[[str, str, Literal["stdout", "stderr"]], None]
 
 
 @contextlib.contextmanager
@@ -42,6 +47,43 @@ def connected(devices: Sequence[Device]) -> Iterator[None]:
         yield
 
 
+class Script(Process):
+    """A process for a training script with these devices, all on one host."""
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        super().__init__("script", devices[0].host)
+        self._devices = devices
+
+    def run(self, command: Sequence[str], cluster: Cluster | None) -> None:
+        """Starts the script `command`, with its words, at its place in the cluster."""
+        self._name = command[0]
+        place = tf_config(cluster) if cluster else {}
+        self.start({**worker_environment(self._devices), **place}, command)
+
+    def code(self, tell: Tell) -> int:
+        """Passes on what the process prints until it ends, and returns its exit code as shells have it.
+
+        Raises PartialResult if its host is lost, and BadInput if that has no such script.
+        """
+        label = ", ".join(device.label for device in self._devices)
+        try:
+            while isinstance(said := self.message(math.inf, "training"), Printed):
+                tell(said.text, label, said.stream)
+        except PartialResult as error:
+            error.remedy += " all its processes have been ended"
+            raise
+        assert isinstance(said, Ended)  # noqa: S101  (a script's last message)
+        if said.missing is not None:
+            where = self._devices[0].host or "this host"
+            remedy = "the script, and what it reads, must be in the same folder on each host"
+            raise BadInput(f"{where} has no script {self._name} in {said.missing}", remedy=remedy)
+        return said.code if said.code >= 0 else 128 - said.code
+
+    def signal(self, number: int) -> None:
+        """Sends the process that signal; it is killed a moment later."""
+        self._requests.put(b"%d" % number)
+
+
 def ask(
     words: Mapping[Host, Sequence[str]], kind: type[Answer], within_s: float = _ANSWERS_WITHIN_S
 ) -> dict[Host, Answer | EnvironmentFault]:
@@ -51,25 +93,14 @@ def ask(
     """
     until_s = time.monotonic() + within_s
     with ThreadPoolExecutor(len(words)) as threads, ExitStack() as started:
-        asked = [_started(host, said, started) for host, said in words.items()]
-        found = threads.map(lambda host, one: _answer(host, one, kind, until_s), words, asked)
+        asked = [started.enter_context(Process(f"ask-{host}", host)) for host in words]
+        for process, said in zip(asked, words.values(), strict=True):
+            process.start({}, ["-c", _OURS, *said])
+        found = threads.map(lambda host, process: _answer(host, process, kind, until_s), words, asked)
         return dict(zip(words, found, strict=True))
 
 
-def _started(host: Host, words: Sequence[str], ended: ExitStack) -> Process | EnvironmentFault:
-    try:
-        process = ended.enter_context(Process(f"ask-{host}", host))
-    except EnvironmentFault as error:
-        return error
-    process.start({}, ["-c", _OURS, *words])
-    return process
-
-
-def _answer(
-    host: Host, process: Process | EnvironmentFault, kind: type[Answer], until_s: float
-) -> Answer | EnvironmentFault:
-    if isinstance(process, EnvironmentFault):
-        return process
+def _answer(host: Host, process: Process, kind: type[Answer], until_s: float) -> Answer | EnvironmentFault:
     printed: dict[str, list[str]] = {"stdout": [], "stderr": []}
     length = 0
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import queue
@@ -20,20 +21,20 @@ import socket
 import subprocess
 import sys
 import threading
-from codecs import getincrementaldecoder
-from collections.abc import Iterable, Iterator
-from io import IncrementalNewlineDecoder
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from gpubalance._version import __version__
 from gpubalance.system.versions import software
 
-BEATS_EVERY_S = 5.0
-BEAT = b"\0"
 GRACE_S = 3.0  # a script that waits in a collective ends only by KILL
+LONGEST_MESSAGE = 1 << 24
+_BEATS_EVERY_S = 5.0
+_BEAT = b"\0"
 _ALONE_S = 30.0
-_LOOKS_EVERY_S = 0.5
+_PRINTS_WITHIN_S = 10.0  # after its end, what it has started may hold its output open for longer
+_MOST_WAITING = 1000
 _CHUNK = 1 << 16
 _LONGEST_LINE = 1 << 20  # characters; longer ones are told in pieces
 _NOT_FOUND = 127  # the exit code that shells use
@@ -43,125 +44,159 @@ _LIBC = ctypes.CDLL(None)  # loaded here, as a child forked from threads must no
 # traceback: a Ctrl-C is for its parent.
 _WORKER = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); del sys.path[0]; "
-    "from gpubalance.workers.serve import main; main(sys.argv[1:])"
+    "from gpubalance.workers.serve import main; main(int(sys.argv[1]))"
 )
-_one_at_a_time = threading.Lock()
 
 
 def main() -> None:
     """Holds one process until it ends, or until nobody wants it any more."""
     host = sys.argv[1] if len(sys.argv) > 1 else None
-    if host:
-        threading.Thread(target=_beat, daemon=True).start()
+    replies = Writer(os.fdopen(1, "wb", 0), beats=host is not None)
+    requests = heard(0, _ALONE_S if host else None)
     with socket.socket() as reserved:  # while it is open, no other process gets this address
         reserved.bind((_address(host) if host else "127.0.0.1", 0))
         address = "{}:{}".format(*reserved.getsockname())
-        _say(kind="hello", address=address, installed=installed() if host else None)
-        lines = heard(0, _ALONE_S if host else None)
-        first = next(lines, None)
+        _say(replies, "Hello", address=address, installed=installed() if host else None)
+        first = next(requests, None)
         if first is None:
             return
-        start = json.loads(first)
+        (start,) = json.loads(first).values()
         if start["words"]:
             reserved.close()
-        held = Held(**start)
-        for line in lines:
+        held = Held(replies, **start)
+        for request in requests:
             reserved.close()
-            held.ask(line)
+            held.ask(request)
     held.end()
 
 
-def heard(stdin: int, alone_s: float | None) -> Iterator[bytes]:
-    """The lines that come, without beats, until their sender is gone or, if given, silent for `alone_s`."""
-    rest = b""
-    while select.select([stdin], [], [], alone_s)[0]:
-        chunk = os.read(stdin, _CHUNK)
-        if not chunk:
-            return
-        *lines, rest = (rest + chunk.replace(BEAT, b"")).split(b"\n")
-        yield from lines
+def heard(pipe: int, alone_s: float | None) -> Iterator[bytes]:
+    """The lines that come until their sender is gone or, if given, silent for `alone_s`."""
+    reader = Reader(pipe)
+    with contextlib.suppress(EOFError):
+        while (lines := reader.lines(alone_s)) is not None:
+            yield from lines
+
+
+class Reader:
+    """The lines of a pipe, without beats. `rest` is the beginning of the next one."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe, self.rest = pipe, b""
+        self._waiting = select.poll()  # `select` takes no high number
+        self._waiting.register(pipe, select.POLLIN)
+
+    def lines(self, within_s: float | None) -> list[bytes] | None:
+        """Those that have come, None if nothing has, not even a beat. Raises EOFError at the end or for a long one."""
+        if not self._waiting.poll(None if within_s is None else 1000 * within_s):
+            return None
+        chunk = os.read(self._pipe, _CHUNK)
+        if not chunk or len(self.rest) > LONGEST_MESSAGE:
+            raise EOFError
+        *lines, self.rest = (self.rest + chunk.replace(_BEAT, b"")).split(b"\n")
+        return lines
+
+
+class Writer(threading.Thread):
+    """Writes lines to a pipe, so that nobody waits for its reader; while there are none it may send beats."""
+
+    def __init__(self, pipe: IO[bytes], *, beats: bool = False) -> None:
+        super().__init__(daemon=True)
+        self._pipe, self._every_s = pipe, _BEATS_EVERY_S if beats else None
+        self._lines = queue.Queue[bytes](_MOST_WAITING)
+        self.start()
+
+    def put(self, line: bytes) -> None:
+        """Writes the line soon."""
+        self._lines.put(line + b"\n")
+
+    def close(self) -> None:
+        """Closes the pipe once all is written."""
+        self._lines.put(b"")
+
+    def run(self) -> None:
+        """Writes until it is closed, or nobody reads any more."""
+        with contextlib.suppress(OSError), self._pipe:
+            while rest := self._next():
+                while rest:
+                    rest = rest[self._pipe.write(rest) :]
+
+    def _next(self) -> bytes:
+        try:
+            return self._lines.get(timeout=self._every_s)
+        except queue.Empty:
+            return _BEAT
 
 
 class Held:
     """The process: the script of these `words`, or without any a worker."""
 
-    def __init__(self, environment: dict[str, str | None], folder: str, words: list[str]) -> None:
-        self._is_script = bool(words)
+    def __init__(self, replies: Writer, environment: dict[str, str | None], folder: str, words: list[str]) -> None:
+        self._replies = replies
         self._environment = {**os.environ, **environment}
-        self._requests = queue.SimpleQueue[bytes]()
+        self._printing: list[threading.Thread] = []
+        self._requests: Writer | None = None
         with contextlib.suppress(OSError):
             os.chdir(folder)
-        if self._is_script and not words[0].startswith("-") and not Path(words[0]).is_file():
-            _end(_NOT_FOUND, missing=str(Path.cwd()))
-        self._process = self._script(words) if self._is_script else self._worker()
+        if words and not words[0].startswith("-") and not Path(words[0]).is_file():
+            self._tell_end(_NOT_FOUND, missing=str(Path.cwd()))
+        self._process = self._script(words) if words else self._worker()
         threading.Thread(target=self._watch, daemon=True).start()
 
-    def _script(self, words: list[str]) -> subprocess.Popen[bytes]:
-        return self._popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-    def _worker(self) -> subprocess.Popen[bytes]:
-        requests, writing = os.pipe()
-        replies = os.dup(1)
-        process = self._popen(["-c", _WORKER, str(requests), str(replies)], stdout=2, pass_fds=(requests, replies))
-        os.close(requests)
-        os.close(replies)
-        threading.Thread(target=self._pass_on, args=(os.fdopen(writing, "wb"),), daemon=True).start()
+    def _script(self, words: list[str]) -> subprocess.Popen[Any]:
+        pipe, text = subprocess.PIPE, {"encoding": "utf-8", "errors": "replace"}
+        process = self._popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, **text)
+        for stream in ("stdout", "stderr"):
+            thread = threading.Thread(target=self._tell, args=(stream, getattr(process, stream)), daemon=True)
+            thread.start()
+            self._printing.append(thread)
         return process
 
-    def _popen(self, words: list[str], **how: Any) -> subprocess.Popen[bytes]:
+    def _worker(self) -> subprocess.Popen[Any]:
+        replies = os.dup(1)
+        words = ["-c", _WORKER, str(replies)]
+        process = self._popen(words, stdin=subprocess.PIPE, stdout=2, pass_fds=(replies,), bufsize=0)
+        assert process.stdin is not None  # noqa: S101  (a pipe)
+        self._requests = Writer(process.stdin)
+        return process
+
+    def _popen(self, words: list[str], **how: Any) -> subprocess.Popen[Any]:
         """Called in the main thread, which lives on: Linux ends a child with the thread that has started it."""
         return subprocess.Popen(  # noqa: S603  (no shell: the words are the user's own command line, or ours)
             [sys.executable, *words],
-            stdin=subprocess.DEVNULL,
             env={name: value for name, value in self._environment.items() if value is not None},
             start_new_session=True,
             preexec_fn=die_with_parent,
             **how,
         )
 
-    def ask(self, line: bytes) -> None:
+    def ask(self, request: bytes) -> None:
         """Passes a request on to a worker. A script is sent the signal of that number, and killed a moment later."""
-        if not self._is_script:
-            self._requests.put(line + b"\n")
+        if self._requests is not None:
+            self._requests.put(request)
             return
-        self._signal(int(line))
+        self._signal(int(request))
         later = threading.Timer(GRACE_S, self._signal, (signal.SIGKILL,))
         later.daemon = True
         later.start()
 
-    def _pass_on(self, pipe: IO[bytes]) -> None:
-        """Runs in a thread: the worker may take long to read, and nothing waits for that."""
-        with contextlib.suppress(BrokenPipeError):
-            while True:
-                pipe.write(self._requests.get())
-                pipe.flush()
+    def _tell(self, stream: str, pipe: IO[str]) -> None:
+        for text in iter(functools.partial(pipe.readline, _LONGEST_LINE), ""):
+            _say(self._replies, "Printed", stream=stream, text=text.removesuffix("\n"))
 
     def _watch(self) -> None:
-        """Says what a script prints, and in the end how the process has ended."""
-        printed = {"stdout": self._process.stdout, "stderr": self._process.stderr} if self._is_script else {}
-        telling = [threading.Thread(target=self._tell, args=one) for one in printed.items()]
-        for one in telling:
-            one.start()
-        for one in telling:
-            one.join()
+        """Says in the end how the process has ended, after all that it has printed."""
         code = self._process.wait()
         self._signal(signal.SIGKILL)  # what a user's model may have started
-        _end(code)
+        for thread in self._printing:
+            thread.join(_PRINTS_WITHIN_S)
+        self._tell_end(code)
 
-    def _tell(self, stream: str, pipe: IO[bytes]) -> None:
-        for text in _lines(self._printed(pipe.fileno())):
-            _say(kind="printed", stream=stream, text=text)
-
-    def _printed(self, pipe: int) -> Iterator[bytes]:
-        """All that the process writes until it ends. What it has started may hold the pipe open for longer."""
-        has_ended = False
-        while not has_ended:
-            has_ended = self._process.poll() is not None
-            while select.select([pipe], [], [], 0 if has_ended else _LOOKS_EVERY_S)[0]:
-                chunk = os.read(pipe, _CHUNK)
-                if not chunk:
-                    return
-                yield chunk
+    def _tell_end(self, code: int, missing: str | None = None) -> NoReturn:
+        _say(self._replies, "Ended", code=code, missing=missing)
+        self._replies.close()
+        self._replies.join()
+        os._exit(0)
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -174,36 +209,9 @@ class Held:
         os._exit(0)
 
 
-def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    decoder, rest = IncrementalNewlineDecoder(getincrementaldecoder("utf-8")("replace"), translate=True), ""
-    for chunk in chunks:
-        *lines, rest = (rest + decoder.decode(chunk)).split("\n")
-        yield from lines
-        if len(rest) > _LONGEST_LINE:
-            yield rest
-            rest = ""
-    if rest := rest + decoder.decode(b"", final=True):
-        yield rest
-
-
-def _say(**message: Any) -> None:
-    with _one_at_a_time, contextlib.suppress(OSError):  # who reads is gone: stdin has ended too
-        # Whatever came before may not have ended its line: a shell's greeting, or a worker that was killed
-        sys.stdout.write("\n" + json.dumps(message, separators=(",", ":")) + "\n")
-        sys.stdout.flush()
-
-
-def _end(code: int, missing: str | None = None) -> NoReturn:
-    """Says how the process has ended, after whatever it said last, and ends this one."""
-    _say(kind="ended", code=code, missing=missing)
-    os._exit(0)
-
-
-def _beat() -> None:
-    while True:
-        threading.Event().wait(BEATS_EVERY_S)
-        with contextlib.suppress(OSError):
-            os.write(1, BEAT)
+def _say(replies: Writer, kind: str, **fields: Any) -> None:
+    # Whatever came before may not have ended its line: a shell's greeting, or a worker that was killed
+    replies.put(b"\n" + json.dumps({kind: fields}, separators=(",", ":")).encode())
 
 
 def die_with_parent() -> None:

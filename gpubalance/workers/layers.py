@@ -37,7 +37,7 @@ def time_blocks(worker: Worker, request: TimeBlocks) -> Iterator[BlockTimed]:
 
 def pipe(worker: Worker, request: Pipe) -> Iterator[Timing | Measured]:
     """Trains in these segments: yields each timing as it comes, and finally Measured."""
-    steps, names = request.steps_per_timing, ", ".join(device.label for device in worker.devices)
+    steps = request.steps_per_timing
     patient = request.model_copy(update={"patience_s": _PATIENCE_PART * worker.patience_s(None, steps)})
-    doing = f"training in {len(request.segments)} segments on {names}"
+    doing = f"training in {len(request.segments)} segments on {worker.names}"
     return worker.replies(patient, (Timing, Measured), doing, steps=steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -17,14 +17,12 @@ _Count = Annotated[int, Field(ge=1, le=10**9)]
 class Describe(Record):
     """Which blocks does the model have? With `cuts` they begin at these layers, and it may be cut nowhere else."""
 
-    kind: Literal["describe"] = "describe"
     cuts: tuple[str, ...] = ()
 
 
 class TimeBlocks(Record):
     """Time each of these blocks alone on the one device, for `seconds` and at least so many passes."""
 
-    kind: Literal["time-blocks"] = "time-blocks"
     blocks: tuple[_Block, ...]
     micro_batch: _Count
     seconds: Seconds = 0.0
@@ -37,7 +35,6 @@ class Pipe(Record):
     A stamped timing is one step. A task that takes longer than `patience_s` is reported as hanging.
     """
 
-    kind: Literal["pipe"] = "pipe"
     segments: tuple[Segment, ...]
     order: tuple[tuple[Task, ...], ...]
     micro_batch: _Count
@@ -52,5 +49,4 @@ class Pipe(Record):
 class Described(Record):
     """The model's blocks."""
 
-    kind: Literal["described"] = "described"
     graph: Graph

@@ -1,4 +1,4 @@
-"""The messages between a worker and its parent: one JSON object a line, each one of these records.
+"""The messages between a worker and its parent, a line each: `{"Measure":{…}}`, a record and its kind.
 
     parent                          worker, or the keeper that starts and ends it
                                     Hello
@@ -22,9 +22,10 @@ Both sides reject what they do not know: a message is data, and its text is neve
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import json
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import Field
 
 from gpubalance.results.block import BlockTimed
 from gpubalance.results.common import Model, Refusal
@@ -48,7 +49,6 @@ class Open(Record):
     With `layers` the model is built in the host's memory, to be cut: no device needs to hold all of it.
     """
 
-    kind: Literal["open"] = "open"
     devices: tuple[Device, ...]
     settings: Settings
     joint: JointProfile
@@ -65,10 +65,9 @@ class Measure(Record):
     user's own pipeline instead of lying on the devices.
     """
 
-    kind: Literal["measure"] = "measure"
     split: Shares
-    seconds: Seconds
-    at_least: Annotated[int, Field(ge=1)]
+    seconds: Seconds = 0.0
+    at_least: Annotated[int, Field(ge=1)] = 1
     steps_per_timing: Annotated[int, Field(ge=1)] = 1
     stamped: bool = False
     at_once: bool = False
@@ -78,8 +77,6 @@ class Measure(Record):
 class Stop(Record):
     """End a measurement at once with others after its next timing. No effect if it has ended already."""
 
-    kind: Literal["stop"] = "stop"
-
 
 class Pull(Record):
     """Take batches of that size from the user's data without training, for `seconds` and `at_least` timings.
@@ -87,7 +84,6 @@ class Pull(Record):
     With `change` the dataset is changed that way first, to see whether it gets faster.
     """
 
-    kind: Literal["pull"] = "pull"
     global_batch: Annotated[int, Field(ge=1)]
     seconds: Seconds
     at_least: Annotated[int, Field(ge=1)]
@@ -96,13 +92,10 @@ class Pull(Record):
 class CountFlops(Record):
     """Count the operations of a step for one sample."""
 
-    kind: Literal["count-flops"] = "count-flops"
-
 
 class Trace(Record):
     """Train some steps with this split under TensorFlow's profiler."""
 
-    kind: Literal["trace"] = "trace"
     split: Shares
     tracing: Tracing
 
@@ -110,7 +103,6 @@ class Trace(Record):
 class Survey(Record):
     """Find out which of these GPUs TensorFlow has."""
 
-    kind: Literal["survey"] = "survey"
     devices: tuple[Device, ...]
 
 
@@ -121,7 +113,6 @@ class Ready(Record):
     take on each device, None if unknown. `warned` and `refused` are what a split would tell of the model.
     """
 
-    kind: Literal["ready"] = "ready"
     model: Model
     import_s: Seconds = 0.0
     tensorflow: str
@@ -136,7 +127,6 @@ class Ready(Record):
 class Measured(Record):
     """The requested timings are over. `samples` is the size of the user's data, as far as it is known by then."""
 
-    kind: Literal["measured"] = "measured"
     memory_peak_bytes: tuple[Peak, ...]
     late_part: Annotated[float, Field(ge=0, le=1)] | None
     samples: Annotated[int, Field(ge=0)] | None = None
@@ -148,7 +138,6 @@ class PulledAll(Record):
     `joined_from` is the size of the user's own batches, which differ in shape; `split.fit` would leave them so.
     """
 
-    kind: Literal["pulled-all"] = "pulled-all"
     remedies: tuple[Remedy, ...] = ()
     joined_from: Annotated[int, Field(ge=1)] | None = None
 
@@ -156,14 +145,12 @@ class PulledAll(Record):
 class Flops(Record):
     """Operations of a step for one sample, as TensorFlow counts them; None if it can't."""
 
-    kind: Literal["flops"] = "flops"
     step: float | None
 
 
 class Traced(Record):
     """The trace is written. `missing` is why a GPU is not in it, None if all are."""
 
-    kind: Literal["traced"] = "traced"
     missing: str | None
 
 
@@ -173,15 +160,12 @@ class Surveyed(Record):
     `memory_growth`: whether each GPU that it has takes memory as needed; null if it has none.
     """
 
-    kind: Literal["surveyed"] = "surveyed"
     missing: dict[str, str]
     memory_growth: bool | None = None
 
 
 class Inspect(Record):
     """Find out what is installed, without touching a device."""
-
-    kind: Literal["inspect"] = "inspect"
 
 
 class Inspected(Record):
@@ -191,7 +175,6 @@ class Inspected(Record):
     version it is built for, `cudnn_loaded` that of the loaded library.
     """
 
-    kind: Literal["inspected"] = "inspected"
     tensorflow: str
     keras: str
     cuda: str | None
@@ -204,7 +187,6 @@ class Inspected(Record):
 class Copy(Record):
     """Copy random data from one of the devices to another, and compare it there."""
 
-    kind: Literal["copy"] = "copy"
     devices: tuple[Device, ...]
     source: int
     target: int
@@ -214,7 +196,6 @@ class Copy(Record):
 class Copied(Record):
     """How many of the `elements` arrived changed, and how many of those as zeros. `seconds` is the fastest copy's."""
 
-    kind: Literal["copied"] = "copied"
     elements: int
     differing: int
     zeros: int
@@ -224,7 +205,6 @@ class Copied(Record):
 class Reduce(Record):
     """Sum random data over the devices, as gradients are, and compare the sum on each."""
 
-    kind: Literal["reduce"] = "reduce"
     devices: tuple[Device, ...]
     nbytes: Annotated[int, Field(ge=1)]
 
@@ -232,15 +212,12 @@ class Reduce(Record):
 class Reduced(Record):
     """How many elements of the sum are wrong on each device. `seconds` is the fastest all-reduce's."""
 
-    kind: Literal["reduced"] = "reduced"
     differing: tuple[int, ...]
     seconds: float
 
 
 class Where(Record):
     """Say where the process is: sent to the processes of a cluster when they have been silent for too long."""
-
-    kind: Literal["where"] = "where"
 
 
 class Whereabouts(Record):
@@ -249,7 +226,6 @@ class Whereabouts(Record):
     `at` is what its program is doing if it is not waiting in TensorFlow: no other process causes that.
     """
 
-    kind: Literal["whereabouts"] = "whereabouts"
     computed: int
     summed: int
     at: str
@@ -265,7 +241,6 @@ class Failed(Record):
     is what a pipeline's device was doing when it failed or, with the fault "hang", has been doing for too long.
     """
 
-    kind: Literal["failed"] = "failed"
     fault: Literal["memory", "refused", "input", "environment", "peer", "hang"]
     message: str
     cause: str = ""
@@ -289,7 +264,6 @@ class Start(Record):
 class Hello(Record):
     """Where the process may listen for its peers, and on another host than this one what is installed there."""
 
-    kind: Literal["hello"] = "hello"
     address: Address
     installed: dict[str, str | None] | None
 
@@ -297,7 +271,6 @@ class Hello(Record):
 class Printed(Record):
     """A line that a script has printed."""
 
-    kind: Literal["printed"] = "printed"
     stream: Literal["stdout", "stderr"]
     text: str
 
@@ -305,7 +278,6 @@ class Printed(Record):
 class Ended(Record):
     """The exit code; below 0 it is the number of a signal. `missing` is the folder in which there is no such script."""
 
-    kind: Literal["ended"] = "ended"
     code: int
     missing: str | None = None
 
@@ -313,13 +285,21 @@ class Ended(Record):
 AnyRequest = (
     Open | Measure | Stop | Pull | CountFlops | Trace | Describe | TimeBlocks | Pipe | Survey | Inspect | Copy | Reduce
 )
-Request = Annotated[AnyRequest, Field(discriminator="kind")]
 _OfChecks = Surveyed | Inspected | Copied | Reduced | Whereabouts
 AnyReply = Ready | Timing | Measured | Pulled | PulledAll | Flops | Traced | Described | BlockTimed | _OfChecks | Failed
 Message = AnyReply | Printed | Ended
 
-# For each kind of message, one process reads and the other writes.
-REQUEST: TypeAdapter[AnyRequest] = TypeAdapter(Request, config=ConfigDict(defer_build=True))
-MESSAGE: TypeAdapter[Message] = TypeAdapter(
-    Annotated[Message, Field(discriminator="kind")], config=ConfigDict(defer_build=True)
-)
+
+def to_line(message: Record) -> bytes:
+    """A message's line, without its end."""
+    return f'{{"{type(message).__name__}":{message.model_dump_json()}}}'.encode()
+
+
+def from_line(line: bytes | str, kinds: Any) -> Any:
+    """The message, of one of these `kinds`, a record or a union of them. Raises ValueError for any other line."""
+    try:
+        ((name, fields),) = json.loads(line).items()
+        (kind,) = (one for one in get_args(kinds) or (kinds,) if one.__name__ == name)
+        return kind.model_validate(fields)
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it is no message: {error}") from None

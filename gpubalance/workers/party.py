@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from gpubalance.errors import GpubalanceError, OutOfMemory
@@ -16,7 +15,7 @@ from gpubalance.settings.requests import Settings
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.workers.log import LONGEST_BYTES
 from gpubalance.workers.messages import Ready
-from gpubalance.workers.signals import signals_held
+from gpubalance.workers.process import signals_held
 from gpubalance.workers.worker import Worker
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class Party:
         self.started = 0  # how many workers there have been; another number means that one of them is new
         self._build = build
         self._worker = partial(Worker, purpose=purpose, deadline_s=deadline_s, limit=limit)
-        self._tell = tell
+        self._tell = tell or (lambda _: None)
         self._workers: dict[int, Worker] = {}
         self._ahead: dict[int, Worker] = {}
         self._killed = False
@@ -101,9 +100,7 @@ class Party:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     @property
@@ -125,7 +122,17 @@ class Party:
         self.failures = {}
         missing = [number for number in numbers if number not in self._workers]
         try:
-            self._fill(missing, then)
+            for number in missing:
+                ahead = self._ahead.pop(number, None)
+                self._workers[number] = ahead or self._worker(self.groups[number])
+                self.started += 1
+            if missing and then is not None:
+                then.load()
+            if self._killed:  # by a thread that could not see these yet
+                self.kill()
+            build = self._build
+            if missing and build is not None:
+                self._open({n: build if isinstance(build, Build) else build[n] for n in missing})
         except BaseException:  # a worker that has not built the model must not be asked anything
             _end({n: self._workers.pop(n) for n in missing if n in self._workers and not self._workers[n].is_open})
             raise
@@ -136,27 +143,12 @@ class Party:
             if number not in self._ahead and not _needs_the_cores(group):
                 self._ahead[number] = self._worker(group)
 
-    def _fill(self, missing: Sequence[int], then: Party | None) -> None:
-        for number in missing:
-            waiting = number in self._ahead
-            self._workers[number] = self._ahead.pop(number) if waiting else self._worker(self.groups[number])
-            self.started += 1
-        if missing and then is not None:
-            then.load()
-        if self._killed:  # by a thread that could not see these yet
-            self.kill()
-        build = self._build
-        if missing and build is not None:
-            self._open({n: build if isinstance(build, Build) else build[n] for n in missing})
-
     def _open(self, builds: Mapping[int, Build]) -> None:
-        if self._tell is not None:
-            self._tell(self._opening(builds))
-
         def build(number: int, worker: Worker) -> None:
             own = builds[number]
             worker.open(own.settings, own.joint, seed=own.seed, layers=own.layers)
 
+        self._tell(self._opening(builds))
         self._at_once(build, list(builds))
         if self.started == len(self.groups):  # only once
             self._tell_imports(builds)
@@ -176,7 +168,7 @@ class Party:
         firsts = {builds[n].place: self._workers[n] for n in sorted(builds, reverse=True) if n in self._workers}
         for place, worker in firsts.items():
             kept = f"what it prints is kept in {worker.process.log}, up to {format_bytes(LONGEST_BYTES)}"
-            if place and self._tell is not None:
+            if place:
                 self._tell(f"importing {place} took {worker.facts.import_s:.1f} s; {kept}")
 
     def ask(self, work: Callable[[Worker], T]) -> T:
@@ -224,8 +216,8 @@ class Party:
         return dict(sorted(answers.items()))
 
     def _raise_failure(self) -> None:
-        for _, error in sorted(self.failures.items()):
-            raise error
+        if self.failures:
+            raise self.failures[min(self.failures)]
 
     def regroup(self, *groups: Sequence[Device]) -> None:
         """Goes on with these groups. The workers stay if the groups are the same; otherwise they end."""

@@ -9,50 +9,40 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from types import TracebackType
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
-
-from pydantic import ValidationError
 
 from gpubalance.devices.hosts import check_installed, command_on, other_gpubalance, unreachable
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, PartialResult
 from gpubalance.remedies import known, match_log
-from gpubalance.settings.device import Host
+from gpubalance.settings.device import Device, Host
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.system.state import current_folder, new_log
 from gpubalance.text import clean
 from gpubalance.workers import keeper
 from gpubalance.workers.log import bound, tail
-from gpubalance.workers.messages import MESSAGE, AnyReply, Ended, Hello, Message, Printed, Start
-from gpubalance.workers.signals import signals_held
+from gpubalance.workers.messages import AnyReply, Ended, Hello, Message, Printed, Start, from_line, to_line
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_LONGEST_MESSAGE = 1 << 24
-_TAKES_WITHIN_S = 60.0  # a keeper reads at once, unless it is stopped or the connection hangs
 _GREETS_WITHIN_S = 60.0  # over a slow ssh and from a slow disk
 _LOST_AFTER = 20  # looks without a beat: counted, as a program that was stopped for a while misses both
 _LOOKS_EVERY_S = 1.0
 # A killed worker is gone at once, unless the driver has much memory to free: the next one must not start before.
 _DIES_WITHIN_S = 30.0
 _LONGEST_GREETING = 1 << 20
-# A message may arrive this long after the deadline, and must then end a line, or the wait would have no end.
-_LATE_S = 5.0
 _STARTING = "TensorFlow is still being loaded, or the function that builds the model does not return"
 _LACKS = "free what it lacks: memory, disk, processes (ulimit -u) or open files (ulimit -n)"
 _LONGER = "give it longer: --deadline SECONDS"
 _TERMINALS = "leave that option out of --via: -t of ssh, kubectl exec and docker exec, --pty of srun"
-_HELLO = b'{"kind":"hello"'
 
 _started: set[Process] = set()
 
@@ -79,43 +69,37 @@ class Process:
         command = command_on(host, keeper.__file__, gpus)
         self._host = host if command else None
         self._limit = limit
-        self._lines, self._rest = deque[bytes](), b""
+        self._lines = deque[bytes]()
         self._hello: Hello | None = None
         self._ends_within_s = 0.0  # before it has answered it holds nothing
-        self._is_ended = threading.Event()
-        self._writing = threading.Lock()
+        self._is_ended = False
         self.has_answered = False
         self.log = new_log(purpose)
         current_folder()  # the process starts in it, and could not report that it is gone
-        pipe = subprocess.PIPE
         try:
             with signals_held(), self.log.open("ab") as log:  # appends, as the log may be cut short meanwhile
                 self._keeper = subprocess.Popen(  # noqa: S603  (no shell; the prefix is the user's own)
                     command or [sys.executable, keeper.__file__],
-                    stdin=pipe,
-                    stdout=pipe,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
                     stderr=log,
                     bufsize=0,
                     start_new_session=True,  # a Ctrl-C in the terminal reaches only the parent, which ends it
                 )
                 assert self._keeper.stdin and self._keeper.stdout  # noqa: S101,PT018  (pipes)
-                self._requests, self._replies = self._keeper.stdin, self._keeper.stdout
-                self._into = self._requests.fileno()
-                os.set_blocking(self._into, False)
+                self._requests = keeper.Writer(self._keeper.stdin, beats=command is not None)
+                self._replies = self._keeper.stdout
+                self._reader = keeper.Reader(self._replies.fileno())
                 _started.add(self)
         except OSError as error:
             if self._host:
                 raise self._unreachable(f"can't be run: {error.strerror}") from None
             raise EnvironmentFault(f"can't start a worker: {error.strerror}", remedy=_LACKS) from None
-        if self._host:
-            threading.Thread(target=self._beat, daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     @property
@@ -126,46 +110,16 @@ class Process:
     @property
     def lives(self) -> bool:
         """Whether the process has not ended, and was not killed."""
-        return not self._is_ended.is_set() and self._keeper.poll() is None
-
-    @property
-    def address(self) -> str:
-        """Where the process may listen for its peers. Raises what `receive` does."""
-        return self.greeted().address
+        return not self._is_ended and self._keeper.poll() is None
 
     def start(self, environment: Mapping[str, str | None], words: Sequence[str] = ()) -> None:
         """Starts a worker, or Python with these words, in this folder; None takes a variable away."""
         folder = str(current_folder())
         self.send(Start(environment=dict(environment), folder=folder, words=tuple(words)))
 
-    def send(self, request: Record, within_s: float = _TAKES_WITHIN_S) -> None:
-        """Sends a request. If the process has died, that is noticed when its reply is read.
-
-        Raises DeadlinePassed if it takes nothing in for `within_s` seconds.
-        """
-        self.write(request.model_dump_json().encode(), within_s)
-
-    def write(self, line: bytes, within_s: float = _TAKES_WITHIN_S) -> None:
-        """Sends a request that is already a line; otherwise like `send`."""
-        rest = memoryview(line + b"\n")
-        until_s = time.monotonic() + min(within_s, self._limit.left_s)
-        while rest:
-            written = self._put(rest)
-            rest = rest[written:]
-            if not written and not _is_ready(self._into, select.POLLOUT, until_s - time.monotonic()):
-                raise self._silent(within_s, "being asked")
-
-    def _put(self, part: memoryview | bytes) -> int:
-        """Writes what there is room for, without waiting; returns how much that is: all, if nobody reads any more."""
-        with self._writing:
-            try:
-                return self._requests.write(part) or 0
-            except (BrokenPipeError, ValueError):  # it has ended, or `end` was called
-                return len(part)
-
-    def _beat(self) -> None:
-        while not self._is_ended.wait(keeper.BEATS_EVERY_S):
-            self._put(keeper.BEAT)
+    def send(self, request: Record) -> None:
+        """Sends a request. If the process has died or takes nothing in, that is noticed when its reply is read."""
+        self._requests.put(to_line(request))
 
     def receive(self, within_s: float, doing: str) -> AnyReply:
         """A worker's next message. The time until its host is reached does not count.
@@ -174,10 +128,9 @@ class Process:
         time, PartialResult if it has died; the messages say that it was `doing` this.
         """
         message = self.message(within_s, doing)
-        if isinstance(message, Printed):
-            raise self.unreadable("no worker prints that way")
         if isinstance(message, Ended):
             raise self._died(doing, message.code)
+        assert not isinstance(message, Printed)  # noqa: S101  (a script's)
         self.has_answered = True
         return message
 
@@ -190,21 +143,23 @@ class Process:
         if not line and self._host:
             raise self._lost(f"the connection {self._how_it_ended()}")
         try:
-            return MESSAGE.validate_json(line) if line else Ended(code=self._exit_code() or 0)
-        except ValidationError as error:
+            message: Message = from_line(line, Message) if line else Ended(code=self._exit_code() or 0)
+        except ValueError as error:
             raise self.unreadable(str(error)) from None
+        return message
 
     def unreadable(self, why: str) -> PartialResult:
         """The error for a message that can't be read."""
-        return PartialResult(f"the worker's message is not readable: {clean(why)}", log=self.log_tail())
+        return PartialResult(f"the worker's message is not readable: {clean(why)}", log=tail(self.log))
 
     def _silent(self, within_s: float, doing: str) -> DeadlinePassed:
         self._limit.check()
+        row = known("silent")
         return DeadlinePassed(
             f"the worker said nothing for {within_s:g} s while {doing}",
-            cause=known("silent").cause if self.has_answered else _STARTING,
-            remedy=f"{known('silent').remedy if self.has_answered else _LONGER}\nits log is {self.log}",
-            log=self.log_tail(),
+            cause=row.cause if self.has_answered else _STARTING,
+            remedy=f"{row.remedy if self.has_answered else _LONGER}\nits log is {self.log}",
+            log=tail(self.log),
         )
 
     def greeted(self) -> Hello:
@@ -213,7 +168,7 @@ class Process:
         while self._hello is None:
             line = self._line(until_s - time.monotonic())
             self._limit.check()
-            if not line and self._is_ended.is_set():
+            if not line and self._is_ended:
                 raise PartialResult("the worker was ended before it began")
             if not line:
                 how = f"did not answer within {_GREETS_WITHIN_S:g} s" if line is None else self._how_it_ended()
@@ -221,7 +176,7 @@ class Process:
             printed += len(line)
             if printed > _LONGEST_GREETING:
                 raise self._unreachable(f"prints {_LONGEST_GREETING >> 20} MiB and more")
-            if line.startswith(_HELLO):
+            if line.startswith(b'{"Hello":'):
                 self._hello = self._checked(line)
                 self._ends_within_s = _DIES_WITHIN_S
         return self._hello
@@ -231,8 +186,8 @@ class Process:
         if line.endswith(b"\r"):  # a keeper never sends that; with a terminal it would also read its own words
             raise self._unreachable("makes a terminal there", _TERMINALS)
         try:
-            hello = Hello.model_validate_json(line)
-        except ValidationError:
+            hello: Hello = from_line(line, Hello)
+        except ValueError:
             raise other_gpubalance(self._host or "this host") from None
         if self._host:
             check_installed(self._host, hello.installed or {}, keeper.installed())
@@ -243,60 +198,51 @@ class Process:
 
         Raises PartialResult if its host has been silent for too long.
         """
-        deadline, looks = time.monotonic() + min(within_s, self._limit.left_s), 0
+        until_s, looks = time.monotonic() + min(within_s, self._limit.left_s), 0
         while not self._lines:
             bound(self.log)
-            left = deadline - time.monotonic()
-            # Reads even past the deadline: this process itself may have been stopped for a while.
-            chunk = self._chunk(max(0.0, min(left, _LOOKS_EVERY_S)))
-            looks = looks + 1 if chunk is None else 0
+            left_s, dead = until_s - time.monotonic(), not self.lives
+            # Looks even past the deadline: this process itself may have been stopped for a while.
+            look_s = 0.0 if dead else max(0.0, min(left_s, _LOOKS_EVERY_S))
+            try:
+                lines = self._reader.lines(look_s)
+            except EOFError:
+                return b""
+            looks = looks + 1 if lines is None else 0
             if looks > _LOST_AFTER and self._host and self._hello:
                 raise self._lost(f"nothing has come from it for {_LOST_AFTER * _LOOKS_EVERY_S:g} s")
-            if chunk is None and left <= 0:
-                return None
-            if chunk == b"" or len(self._rest) > _LONGEST_MESSAGE:
+            self._lines.extend(filter(None, lines or ()))
+            if dead and lines is None:  # what it started may still hold the pipe
                 return b""
-            *lines, self._rest = (self._rest + (chunk or b"").replace(keeper.BEAT, b"")).split(b"\n")
-            self._lines.extend(filter(None, lines))
-            if left < -_LATE_S and not self._lines:
+            if left_s <= 0 and not self._lines:
                 return None
         return self._lines.popleft()
 
-    def _chunk(self, within_s: float) -> bytes | None:
-        """What has come meanwhile; b"" at its end, None for nothing."""
-        dead = not self.lives
-        if _is_ready(self._replies.fileno(), select.POLLIN, 0.0 if dead else within_s):
-            return self._replies.read(1 << 16)
-        return b"" if dead else None  # what it started may still hold the pipe
-
     def _died(self, doing: str, code: int) -> PartialResult:
-        log = self.log_tail()
+        log = tail(self.log)
         row = match_log(log)
         how = f"was ended by {_name(-code)}" if code < 0 else f"ended with exit code {code}"
         if -code == signal.SIGKILL:
             how += ", probably as the host's memory ran out"
             row = row or known("host-memory")
-        return PartialResult(
-            f"the worker {how} while {doing}",
-            cause=row.cause if row else "",
-            remedy="\n".join([*([row.remedy] if row else []), f"its whole log is {self.log}"]),
-            log=log,
-        )
+        remedy = [*([row.remedy] if row else []), f"its whole log is {self.log}"]
+        message = f"the worker {how} while {doing}"
+        return PartialResult(message, cause=row.cause if row else "", remedy="\n".join(remedy), log=log)
 
     def _lost(self, how: str) -> PartialResult:
         self._ends_within_s = 0.0
         remedy = "is the host up, and its network? --resume goes on with what was measured"
-        return PartialResult(f"{self._host} is lost: {how}", remedy=remedy, log=self.log_tail())
+        return PartialResult(f"{self._host} is lost: {how}", remedy=remedy, log=tail(self.log))
 
     def _unreachable(self, how: str, remedy: str = "") -> EnvironmentFault:
         here = EnvironmentFault(f"can't start a worker: its process {how}", remedy=_LACKS)
         error = unreachable(self._host, how, remedy) if self._host else here
-        error.log = self.log_tail()
+        error.log = tail(self.log)
         return error
 
     def _how_it_ended(self) -> str:
-        if len(self._rest) > _LONGEST_MESSAGE:
-            return f"prints a line of {_LONGEST_MESSAGE >> 20} MiB and more"
+        if len(self._reader.rest) > keeper.LONGEST_MESSAGE:
+            return f"prints a line of {keeper.LONGEST_MESSAGE >> 20} MiB and more"
         code = self._exit_code()
         return "closed its output" if code is None else f"ended with exit code {code}"
 
@@ -305,15 +251,10 @@ class Process:
             self._keeper.wait(2)
         return self._keeper.returncode
 
-    def log_tail(self) -> str:
-        """The last lines of the log."""
-        return tail(self.log)
-
     def kill(self) -> None:
         """Kills the process and its group, from any thread: whoever waits for its reply hears that it has died."""
-        self._is_ended.set()
-        with self._writing:
-            self._requests.close()
+        self._is_ended = True
+        self._requests.close()
         self._signal(signal.SIGCONT)  # a keeper that was stopped does not notice otherwise
 
     def end(self) -> None:
@@ -333,16 +274,50 @@ class Process:
             os.killpg(self._keeper.pid, number)
 
 
-def _is_ready(descriptor: int, events: int, within_s: float) -> bool:
-    """Whether there is something to read, or room to write, or the end of the pipe. `select` takes no high number."""
-    waiting = select.poll()
-    waiting.register(descriptor, events)
-    return bool(waiting.poll(1000 * max(0.0, within_s)))
-
-
 def _name(number: int) -> str:
     """A signal's name, or `signal N` for a real-time signal."""
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def worker_environment(devices: Sequence[Device]) -> dict[str, str | None]:
+    """The variables that TensorFlow and CUDA read when loaded, set so that the worker has only these devices.
+
+    Those of the user's that are None would make the run differ from what is recorded.
+    """
+    gpus = [d.uuid for d in devices if not d.simulated]
+    return {
+        "NVIDIA_TF32_OVERRIDE": None,
+        "TF_XLA_FLAGS": None,
+        "PYTHONSAFEPATH": None,
+        "TF_CONFIG": None,
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(gpus) if gpus else "-1",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "TF_MIN_GPU_MULTIPROCESSOR_COUNT": "1",  # else TensorFlow leaves a small GPU out of a joint run
+        "TF_CPP_MIN_LOG_LEVEL": "1",
+        "KERAS_BACKEND": "tensorflow",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Raises an interrupt only at the end of the block: a half started process or thread would belong to nobody."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread is interrupted
+        return
+    came: list[int] = []
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {n: signal.getsignal(n) for n in signals if signal.getsignal(n) is not signal.SIG_IGN}
+    for n in before:
+        signal.signal(n, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for came_first in came[:1]:
+            signal.raise_signal(came_first)

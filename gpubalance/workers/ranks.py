@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any
 
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, PartialResult, TimeLimitPassed
 from gpubalance.remedies import known
+from gpubalance.results.timing import Pulled, Timing
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
-from gpubalance.workers.environment import worker_environment
-from gpubalance.workers.merged import merged
-from gpubalance.workers.messages import AnyReply, Failed, Open, Where, Whereabouts
-from gpubalance.workers.process import Process
-from gpubalance.workers.signals import signals_held
+from gpubalance.workers.log import tail
+from gpubalance.workers.messages import AnyReply, Failed, Measured, Open, Ready, Where, Whereabouts
+from gpubalance.workers.process import Process, signals_held, worker_environment
 
 # TensorFlow in the other processes may report a failure before the process that failed does.
 _GRACE_S = 3.0
 
-T = TypeVar("T")
 Said = AnyReply | GpubalanceError
 
 
@@ -50,14 +47,15 @@ class Ranks:
     def __init__(self, devices: Sequence[Device], purpose: str, limit: TimeLimit = NO_LIMIT) -> None:
         """Raises EnvironmentFault if a process can't be started."""
         self._devices = tuple(devices)
+        self._threads = ThreadPoolExecutor(len(devices))
         self._members: list[Process] = []
         self._told_by = 0
-        with ExitStack() as at_a_failure:
+        try:
             for device in devices:
                 self._members.append(worker_process([device], purpose, limit))
-                at_a_failure.callback(self._members[-1].end)
-            at_a_failure.pop_all()
-        self._threads = ThreadPoolExecutor(len(devices))
+        except BaseException:
+            self.end()
+            raise
 
     @property
     def lives(self) -> bool:
@@ -74,52 +72,33 @@ class Ranks:
         """The log of the process whose failure was reported, else of the first."""
         return self._members[self._told_by].log
 
-    def log_tail(self) -> str:
-        """The last lines of that log."""
-        return self._members[self._told_by].log_tail()
-
-    def unreadable(self, why: str) -> PartialResult:
-        """The error for messages that can't be read."""
-        return self._members[0].unreadable(why)
-
     def send(self, request: Record) -> None:
-        """Sends a request to all. Raises DeadlinePassed, naming the device, if one reads nothing."""
-        if isinstance(request, Open):
-            self._addresses = tuple(self._each(lambda _, member: member.address))
-        self._each(lambda rank, member: member.send(self._placed(request, rank)))
+        """Sends a request to all; to open a model with each one's place in the cluster, and of GPUs only its own."""
+        addresses = tuple(map(self._address, range(len(self._members)))) if isinstance(request, Open) else ()
+        for rank, (device, member) in enumerate(zip(self._devices, self._members, strict=True)):
+            if isinstance(request, Open):
+                seen = self._devices if device.simulated else (device,)
+                place = {"devices": seen, "cluster": Cluster(addresses=addresses, rank=rank)}
+                request = request.model_copy(update=place)
+            member.send(request)
 
-    def _placed(self, request: Record, rank: int) -> Record:
-        """The request, to open a model with a process's place in the cluster, and of GPUs only its own."""
-        if not isinstance(request, Open):
-            return request
-        devices = request.devices if self._devices[rank].simulated else (self._devices[rank],)
-        place = Cluster(addresses=self._addresses, rank=rank)
-        return request.model_copy(update={"devices": devices, "cluster": place})
-
-    def _each(self, work: Callable[[int, Process], T]) -> list[T]:
-        """What `work` returns for each. If it fails for one, kills all and raises the error with its device."""
-        done: list[T] = []
-        for rank, member in enumerate(self._members):
-            try:
-                done.append(work(rank, member))
-            except GpubalanceError as error:
-                self.kill()
-                self._raise(rank, error)
-        return done
+    def _address(self, rank: int) -> str:
+        try:
+            return self._members[rank].greeted().address
+        except GpubalanceError as error:
+            self.kill()
+            raise self._named(rank, error) from None
 
     def receive(self, within_s: float, doing: str) -> AnyReply:
         """The merged reply of all. Raises what `Process.receive` does, naming the device."""
         try:
             said = self._gather(within_s, doing)
-            replies = [one for _, one in sorted(said.items()) if not isinstance(one, GpubalanceError | Failed)]
-            if len(replies) < len(self._members):
+            if min(map(_blame, said.values())) < _NOTHING:
                 return self._blamed(said, doing)
         except BaseException:  # each thread that waits for its process must hear of it
             self.kill()
             raise
-        if len({type(reply) for reply in replies}) > 1:
-            raise self.unreadable("one goes on where another has ended")
-        return merged(replies)
+        return _merged([said[rank] for rank in sorted(said)])
 
     def _gather(self, within_s: float, doing: str) -> dict[int, Said]:
         """What each process said, in order of arrival; those that said nothing in time are missing."""
@@ -129,30 +108,30 @@ class Ranks:
             waiting = {self._threads.submit(_heard, m, within_s, doing): rank for rank, m in enumerate(self._members)}
             for heard in waiting:
                 heard.add_done_callback(came.put)
-        end, worst = None, _NOTHING
+        end_s, worst = None, _NOTHING
         while len(said) < len(self._members) and worst != _MEMORY:  # nothing that others say explains that
             try:
-                one = came.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
+                one = came.get(timeout=None if end_s is None else max(0.0, end_s - time.monotonic()))
             except queue.Empty:
                 break
             rank = waiting[one]
             said[rank] = one.result()
             worst = min(worst, _blame(said[rank]))
-            if end is None and worst < _NOTHING:
-                end = time.monotonic() + _GRACE_S
+            if end_s is None and worst < _NOTHING:
+                end_s = time.monotonic() + _GRACE_S
         return said
 
     def _blamed(self, said: Mapping[int, Said], doing: str) -> AnyReply:
         """The failure that explains the others: the first of several like it. Ends all."""
-        self._told_by, cause = min(said.items(), key=lambda one: _blame(one[1]))
-        rank, kind = self._told_by, _blame(cause)
-        if kind in (_SILENCE, _PEER):
-            self._raise_silence(said, doing)
+        rank, cause = min(said.items(), key=lambda one: _blame(one[1]))
+        self._told_by = rank
+        if _blame(cause) in (_SILENCE, _PEER):
+            raise self._silence(said, doing)
         self.kill()
         if isinstance(cause, GpubalanceError):
-            self._raise(rank, cause)
+            raise self._named(rank, cause)
         assert isinstance(cause, Failed)  # noqa: S101  (the others are no failures)
-        if kind == _MEMORY:
+        if cause.fault == "memory":
             peaks: list[int | None] = [None] * len(self._members)
             peaks[rank : rank + 1] = cause.memory_peak_bytes or [None]
             return cause.model_copy(update={"replica": rank, "memory_peak_bytes": tuple(peaks)})
@@ -161,19 +140,16 @@ class Ranks:
             return cause
         return cause.model_copy(update={"message": f"{self._devices[rank].label}: {cause.message}"})
 
-    def _raise(self, rank: int, error: GpubalanceError) -> NoReturn:
-        host, label = self._devices[rank].host, self._devices[rank].label
-        if not isinstance(error, TimeLimitPassed) and not error.message.startswith(f"{host} "):
-            error.message = f"{label}: {error.message}"
-        raise error
+    def _named(self, rank: int, error: GpubalanceError) -> GpubalanceError:
+        device = self._devices[rank]
+        if not isinstance(error, TimeLimitPassed) and not error.message.startswith(f"{device.host} "):
+            error.message = f"{device.label}: {error.message}"
+        return error
 
-    def _raise_silence(self, said: Mapping[int, Said], doing: str) -> NoReturn:
-        """Raises who is silent: TensorFlow in the others reports that it lost a peer, but not which one or why."""
-        for error in said.values():
-            if isinstance(error, TimeLimitPassed):
-                raise error
+    def _silence(self, said: Mapping[int, Said], doing: str) -> DeadlinePassed:
+        """Who is silent: TensorFlow in the others reports that it lost a peer, but not which one or why."""
         lost = [rank for rank, one in said.items() if _blame(one) == _PEER]
-        silent = [rank for rank in range(len(self._members)) if _blame(said.get(rank, _NOT_YET)) == _SILENCE]
+        silent = [rank for rank in range(len(self._members)) if rank not in said or _blame(said[rank]) == _SILENCE]
         message = f"{self._names(silent)} said nothing while {doing}, and {self._names(lost)} lost it"
         if not silent:
             message = f"{self._names(lost)} lost each other while {doing}"
@@ -183,7 +159,7 @@ class Ranks:
         self._told_by = (silent or lost)[0]
         row = known("silent" if silent and not lost else "peer-lost")
         remedy = f"{row.remedy}\nwhat its threads do is in its log, {self.log}"
-        raise DeadlinePassed(message, cause=row.cause, remedy=remedy, log=self.log_tail())
+        return DeadlinePassed(message, cause=row.cause, remedy=remedy, log=tail(self.log))
 
     def _held_up_by(self, silent: Sequence[int]) -> tuple[list[int], str]:
         """Which ranks the others wait for, all silent ones if that is unknown, and why.
@@ -231,20 +207,48 @@ def _blame(said: Said) -> int:
     return _SILENCE if isinstance(said, GpubalanceError) else _NOTHING
 
 
-_NOT_YET = DeadlinePassed("")
-
-
 def _heard(member: Process, within_s: float, doing: str) -> Said:
     try:
         return member.receive(within_s, doing)
+    except TimeLimitPassed:
+        raise
     except GpubalanceError as error:
         return error
 
 
 def _place_of(member: Process) -> AnyReply | None:
     """Where the process is, or a late answer to an earlier request."""
-    try:
-        member.send(Where(), _GRACE_S)
-        return member.receive(_GRACE_S, "being asked where it is")
-    except GpubalanceError:
-        return None
+    member.send(Where())
+    said = _heard(member, _GRACE_S, "being asked where it is")
+    return None if isinstance(said, GpubalanceError) else said
+
+
+def _merged(replies: Sequence[Any]) -> AnyReply:
+    """Merges replies of one kind, given in the devices' order. Compares only durations: each host has its own clock."""
+
+    def joined(name: str) -> tuple[object, ...]:
+        return tuple(value for reply in replies for value in getattr(reply, name) or ())
+
+    first: AnyReply = replies[0]
+    update: dict[str, object] = {}
+    match first:
+        case Ready():
+            update["memory_limit_bytes"] = joined("memory_limit_bytes")
+        case Measured():
+            late = [reply.late_part for reply in replies if reply.late_part is not None]
+            update = {"memory_peak_bytes": joined("memory_peak_bytes"), "late_part": max(late, default=None)}
+        case Pulled():  # a step waits for the slowest pipeline
+            return max(replies, key=lambda one: one.seconds / one.batches)  # type: ignore[no-any-return]
+        case Timing():
+            update = {name: joined(name) for name in ("compute_s", "update_s") if first.compute_s is not None}
+            update["ended_s"] = time.monotonic()
+            update["input_wait_s"] = _input_wait_s(replies)
+            update["loss_is_finite"] = all(timing.loss_is_finite for timing in replies)
+    return first.model_copy(update=update)
+
+
+def _input_wait_s(timings: Sequence[Timing]) -> float:
+    """How much later the last device finished computing because it waited; without stamps the longest wait."""
+    computes = [sum(timing.compute_s or ()) for timing in timings]
+    last_s = max(timing.input_wait_s + compute for timing, compute in zip(timings, computes, strict=True))
+    return max(0.0, last_s - max(computes))

@@ -1,4 +1,4 @@
-"""The program of a worker's process, started with the numbers of two pipes: for requests, and for replies.
+"""The program of a worker's process, which takes requests from stdin and replies to another pipe.
 
 It loads TensorFlow at once, before any request, so that a parent can start it before it is needed. Then it does one
 request after the other, and ends by itself when its requests do. Its own stdout and stderr, where TensorFlow writes,
@@ -7,24 +7,24 @@ are a log file that the parent opened.
 
 from __future__ import annotations
 
+import faulthandler
+import gc
 import os
 import queue
 import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.remedies import known, match
 from gpubalance.settings.record import Record
-from gpubalance.settings.requests import Settings
 from gpubalance.workers.code import code_key
-from gpubalance.workers.imports import lean_import
 from gpubalance.workers.layers_messages import Describe, Described, Pipe, TimeBlocks
 from gpubalance.workers.messages import (
-    REQUEST,
     AnyRequest,
     Copied,
     Copy,
@@ -47,18 +47,23 @@ from gpubalance.workers.messages import (
     Trace,
     Traced,
     Where,
+    Whereabouts,
+    from_line,
+    to_line,
 )
-from gpubalance.workers.whereabouts import whereabouts
 
 if TYPE_CHECKING:
     from gpubalance.engine.pipeline.session import LayersSession
     from gpubalance.engine.session import Session
 
+_STDIN, _STDERR = 0, 2  # the real ones, whatever a user's program has assigned to sys.stderr
 
-def main(arguments: list[str]) -> None:
-    """Serves until the parent closes its end of the pipe."""
-    requests, replies = map(int, arguments)
+
+def main(replies: int) -> None:
+    """Serves until the parent closes its end of stdin, where the requests come; `replies` is the number of a pipe."""
     serving = _Serving(replies)
+    requests = os.fdopen(os.dup(_STDIN), "rb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), _STDIN)  # for the user's model
     threading.Thread(target=serving.read, args=(requests,), daemon=True).start()
     # A user's model may be in the current folder, but TensorFlow's modules must not be found there.
     sys.path.append(str(Path.cwd()))
@@ -76,49 +81,50 @@ class _Serving:
 
     def __init__(self, replies: int) -> None:
         self._session: Any = None  # a Session, or a LayersSession
-        self._settings: Settings | None = None
-        self._in_cluster = False
-        self._lines = queue.SimpleQueue[str]()
-        self._replies = os.fdopen(replies, "w", encoding="utf-8")
+        self._asked: Open | None = None  # for the session
+        self._lines = queue.SimpleQueue[bytes]()
+        self._replies = os.fdopen(replies, "wb")
         self._one_at_a_time = threading.Lock()
 
-    def read(self, requests: int) -> None:
+    def read(self, requests: Any) -> None:
         """Takes requests as they come. When the pipe closes, the parent is gone or done, and the process ends.
 
         This thread answers where the process is, as the main thread may hang.
         """
-        where = Where().model_dump_json() + "\n"
-        with os.fdopen(requests, encoding="utf-8") as pipe:
-            for line in pipe:
-                if line == where:
-                    self.say(whereabouts(self._session))
-                else:
-                    self._lines.put(line)
+        where = to_line(Where()) + b"\n"
+        for line in requests:
+            if line == where:
+                faulthandler.dump_traceback(_STDERR)
+                computed, summed = self._session.progress if self._session is not None else (0, 0)
+                self.say(Whereabouts(computed=computed, summed=summed, at=_outside_of_tensorflow()))
+            else:
+                self._lines.put(line)
         os._exit(0)  # at once: there is nobody to report to, and TensorFlow's threads may never end
 
     def next(self) -> AnyRequest:
         """The next request, once there is one."""
-        return REQUEST.validate_json(self._lines.get())
+        request: AnyRequest = from_line(self._lines.get(), AnyRequest)
+        return request
 
     def say(self, message: Record) -> None:
         """Sends a reply, from any thread."""
         with self._one_at_a_time:
-            self._replies.write(message.model_dump_json() + "\n")
+            self._replies.write(to_line(message) + b"\n")
             self._replies.flush()
 
     def answer(self, request: AnyRequest) -> None:
         """Does what is asked. Whatever the user's own code or TensorFlow raises is told to the parent."""
-        is_training = not isinstance(request, Survey | Inspect | Copy | Reduce | Trace)
         if isinstance(request, Open):
-            self._session, self._settings, self._in_cluster = None, request.settings, request.cluster is not None
+            self._session, self._asked = None, request
+        trains = not isinstance(request, Survey | Inspect | Copy | Reduce | Trace)
         try:
             for reply in self._done(request):
                 self.say(reply)
         except (Exception, SystemExit) as error:  # noqa: BLE001
-            self.say(self._failed(error, is_training=is_training))
+            self.say(self._failed(error, self._asked if trains else None))
 
     def _done(self, request: AnyRequest) -> Iterator[Record]:
-        session, asked = self._session, {name: value for name, value in request if name != "kind"}
+        session, asked = self._session, dict(request)
         match request:
             case Open():
                 self._session = _opened(request)
@@ -136,7 +142,7 @@ class _Serving:
                 joined_from = session.source.joined_from(request.global_batch)
                 yield PulledAll(remedies=session.source.usual_remedies(), joined_from=joined_from)
             case Trace():
-                yield Traced(missing=session.trace(request.split, request.tracing))
+                yield Traced(missing=session.trace(**asked))
             case Describe():
                 yield Described(graph=session.describe(**asked))
             case TimeBlocks() | Pipe():
@@ -153,25 +159,27 @@ class _Serving:
         """Whether a Stop has come. No other request comes during a measurement."""
         return not self._lines.empty() and isinstance(self.next(), Stop)
 
-    def _failed(self, error: BaseException, *, is_training: bool) -> Failed:
-        """The reply for an error; out of memory, with what each device held."""
+    def _failed(self, error: BaseException, training: Open | None) -> Failed:
+        """The reply for an error, of a session if there is `training`; out of memory, with what each device held."""
         from gpubalance.engine.failures import TaskFailedError, explain, tells_of_a_peer
 
         if isinstance(error, TaskFailedError):
             if error.__cause__ is None:
                 return Failed(fault="hang", message=str(error), replica=error.device, doing=error.doing)
-            told = self._failed(error.__cause__, is_training=is_training)
+            told = self._failed(error.__cause__, training)
             return told.model_copy(update={"replica": error.device, "doing": error.doing})
-        found = explain(error, self._settings if is_training else None)
-        if is_training and self._in_cluster and tells_of_a_peer(error):
-            return Failed(fault="peer", message=found.message)
-        message: dict[str, Any] = {"message": found.message, "cause": found.cause, "remedy": found.remedy}
-        if isinstance(found, OutOfMemory):
-            peaks = self._session.memory_peaks() if self._session else ()
-            return Failed(fault="memory", replica=found.replica, memory_peak_bytes=peaks, **message)
-        if isinstance(error, BadInput):
-            return Failed(fault="refused", **message)
-        return Failed(fault="input" if isinstance(found, BadInput) else "environment", **message)
+        found = explain(error, training.settings if training else None)
+        fault: Literal["memory", "peer", "refused", "input", "environment"] = "environment"
+        about: dict[str, Any] = {"message": found.message, "cause": found.cause, "remedy": found.remedy}
+        if training and training.cluster and tells_of_a_peer(error):
+            fault = "peer"
+        elif isinstance(found, OutOfMemory):
+            fault = "memory"
+            about["replica"] = found.replica
+            about["memory_peak_bytes"] = self._session.memory_peaks() if self._session else ()
+        elif isinstance(found, BadInput):
+            fault = "refused" if isinstance(error, BadInput) else "input"
+        return Failed(fault=fault, **about)
 
 
 def _opened(request: Open) -> Session | LayersSession:
@@ -218,3 +226,34 @@ def _checked(request: Survey | Inspect | Copy | Reduce) -> Record:
     if isinstance(request, Copy):
         return Copied(**checks.copy(names[request.source], names[request.target], request.nbytes))
     return Reduced(**checks.reduce(names, request.nbytes))
+
+
+@contextmanager
+def lean_import() -> Iterator[None]:
+    """Shortens TensorFlow's import, the longest part of a worker's start, to 60 to 80 % of its time.
+
+    Python searches again and again for garbage among hundreds of thousands of objects that all stay, and Keras loads
+    matplotlib, if installed, for pictures that no worker draws. A user's model may still load it.
+    """
+    sys.modules["matplotlib"] = None  # type: ignore[assignment]  # Python's own way to mark a module as missing
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+        del sys.modules["matplotlib"]
+
+
+def _outside_of_tensorflow() -> str:
+    """What the main thread does; empty if it is in TensorFlow and may wait for others, unless that reads data."""
+    frames = [frame for frame, _ in traceback.walk_stack(sys._current_frames()[threading.main_thread().ident or 0])]
+    modules = [str(frame.f_globals.get("__name__")) for frame in frames]
+    if any(module.startswith("tensorflow.python.data.") for module in modules):
+        return "waits for its data"
+    # There TensorFlow waits for its own threads.
+    innermost = next(n for n, module in enumerate(modules) if module != "threading")
+    if modules[innermost].startswith("tensorflow."):
+        return ""
+    frame = frames[innermost]
+    return f"is in {frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from gpubalance.devices.hosts import are_reached
@@ -23,6 +22,7 @@ from gpubalance.settings.requests import Settings, Tracing
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.workers.code import code_key
+from gpubalance.workers.log import tail
 from gpubalance.workers.messages import (
     AnyReply,
     AnyRequest,
@@ -56,12 +56,12 @@ if TYPE_CHECKING:
 Reply = TypeVar("Reply", bound=AnyReply)
 
 # Only silence ends a worker, not slowness. These limits are for work without messages.
-LOADS_WITHIN_S = 180.0  # TensorFlow, from a slow disk, and the GPUs
+LOADS_WITHIN_S = 180.0  # TensorFlow, from a slow disk, and the GPUs; counted before the first answer
 _OPENS_WITHIN_S = 300.0
 _FIRST_STEP_WITHIN_S = 900.0  # tracing, XLA's compilation, cuDNN's search for algorithms
 _STEP_WITHIN_S = 60.0
 _STEPS_WITHIN = 30.0  # times as long as such a timing took before
-_MOVES_WITHIN_S = 120.0
+_CHECKS_WITHIN_S = 120.0
 _KINDS: dict[str, type[GpubalanceError]] = {"refused": Refused, "input": BadInput}
 
 
@@ -90,9 +90,8 @@ class Worker:
         deadline_s: float | None = None,
         limit: TimeLimit = NO_LIMIT,
     ) -> None:
-        self.process: Process | Ranks = (
-            worker_process(devices, purpose, limit) if len(hosts_of(devices)) == 1 else Ranks(devices, purpose, limit)
-        )
+        over_hosts = len(hosts_of(devices)) > 1
+        self.process: Process | Ranks = (Ranks if over_hosts else worker_process)(devices, purpose, limit)
         self.devices = tuple(devices)
         self.is_open = False
         self._deadline_s = deadline_s
@@ -104,9 +103,7 @@ class Worker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.end()
 
     def open(self, settings: Settings, joint: JointProfile, *, seed: int, layers: bool = False) -> None:
@@ -122,38 +119,19 @@ class Worker:
         return self.ask(CountFlops(), Flops, _FIRST_STEP_WITHIN_S, "counting the step's operations").step
 
     def measure(
-        self,
-        split: Shares,
-        *,
-        seconds: float = 0.0,
-        at_least: int = 1,
-        steps_per_timing: int = 1,
-        stamped: bool = False,
-        until: Callable[[], bool] | None = None,
-        pipeline: bool = False,
+        self, split: Shares, *, until: Callable[[], bool] | None = None, **how: Any
     ) -> Iterator[Timing | Measured]:
-        """Trains with this split: yields each timing as it comes, and finally Measured.
+        """Trains with this split as the fields of Measure say: yields each timing as it comes, and finally Measured.
 
         With `until`, other workers train at the same time, and this one goes on until `until` returns true after a
         timing. Timings that still come after that are yielded too.
         """
-        request = Measure(
-            split=split,
-            seconds=seconds,
-            at_least=at_least,
-            steps_per_timing=steps_per_timing,
-            stamped=stamped,
-            at_once=until is not None,
-            pipeline=pipeline,
-        )
-        doing, key = f"training with batches {split} on {self._names()}", (split, stamped, pipeline)
-        replies = self.replies(request, (Timing, Measured), doing, steps=steps_per_timing, key=key, split=split)
-        for given, reply in enumerate(replies):
-            self._check(reply, stamped=stamped)
+        request = Measure(split=split, at_once=until is not None, **how)
+        doing, key = f"training with batches {split} on {self.names}", (split, request.stamped, request.pipeline)
+        steps = request.steps_per_timing
+        for reply in self.replies(request, (Timing, Measured), doing, steps=steps, key=key, split=split):
             if isinstance(reply, Measured):
-                if given < at_least:
-                    raise self.process.unreadable(f"{given} timings, where at least {at_least} were asked for")
-                self.trained[split, pipeline] = reply.memory_peak_bytes
+                self.trained[split, request.pipeline] = reply.memory_peak_bytes
             yield reply
             if until is not None and until():
                 self.process.send(Stop())
@@ -162,37 +140,31 @@ class Worker:
     def pull(self, global_batch: int, *, seconds: float, at_least: int = 1) -> Iterator[Pulled | PulledAll]:
         """Takes batches from the user's data without training, and yields each timing, finally PulledAll."""
         request = Pull(global_batch=global_batch, seconds=seconds, at_least=at_least)
-        yield from self.replies(request, (Pulled, PulledAll), "taking batches from --data")
+        return self.replies(request, (Pulled, PulledAll), "taking batches from --data")
 
     def trace(self, split: Shares, tracing: Tracing) -> str | None:
         """Trains some steps with this split under TensorFlow's profiler. Returns why a GPU is missing, or None."""
         request = Trace(split=split, tracing=tracing)
-        doing = f"tracing steps on {self._names()}"
-        return self.ask(request, Traced, _FIRST_STEP_WITHIN_S, doing).missing
+        return self.ask(request, Traced, _FIRST_STEP_WITHIN_S, f"tracing steps on {self.names}").missing
 
     def inspect(self) -> Inspected:
         """What TensorFlow's build needs, and which of its libraries can be loaded."""
-        return self.ask(Inspect(), Inspected, LOADS_WITHIN_S, "loading TensorFlow and its libraries")
+        return self.ask(Inspect(), Inspected, _CHECKS_WITHIN_S, "loading TensorFlow and its libraries")
 
     def survey(self) -> Surveyed:
         """Which of the GPUs TensorFlow can't use."""
-        return self.ask(Survey(devices=self.devices), Surveyed, _OPENS_WITHIN_S, "asking TensorFlow for its GPUs")
+        return self.ask(Survey(devices=self.devices), Surveyed, _CHECKS_WITHIN_S, "asking TensorFlow for its GPUs")
 
     def copy(self, source: int, target: int, nbytes: int) -> Copied:
         """Copies random data from one device to another."""
-        names = f"{self.devices[source].label} to {self.devices[target].label}"
+        doing = f"copying from {self.devices[source].label} to {self.devices[target].label}"
         request = Copy(devices=self.devices, source=source, target=target, nbytes=nbytes)
-        return self.ask(request, Copied, self._moves_within_s, f"copying from {names}")
+        return self.ask(request, Copied, _CHECKS_WITHIN_S, doing)
 
     def reduce(self, nbytes: int) -> Reduced:
         """Sums random data over all devices."""
         request = Reduce(devices=self.devices, nbytes=nbytes)
-        return self.ask(request, Reduced, self._moves_within_s, f"summing over {self._names()}")
-
-    @property
-    def _moves_within_s(self) -> float:
-        """The deadline of a copy or sum; a worker that has not answered yet must load TensorFlow first."""
-        return _MOVES_WITHIN_S + (0.0 if self.process.has_answered else LOADS_WITHIN_S)
+        return self.ask(request, Reduced, _CHECKS_WITHIN_S, f"summing over {self.names}")
 
     def ask(self, request: AnyRequest, wanted: type[Reply], within_s: float, doing: str) -> Reply:
         """The worker's reply if it is of the wanted kind; otherwise raises what the reply says."""
@@ -216,13 +188,16 @@ class Worker:
         `split` is what the worker trains with, if it does.
         """
         self.process.send(request)
+        loads_s = 0.0 if self.process.has_answered else LOADS_WITHIN_S
         slowest_s = self._slowest_s.get(key)
         while True:
+            own_s = within_s + loads_s if within_s else self.patience_s(slowest_s, steps)
             try:
-                reply = self.process.receive(self._deadline_s or within_s or self.patience_s(slowest_s, steps), doing)
+                reply = self.process.receive(self._deadline_s or own_s, doing)
+            except TimeLimitPassed:
+                raise
             except DeadlinePassed as error:
-                if split is not None and not isinstance(error, TimeLimitPassed):
-                    self._suggest_another_all_reduce(error)
+                self._suggest_another_all_reduce(error, split)
                 raise
             if not isinstance(reply, kinds):
                 self._fail(reply, split)
@@ -233,18 +208,9 @@ class Worker:
             if isinstance(reply, kinds[-1]):
                 return
 
-    def _check(self, reply: AnyReply, *, stamped: bool) -> None:
-        """Raises PartialResult if the reply does not have a value for each device."""
-        of_each: list[tuple[float | None, ...]] = [reply.memory_peak_bytes] if isinstance(reply, Measured) else []
-        if isinstance(reply, Timing) and stamped:
-            of_each = [reply.compute_s or (), reply.update_s or ()]
-        for values in of_each:
-            if len(values) != len(self.devices):
-                raise self.process.unreadable(f"{len(values)} values for {len(self.devices)} devices")
-
-    def _suggest_another_all_reduce(self, error: DeadlinePassed) -> None:
-        """Adds it to the remedy, for one process with several devices: over hosts there is no other."""
-        if isinstance(self.process, Process) and len(self.devices) > 1:
+    def _suggest_another_all_reduce(self, error: DeadlinePassed, split: Shares | None) -> None:
+        """Adds it to the remedy, for one process that trains on several devices: over hosts there is no other."""
+        if split is not None and isinstance(self.process, Process) and len(self.devices) > 1:
             other = "one-device" if self.settings.all_reduce == "hierarchical" else "hierarchical"
             error.remedy = f"try another all-reduce, which may be what hangs: --all-reduce {other}\n{error.remedy}"
 
@@ -254,30 +220,26 @@ class Worker:
             return self._deadline_s
         return _FIRST_STEP_WITHIN_S if slowest_s is None else max(_STEP_WITHIN_S, _STEPS_WITHIN * slowest_s * steps)
 
-    def _names(self) -> str:
-        return ", ".join(d.label for d in self.devices)
+    @property
+    def names(self) -> str:
+        """The devices' labels."""
+        return ", ".join(device.label for device in self.devices)
 
     def _fail(self, reply: AnyReply, split: Shares | None) -> NoReturn:
         """Raises the error for a reply that was not wanted."""
+        log, remedy = tail(self.process.log), f"the worker's whole log is {self.process.log}"
         if not isinstance(reply, Failed):
-            raise PartialResult("the worker's message does not fit the request", log=self.process.log_tail())
-        replica = 0 if len(self.devices) == 1 else reply.replica
-        known = replica is not None and replica < len(self.devices)
-        where = self.devices[replica or 0].label if known else "the run"
+            raise PartialResult("the worker's message does not fit the request", log=log)
+        named = 0 if len(self.devices) == 1 else reply.replica
+        replica = named if named in range(len(self.devices)) else None
+        where = "the run" if replica is None else self.devices[replica].label
         if reply.fault == "hang":
-            message, remedy = f"{where} hangs in {reply.doing}", f"the worker's whole log is {self.process.log}"
-            raise DeadlinePassed(message, remedy=remedy, log=self.process.log_tail())
+            raise DeadlinePassed(f"{where} hangs in {reply.doing}", remedy=remedy, log=log)
         if reply.fault == "memory":
             doing = f"in {reply.doing}" if reply.doing else "while the model was built"
             message = f"{where} ran out of memory {f'with batches {split}' if split else doing}"
-            raise OutOfMemory(
-                message,
-                replica=replica if known else None,
-                memory_peak_bytes=reply.memory_peak_bytes,
-                log=self.process.log_tail(),
-            )
+            raise OutOfMemory(message, replica=replica, memory_peak_bytes=reply.memory_peak_bytes, log=log)
         kind = _KINDS.get(reply.fault, EnvironmentFault)
         # A fault in the user's model has their own traceback as its message, which the log would only repeat.
-        log = "" if issubclass(kind, BadInput) else self.process.log_tail()
-        remedy = reply.remedy or f"the worker's whole log is {self.process.log}"
-        raise kind(reply.message, cause=reply.cause, remedy=remedy, log=log)
+        log = "" if issubclass(kind, BadInput) else log
+        raise kind(reply.message, cause=reply.cause, remedy=reply.remedy or remedy, log=log)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import gpubalance
-from gpubalance.workers.imports import lean_import
+from gpubalance.workers.serve import lean_import
 
 BATCH, SAMPLES, EPOCHS = 150, 610, 2  # the last batch of an epoch has 10
 

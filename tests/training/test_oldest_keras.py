@@ -46,7 +46,7 @@ def test_the_oldest_keras_trains_as_exactly(oldest_keras: Path) -> None:
         environment.pop(name, None)
     code = """
 import sys
-from gpubalance.workers.imports import lean_import
+from gpubalance.workers.serve import lean_import
 with lean_import():
     import keras
 import pytest

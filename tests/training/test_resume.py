@@ -51,7 +51,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     backup = tmp_path_factory.mktemp("killed")
     code = """
 import sys
-from gpubalance.workers.imports import lean_import
+from gpubalance.workers.serve import lean_import
 with lean_import():
     import tensorflow
 from tests.training.test_resume import Path, trained

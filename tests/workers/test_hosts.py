@@ -21,6 +21,7 @@ from gpubalance.settings.shares import Shares
 from gpubalance.workers import process as process_module
 from gpubalance.workers.hosts import connected
 from gpubalance.workers.keeper import installed
+from gpubalance.workers.log import tail
 from gpubalance.workers.party import Build, Party
 from gpubalance.workers.worker import Worker
 from tests.stand_in import engine
@@ -64,7 +65,7 @@ def test_a_worker_on_another_host_is_a_worker(party_that: Callable[[str], Party]
             timing, *_ = party.ask(measured)
         assert isinstance(timing, Timing)
         assert timing.compute_s == pytest.approx((0.110, 0.110, 0.112))
-        assert "on alpha" in party.ask(lambda worker: worker.process.log_tail())
+        assert "on alpha" in party.ask(lambda worker: tail(worker.process.log))
         there = below()
         assert len(there) == 2 * len(DEVICES)
     assert not left_of(there)

@@ -131,7 +131,7 @@ TRAINS = """
 import sys
 import numpy as np, psutil
 import gpubalance
-from gpubalance.workers.imports import lean_import
+from gpubalance.workers.serve import lean_import
 
 with lean_import():
     import keras

@@ -6,7 +6,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -60,16 +61,36 @@ def numbered(work: Callable[[Worker], int]) -> Callable[[int, Worker], int]:
     return lambda _, worker: work(worker)
 
 
+@contextmanager
+def interrupts() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt: a shell's background job ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.usefixtures("engine_that")
-def test_one_worker_has_all_devices_of_a_group_and_is_asked_again_and_again() -> None:
+def test_a_worker_is_asked_again_and_again_until_its_group_changes_and_one_started_ahead_is_the_next() -> None:
     with Party(PAIR, build=BUILD) as party:
         assert not party.alive
+        party.start(then=party)
         first = party.ask(step)
+        party.regroup(PAIR)
         assert party.ask(step) == first
         assert (party.alive, party.started) == (True, 1)
         assert len(party.facts.memory_limit_bytes) == 2
-        assert lives(psutil.Process(first))
-    assert gone(first)
+        party.drop()
+        assert gone(first)
+        second = party.ask(step)
+        assert party.started == 2
+        party.regroup([SECOND])
+        assert gone(second)
+        assert party.ask(lambda worker: worker.devices) == (SECOND,)
+        third = party.ask(pid)
+        assert lives(psutil.Process(third))
+    assert gone(third)
 
 
 @pytest.mark.usefixtures("engine_that")
@@ -90,26 +111,37 @@ def test_several_workers_do_what_they_are_asked_at_the_same_time_and_end_togethe
     assert all(map(gone, pids.values()))
 
 
-def test_each_failure_is_its_devices_and_the_others_go_on(engine_that: Callable[[str], None]) -> None:
-    engine_that("""
+def test_each_failure_is_its_devices_and_the_others_go_on(engine_that: Callable[[str], None], tmp_path: Path) -> None:
+    """One dies in a step, and its next worker, in a fresh process, as it builds the model."""
+    pids = tmp_path / "pids"
+    engine_that(f"""
         import os
+        def built(devices):
+            with open({str(pids)!r}, "a") as file:
+                file.write(f"{{os.getpid()}} ")
+            if len(open({str(pids)!r}).read().split()) > 2 and devices[0].index == 1:
+                os.abort()
         def step(devices, batches, number):
-            if devices[0].index == 1 and number == 1:
+            if devices[0].index == 1:
                 os.abort()
     """)
     with Party([FIRST], [SECOND], build=BUILD) as party:
         before = party.each(numbered(pid))
-        done = party.each(numbered(step))
-        assert done == {0: before[0]}
+        assert party.each(numbered(step)) == {0: before[0]}
         assert isinstance(party.failures[1], PartialResult)
         assert f"SIGABRT while training with batches 8 on {SECOND.label}" in party.failures[1].message
         assert gone(before[1])
-        assert lives(psutil.Process(before[0]))
-        # The next call has a fresh worker in its place, and the first is the same.
-        after = party.each(numbered(pid))
-        assert after[0] == before[0]
-        assert after[1] != before[1]
+        with pytest.raises(PartialResult, match="SIGABRT while building small"):
+            party.start()
         assert party.started == 3
+        assert party.each(numbered(step)) == {0: before[0]}
+        assert "SIGABRT while building small" in party.failures[1].message
+        assert not party.alive
+        assert party.each(numbered(step), among=[0]) == {0: before[0]}
+        assert party.failures == {}
+    every = [int(number) for number in pids.read_text().split()]
+    assert len(every) == 4  # the second device's again whenever it was asked for
+    assert all(map(gone, every))
 
 
 def test_a_worker_that_hangs_is_ended_and_the_next_one_builds_the_model_again(
@@ -139,10 +171,7 @@ def test_after_an_out_of_memory_a_gpu_has_a_fresh_worker(
     engine_that: Callable[[str], None], device: Device, stays: bool
 ) -> None:
     """A simulated device's memory is only counted; a GPU's comes back when the process ends."""
-    engine_that("""
-        def holds(device, size):
-            return size < 100
-    """)
+    engine_that("def holds(device, size):\n    return size < 100\n")
     with Party([device], build=BUILD) as party:
         before = party.ask(pid)
         with pytest.raises(OutOfMemory, match="ran out of memory with batches 100"):
@@ -151,62 +180,18 @@ def test_after_an_out_of_memory_a_gpu_has_a_fresh_worker(
         assert (party.ask(step) == before) == stays
 
 
-def test_a_model_that_one_worker_cannot_build_is_its_failure_and_the_others_train(
-    engine_that: Callable[[str], None], tmp_path: Path
+def test_whoever_waits_hears_that_another_thread_has_killed_the_party_or_an_interrupt_has(
+    engine_that: Callable[[str], None],
 ) -> None:
-    pids = tmp_path / "pids"
-    engine_that(f"""
-        import os
-        def built(devices):
-            with open({str(pids)!r}, "a") as file:
-                file.write(f"{{os.getpid()}} ")
-            if devices[0].index == 1:
-                os.abort()
-    """)
-    with Party([FIRST], [SECOND], build=BUILD) as party:
-        with pytest.raises(PartialResult, match="SIGABRT while building small"):
-            party.start()
-        assert list(party.each(numbered(step))) == [0]
-        assert "SIGABRT while building small" in party.failures[1].message
-        assert not party.alive
-        assert list(party.each(numbered(step), among=[0])) == [0]
-        assert party.failures == {}
-    both = [int(number) for number in pids.read_text().split()]
-    assert len(both) == 3  # the second device's again, as it was asked for again
-    assert all(map(gone, both))
-
-
-@pytest.mark.usefixtures("engine_that")
-def test_the_worker_that_was_started_ahead_is_the_next_one() -> None:
-    with Party([FIRST], build=BUILD) as party:
-        party.start(then=party)
-        first = party.ask(pid)
-        party.drop()
-        assert gone(first)
-        party.start()
-        second = party.ask(step)
-        assert party.started == 2
-    assert gone(second)
-
-
-@pytest.mark.usefixtures("engine_that")
-def test_other_groups_have_other_workers_and_the_same_groups_keep_theirs() -> None:
-    with Party(PAIR, build=BUILD) as party:
-        first = party.ask(pid)
-        party.regroup(PAIR)
-        assert party.ask(pid) == first
-        party.regroup([SECOND])
-        assert gone(first)
-        assert party.ask(lambda worker: worker.devices) == (SECOND,)
-
-
-def test_whoever_waits_hears_that_another_thread_has_killed_the_party(engine_that: Callable[[str], None]) -> None:
-    engine_that("""
-        import time
-        def step(devices, batches, number):
-            time.sleep(600)
-    """)
+    engine_that("import time\ndef step(*_):\n    time.sleep(600)\n")
     heard: list[GpubalanceError] = []
+    with interrupts(), Party([FIRST], [SECOND], build=BUILD, deadline_s=60) as party:
+        pids = party.each(numbered(pid))
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            party.each(numbered(step))
+    assert len(pids) == 2
+    assert all(map(gone, pids.values()))
     with Party([FIRST], build=BUILD) as party:
         party.start()
 
@@ -226,25 +211,6 @@ def test_whoever_waits_hears_that_another_thread_has_killed_the_party(engine_tha
             party.ask(step)
 
 
-def test_an_interrupt_while_several_work_ends_them_all(engine_that: Callable[[str], None]) -> None:
-    engine_that("""
-        import time
-        def step(devices, batches, number):
-            time.sleep(600)
-    """)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
-    try:
-        with Party([FIRST], [SECOND], build=BUILD, deadline_s=60) as party:
-            pids = party.each(numbered(pid))
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-            with pytest.raises(KeyboardInterrupt):
-                party.each(numbered(step))
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert len(pids) == 2
-    assert all(map(gone, pids.values()))
-
-
 def test_an_interrupt_while_threads_start_leaves_none_of_them() -> None:
     """Such a thread went on with its worker, while the caller ended the party and made a result of what there was."""
     came, ended = threading.Event(), []
@@ -259,13 +225,12 @@ def test_an_interrupt_while_threads_start_leaves_none_of_them() -> None:
         time.sleep(0.5)
         ended.append(number)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
-    try:
-        with Party([FIRST], [SECOND]) as party:
-            threading.settrace(interrupt)
+    with interrupts(), Party([FIRST], [SECOND]) as party:
+        party.start()
+        threading.settrace(interrupt)
+        try:
             with pytest.raises(KeyboardInterrupt):
                 party.each(work)
-            assert sorted(ended) == [0, 1]
-    finally:
-        threading.settrace(None)  # Python's own way to take it back
-        signal.signal(signal.SIGINT, before)
+        finally:
+            threading.settrace(None)  # Python's own way to take it back
+        assert sorted(ended) == [0, 1]

@@ -19,11 +19,11 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, DeadlinePassed, EnvironmentFault, OutOfMemory, PartialResult
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
+from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.environment import worker_environment
 from gpubalance.workers.messages import Measured
-from gpubalance.workers.process import Process
+from gpubalance.workers.process import Process, worker_environment
 from gpubalance.workers.ranks import worker_process
 from gpubalance.workers.worker import Worker
 from tests.cli.program import TINY, lives
@@ -108,8 +108,11 @@ def test_a_silent_worker_is_ended_at_the_deadline() -> None:
 
 @pytest.mark.usefixtures("stand_in")
 def test_a_worker_that_says_nonsense_is_refused() -> None:
+    class Open(Record):
+        surprise: int
+
     with process() as started:
-        started.write(b'{"kind": "open", "surprise": 1}')
+        started.send(Open(surprise=1))
         with pytest.raises(PartialResult) as caught:
             started.receive(30, "opening")
     assert "surprise" in caught.value.log

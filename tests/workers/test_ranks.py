@@ -66,62 +66,62 @@ def test_a_process_a_device_and_one_reply_of_all(party_that: Callable[[str], Par
 
 
 FAILS = """
-import os, time
+import os, signal, sys, time
 import tensorflow as tf
-def step(devices, *_):
-    if devices[0].host == "alpha" and devices[0].index == 1:
+from tensorflow.collective import wait
+def step(devices, batches, number):
+    if devices[0].host == "beta":
         {act}
     {others}
+def progress(devices):
+    return {progress} if devices[0].host == "beta" else (5, 4)
 """
+OOM = "raise tf.errors.ResourceExhaustedError(0, 0, 'OOM when allocating on device:GPU:0')"
+LOST = "raise tf.errors.UnavailableError(0, 0, 'x')"
+STOPS = "os.kill(os.getpid(), signal.SIGSTOP)"
+HANGS = "sys.stderr = None; time.sleep(600)"  # whatever it has put in the place of stderr
 
 
 @pytest.mark.parametrize(
-    ("act", "others", "kind", "says"),
+    ("act", "others", "progress", "kind", "says"),
     [
-        ("os.abort()", "time.sleep(600)", PartialResult, r"^alpha:1: the worker was ended by SIGABRT while"),
-        ("os.abort()", "raise tf.errors.UnavailableError(0, 0, 'x')", PartialResult, "^alpha:1: .* SIGABRT"),
+        ("os.abort()", "wait()", 4, PartialResult, "^beta:0: the worker was ended by SIGABRT while"),
+        ("os.abort()", LOST, 4, PartialResult, "^beta:0: .* SIGABRT"),
+        (OOM, "wait()", 4, OutOfMemory, "^beta:0 ran out of memory with batches 80/40/24$"),
+        (HANGS, LOST, 4, DeadlinePassed, "^beta:0 said nothing while training, and alpha:0, alpha:1 lost it$"),
+        ("pass", LOST, 4, DeadlinePassed, "^alpha:0, alpha:1, beta:0 lost each other while training"),
         (
-            "time.sleep(600)",
-            "raise tf.errors.UnavailableError(0, 0, 'x')",
+            "wait()",
+            "wait()",
+            4,
             DeadlinePassed,
-            r"^alpha:1 said nothing while training with batches 80/40/24 .*, and alpha:0, beta:0 lost it$",
+            "^beta:0 said .*; the others wait, as it has not computed its gradients$",
         ),
-        (
-            "pass",
-            "raise tf.errors.UnavailableError(0, 0, 'x')",
-            DeadlinePassed,
-            "^alpha:0, alpha:1, beta:0 lost each other while training",
-        ),
-        (
-            "raise tf.errors.ResourceExhaustedError(0, 0, 'OOM when allocating on device:GPU:0')",
-            "time.sleep(600)",
-            OutOfMemory,
-            "^alpha:1 ran out of memory with batches 80/40/24$",
-        ),
+        (HANGS, "wait()", 4, DeadlinePassed, r"^beta:0 said .*; the others wait, as it is in step \(.*py:7\)$"),
+        (STOPS, "wait()", 4, DeadlinePassed, "^beta:0 said .*, as it does not answer from another"),
+        ("wait()", "wait()", 5, DeadlinePassed, "^alpha:0, alpha:1, beta:0 said .*; each waits for the others, or for"),
     ],
-    ids=["a death", "a death that others tell of", "silence", "a cut link", "memory"],
+    ids=[
+        *("a death", "a death that others tell of", "memory", "silence", "a cut link"),
+        *("a device hangs", "a program hangs", "a process is stopped", "all wait"),
+    ],
 )
 def test_one_failure_is_told_with_its_device_and_all_are_ended(
-    party_that: Callable[[str], Party],
-    act: str,
-    others: str,
-    kind: type[GpubalanceError],
-    says: str,
+    party_that: Callable[[str], Party], act: str, others: str, progress: int, kind: type[GpubalanceError], says: str
 ) -> None:
-    started: list[int] = []
+    with party_that(FAILS.format(act=act, others=others, progress=(progress, 4))) as party:
+        started = party.ask(pids)
 
-    def train(worker: Worker) -> None:
-        started.extend(pids(worker))
-        list(worker.measure(SPLIT))
+        def train(worker: Worker) -> object:
+            return next(worker.replies(Measure(split=SPLIT), (Timing,), "training", within_s=1.0, split=SPLIT))
 
-    with party_that(FAILS.format(act=act, others=others)) as party:
         with pytest.raises(kind) as caught:
             party.ask(train)
         assert re.search(says, caught.value.message)
         assert all(map(gone, started))
         assert not party.alive
     if isinstance(caught.value, OutOfMemory):
-        assert caught.value.replica == 1
+        assert caught.value.replica == 2
 
 
 def test_after_a_failure_all_are_started_anew(party_that: Callable[[str], Party], tmp_path: Path) -> None:
@@ -141,66 +141,7 @@ def step(devices, *_):
         assert not set(before) & set(party.ask(pids))
 
 
-HANGS = """
-import os, signal, sys, time
-from tensorflow.collective import wait
-def step(devices, batches, number):
-    if devices[0].host == "beta":
-        {act}
-    {others}
-def progress(devices):
-    return {progress} if devices[0].host == "beta" else (5, 4)
-"""
-
-
-@pytest.mark.parametrize(
-    ("act", "others", "progress", "says"),
-    [
-        (
-            "wait()",
-            "wait()",
-            (4, 4),
-            r"^beta:0 said nothing .*; the others wait, as it has not computed its gradients$",
-        ),
-        # whatever it has put in the place of stderr
-        (
-            "sys.stderr = None; time.sleep(600)",
-            "wait()",
-            (4, 4),
-            r"^beta:0 said .*; the others wait, as it is in step \(.*py:6\)$",
-        ),
-        (
-            "os.kill(os.getpid(), signal.SIGSTOP)",
-            "wait()",
-            (4, 4),
-            "^beta:0 said .*, as it does not answer from another",
-        ),
-        (
-            "wait()",
-            "wait()",
-            (5, 4),
-            "^alpha:0, alpha:1, beta:0 said .*; each waits for the others, or for the network",
-        ),
-    ],
-    ids=["device", "program", "stopped", "all-reduce"],
-)
-def test_of_those_that_are_silent_the_one_that_hangs_is_told_where_it_is_known(
-    party_that: Callable[[str], Party], act: str, others: str, progress: tuple[int, int], says: str
-) -> None:
-    with party_that(HANGS.format(act=act, others=others, progress=progress)) as party:
-        started = party.ask(pids)
-
-        def train(worker: Worker) -> object:
-            worker.process.send(Measure(split=SPLIT, seconds=0, at_least=1))
-            return worker.process.receive(1.0, "training")
-
-        with pytest.raises(DeadlinePassed) as caught:
-            party.ask(train)
-        assert re.search(says, caught.value.message)
-        assert all(map(gone, started))
-
-
-def test_a_model_file_that_one_host_has_not(tmp_path: Path, party_that: Callable[[str], Party]) -> None:
+def test_a_model_file_that_one_host_has_not(party_that: Callable[[str], Party]) -> None:
     """The user's own mistake is an input, wherever it shows."""
     script = "from gpubalance.errors import BadInput\ndef built(devices):\n    raise BadInput('no such file')\n"
     with party_that(script) as party, pytest.raises(BadInput, match=r"^no such file"):

@@ -38,7 +38,7 @@ from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.code import code_key
 from gpubalance.workers.party import Party
-from gpubalance.workers.signals import signals_held
+from gpubalance.workers.process import signals_held
 
 
 def probe(

@@ -16,9 +16,9 @@ from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.nvml import with_gpu
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.workers.environment import worker_environment
-from gpubalance.workers.imports import lean_import
 from gpubalance.workers.keeper import die_with_parent
+from gpubalance.workers.process import worker_environment
+from gpubalance.workers.serve import lean_import
 from tests.cli.program import QUICK_PAIR, TINY
 
 if TYPE_CHECKING:
