@@ -137,7 +137,7 @@ from gpubalance.devices.machine import find_machine
 from gpubalance.devices.nvml import with_gpu
 devices = find_machine(None).select(["0", "1"])
 print([(d.index, d.uuid, d.memory_bytes, d.label) for d in devices])
-print(with_gpu(devices[1].uuid, lambda nvml, gpu: nvml.nvmlDeviceGetUUID(gpu)))
+print(with_gpu(devices[1].uuid, lambda gpu: gpu.ask("UUID")))
 """
     variables = stand_in.environment(tmp_path, ONE_GPU) | parts.environment(UUID, (2 << 30, 5 << 30), str(ROOT))
     devices, card = stand_in.child(code, variables).splitlines()

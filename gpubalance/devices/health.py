@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from gpubalance.devices.nvml import ask, with_gpu
+from gpubalance.devices.nvml import Card, with_gpu
 from gpubalance.devices.telemetry import ecc_errors, throttle_mask
 from gpubalance.results.telemetry import throttling
 from gpubalance.settings.choices import Precision
@@ -32,21 +31,18 @@ class Health(Record):
 def read_health(uuid: str) -> Health | None:
     """The GPU's health now; None if NVML does not start or loses the GPU while it is read."""
 
-    def health(nvml: Any, handle: Any) -> Health:
+    def health(card: Card) -> Health:
         """NVML's answers, with powers in watts."""
-        mask = throttle_mask(nvml, handle)
-        cap, default = (
-            ask(nvml, call, handle)
-            for call in (nvml.nvmlDeviceGetEnforcedPowerLimit, nvml.nvmlDeviceGetPowerManagementDefaultLimit)
-        )
+        mask, nvml = throttle_mask(card), card.nvml
+        cap, default = card.ask("EnforcedPowerLimit"), card.ask("PowerManagementDefaultLimit")
         return Health(
-            display=ask(nvml, nvml.nvmlDeviceGetDisplayActive, handle),
-            persistence=ask(nvml, nvml.nvmlDeviceGetPersistenceMode, handle),
+            display=card.ask("DisplayActive"),
+            persistence=card.ask("PersistenceMode"),
             power_cap_w=cap / 1000 if cap else None,
             power_default_w=default / 1000 if default else None,
             throttle_reasons=None if mask is None else throttling([mask]),
-            ecc_corrected=ecc_errors(nvml, handle, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-            ecc_uncorrected=ecc_errors(nvml, handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+            ecc_corrected=ecc_errors(card, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+            ecc_uncorrected=ecc_errors(card, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
         )
 
     return with_gpu(uuid, health)
@@ -55,10 +51,10 @@ def read_health(uuid: str) -> Health | None:
 def read_peer_to_peer(source: str, target: str) -> str | None:
     """Whether a GPU may read another's memory: `direct`, or NVML's reason why not; None if NVML does not say."""
 
-    def status_of(nvml: Any, handle: Any) -> str | None:
+    def status_of(card: Card) -> str | None:
         """NVML's answer in words; None for an unknown one."""
-        other = ask(nvml, nvml.nvmlDeviceGetHandleByUUID, target)
-        status = ask(nvml, nvml.nvmlDeviceGetP2PStatus, handle, other, _READ) if other else None
+        nvml = card.nvml
+        status = card.ask("P2PStatus", nvml.nvmlDeviceGetHandleByUUID(target), _READ)
         return {
             nvml.NVML_P2P_STATUS_OK: "direct",
             1: "not by this chipset",
@@ -79,9 +75,8 @@ def peak_flops(uuid: str, precision: Precision) -> float | None:
     The clock is the highest that the card can be set to; under load it seldom holds it.
     """
 
-    def float32(nvml: Any, handle: Any) -> float | None:
-        cores = ask(nvml, nvml.nvmlDeviceGetNumGpuCores, handle)
-        clock_mhz = ask(nvml, nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM)
+    def float32(card: Card) -> float | None:
+        cores, clock_mhz = card.ask("NumGpuCores"), card.ask("MaxClockInfo", card.nvml.NVML_CLOCK_SM)
         return float(_PER_CORE_AND_CYCLE * cores * clock_mhz * 1_000_000) if cores and clock_mhz else None
 
     return with_gpu(uuid, float32) if precision == "float32" else None

@@ -47,8 +47,31 @@ def read(*, gpus: bool = True) -> Reading:
         return _not_started(pynvml, error)
 
 
-def with_gpu(uuid: str, use: Callable[[Any, Any], _T]) -> _T | None:
-    """What `use(pynvml, handle)` returns for the GPU or MIG slice with that UUID; it may call `ask`.
+class Card:
+    """A GPU or MIG slice that NVML knows by this `handle`; `nvml` is pynvml."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self.nvml, self._handle = nvml, handle
+
+    def ask(self, names: str, *arguments: Any) -> Any:
+        """What the first of these calls of NVML says, `nvmlDeviceGet…`; None if each fails, or pynvml has none.
+
+        Raises NVMLError only for a GPU that no longer answers anything.
+        """
+        for name in names.split():
+            call = getattr(self.nvml, f"nvmlDeviceGet{name}", None)
+            answer = _ask(self.nvml, call, self._handle, *arguments) if call else None
+            if answer is not None:
+                return answer
+        return None
+
+    def text(self, name: str) -> str | None:
+        """The same, made safe to show; None for an empty one."""
+        return _text(self.ask(name))
+
+
+def with_gpu(uuid: str, use: Callable[[Card], _T]) -> _T | None:
+    """What `use` returns for the GPU or MIG slice with that UUID.
 
     None if NVML does not start, does not know the UUID, or loses the GPU meanwhile.
     """
@@ -56,13 +79,12 @@ def with_gpu(uuid: str, use: Callable[[Any, Any], _T]) -> _T | None:
 
     try:
         with _started() as nvml:
-            return use(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid))
+            return use(Card(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid)))
     except pynvml.NVMLError:
         return None
 
 
-def ask(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
-    """NVML's answer, or None for an error. Raises NVMLError only for a GPU that no longer answers anything."""
+def _ask(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return call(*arguments)
     except nvml.NVMLError as error:
@@ -73,16 +95,6 @@ def ask(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
         return error.object
 
 
-def ask_either(nvml: Any, names: tuple[str, str], *arguments: Any) -> Any:
-    """The newer call's answer, or the older's: old drivers and pynvmls lack the first, CUDA 14 the second."""
-    for name in names:
-        call = getattr(nvml, name, None)
-        answer = ask(nvml, call, *arguments) if call else None
-        if answer is not None:
-            return answer
-    return None
-
-
 def kernel_module_version(text: str) -> str | None:
     """The loaded driver's version in the text of /proc/driver/nvidia/version (closed or open kernel module)."""
     match = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
@@ -90,11 +102,11 @@ def kernel_module_version(text: str) -> str | None:
 
 
 def _versions(nvml: Any) -> Reading:
-    cuda = ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
+    cuda = _ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
     return Reading(
-        driver_version=_text(nvml, nvml.nvmlSystemGetDriverVersion),
+        driver_version=_text(_ask(nvml, nvml.nvmlSystemGetDriverVersion)),
         cuda_driver_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
-        nvml_version=_text(nvml, nvml.nvmlSystemGetNVMLVersion),
+        nvml_version=_text(_ask(nvml, nvml.nvmlSystemGetNVMLVersion)),
     )
 
 
@@ -115,7 +127,7 @@ def _without(code: str, problem: str, versions: Reading | None = None) -> Readin
 
 
 def _not_started(nvml: Any, error: Any) -> Reading:
-    version = _text(nvml, nvml.nvmlSystemGetNVMLVersion)  # known without a driver too, unless there is no library
+    version = _text(_ask(nvml, nvml.nvmlSystemGetNVMLVersion))  # known without a driver too, unless there is no library
     # NVML's version is CUDA's major version, then the driver version that it belongs to: 12.550.54.14
     library = (version or "").partition(".")[2] or _UNKNOWN
     code = {
@@ -145,8 +157,7 @@ def _gpu(nvml: Any, index: int) -> Gpu:
     """Reads one GPU. If it is lost meanwhile, what it said before is kept."""
     told: dict[str, Any] = {}
     try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        for field, value in _facts(nvml, handle):
+        for field, value in _facts(Card(nvml, nvml.nvmlDeviceGetHandleByIndex(index))):
             told[field] = value
         if not told["uuid"]:
             told["unusable"] = "its UUID cannot be read"
@@ -164,41 +175,40 @@ def _reason(code: str) -> str:
     return f"{known(code).message}: {known(code).cause}"
 
 
-def _facts(nvml: Any, handle: Any) -> Iterator[tuple[str, Any]]:
+def _facts(card: Card) -> Iterator[tuple[str, Any]]:
     """Reads a Gpu's fields one by one, so that those before a fault are kept."""
-    yield "uuid", _text(nvml, nvml.nvmlDeviceGetUUID, handle)
-    yield "name", _text(nvml, nvml.nvmlDeviceGetName, handle)
-    bus = _text(nvml, lambda: nvml.nvmlDeviceGetPciInfo_v3(handle).busId)  # pynvml decodes it on access
-    yield "bus_id", normal_bus_id(bus or "")
-    capability = ask(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
+    yield "uuid", card.text("UUID")
+    yield "name", card.text("Name")
+    pci = card.ask("PciInfo_v3")
+    yield "bus_id", normal_bus_id(_text(_ask(card.nvml, lambda: pci.busId)) or "") if pci else None  # decoded on access
+    capability = card.ask("CudaComputeCapability")
     yield "compute_capability", ".".join(map(str, capability)) if capability else None
-    memory = ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    memory = card.ask("MemoryInfo")
     if memory and memory.total:
         yield "memory_bytes", memory.total
         yield "memory_free_bytes", memory.free
-    mode = ask(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    mode = card.ask("MigMode")
     if mode and mode[0]:
         yield "mig", True
         yield "unusable", _reason("mig")
-        yield "mig_slices", tuple(_slices(nvml, handle))
-    yield "processes", _processes(nvml, handle)
+        yield "mig_slices", tuple(_slices(card))
+    yield "processes", _processes(card)
 
 
-def _slices(nvml: Any, handle: Any) -> Iterator[MigSlice]:
-    for index in range(ask(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-        piece = ask(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
-        uuid = _text(nvml, nvml.nvmlDeviceGetUUID, piece) if piece else None
+def _slices(card: Card) -> Iterator[MigSlice]:
+    for index in range(card.ask("MaxMigDeviceCount") or 0):
+        handle = card.ask("MigDeviceHandleByIndex", index)
+        piece = Card(card.nvml, handle)
+        uuid = piece.text("UUID") if handle else None
         if uuid:
-            memory = ask(nvml, nvml.nvmlDeviceGetMemoryInfo, piece)
-            name = _text(nvml, nvml.nvmlDeviceGetName, piece)
-            yield MigSlice(uuid=uuid, name=name, memory_bytes=(memory.total or None) if memory else None)
+            memory = piece.ask("MemoryInfo")
+            yield MigSlice(uuid=uuid, name=piece.text("Name"), memory_bytes=(memory.total or None) if memory else None)
 
 
-def _processes(nvml: Any, handle: Any) -> tuple[Process, ...] | None:
+def _processes(card: Card) -> tuple[Process, ...] | None:
     """Other processes that compute or draw on the GPU; None if the driver lists neither kind."""
-    calls = (f"nvmlDeviceGet{kind}RunningProcesses_v" for kind in ("Compute", "Graphics"))
     # Drivers before 510 know only the second version of the call
-    told = [ask_either(nvml, (f"{call}3", f"{call}2"), handle) for call in calls]
+    told = [card.ask(f"{kind}RunningProcesses_v3 {kind}RunningProcesses_v2") for kind in ("Compute", "Graphics")]
     if all(processes is None for processes in told):
         return None
     memory: dict[int, int | None] = {}
@@ -207,12 +217,13 @@ def _processes(nvml: Any, handle: Any) -> tuple[Process, ...] | None:
             # A process that does both is listed twice, each time with its whole memory
             sizes = [size for size in (memory.get(process.pid), process.usedGpuMemory) if size is not None]
             memory[process.pid] = max(sizes, default=None)
+    name = card.nvml.nvmlSystemGetProcessName
     return tuple(
-        Process(pid=pid, name=_text(nvml, nvml.nvmlSystemGetProcessName, pid), memory_bytes=size)
+        Process(pid=pid, name=_text(_ask(card.nvml, name, pid)), memory_bytes=size)
         for pid, size in sorted(memory.items())
     )
 
 
-def _text(nvml: Any, call: Callable[..., Any], *arguments: Any) -> str | None:
-    text = ask(nvml, call, *arguments) or ""
+def _text(answer: Any) -> str | None:
+    text = answer or ""
     return clean(text.decode(errors="replace") if isinstance(text, bytes) else text) or None

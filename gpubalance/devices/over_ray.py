@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -62,14 +61,16 @@ class Relay:
 
 
 def main() -> None:
-    """`ADDRESS nodes` prints the names of nodes as JSON; `ADDRESS on HOST GPUS WORDS…` runs Python there."""
+    """`ADDRESS nodes` prints those with GPUs, else all, as JSON; `ADDRESS on HOST GPUS WORDS…` runs Python there."""
     out = os.dup(1)
     os.dup2(2, 1)  # keeps what Ray prints out of the answer
     address, what, *words = sys.argv[1:]
     try:
         ray = _joined(address)
         if what == "nodes":
-            os.write(out, json.dumps(_offered(_nodes(ray))).encode())
+            nodes = _nodes(ray)
+            with_gpus = [name for name, node in nodes.items() if node["Resources"].get("GPU")]
+            os.write(out, json.dumps(sorted(with_gpus or nodes)).encode())
             return
         host, gpus, *program = words
         code = _run(ray, _relay_on(ray, host, int(gpus), program), out)
@@ -102,20 +103,16 @@ def _joined(address: str) -> Any:
 
 def _nodes(ray: Any) -> dict[str, Any]:
     """The living nodes by the name each was started with, else by host; by address if several have that name."""
-    living = [node for node in ray.nodes() if node["Alive"]]
-    names = [
-        node["NodeManagerHostname"] if node["NodeName"] == node["NodeManagerAddress"] else node["NodeName"]
-        for node in living
-    ]
+    by_name: dict[str, list[Any]] = {}
+    for node in ray.nodes():
+        named = node["NodeName"] != node["NodeManagerAddress"]
+        if node["Alive"]:
+            by_name.setdefault(node["NodeName" if named else "NodeManagerHostname"], []).append(node)
     return {
-        name if names.count(name) == 1 else node["NodeManagerAddress"]: node
-        for name, node in zip(names, living, strict=True)
+        name if len(nodes) == 1 else node["NodeManagerAddress"]: node
+        for name, nodes in by_name.items()
+        for node in nodes
     }
-
-
-def _offered(nodes: Mapping[str, Any]) -> list[str]:
-    """The names of the nodes with GPUs; if none has any, of all."""
-    return sorted([name for name, node in nodes.items() if node["Resources"].get("GPU")] or nodes)
 
 
 def _relay_on(ray: Any, host: str, gpus: int, program: list[str]) -> Any:
@@ -127,14 +124,14 @@ def _relay_on(ray: Any, host: str, gpus: int, program: list[str]) -> Any:
         _give_up(f"says: the cluster has no node {host}")
     has = int(node["Resources"].get("GPU", 0))
     if has < gpus:
-        _give_up(f"says: {host} has {_gpus(has)} in the cluster, and {gpus} {'is' if gpus == 1 else 'are'} asked for")
+        _give_up(f"says: of {gpus} GPUs that are asked for on {host} the cluster has {has}")
     strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
     actor = ray.remote(num_cpus=0, num_gpus=gpus, max_concurrency=4, scheduling_strategy=strategy)(Relay)
     relay = actor.remote(program)
     try:
         ray.get(relay.__ray_ready__.remote(), timeout=_STARTS_WITHIN_S)
     except ray.exceptions.GetTimeoutError:
-        _give_up(f"started nothing within {_STARTS_WITHIN_S:g} s" + (f": {_gpus(gpus)} not free" if gpus else ""))
+        _give_up(f"started nothing within {_STARTS_WITHIN_S:g} s{f': {gpus} GPUs are not free' if gpus else ''}")
     return relay
 
 
@@ -157,23 +154,14 @@ def _run(ray: Any, relay: Any, out: int) -> int:
         with suppress(ray.exceptions.RayError):
             copy_out(2, 2)
 
-    _in_background(copy_in)
-    errors = _in_background(copy_errors)
+    threading.Thread(target=copy_in, daemon=True).start()
+    errors = threading.Thread(target=copy_errors, daemon=True)
+    errors.start()
     copy_out(1, out)
     os.close(out)
     errors.join()
     code: int = ray.get(relay.end.remote())
     return code if code >= 0 else 128 - code
-
-
-def _in_background(work: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    return thread
-
-
-def _gpus(number: int) -> str:
-    return f"{number or 'no'} GPU{'' if number == 1 else 's'}"
 
 
 def _give_up(why: str) -> NoReturn:

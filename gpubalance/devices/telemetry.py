@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
 from gpubalance.devices.course import Counters, Course
-from gpubalance.devices.nvml import ask, ask_either, with_gpu
+from gpubalance.devices.nvml import Card, with_gpu
 from gpubalance.results.telemetry import Gauges, Telemetry
 
 INTERVAL_S = 0.2
@@ -55,16 +54,16 @@ class Sampler:
     def _watch(self) -> None:
         self._lost = with_gpu(self._uuid, self._poll) is None
 
-    def _poll(self, nvml: Any, handle: Any) -> bool:
+    def _poll(self, card: Card) -> bool:
         while True:
-            counters = _counters(nvml, handle)
+            counters = _counters(card)
             with self._lock:
                 if self._ended:  # this thread hung; the course may belong to another sampler now
                     return True
                 self._course.count(counters)
             if self._stop.is_set():  # the counters still belong to the block, the gauges no longer
                 return True
-            gauges = _gauges(nvml, handle)
+            gauges = _gauges(card)
             with self._lock:
                 if self._ended:
                     return True
@@ -72,33 +71,28 @@ class Sampler:
             self._stop.wait(self._interval_s)
 
 
-def _counters(nvml: Any, handle: Any) -> Counters:
-    return Counters(
-        at_s=time.monotonic(),
-        energy_mj=ask(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption, handle),
-        ecc_uncorrected=ecc_errors(nvml, handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-    )
+def _counters(card: Card) -> Counters:
+    uncorrected = ecc_errors(card, card.nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+    return Counters(time.monotonic(), energy_mj=card.ask("TotalEnergyConsumption"), ecc_uncorrected=uncorrected)
 
 
-def ecc_errors(nvml: Any, handle: Any, kind: int) -> int | None:
+def ecc_errors(card: Card, kind: int) -> int | None:
     """Errors of that kind since the driver was loaded; None if the GPU has no ECC or it is off."""
-    errors: int | None = ask(nvml, nvml.nvmlDeviceGetTotalEccErrors, handle, kind, nvml.NVML_VOLATILE_ECC)
+    errors: int | None = card.ask("TotalEccErrors", kind, card.nvml.NVML_VOLATILE_ECC)
     return errors
 
 
-def throttle_mask(nvml: Any, handle: Any) -> int | None:
+def throttle_mask(card: Card) -> int | None:
     """NVML's bit mask of the reasons why the clocks are lower than they could be; None if NVML gives none."""
-    names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-    mask: int | None = ask_either(nvml, names, handle)
+    mask: int | None = card.ask("CurrentClocksEventReasons CurrentClocksThrottleReasons")
     return mask
 
 
-def _gauges(nvml: Any, handle: Any) -> Gauges:
-    temperature = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
+def _gauges(card: Card) -> Gauges:
     return Gauges(
-        temperature_c=ask_either(nvml, temperature, handle, nvml.NVML_TEMPERATURE_GPU),
-        power_mw=ask(nvml, nvml.nvmlDeviceGetPowerUsage, handle),
-        sm_clock_mhz=ask(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
-        memory_clock_mhz=ask(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
-        reasons=throttle_mask(nvml, handle),
+        temperature_c=card.ask("TemperatureV Temperature", card.nvml.NVML_TEMPERATURE_GPU),
+        power_mw=card.ask("PowerUsage"),
+        sm_clock_mhz=card.ask("ClockInfo", card.nvml.NVML_CLOCK_SM),
+        memory_clock_mhz=card.ask("ClockInfo", card.nvml.NVML_CLOCK_MEM),
+        reasons=throttle_mask(card),
     )

@@ -116,18 +116,8 @@ def new_log(purpose: str) -> Path:
     return folder / f"{stamp}-{os.getpid()}-{purpose}.log"
 
 
-# New logs until the folder is searched again: that takes long where thousands of workers run.
-_looked_at_after: dict[Path, int] = {}
-
-
 def _delete_logs(folder: Path) -> None:
-    left = _looked_at_after.get(folder, 0)
-    if left:
-        _looked_at_after[folder] = left - 1
-        return
-    logs = sorted(folder.glob("*.log"))
-    for old in logs[:-_LOGS_KEPT]:
+    for old in sorted(folder.glob("*.log"))[:-_LOGS_KEPT]:
         match = re.match(r"[^-]*-(\d{1,9})-", old.name)
         if not (match and _lives(match[1])):  # a gpubalance may run for a whole night
             old.unlink(missing_ok=True)
-    _looked_at_after[folder] = max(0, len(logs) // _LOGS_KEPT - 1)

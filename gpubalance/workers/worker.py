@@ -129,7 +129,9 @@ class Worker:
         request = Measure(split=split, at_once=until is not None, **how)
         doing, key = f"training with batches {split} on {self.names}", (split, request.stamped, request.pipeline)
         steps = request.steps_per_timing
-        for reply in self.replies(request, (Timing, Measured), doing, steps=steps, key=key, split=split):
+        replies = self.replies(request, (Timing, Measured), doing, steps=steps, key=key, split=split)
+        for given, reply in enumerate(replies):
+            self._check(reply, given, request)
             if isinstance(reply, Measured):
                 self.trained[split, request.pipeline] = reply.memory_peak_bytes
             yield reply
@@ -207,6 +209,16 @@ class Worker:
             yield reply
             if isinstance(reply, kinds[-1]):
                 return
+
+    def _check(self, reply: Timing | Measured, given: int, request: Measure) -> None:
+        """Raises PartialResult if there are fewer timings than were asked for, or not one value for each device."""
+        of_each: list[tuple[float | None, ...]] = []
+        if isinstance(reply, Measured):
+            of_each = [reply.memory_peak_bytes] if given >= request.at_least else [()]
+        elif request.stamped:
+            of_each = [reply.compute_s or (), reply.update_s or ()]
+        if any(len(values) != len(self.devices) for values in of_each):
+            raise PartialResult("the worker says less than it was asked", log=tail(self.process.log))
 
     def _suggest_another_all_reduce(self, error: DeadlinePassed, split: Shares | None) -> None:
         """Adds it to the remedy, for one process that trains on several devices: over hosts there is no other."""

@@ -14,7 +14,7 @@ from gpubalance.jobs.balance.together import TriedSplit
 from gpubalance.jobs.measure.window import SplitWindow
 from gpubalance.results.timing import Timing
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.messages import Flops, Measured
+from gpubalance.workers.messages import Flops, Measured, to_line
 from tests.cli.program import ROOT
 from tests.jobs.drawn import ready
 from tests.render.measurements import measurement, step_time
@@ -188,8 +188,7 @@ _ROUND = TriedSplit(
 )
 _DONE = Measured(memory_peak_bytes=(None, 5), late_part=0.0)
 _TALK = [
-    one.model_dump(mode="json")
-    for one in (ready(2), _STAMPED, _STAMPED, _STAMPED, _DONE, _PLAIN, _DONE, Flops(step=1e9))
+    json.loads(to_line(one)) for one in (ready(2), _STAMPED, _STAMPED, _STAMPED, _DONE, _PLAIN, _DONE, Flops(step=1e9))
 ]
 _ENTRIES = [
     {"kind": type(one).__name__, "key": "key", "record": one.model_dump(mode="json")} for one in (_WINDOW, _ROUND)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpubalance.devices.hosts import reach
-from gpubalance.workers.messages import Hello
+from gpubalance.workers.messages import Hello, to_line
 
 HANGS_AFTER_S = 240  # a busy machine may stand still for a minute
 _AGAIN_S = 1
@@ -55,7 +55,7 @@ Program = Callable[[Sequence[str]], Done]
 def apart(folder: Path, worker: str = "exit 0") -> Iterator[None]:
     """Puts home, state and current folder into `folder`; a worker greets, and is this shell script."""
     stand_in = folder / "python"
-    hello = Hello(address="127.0.0.1:1", installed=None).model_dump_json()
+    hello = to_line(Hello(address="127.0.0.1:1", installed=None)).decode()
     stand_in.write_text(f"#!/bin/sh\necho '{hello}'\n{worker}\n")
     stand_in.chmod(0o755)
     executable = sys.executable

@@ -12,6 +12,13 @@ from tests.cli.program import gpubalance, here, start
 from tests.stand_in import TWO_UNLIKE_GPUS, engine, environment
 
 TI, PLAIN = "GPU-1080aaaa-0000-4000-8000-000000000001", "GPU-1080bbbb-0000-4000-8000-000000000002"
+# Three more like the second.
+FIVE_GPUS = TWO_UNLIKE_GPUS + "".join(
+    line.replace("gpu 1", f"gpu {number}").replace("1080bbbb", f"1080bbb{number}").replace(":02:", f":0{number + 1}:")
+    for number in (2, 3, 4)
+    for line in TWO_UNLIKE_GPUS.splitlines(keepends=True)
+    if line.startswith("gpu 1")
+)
 BRIEF = ("--windows", "1", "--duration", "0.3")
 # 32 samples fit on each, and no more.
 HOLDS_32 = """

@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from gpubalance.system.versions import too_old
 from tests.cli.program import QUICK_PAIR, gpubalance
 from tests.faults.machine import BRIEF, PLAIN, TI, Machine, first_line
 from tests.stand_in import TWO_UNLIKE_GPUS, child, environment
@@ -46,9 +48,33 @@ except EnvironmentFault as error:
     assert "reboot or reload the driver" in told
 
 
+RAISES = """
+import tensorflow as tf
+def step(devices, batches, number):
+    raise tf.errors.InternalError(None, None, "{}")
+"""
+ARCHITECTURE = RAISES.format("CUDNN_STATUS_ARCH_MISMATCH in conv_ops.cc")
+NO_HANDLE = RAISES.format("Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED")
+# Words of a run, its engine, the exit code, and what the error says.
+ENDS: list[tuple[Any, ...]] = [
+    ("--batches 8 8", ARCHITECTURE, 3, "pip install nvidia-cudnn-cu12==9.10.2.21"),
+    ("--gpus GPU-1080", "", 2, "error: 'GPU-1080' names 2 devices", TI, PLAIN),
+    ("--gpus 0 --batches 8", NO_HANDLE, 3, "CUDNN_STATUS_ALLOC_FAILED", "free the GPU's memory"),
+    ("--deadline 0.5", "hang()", 8, "said nothing for 0.5 s while building", "TensorFlow is still being", "--deadline"),
+    ("--windows 1", "def loss_is_finite(): return False", 4, "loss is not a number at the first step"),
+]
+
+
+@pytest.mark.parametrize("row", ENDS, ids=lambda row: row[0])
+def test_05_10_16_20_28_what_ends_a_run_is_one_error(tmp_path: Path, row: tuple[Any, ...]) -> None:
+    """What cuDNN says comes from the stand-in of the engine; how it is sorted and told is real."""
+    words, steps, code, *says = row
+    done = Machine(tmp_path, steps).refuses(code, "run", *words.split(), "--quiet")
+    assert all(part in done.stderr for part in says), done.stderr
+
+
 def test_02_a_driver_that_is_not_loaded_is_exit_code_3(tmp_path: Path) -> None:
-    done = Machine(tmp_path, gpus="init_error 9\nnvml 12.550.54.14").runs("run")
-    assert done.returncode == 3
+    done = Machine(tmp_path, gpus="init_error 9\nnvml 12.550.54.14").refuses(3, "run")
     assert "not loaded (its library is 550.54.14)" in first_line(done)
     assert "reboot or reload the driver" in done.stderr
 
@@ -62,15 +88,10 @@ def test_03_a_driver_too_old_for_this_tensorflow_is_told_the_version_needed(tmp_
     assert "driver 525.60.13 or newer" in first_line(done)
 
 
-@pytest.mark.parametrize(
-    ("serves", "built", "says"),
-    [("12.4", "12.5.1", None), ("13.0", "12.5.1", None), ("12.8", "13.0", "580.65.06"), (None, "12.5.1", None)],
-)
-def test_03_a_driver_serves_all_of_its_major_version(serves: str | None, built: str, says: str | None) -> None:
-    from gpubalance.system.versions import too_old
-
-    why = too_old("570.1", serves, built)
-    assert why is None if says is None else says in (why or "")
+def test_03_a_driver_serves_all_of_its_major_version() -> None:
+    for serves, built in (("12.4", "12.5.1"), ("13.0", "12.5.1"), (None, "12.5.1")):
+        assert too_old("570.1", serves, built) is None
+    assert "580.65.06" in (too_old("570.1", "12.8", "13.0") or "")
 
 
 def test_04_tensorflow_without_its_libraries_names_them_and_benchmarks_no_cpu(tmp_path: Path) -> None:
@@ -81,17 +102,6 @@ def test_04_tensorflow_without_its_libraries_names_them_and_benchmarks_no_cpu(tm
     assert "GPU:0" in first_line(done)
     assert "these libraries can't be loaded: libcud" in first_line(done)
     assert "pip install '.[cuda]'" in done.stderr
-
-
-def test_05_cudnn_without_code_for_the_gpu_names_the_pin(tmp_path: Path) -> None:
-    """What cuDNN says comes from the stand-in of the engine; how it is sorted and told is real."""
-    steps = """
-import tensorflow as tf
-def step(devices, batches, number):
-    raise tf.errors.InternalError(None, None, "CUDNN_STATUS_ARCH_MISMATCH in conv_ops.cc")
-"""
-    done = Machine(tmp_path, steps).refuses(3, "run", "--quiet")
-    assert "pip install nvidia-cudnn-cu12==9.10.2.21" in done.stderr
 
 
 LEFT_OUT = f"""
@@ -116,38 +126,29 @@ def test_07_08_a_worker_sees_its_gpus_by_uuid_in_nvmls_order_and_leaves_none_out
     steps = """
 import os
 def built(devices):
-    names = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TF_MIN_GPU_MULTIPROCESSOR_COUNT"
+    names = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TF_MIN_GPU_MULTIPROCESSOR_COUNT", "TF_FORCE_GPU_ALLOW_GROWTH"
     print(*map(os.environ.get, names), flush=True)
     os.abort()
 """
-    done = Machine(tmp_path, steps).runs("run", "--gpus", "1", "0", "--quiet")
-    assert f"{PLAIN},{TI} PCI_BUS_ID 1" in done.stderr
+    machine = Machine(tmp_path, steps)
+    assert f"{PLAIN},{TI} PCI_BUS_ID 1 true" in machine.runs("run", "--gpus", "1", "0", "--quiet").stderr
+    assert "-1 PCI_BUS_ID 1 true" in machine.runs("run", "--simulate", QUICK_PAIR, "--quiet").stderr
 
 
-@pytest.mark.parametrize("listed", [TI, f"{TI},nonsense,{PLAIN}"])
-def test_09_what_cuda_visible_devices_hides_is_said(tmp_path: Path, listed: str) -> None:
-    machine = Machine(tmp_path, CUDA_VISIBLE_DEVICES=listed)
-    done = machine.runs("run", "--gpus", "1")
-    assert done.returncode == 2
-    assert f"GPU 1 can't be used: hidden by CUDA_VISIBLE_DEVICES={listed}" in done.stderr
-    if listed == TI:
-        result = json.loads(machine.runs("run", *BRIEF, "--json").stdout)
-        assert [device["uuid"] for device in result["devices"]] == [TI]
-        assert "gpu-left-out" in {warning["code"] for warning in result["warnings"]}
+def test_09_what_cuda_visible_devices_hides_is_said(tmp_path: Path) -> None:
+    def told(listed: str, code: int, *gpus: str) -> str:
+        done = Machine(tmp_path, CUDA_VISIBLE_DEVICES=listed).runs("run", *gpus)
+        assert done.returncode == code
+        return done.stderr
 
-
-def test_09_nonsense_hides_all_and_is_quoted(tmp_path: Path) -> None:
+    for listed in (TI, f"{TI},nonsense,{PLAIN}"):
+        hidden = f"GPU 1 can't be used: hidden by CUDA_VISIBLE_DEVICES={listed}"
+        assert hidden in told(listed, 2, "--gpus", "1")
     for nothing in ("nonsense", ""):
-        done = Machine(tmp_path, CUDA_VISIBLE_DEVICES=nothing).runs("run")
-        assert done.returncode == 3
-        assert f"hidden by CUDA_VISIBLE_DEVICES={nothing}" in first_line(done)
-
-
-def test_10_an_ambiguous_device_is_answered_with_the_candidates(tmp_path: Path) -> None:
-    done = Machine(tmp_path).refuses(2, "run", "--gpus", "GPU-1080")
-    assert first_line(done) == "error: 'GPU-1080' names 2 devices"
-    assert TI in done.stderr
-    assert PLAIN in done.stderr
+        assert f"hidden by CUDA_VISIBLE_DEVICES={nothing}" in told(nothing, 3).splitlines()[0]
+    result = Machine(tmp_path, CUDA_VISIBLE_DEVICES=TI).result("run", *BRIEF)
+    assert [device["uuid"] for device in result["devices"]] == [TI]
+    assert "gpu-left-out" in {warning["code"] for warning in result["warnings"]}
 
 
 def test_11_a_mig_slice_is_probed_alone(tmp_path: Path) -> None:

@@ -88,43 +88,34 @@ def at(document: Any, path: str, value: Any) -> Any:
     return changed
 
 
-WRONG_IN_A_PLAN = [
-    ("batches.0", -8),
-    ("batches.0", 10**12),
-    ("batches.0", 8.5),
-    ("batches", [96]),
-    ("batches", [0, 0]),
-    ("micro_batches.1", 7),
-    ("global_batch", -1),
-    ("global_batch", 97),
-    ("margin_bytes", -1),
-    ("sync_s", float("nan")),
-    ("sync_s", float("inf")),
-    ("sync_s", -1.0),
-    ("predicted.throughput", float("nan")),
-    ("devices.0.index", -1),
-    ("devices.0.profile.beta_s", -1.0),
-    ("settings.precision", "float8"),
-    ("settings.surprise", 1),
-    ("kind", "probe"),
-    ("schema_version", 2),
-    ("schema_version", "1"),
-    ("shares", []),
-]
-WRONG_IN_A_PROBE = [
-    ("probes.0.curve.0.batch", -8),
-    ("probes.0.curve.0.step_time_s.median", 0.0),
-    ("probes.0.curve.0.step_time_s.median", -1.0),
-    ("probes.0.curve.0.step_time_s.samples", [float("nan")]),
-    ("probes.0.device", 9),
-    ("probes.0.device", -1),
-    ("probes.0.batch_limit.fits", -1),
-    ("probes.0.step_time_model.beta_s", float("-inf")),
-    ("probes.0.solo_best.throughput", -3.0),
-    ("batch_multiple", 0),
-    ("batch_multiple", 10**18),
-    ("model.gradient_bytes", -1),
-]
+NAN, INFINITE = float("nan"), float("inf")
+WRONG_IN_A_PLAN: dict[str, list[Any]] = {
+    "batches.0": [-8, 10**12, 8.5],
+    "batches": [[96], [0, 0]],
+    "micro_batches.1": [7],
+    "global_batch": [-1, 97],
+    "margin_bytes": [-1],
+    "sync_s": [NAN, INFINITE, -1.0],
+    "predicted.throughput": [NAN],
+    "devices.0.index": [-1],
+    "devices.0.profile.beta_s": [-1.0],
+    "settings.precision": ["float8"],
+    "settings.surprise": [1],
+    "kind": ["probe"],
+    "schema_version": [2, "1"],
+    "shares": [[]],
+}
+WRONG_IN_A_PROBE: dict[str, list[Any]] = {
+    "probes.0.curve.0.batch": [-8],
+    "probes.0.curve.0.step_time_s.median": [0.0, -1.0],
+    "probes.0.curve.0.step_time_s.samples": [[NAN]],
+    "probes.0.device": [9, -1],
+    "probes.0.batch_limit.fits": [-1],
+    "probes.0.step_time_model.beta_s": [-INFINITE],
+    "probes.0.solo_best.throughput": [-3.0],
+    "batch_multiple": [0, 10**18],
+    "model.gradient_bytes": [-1],
+}
 
 
 # What does not fit together, with what is said of it.
@@ -158,8 +149,8 @@ WRONG_IN_A_MODEL: list[tuple[dict[str, object], str]] = [
 LINE: dict[str, object] = {"alpha_s": 0.1, "beta_s": 0.1, "residual": 0.0, "planned_with": "line", "curve": None}
 WRONG = [
     *((PROBE, "probes.0.step_time_model", LINE | wrong, says) for wrong, says in WRONG_IN_A_MODEL),
-    *((PLAN, place, value, "") for place, value in WRONG_IN_A_PLAN),
-    *((PROBE, place, value, "") for place, value in WRONG_IN_A_PROBE),
+    *((PLAN, place, value, "") for place, values in WRONG_IN_A_PLAN.items() for value in values),
+    *((PROBE, place, value, "") for place, values in WRONG_IN_A_PROBE.items() for value in values),
     *((read_record(BALANCE, Plan), *wrong) for wrong in WRONG_IN_A_BALANCE),
 ]
 

@@ -7,16 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli.program import TINY
-from tests.faults.machine import Machine
+from tests.faults.machine import FIVE_GPUS, Machine
 from tests.stand_in import TWO_UNLIKE_GPUS
 from tests.workers.test_process import gone
 
-FIVE_GPUS = TWO_UNLIKE_GPUS + "".join(
-    line.replace("gpu 1", f"gpu {number}").replace("1080bbbb", f"1080bbb{number}").replace(":02:", f":0{number + 1}:")
-    for number in (2, 3, 4)
-    for line in TWO_UNLIKE_GPUS.splitlines(keepends=True)
-    if line.startswith("gpu 1")
-)
 COMMAND = ("independent", "--windows", "2", "--duration", "5", "--json", "--quiet")
 
 

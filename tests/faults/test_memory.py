@@ -59,13 +59,6 @@ def test_16_a_disguised_out_of_memory_counts_as_one_where_a_smaller_batch_passes
     assert (limit["fits"], limit["fails"]) == (16, 24)
 
 
-def test_16_and_is_the_environments_fault_where_none_does(tmp_path: Path) -> None:
-    steps = fails_above(0, "InternalError(None, None, 'Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED')")
-    done = Machine(tmp_path, steps).refuses(3, "run", "--gpus", "0", "--batches", "8", "--quiet")
-    assert "CUDNN_STATUS_ALLOC_FAILED" in done.stderr
-    assert "free the GPU's memory" in done.stderr
-
-
 TWO_ALIKE = (
     2
     * """

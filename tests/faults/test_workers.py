@@ -18,31 +18,50 @@ from gpubalance.remedies import known
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measure
 from gpubalance.workers.ranks import worker_process
-from tests.faults.machine import BRIEF, HOLDS_32, Machine, first_line
+from tests.faults.machine import BRIEF, FIVE_GPUS, HOLDS_32, Machine, first_line
 from tests.stand_in import TWO_UNLIKE_GPUS
 from tests.workers.test_process import PAIR, gone
 
 # Seconds: more than a worker takes to start on a busy machine.
 SILENCE = "5"
+
+
+# NVML's third answer about the second GPU, two a reading, is that it is lost: the program's second look.
+def lost(gpus: str = TWO_UNLIKE_GPUS) -> str:
+    return gpus.replace("gpu 1 capability 6 1", "gpu 1 series capability 6 1 !15")
+
+
 FEW = ("--max-batch", "16", "--duration", "0.2", "--no-ahead", "--json")
 
 
-def test_18_a_crash_fails_its_device_with_the_logs_end_and_the_others_go_on(tmp_path: Path) -> None:
+def test_18_20_22_of_a_probe_what_is_measured_is_kept_and_the_others_go_on(tmp_path: Path) -> None:
+    """One crashes, one is lost, one hangs, and the last has the whole of its curve."""
     steps = """
-import os, sys
+import sys
+import tensorflow as tf
 def step(devices, batches, number):
-    if devices[0].index == 0 and max(batches) > 8:
+    device = devices[0].index if max(batches) > 8 else None
+    if device == 0:
         print("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered", file=sys.stderr, flush=True)
         os.abort()
+    if device == 1:
+        note()
+        raise tf.errors.InternalError(None, None, "CUDA_ERROR_UNKNOWN")
+    if device == 2:
+        hang()
 """
-    done = Machine(tmp_path, steps).runs("probe", *FEW)
+    machine = Machine(tmp_path, steps, gpus=lost(FIVE_GPUS))
+    done = machine.runs("probe", "--gpus", "0", "1", "2", "3", "--deadline", SILENCE, *FEW)
     assert done.returncode == 6
-    first, second = json.loads(done.stdout)["probes"]
-    assert second["complete"]
-    assert [point["batch"] for point in first["curve"]] == [8]
-    assert "SIGABRT" in first["failures"][0]["message"]
+    *failed, whole = json.loads(done.stdout)["probes"]
+    assert whole["complete"]
+    for one, code, says in zip(failed, (6, 6, 8), ("SIGABRT", "is lost", "said nothing for 5 s"), strict=True):
+        assert [point["batch"] for point in one["curve"]] == [8]
+        assert one["failures"][0]["exit_code"] == code
+        assert says in one["failures"][0]["message"]
     assert "| CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr
     assert known("illegal-address").remedy in done.stderr
+    assert len(machine.noted()) == 1  # what is lost is not tried again
 
 
 def test_19_a_worker_ended_by_signal_9_is_probably_out_of_host_memory(tmp_path: Path) -> None:
@@ -81,20 +100,6 @@ def step(devices, batches, number):
     assert gone(pid)
 
 
-def test_20_of_a_probe_what_is_measured_is_kept_and_the_others_go_on(tmp_path: Path) -> None:
-    steps = """
-def step(devices, batches, number):
-    if devices[0].index == 0 and max(batches) > 8:
-        hang()
-"""
-    done = Machine(tmp_path, steps).runs("probe", "--deadline", SILENCE, *FEW)
-    assert done.returncode == 6
-    first, second = json.loads(done.stdout)["probes"]
-    assert [point["batch"] for point in first["curve"]] == [8]
-    assert first["failures"][0]["exit_code"] == 8
-    assert second["complete"]
-
-
 def test_18_what_died_is_tried_again_by_a_probe_that_goes_on(tmp_path: Path) -> None:
     """The cause may have been mended: the batch is no limit that was found."""
     broken = tmp_path / "broken"
@@ -127,14 +132,6 @@ def {where}(*_):
     done = machine.refuses(8, command, "--time-limit", "2", "--quiet")
     assert first_line(done) == "error: the time limit of 2 s passed before anything was measured"
     assert all(map(gone, machine.noted()))
-
-
-def test_20_a_worker_that_never_starts_is_ended_at_the_deadline(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, "hang()")
-    done = machine.refuses(8, "run", "--deadline", "0.5", "--quiet")
-    assert "said nothing for 0.5 s while building" in first_line(done)
-    assert "TensorFlow is still being loaded" in done.stderr
-    assert "--deadline" in done.stderr
 
 
 def test_20_a_stopped_worker_that_takes_nothing_in_is_ended_too() -> None:
@@ -173,10 +170,6 @@ def step(devices, batches, number):
     assert Machine(tmp_path, steps).runs("run", "--deadline", SILENCE, *BRIEF).returncode == 0
 
 
-# NVML's third answer about the second GPU, two a reading, is that it is lost: the program's second look.
-LOST = TWO_UNLIKE_GPUS.replace("gpu 1 capability 6 1", "gpu 1 series capability 6 1 !15")
-
-
 LOSSES = {
     "error": "raise tf.errors.InternalError(None, None, 'CUDA_ERROR_UNKNOWN')",
     "death": "os.abort()",
@@ -194,31 +187,13 @@ def step(devices, batches, number):
     if devices[-1].index == 1 and number > 40:
         {how}
 """
-    machine = Machine(tmp_path, steps, gpus=LOST)
+    machine = Machine(tmp_path, steps, gpus=lost())
     many = ("--windows", "500", "--duration", "0.1", "--deadline", SILENCE, "--json", "--quiet")
     done = machine.runs("run", *many)
     assert done.returncode == 6
     assert first_line(done).startswith("error: GPU:1 (NVIDIA GeForce GTX 1080) is lost")
     assert "reboot" in done.stderr
     assert json.loads(done.stdout)["complete"] is False
-    assert len(machine.noted()) == 1
-
-
-def test_22_a_probe_goes_on_with_the_others(tmp_path: Path) -> None:
-    steps = """
-import tensorflow as tf
-def step(devices, batches, number):
-    if devices[0].index == 1 and max(batches) > 8:
-        note()
-        raise tf.errors.InternalError(None, None, "CUDA_ERROR_UNKNOWN")
-"""
-    machine = Machine(tmp_path, steps, gpus=LOST)
-    done = machine.runs("probe", "--gpus", "1", "0", *FEW)
-    assert done.returncode == 6
-    lost, other = json.loads(done.stdout)["probes"]
-    assert "is lost" in lost["failures"][0]["message"]
-    assert [point["batch"] for point in lost["curve"]] == [8]
-    assert other["complete"]
     assert len(machine.noted()) == 1
 
 

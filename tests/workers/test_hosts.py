@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -18,9 +19,8 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.workers import process as process_module
+from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.hosts import connected
-from gpubalance.workers.keeper import installed
 from gpubalance.workers.log import tail
 from gpubalance.workers.party import Build, Party
 from gpubalance.workers.worker import Worker
@@ -31,15 +31,15 @@ VIA = """sh -c 'echo; echo Welcome.; printf "Last login: "; ON=$0 exec "$@"' {ho
 
 
 @pytest.fixture
-def party_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Party]]:
+def party_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Party]]:
     """A function that makes a party over both hosts, each behind a prefix, whose engine follows the script."""
 
-    def make(script: str) -> Party:
+    def make(script: str = "", devices: Sequence[Device] = DEVICES, build: Build = BUILD, via: str = VIA) -> Party:
         for name, value in engine(tmp_path, script).items():
             monkeypatch.setenv(name, value)
-        return Party(DEVICES, build=BUILD)
+        reach("alpha,beta", via)
+        return Party(devices, build=build)
 
-    reach("alpha,beta", VIA)
     yield make
     reach(None, None)
 
@@ -58,8 +58,8 @@ def measured(worker: Worker) -> list[object]:
     return list(worker.measure(SPLIT, at_least=2, stamped=True))
 
 
-def test_a_worker_on_another_host_is_a_worker(party_that: Callable[[str], Party]) -> None:
-    """Its log is here too: what it prints comes over what reaches the host."""
+def test_a_worker_on_another_host_is_a_worker(party_that: Callable[..., Party]) -> None:
+    """Its log is here too: what it prints comes over what reaches the host. Of GPUs it is told its own."""
     with party_that("def built(devices):\n    import os\n    print('on', os.environ['ON'])\n") as party:
         with connected(DEVICES):
             timing, *_ = party.ask(measured)
@@ -69,37 +69,39 @@ def test_a_worker_on_another_host_is_a_worker(party_that: Callable[[str], Party]
         there = below()
         assert len(there) == 2 * len(DEVICES)
     assert not left_of(there)
-
-
-def test_of_gpus_a_worker_of_a_cluster_is_told_its_own(party_that: Callable[[str], Party]) -> None:
-    """The stand-in for the engine takes 10 ms and 0.1 ms a sample on a GPU."""
     gpus = [
         Device(index=0, uuid=f"GPU-{host}", name="GPU", memory_bytes=None, simulated=False, host=host)
         for host in ("alpha", "beta")
     ]
-    party_that("def built(devices):\n    import os\n    assert devices[0].host == os.environ['ON']\n").end()
-    with Party(gpus, build=BUILD) as party:
+    with party_that(
+        "def built(devices):\n    import os\n    assert devices[0].host == os.environ['ON']\n", gpus
+    ) as party:
         timing, *_ = party.ask(lambda worker: list(worker.measure(Shares((8, 16)), stamped=True)))
         assert isinstance(timing, Timing)
-        assert timing.compute_s == pytest.approx((0.0108, 0.0116))
+        assert timing.compute_s == pytest.approx((0.0108, 0.0116))  # the stand-in's 10 ms and 0.1 ms a sample
 
 
-def test_a_prefix_that_is_slow_holds_up_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on Ctrl-C: nothing is held yet by what has not answered."""
-    monkeypatch.setattr(process_module, "_DIES_WITHIN_S", 600.0)
-    reach("alpha,beta", "sh -c 'sleep 600' {host}")
-    with Party(DEVICES, build=BUILD) as party:
-        party.load()
-    reach(None, None)
+@pytest.mark.parametrize(
+    ("via", "limit_s", "says"),
+    [
+        # As `ssh -tt` does: it would read its own words.
+        (
+            f"{sys.executable} -c 'import pty, sys; pty.spawn(sys.argv[2:])' {{host}}",
+            60.0,
+            r" alpha makes a terminal there\n.* leave that option out of --via",
+        ),
+        ("sh -c 'sleep 600' {host}", 1.0, "the time limit of 1 s passed"),
+    ],
+    ids=["a terminal", "one that is slow"],
+)
+def test_a_prefix_that_does_not_do_is_told_and_left(
+    party_that: Callable[..., Party], via: str, limit_s: float, says: str
+) -> None:
+    """Nothing is held yet by what has not answered, so that its end is not waited for."""
+    party_that(via=via)
+    with Party(DEVICES, build=BUILD, limit=TimeLimit(limit_s)) as party, pytest.raises(GpubalanceError, match=says):
+        party.start()
     assert not below()
-
-
-def test_a_prefix_that_makes_a_terminal_is_told(party_that: Callable[[str], Party]) -> None:
-    """As `ssh -tt` does: it would read its own words."""
-    with party_that("") as party:
-        reach("alpha,beta", f"{sys.executable} -c 'import pty, sys; pty.spawn(sys.argv[2:])' {{host}}")
-        with pytest.raises(EnvironmentFault, match=r" alpha makes a terminal there\n.* leave that option out of --via"):
-            party.start()
 
 
 FAILS = """
@@ -121,7 +123,7 @@ def step(devices, *_):
     ids=["the worker dies", "the connection ends", "nothing comes any more"],
 )
 def test_what_is_lost_is_told_with_its_host_and_nothing_is_left(
-    party_that: Callable[[str], Party],
+    party_that: Callable[..., Party],
     act: str,
     kind: type[GpubalanceError],
     says: str,
@@ -135,25 +137,23 @@ def test_what_is_lost_is_told_with_its_host_and_nothing_is_left(
 
 
 def test_other_software_and_another_model_are_told_before_anything_is_built(
-    party_that: Callable[[str], Party], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    party_that: Callable[..., Party], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Each host has modules of its own; here they are as on the first."""
     for host, content in (("alpha", "def net(): ..."), ("beta", "def net(): 'another'")):
         (tmp_path / host).mkdir()
         (tmp_path / host / "mine.py").write_text(content)
     monkeypatch.syspath_prepend(str(tmp_path / "alpha"))
+    paths = engine(tmp_path)["PYTHONPATH"]
+    via = f"env PYTHONPATH={tmp_path}/{{host}}:{paths}"
     mine = Build(Settings(model="mine:net"), BUILD.joint)
-    party_that("").end()
-    reach("alpha,beta", f"env PYTHONPATH={tmp_path}/{{host}}:{os.environ['PYTHONPATH']}")
-    with Party(DEVICES, build=mine) as party, pytest.raises(BadInput, match="mine:net on beta is not the same as here"):
+    another = "mine:net on beta is not the same as here"
+    with party_that(build=mine, via=via) as party, pytest.raises(BadInput, match=another):
         party.start()
     (tmp_path / "beta/keras-1.0.dist-info").mkdir()
     (tmp_path / "beta/keras-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: keras\nVersion: 1.0\n")
-    here = installed()["keras"]
-    with (
-        Party(DEVICES, build=BUILD) as party,
-        pytest.raises(EnvironmentFault, match=rf"^beta has keras 1\.0 \(here {here}\)"),
-    ):
+    other = rf"^beta has keras 1\.0 \(here {version('keras')}\)"
+    with party_that(via=via) as party, pytest.raises(EnvironmentFault, match=other):
         party.start()
 
 

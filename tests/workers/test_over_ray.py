@@ -105,7 +105,7 @@ def test_ray_gives_no_gpu_that_it_has_not(party_that: Callable[..., Party]) -> N
         connected(cards),
     ):
         pass
-    assert "alpha has no GPUs in the cluster, and 2 are asked for" in told.value.log
+    assert "of 2 GPUs that are asked for on alpha the cluster has 0" in told.value.log
 
 
 def test_devices_of_all_nodes_are_probed_and_a_killed_controller_leaves_nothing(

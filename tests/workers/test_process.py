@@ -9,21 +9,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.errors import BadInput, DeadlinePassed, EnvironmentFault, OutOfMemory, PartialResult
+from gpubalance.errors import BadInput, EnvironmentFault, OutOfMemory, PartialResult
 from gpubalance.results.timing import Timing
-from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measured
-from gpubalance.workers.process import Process, worker_environment
+from gpubalance.workers.process import Process
 from gpubalance.workers.ranks import worker_process
 from gpubalance.workers.worker import Worker
 from tests.cli.program import TINY, lives
@@ -54,31 +52,13 @@ def gone(pid: int) -> bool:
     return True
 
 
-def test_the_environment_shows_a_worker_its_gpus_only_by_uuid() -> None:
-    gpus = [Device(index=i, uuid=f"GPU-{u}", name="card", memory_bytes=1, simulated=False) for i, u in enumerate("ab")]
-    environment = worker_environment([gpus[1], gpus[0]])
-    assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-b,GPU-a"
-    assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-    assert environment["TF_MIN_GPU_MULTIPROCESSOR_COUNT"] == "1"
-    assert environment["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
-    assert worker_environment(PAIR)["CUDA_VISIBLE_DEVICES"] == "-1"
-
-
-@pytest.mark.parametrize(
-    ("number", "says"),
-    [
-        (signal.SIGKILL, "probably as the host's memory ran out"),
-        (signal.SIGSEGV, "SIGSEGV"),
-        (signal.SIGRTMIN + 6, "was ended by signal 40 while"),  # which has no name
-    ],
-)
-def test_a_killed_worker_is_one_error(number: int, says: str) -> None:
+def test_a_killed_worker_is_one_error() -> None:
     with process() as started:
-        os.kill(pid_of(started), number)
+        os.kill(pid_of(started), signal.SIGRTMIN + 6)  # which has no name
         with pytest.raises(PartialResult) as caught:
             started.receive(10, "training with batches 820/568 on GPU:0, GPU:1")
-    assert says in caught.value.message
-    assert "training with batches 820/568 on GPU:0, GPU:1" in caught.value.message
+    says = "the worker was ended by signal 40 while training with batches 820/568 on GPU:0, GPU:1"
+    assert caught.value.message == says
     assert str(started.log) in caught.value.remedy
 
 
@@ -95,15 +75,6 @@ def test_a_worker_that_cannot_be_started_is_one_error() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert psutil.Process().num_fds() == before
-
-
-def test_a_silent_worker_is_ended_at_the_deadline() -> None:
-    with process() as started:
-        os.kill(pid_of(started), signal.SIGSTOP)
-        with pytest.raises(DeadlinePassed, match="said nothing"):
-            started.receive(0.2, "waiting")
-    # A stopped process ignores TERM: only KILL ends it.
-    assert gone(started.pid)
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -141,54 +112,37 @@ def test_an_interrupt_in_the_middle_of_a_start_leaves_no_worker() -> None:
     assert done.stdout.split("\n")[:2] == ["interrupted", "ended True"], done.stderr
 
 
-@pytest.fixture(scope="module")
-def open_worker() -> Iterator[Worker]:
-    """One with TensorFlow, for all that is asked of one that lives on."""
-    with Worker(PAIR) as opened:
-        opened.open(Settings(model=TINY), JOINT, seed=0)
-        yield opened
-
-
 def needed(*batches: int) -> tuple[int, ...]:
     """Bytes of each device for these batches, by the profile."""
     profiles = [device.profile for device in PAIR]
     return tuple(p.memory_at(b, JOINT.extra_memory) for p, b in zip(profiles, batches, strict=True) if p)
 
 
-def test_a_worker_measures_any_split_it_is_asked(open_worker: Worker) -> None:
-    for batches in ((30, 20), (5, 45)):
-        replies = list(open_worker.measure(Shares(batches), at_least=3, steps_per_timing=2))
-        *timings, last = replies
-        assert [t.steps for t in timings if isinstance(t, Timing)] == [2, 2, 2]
+def test_a_worker_measures_any_split_and_one_that_does_not_fit_is_its_devices_fault() -> None:
+    with Worker(PAIR) as opened:
+        opened.open(Settings(model=TINY), JOINT, seed=0)
+        for batches in ((30, 20), (5, 45)):
+            *timings, last = opened.measure(Shares(batches), at_least=3, steps_per_timing=2)
+            assert [t.steps for t in timings if isinstance(t, Timing)] == [2, 2, 2]
+            assert isinstance(last, Measured)
+            assert last.memory_peak_bytes == needed(*batches)
+        *timings, _ = opened.measure(Shares((30, 20)), at_least=2, stamped=True)
+        for timing in timings:
+            assert isinstance(timing, Timing)
+            assert timing.compute_s
+            assert timing.step_s
+            assert len(timing.compute_s) == 2
+            assert timing.step_s >= max(timing.compute_s)
+        for split, says in (
+            (Shares((30, 5000)), "GPU:1 ran out of memory with batches 30/5000"),
+            (Shares((30, 5000), (30, 2500)), "batches 30/5000 in micro-batches 30/2500"),
+        ):
+            with pytest.raises(OutOfMemory, match=says) as caught:
+                list(opened.measure(split))
+            assert caught.value.replica == 1
+        *_, last = opened.measure(Shares((30, 2000), (30, 20)))  # micro-batches are what memory is for
         assert isinstance(last, Measured)
-        assert last.memory_peak_bytes == needed(*batches)
-
-
-def test_a_stamped_timing_has_every_replicas_compute(open_worker: Worker) -> None:
-    *timings, _ = open_worker.measure(Shares((30, 20)), at_least=2, stamped=True)
-    for timing in timings:
-        assert isinstance(timing, Timing)
-        assert timing.compute_s is not None
-        assert len(timing.compute_s) == 2
-        assert timing.step_s is not None
-        assert timing.step_s >= max(timing.compute_s)
-
-
-def test_out_of_memory_names_the_device_and_the_worker_goes_on(open_worker: Worker) -> None:
-    with pytest.raises(OutOfMemory) as caught:
-        list(open_worker.measure(Shares((30, 5000))))
-    assert caught.value.replica == 1
-    assert "GPU:1" in caught.value.message
-    assert list(open_worker.measure(Shares((30, 20))))
-
-
-def test_micro_batches_are_what_memory_is_for(open_worker: Worker) -> None:
-    *_, last = open_worker.measure(Shares((30, 2000), (30, 20)))
-    assert isinstance(last, Measured)
-    assert last.memory_peak_bytes == needed(30, 20)
-    with pytest.raises(OutOfMemory, match="batches 30/5000 in micro-batches 30/2500") as caught:
-        list(open_worker.measure(Shares((30, 5000), (30, 2500))))
-    assert caught.value.replica == 1
+        assert last.memory_peak_bytes == needed(30, 20)
 
 
 BROKEN = """

@@ -110,10 +110,7 @@ class Place:
     def free_bytes(self) -> tuple[int, ...] | None:
         """Each GPU's free memory by NVML; None without GPUs."""
 
-        def free(nvml: Any, gpu: Any) -> int:
-            return int(nvml.nvmlDeviceGetMemoryInfo(gpu).free)
-
-        told = [with_gpu(card.uuid, free) for card in self.cards]
+        told = [with_gpu(card.uuid, lambda gpu: int(gpu.ask("MemoryInfo").free)) for card in self.cards]
         return tuple(one for one in told if one is not None) or None
 
 
