@@ -80,7 +80,7 @@ def defaults(path: Path, commands: Mapping[str, TyperCommand]) -> dict[str, dict
     Raises BadInput for a file that can't be read, and UsageError for a key that is no flag, with the nearest flag.
     Wrong values are left to Typer, which rejects them in the same words as on the command line.
     """
-    from gpubalance.system.toml import read_toml
+    from gpubalance.system.files import read_toml
 
     document = read_toml(path, "config", remedy=_REMEDY)
     known = {name: dict(flags(command.params)) for name, command in commands.items()}

@@ -34,7 +34,7 @@ def launch(
     from gpubalance.jobs.launch import launch as launch_job
     from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_record
-    from gpubalance.system.near import meant
+    from gpubalance.system.files import meant
 
     found = read_record(plan, Plan)
     reach_planned(found, reached.hosts, reached.via)

@@ -67,7 +67,7 @@ def _source(commands: str) -> str:
 def _read(commands: str) -> tuple[str, ...]:
     """The commands. Raises BadInput for what is no file of commands."""
     from gpubalance.errors import BadInput
-    from gpubalance.system.near import meant
+    from gpubalance.system.files import meant
     from gpubalance.text import clean
 
     name = "stdin" if commands == "-" else commands

@@ -9,7 +9,7 @@ from pathlib import Path
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.choices import SAVED_MODEL, names_file_or_code
 from gpubalance.system.applications import applications, refuse_unknown
-from gpubalance.system.near import near
+from gpubalance.system.files import near
 from gpubalance.text import clean
 
 

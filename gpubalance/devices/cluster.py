@@ -22,7 +22,8 @@ class _Task(BaseModel):
     model_config = ConfigDict(strict=True)
 
     type: str
-    index: Annotated[int, Field(ge=0, strict=False)]  # TensorFlow takes "1" too, as shells write it
+    # TensorFlow takes "1" too, as shells write it
+    index: Annotated[int, Field(ge=0, strict=False)]
 
 
 class _Cluster(BaseModel):

@@ -23,7 +23,8 @@ SSH = "ssh -o BatchMode=yes {host}"
 _ONE_LOGIN = SSH.replace("-o", "-o ControlMaster=auto -o ControlPersist=60 -o ControlPath=~/.ssh/gpubalance-%C -o", 1)
 RAY = "ray"
 _HOST, _GPUS = "{host}", "{gpus}"
-_RAY_ANSWERS_WITHIN_S = 60.0  # Ray itself waits for minutes if another program listens at the address
+# Ray itself waits for minutes if another program listens at the address
+_RAY_ANSWERS_WITHIN_S = 60.0
 _SAME = "install the same versions on all hosts of a run"
 _NO_CLUSTER = "`ray status` must show the cluster: `ray start --head` on one host starts one, and says how others join"
 
@@ -32,7 +33,8 @@ class _Reach(NamedTuple):
     """The words before a Python program that run it on a host; the prefix and the options as typed."""
 
     words: tuple[str, ...] = ()
-    by: Literal["command", "ray"] | None = None  # None if all devices are on this host
+    # None if all devices are on this host
+    by: Literal["command", "ray"] | None = None
     via: str = ""
     options: tuple[str, ...] = ()
 
@@ -80,7 +82,8 @@ def _over_ray(cluster: str, via: str | None) -> tuple[tuple[str, ...], _Reach]:
     if importlib.util.find_spec(RAY) is None:
         remedy = "`pip install '.[ray]'` in gpubalance's checkout, on each host"
         raise EnvironmentFault(f"--hosts {cluster}: Ray is not installed", remedy=remedy)
-    address = "auto" if cluster == RAY else cluster  # auto knows RAY_ADDRESS and starts no cluster
+    # `auto` knows RAY_ADDRESS and starts no cluster
+    address = "auto" if cluster == RAY else cluster
     joins = [sys.executable, str(Path(__file__).with_name("over_ray.py")), address]
     try:
         asked = subprocess.run(  # noqa: S603  (our own)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,6 @@ from gpubalance.devices.gpus import Gpu, Process, Reading
 from gpubalance.devices.nvml import read
 from gpubalance.devices.profile import OPTION, simulated_devices
 from gpubalance.devices.select import select
-from gpubalance.devices.visible import mark_hidden
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.remedies import known, match
 from gpubalance.results.common import Warning_
@@ -157,3 +156,51 @@ def machine_of(reading: Reading, whose: str = "", option: str = OPTION) -> Machi
         remedies = dict.fromkeys(row.remedy for row in found if row)
         raise EnvironmentFault(f"{whose}no GPU can be used: {why}", remedy="\n".join([*remedies, simulate]))
     return Machine(usable, JointProfile(), reading.driver_version, reading.gpus)
+
+
+_VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+def mark_hidden(reading: Reading, environment: Mapping[str, str]) -> Reading:
+    """The reading with each hidden GPU marked as unusable, and why.
+
+    The list is read as CUDA reads it: up to the first entry that names no GPU. UUIDs, or their beginnings, are exact.
+    Numbers follow CUDA's order, which is NVML's only with CUDA_DEVICE_ORDER=PCI_BUS_ID or if all GPUs are of one model;
+    otherwise a number's meaning can't be known here, and every GPU is marked with what to set.
+    """
+    listed = environment.get(_VARIABLE)
+    if listed is None or not reading.gpus:
+        return reading
+    entries = [entry.strip() for entry in listed.split(",")]
+    by_number = any(entry.isdigit() for entry in entries)
+    if by_number and not _numbered_as_nvml(reading, environment):
+        why = f"{_VARIABLE}={listed} means CUDA's order, fastest first: set UUIDs, or CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        return _marked(reading, set(), why)
+    shown: set[str] = set()
+    for entry in entries:
+        named = [gpu for gpu in reading.gpus if _names(entry, gpu)]
+        if len(named) != 1:
+            break
+        shown.add(named[0].uuid)
+    return _marked(reading, shown, f"hidden by {_VARIABLE}={listed}")
+
+
+def _numbered_as_nvml(reading: Reading, environment: Mapping[str, str]) -> bool:
+    alike = len({gpu.name for gpu in reading.gpus}) == 1
+    return alike or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+
+
+def _names(entry: str, gpu: Gpu) -> bool:
+    if entry.isdigit():
+        # `int` rejects thousands of digits
+        return entry.lstrip("0") == (str(gpu.index) if gpu.index else "")
+    uuids = [gpu.uuid, *(piece.uuid for piece in gpu.mig_slices)]
+    return len(entry) > len("GPU-") and any(uuid.lower().startswith(entry.lower()) for uuid in uuids)
+
+
+def _marked(reading: Reading, shown: set[str], why: str) -> Reading:
+    gpus = [
+        gpu if gpu.uuid in shown else gpu.model_copy(update={"unusable": gpu.unusable or why, "mig_slices": ()})
+        for gpu in reading.gpus
+    ]
+    return reading.model_copy(update={"gpus": tuple(gpus)})

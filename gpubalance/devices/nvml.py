@@ -29,7 +29,8 @@ def _started() -> Iterator[Any]:
         yield nvml
     finally:
         with suppress(nvml.NVMLError):
-            nvml.nvmlShutdown()  # NVML counts its users: others in this process keep it
+            # NVML counts its users: others in this process keep it
+            nvml.nvmlShutdown()
 
 
 def read(*, gpus: bool = True) -> Reading:
@@ -91,7 +92,8 @@ def _ask(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
         if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
             raise
         return None
-    except UnicodeDecodeError as error:  # NVML's buffer cut a name within a character
+    except UnicodeDecodeError as error:
+        # NVML's buffer cut a name within a character
         return error.object
 
 
@@ -127,7 +129,8 @@ def _without(code: str, problem: str, versions: Reading | None = None) -> Readin
 
 
 def _not_started(nvml: Any, error: Any) -> Reading:
-    version = _text(_ask(nvml, nvml.nvmlSystemGetNVMLVersion))  # known without a driver too, unless there is no library
+    # Known without a driver too, unless there is no library
+    version = _text(_ask(nvml, nvml.nvmlSystemGetNVMLVersion))
     # NVML's version is CUDA's major version, then the driver version that it belongs to: 12.550.54.14
     library = (version or "").partition(".")[2] or _UNKNOWN
     code = {
@@ -180,7 +183,8 @@ def _facts(card: Card) -> Iterator[tuple[str, Any]]:
     yield "uuid", card.text("UUID")
     yield "name", card.text("Name")
     pci = card.ask("PciInfo_v3")
-    yield "bus_id", normal_bus_id(_text(_ask(card.nvml, lambda: pci.busId)) or "") if pci else None  # decoded on access
+    # Decoded on access
+    yield "bus_id", normal_bus_id(_text(_ask(card.nvml, lambda: pci.busId)) or "") if pci else None
     capability = card.ask("CudaComputeCapability")
     yield "compute_capability", ".".join(map(str, capability)) if capability else None
     memory = card.ask("MemoryInfo")

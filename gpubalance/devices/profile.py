@@ -14,13 +14,14 @@ from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.device import Device, DeviceProfile, Host, JointProfile
 from gpubalance.settings.record import Record
 from gpubalance.settings.told import fault_text
-from gpubalance.system.toml import read_toml
+from gpubalance.system.files import read_toml
 from gpubalance.text import clean
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-OPTION, IN_A_SCRIPT = "--simulate ", "simulate="  # what a source of simulated devices is called
+# What a source of simulated devices is called
+OPTION, IN_A_SCRIPT = "--simulate ", "simulate="
 _MOST_DEVICES = 64
 
 
@@ -100,7 +101,8 @@ def simulated_devices(source: int | str | Path, option: str = OPTION) -> tuple[t
 
     Errors call the source by that `option`.
     """
-    if isinstance(source, bool) or not isinstance(source, int | str | Path):  # a script may pass anything
+    # A script may pass anything
+    if isinstance(source, bool) or not isinstance(source, int | str | Path):
         raise UsageError(f"simulate={source!r}: it is a number of plain CPU devices, or a profile file")
     source = str(source)
     if source.isascii() and source.removeprefix("-").isdigit():

@@ -24,10 +24,9 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.requests import QueueRequest
 from gpubalance.system.state import current_folder, state_folder
 from gpubalance.text import clean
-from gpubalance.workers.environment import worker_environment
+from gpubalance.workers.hosts import Script
 from gpubalance.workers.keeper import GRACE_S
-from gpubalance.workers.script import Script
-from gpubalance.workers.signals import signals_held
+from gpubalance.workers.process import signals_held, worker_environment
 
 _LOOKS_EVERY_S = 0.25
 _KEPT_LINES, _TAIL_LINES, _LONGEST_LINE = 2000, 10, 300

@@ -23,7 +23,7 @@ from gpubalance.results.queue import Queue
 from gpubalance.results.run import Run
 from gpubalance.settings.record import Record
 from gpubalance.settings.told import fault_text
-from gpubalance.system.near import meant
+from gpubalance.system.files import meant
 from gpubalance.text import clean, clean_lines
 
 Result = TypeVar("Result", Probe, Plan, Run, Independent, Layers, Queue, Noise)

@@ -25,7 +25,8 @@ def within(work: Callable[[], T], seconds: float = ANSWERS_WITHIN_S) -> T:
         except Exception as error:  # noqa: BLE001  (raised again in the thread that waits)
             answer.set_exception(error)
 
-    threading.Thread(target=run, daemon=True).start()  # a daemon: a hung call must not hold up the process's end
+    # A daemon: a hung call must not hold up the process's end
+    threading.Thread(target=run, daemon=True).start()
     if not wait([answer], seconds).done:
         raise DeadlinePassed(f"no answer within {seconds:.0f} s")
     return answer.result()

@@ -25,14 +25,16 @@ class Lock:
         self._path = state_folder("locks") / f"{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:24]}.lock"
         self._file = _locked(self._path, what)
         if self._file is not None:
-            with contextlib.suppress(OSError):  # on a full disk the lock holds without a PID
+            # On a full disk the lock holds without a PID
+            with contextlib.suppress(OSError):
                 self._file.truncate(0)
                 self._file.write(str(os.getpid()).encode())
 
     def release(self) -> None:
         """Lets others have the lock. May be called more than once."""
         if self._file is not None:
-            self._path.unlink(missing_ok=True)  # while it is locked: whoever opened this file sees that it is gone
+            # While it is locked: whoever opened this file sees that it is gone
+            self._path.unlink(missing_ok=True)
             self._file.close()
             self._file = None
 
@@ -40,7 +42,8 @@ class Lock:
 def _locked(path: Path, what: str) -> IO[bytes] | None:
     while True:
         try:
-            file = path.open("a+b", buffering=0)  # unbuffered, so that closing it writes nothing
+            # Unbuffered, so that closing it writes nothing
+            file = path.open("a+b", buffering=0)
         except OSError:
             return None
         try:
@@ -58,7 +61,8 @@ def _locked(path: Path, what: str) -> IO[bytes] | None:
             ) from None
         if _is_still_there(file, path):
             return file
-        file.close()  # its holder removed it after we had opened it, so it locks nothing
+        # Its holder removed it after we had opened it, so it locks nothing
+        file.close()
 
 
 def _is_still_there(file: IO[bytes], path: Path) -> bool:

@@ -119,5 +119,6 @@ def new_log(purpose: str) -> Path:
 def _delete_logs(folder: Path) -> None:
     for old in sorted(folder.glob("*.log"))[:-_LOGS_KEPT]:
         match = re.match(r"[^-]*-(\d{1,9})-", old.name)
-        if not (match and _lives(match[1])):  # a gpubalance may run for a whole night
+        # A gpubalance may run for a whole night
+        if not (match and _lives(match[1])):
             old.unlink(missing_ok=True)

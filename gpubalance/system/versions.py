@@ -77,4 +77,5 @@ def _tensorflow_build() -> dict[str, Any]:
         (call,) = (node.value for node in tree.body if isinstance(node, ast.Assign))
         return dict(ast.literal_eval(call.args[0])) if isinstance(call, ast.Call) else {}
     except (OSError, ValueError, SyntaxError, IndexError, TypeError):
-        return {}  # TensorFlow's build generates the file; in another form it says nothing
+        # TensorFlow's build generates the file; in another form it says nothing
+        return {}

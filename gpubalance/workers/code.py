@@ -53,7 +53,8 @@ def _file_of(model: str) -> Path | None:
     if place.endswith(".py"):
         return Path(place)
     top, *inner = place.split(".")
-    found = PathFinder.find_spec(top, [str(current_folder()), *sys.path])  # without loading it
+    # Without loading it
+    found = PathFinder.find_spec(top, [str(current_folder()), *sys.path])
     if found is None or found.origin is None:
         return None
     if not inner:

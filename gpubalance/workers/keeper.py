@@ -33,13 +33,15 @@ LONGEST_MESSAGE = 1 << 24
 _BEATS_EVERY_S = 5.0
 _BEAT = b"\0"
 _ALONE_S = 30.0
-_PRINTS_WITHIN_S = 10.0  # after its end, what it has started may hold its output open for longer
+# After its end, what it has started may hold its output open for longer
+_PRINTS_WITHIN_S = 10.0
 _MOST_WAITING = 1000
 _CHUNK = 1 << 16
 _LONGEST_LINE = 1 << 20  # characters; longer ones are told in pieces
 _NOT_FOUND = 127  # the exit code that shells use
 _PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)  # loaded here, as a child forked from threads must not search for it
+# Loaded here, as a child forked from threads must not search for it
+_LIBC = ctypes.CDLL(None)
 # The current folder, which Python puts first, must not hide a module of TensorFlow's. INT ends it like TERM, without a
 # traceback: a Ctrl-C is for its parent.
 _WORKER = (
@@ -53,7 +55,8 @@ def main() -> None:
     host = sys.argv[1] if len(sys.argv) > 1 else None
     replies = Writer(os.fdopen(1, "wb", 0), beats=host is not None)
     requests = heard(0, _ALONE_S if host else None)
-    with socket.socket() as reserved:  # while it is open, no other process gets this address
+    # While it is open, no other process gets this address
+    with socket.socket() as reserved:
         reserved.bind((_address(host) if host else "127.0.0.1", 0))
         address = "{}:{}".format(*reserved.getsockname())
         _say(replies, "Hello", address=address, installed=installed() if host else None)

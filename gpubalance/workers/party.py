@@ -72,7 +72,8 @@ class Party:
     Only `Process` knows on which host a worker runs: one on another host keeps the same promises.
     """
 
-    facts: Ready  # what the workers reported when they built the model; memory limits are of all devices
+    # What the workers reported when they built the model; memory limits are of all devices
+    facts: Ready
 
     def __init__(
         self,
@@ -89,7 +90,8 @@ class Party:
         """
         self.groups = tuple(tuple(group) for group in groups)
         self.failures: dict[int, GpubalanceError] = {}
-        self.started = 0  # how many workers there have been; another number means that one of them is new
+        # How many workers there have been; another number means that one of them is new
+        self.started = 0
         self._build = build
         self._worker = partial(Worker, purpose=purpose, deadline_s=deadline_s, limit=limit)
         self._tell = tell or (lambda _: None)
@@ -133,7 +135,8 @@ class Party:
             build = self._build
             if missing and build is not None:
                 self._open({n: build if isinstance(build, Build) else build[n] for n in missing})
-        except BaseException:  # a worker that has not built the model must not be asked anything
+        except BaseException:
+            # A worker that has not built the model must not be asked anything
             _end({n: self._workers.pop(n) for n in missing if n in self._workers and not self._workers[n].is_open})
             raise
 
@@ -206,11 +209,13 @@ class Party:
         elif numbers:
             with ThreadPoolExecutor(len(numbers)) as threads:
                 try:
-                    with signals_held():  # the pool's end does not wait for a thread whose start was interrupted
+                    # The pool's end does not wait for a thread whose start was interrupted
+                    with signals_held():
                         attempts = [threads.submit(attempt, number) for number in numbers]
                     for one in attempts:
                         one.result()
-                except BaseException:  # each thread that waits for its worker must hear of it
+                except BaseException:
+                    # Each thread that waits for its worker must hear of it
                     self.kill()
                     raise
         return dict(sorted(answers.items()))

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _GREETS_WITHIN_S = 60.0  # over a slow ssh and from a slow disk
-_LOST_AFTER = 20  # looks without a beat: counted, as a program that was stopped for a while misses both
+# Looks without a beat: counted, as a program that was stopped for a while misses both
+_LOST_AFTER = 20
 _LOOKS_EVERY_S = 1.0
 # A killed worker is gone at once, unless the driver has much memory to free: the next one must not start before.
 _DIES_WITHIN_S = 30.0
@@ -75,16 +76,19 @@ class Process:
         self._is_ended = False
         self.has_answered = False
         self.log = new_log(purpose)
-        current_folder()  # the process starts in it, and could not report that it is gone
+        # The process starts in it, and could not report that it is gone
+        current_folder()
         try:
-            with signals_held(), self.log.open("ab") as log:  # appends, as the log may be cut short meanwhile
+            # Appends, as the log may be cut short meanwhile
+            with signals_held(), self.log.open("ab") as log:
                 self._keeper = subprocess.Popen(  # noqa: S603  (no shell; the prefix is the user's own)
                     command or [sys.executable, keeper.__file__],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
                     bufsize=0,
-                    start_new_session=True,  # a Ctrl-C in the terminal reaches only the parent, which ends it
+                    # A Ctrl-C in the terminal reaches only the parent, which ends it
+                    start_new_session=True,
                 )
                 assert self._keeper.stdin and self._keeper.stdout  # noqa: S101,PT018  (pipes)
                 self._requests = keeper.Writer(self._keeper.stdin, beats=command is not None)
@@ -183,7 +187,8 @@ class Process:
 
     def _checked(self, line: bytes) -> Hello:
         """The message, if the host has the same software as this one."""
-        if line.endswith(b"\r"):  # a keeper never sends that; with a terminal it would also read its own words
+        # A keeper never sends that; with a terminal it would also read its own words
+        if line.endswith(b"\r"):
             raise self._unreachable("makes a terminal there", _TERMINALS)
         try:
             hello: Hello = from_line(line, Hello)
@@ -255,7 +260,8 @@ class Process:
         """Kills the process and its group, from any thread: whoever waits for its reply hears that it has died."""
         self._is_ended = True
         self._requests.close()
-        self._signal(signal.SIGCONT)  # a keeper that was stopped does not notice otherwise
+        # A keeper that was stopped does not notice otherwise
+        self._signal(signal.SIGCONT)
 
     def end(self) -> None:
         """Kills the process and its group, and waits until they are gone. May be called more than once."""
@@ -296,7 +302,8 @@ def worker_environment(devices: Sequence[Device]) -> dict[str, str | None]:
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(gpus) if gpus else "-1",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
-        "TF_MIN_GPU_MULTIPROCESSOR_COUNT": "1",  # else TensorFlow leaves a small GPU out of a joint run
+        # Else TensorFlow leaves a small GPU out of a joint run
+        "TF_MIN_GPU_MULTIPROCESSOR_COUNT": "1",
         "TF_CPP_MIN_LOG_LEVEL": "1",
         "KERAS_BACKEND": "tensorflow",
         "PYTHONUNBUFFERED": "1",

@@ -95,7 +95,8 @@ class Ranks:
             said = self._gather(within_s, doing)
             if min(map(_blame, said.values())) < _NOTHING:
                 return self._blamed(said, doing)
-        except BaseException:  # each thread that waits for its process must hear of it
+        except BaseException:
+            # Each thread that waits for its process must hear of it
             self.kill()
             raise
         return _merged([said[rank] for rank in sorted(said)])
@@ -103,13 +104,15 @@ class Ranks:
     def _gather(self, within_s: float, doing: str) -> dict[int, Said]:
         """What each process said, in order of arrival; those that said nothing in time are missing."""
         said: dict[int, Said] = {}
-        came = queue.SimpleQueue[Future[Said]]()  # `wait` would check all again for each that arrives
+        # `wait` would check all again for each that arrives
+        came = queue.SimpleQueue[Future[Said]]()
         with signals_held():
             waiting = {self._threads.submit(_heard, m, within_s, doing): rank for rank, m in enumerate(self._members)}
             for heard in waiting:
                 heard.add_done_callback(came.put)
         end_s, worst = None, _NOTHING
-        while len(said) < len(self._members) and worst != _MEMORY:  # nothing that others say explains that
+        # Nothing that others say explains that
+        while len(said) < len(self._members) and worst != _MEMORY:
             try:
                 one = came.get(timeout=None if end_s is None else max(0.0, end_s - time.monotonic()))
             except queue.Empty:

@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from gpubalance.engine.pipeline.session import LayersSession
     from gpubalance.engine.session import Session
 
-_STDIN, _STDERR = 0, 2  # the real ones, whatever a user's program has assigned to sys.stderr
+# The real ones, whatever a user's program has assigned to sys.stderr
+_STDIN, _STDERR = 0, 2
 
 
 def main(replies: int) -> None:
@@ -99,7 +100,8 @@ class _Serving:
                 self.say(Whereabouts(computed=computed, summed=summed, at=_outside_of_tensorflow()))
             else:
                 self._lines.put(line)
-        os._exit(0)  # at once: there is nobody to report to, and TensorFlow's threads may never end
+        # At once: there is nobody to report to, and TensorFlow's threads may never end
+        os._exit(0)
 
     def next(self) -> AnyRequest:
         """The next request, once there is one."""
@@ -184,7 +186,8 @@ class _Serving:
 
 def _opened(request: Open) -> Session | LayersSession:
     settings, cluster = request.settings, request.cluster
-    if cluster is not None and len(request.devices) == 1:  # it was told only its own GPU: the others are elsewhere
+    # It was told only its own GPU: the others are elsewhere
+    if cluster is not None and len(request.devices) == 1:
         request = request.model_copy(update={"devices": request.devices * len(cluster.addresses)})
     if request.code is not None and code_key(settings.model, settings.data) != request.code:
         files = " or ".join(filter(None, (settings.model, settings.data)))

@@ -56,9 +56,11 @@ if TYPE_CHECKING:
 Reply = TypeVar("Reply", bound=AnyReply)
 
 # Only silence ends a worker, not slowness. These limits are for work without messages.
-LOADS_WITHIN_S = 180.0  # TensorFlow, from a slow disk, and the GPUs; counted before the first answer
+# TensorFlow, from a slow disk, and the GPUs; counted before the first answer
+LOADS_WITHIN_S = 180.0
 _OPENS_WITHIN_S = 300.0
-_FIRST_STEP_WITHIN_S = 900.0  # tracing, XLA's compilation, cuDNN's search for algorithms
+# Tracing, XLA's compilation, cuDNN's search for algorithms
+_FIRST_STEP_WITHIN_S = 900.0
 _STEP_WITHIN_S = 60.0
 _STEPS_WITHIN = 30.0  # times as long as such a timing took before
 _CHECKS_WITHIN_S = 120.0
@@ -96,9 +98,12 @@ class Worker:
         self.is_open = False
         self._deadline_s = deadline_s
         self._slowest_s: dict[Hashable, float] = {}
-        self.trained: dict[tuple[Shares, bool], tuple[int | None, ...]] = {}  # peaks by split and `pipeline`
-        self.warm: set[tuple[Shares, bool]] = set()  # those that are warmed up, as noted by who did it
-        self.warm_pipeline: dict[Hashable, int] = {}  # the one that it holds, and the steps that warmed it up
+        # Peaks by split and `pipeline`
+        self.trained: dict[tuple[Shares, bool], tuple[int | None, ...]] = {}
+        # Those that are warmed up, as noted by who did it
+        self.warm: set[tuple[Shares, bool]] = set()
+        # The one that it holds, and the steps that warmed it up
+        self.warm_pipeline: dict[Hashable, int] = {}
 
     def __enter__(self) -> Self:
         return self

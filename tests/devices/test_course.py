@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.devices.course import Counters, Course
+from gpubalance.devices.telemetry import Counters, Course
 from gpubalance.results.telemetry import Gauges, Moment, Telemetry, throttling
 
 CALM_MOMENT = Moment(

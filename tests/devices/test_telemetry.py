@@ -204,7 +204,7 @@ def test_two_samplers_one_after_the_other_add_to_one_course(tmp_path: Path) -> N
     code = """
 import json, time
 from gpubalance.devices.telemetry import Sampler
-from gpubalance.devices.course import Course
+from gpubalance.devices.telemetry import Course
 course = Course()
 for readings in (2, 4):
     with Sampler("GPU-1", interval_s=0.005, course=course) as sampler:

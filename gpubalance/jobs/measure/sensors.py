@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from gpubalance.devices.course import Course
-from gpubalance.devices.telemetry import Sampler
+from gpubalance.devices.telemetry import Course, Sampler
 from gpubalance.errors import PartialResult
 from gpubalance.remedies import known
 from gpubalance.results.telemetry import Gauges, Telemetry, passing

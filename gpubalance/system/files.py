@@ -1,0 +1,70 @@
+"""Files that users name: TOML, read with care, and which file was meant by a name that does not exist."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from pathlib import Path
+from typing import Any
+
+from gpubalance.errors import BadInput
+from gpubalance.text import clean
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_LARGEST_FILE = 1 << 20
+_MOST_LISTED = 2000
+
+
+def read_toml(path: Path, what: str, *, remedy: str = "") -> dict[str, Any]:
+    """Reads a file's tables. `what` it should be and `remedy` go into the error: BadInput, with the file's name."""
+    try:
+        with path.open("rb") as file:
+            # A limit even for what has no size, such as a device
+            content = file.read(_LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        why = getattr(error, "strerror", None) or str(error)
+        raise BadInput(f"can't read the {what} {path}: {why}", remedy=meant(path, remedy)) from None
+    if len(content) > _LARGEST_FILE:
+        raise BadInput(f"{path} is larger than 1 MiB: that is not a {what}", remedy=remedy)
+    try:
+        return tomllib.loads(content.decode("utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        why = clean(str(error))
+        raise BadInput(f"{path} is not TOML: {why}", remedy=f"correct it there, or give another {what}") from None
+
+
+def meant(path: Path, remedy: str = "") -> str:
+    """The remedy for a path that does not exist: the similar names, then `remedy`.
+
+    `remedy` alone if the path exists or no name is similar.
+    """
+    names = near(path)
+    asked = f"did you mean {' or '.join(names)}?" if names else ""
+    return "\n".join(filter(None, [asked, remedy]))
+
+
+def near(path: Path) -> list[str]:
+    """Similarly spelt paths with the same suffix: in its folder, or if that is missing, in similarly spelt folders."""
+    try:
+        if path.exists():
+            return []
+        if path.parent.is_dir():
+            return [str(one) for one in _alike(path)]
+        others = (folder / path.name for folder in _alike(path.parent) if folder.is_dir())
+        return [name for one in others for name in ([str(one)] if one.is_file() else map(str, _alike(one)))]
+    except (OSError, ValueError):
+        # A name that the system rejects; another user's folder
+        return []
+
+
+def _alike(path: Path) -> list[Path]:
+    """At most two files of the same folder."""
+    if not path.parent.is_dir():
+        return []
+    there = [one for one, _ in zip(path.parent.iterdir(), range(_MOST_LISTED), strict=False)]
+    stems = {one.stem.lower(): one for one in there if one.suffix == path.suffix}
+    return [stems[stem] for stem in difflib.get_close_matches(path.stem.lower(), stems, n=2)]
