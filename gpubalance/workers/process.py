@@ -96,9 +96,7 @@ class Process:
                 self._reader = keeper.Reader(self._replies.fileno())
                 _started.add(self)
         except OSError as error:
-            if self._host:
-                raise self._unreachable(f"can't be run: {error.strerror}") from None
-            raise EnvironmentFault(f"can't start a worker: {error.strerror}", remedy=_LACKS) from None
+            raise self._unreachable(f"can't be run: {error.strerror}") from None
 
     def __enter__(self) -> Self:
         return self

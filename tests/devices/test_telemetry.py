@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,22 +50,27 @@ gpu 0 max_clock_sm 1911
 """
 
 
-def watched_all(variables: dict[str, str], uuids: list[str], readings: int) -> list[dict[str, Any] | None]:
-    result: list[dict[str, Any] | None] = json.loads(
-        child(WATCH.format(uuids=uuids, readings=readings), variables, GENEROUS_S)
-    )
+def watched_all(folder: Path, script: str, uuids: list[str], readings: int = 4) -> list[dict[str, Any] | None]:
+    code = WATCH.format(uuids=uuids, readings=readings)
+    result: list[dict[str, Any] | None] = json.loads(child(code, environment(folder, script), GENEROUS_S))
     return result
 
 
-def watched(folder: Path, script: str, readings: int = 4, uuid: str = "GPU-1") -> dict[str, Any] | None:
-    return watched_all(environment(folder, script), [uuid], readings)[0]
-
-
-def seen(folder: Path, script: str, readings: int = 4, uuid: str = "GPU-1") -> dict[str, Any]:
-    telemetry = watched(folder, script, readings, uuid)
+def seen(folder: Path, script: str, readings: int = 4) -> dict[str, Any]:
+    (telemetry,) = watched_all(folder, script, ["GPU-1"], readings)
     assert telemetry is not None
     assert telemetry["readings"] >= readings
     return telemetry
+
+
+def each_with(faults: Sequence[str]) -> tuple[str, list[str]]:
+    """A script of as many GPUs, each with one of these lines first, which say `gpu 0`; and their UUIDs."""
+    uuids = [f"GPU-{number}1" for number in range(len(faults))]
+    scripts = [
+        f"{fault}\n{FULL}".replace("gpu 0", f"gpu {number}").replace("GPU-1", uuid)
+        for number, (fault, uuid) in enumerate(zip(faults, uuids, strict=True))
+    ]
+    return "\n".join(scripts), uuids
 
 
 def test_every_field(tmp_path: Path) -> None:
@@ -92,30 +98,23 @@ def test_every_field(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("script", "uuid"),
-    [("gpu 0 uuid GPU-1", "GPU-1"), (f"{FULL}\ngpu 0 mig 1\ngpu 0 slice 0 uuid MIG-1", "MIG-1")],
-    ids=["a GPU that supports nothing", "a MIG slice, which has no figures of its own"],
-)
-def test_what_is_not_supported_is_null(tmp_path: Path, script: str, uuid: str) -> None:
-    telemetry = seen(tmp_path, script, uuid=uuid)
-    assert [telemetry[field] for field in NO_FIGURES] == [None] * len(NO_FIGURES)
-
-
-@pytest.mark.parametrize(
-    ("key", "code", "field"),
-    [
-        ("temperature", 3, "temperature_c"),
-        ("power", 4, "power_w"),
-        ("clock_sm", 999, "sm_clock_mhz"),
-        ("clock_memory", 13, "memory_clock_mhz"),
-        ("throttle", 3, "throttle_reasons"),
-        ("ecc_uncorrected", 3, "ecc_uncorrected"),
-    ],
-)
-def test_a_refused_field_is_null_and_the_others_stay(tmp_path: Path, key: str, code: int, field: str) -> None:
-    telemetry = seen(tmp_path, f"{FULL}\ngpu 0 error {key} {code}")
-    assert [name for name in telemetry if telemetry[name] is None] == [field]
+def test_what_is_not_supported_or_refused_is_null_and_the_others_stay(tmp_path: Path) -> None:
+    nothing = "gpu 0 uuid GPU-1\ngpu 1 uuid GPU-2\ngpu 1 mig 1\ngpu 1 slice 0 uuid MIG-1\ngpu 1 power 1000"
+    for telemetry in watched_all(tmp_path, nothing, ["GPU-1", "MIG-1"]):  # a MIG slice has no figures of its own
+        assert telemetry is not None
+        assert [telemetry[field] for field in NO_FIGURES] == [None] * len(NO_FIGURES)
+    refused = {
+        "temperature 3": "temperature_c",
+        "power 4": "power_w",
+        "clock_sm 999": "sm_clock_mhz",
+        "clock_memory 13": "memory_clock_mhz",
+        "throttle 3": "throttle_reasons",
+        "ecc_uncorrected 3": "ecc_uncorrected",
+    }
+    told = watched_all(tmp_path, *each_with([f"gpu 0 error {error}" for error in refused]))
+    assert [[name for name in one or () if (one or {})[name] is None] for one in told] == [
+        [f] for f in refused.values()
+    ]
 
 
 def test_a_driver_without_the_newer_calls(tmp_path: Path) -> None:
@@ -133,19 +132,11 @@ def test_a_pynvml_without_the_older_calls(tmp_path: Path) -> None:
     assert telemetry["power_w"] == 1.0
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        f"gpu 0 series temperature 60 60 !15\n{FULL}",
-        f"gpu 0 series energy 1 2 3 !16\n{FULL}",
-        f"gpu 0 error handle 15\n{FULL}",
-        "gpu 0 uuid GPU-2",
-        "init_error 9",
-    ],
-    ids=["lost", "needs a reset", "lost before", "not here", "no driver"],
-)
-def test_a_gpu_that_is_lost_or_not_known_has_no_telemetry(tmp_path: Path, script: str) -> None:
-    assert watched(tmp_path, script, readings=1000) is None
+def test_a_gpu_that_is_lost_or_not_known_has_no_telemetry(tmp_path: Path) -> None:
+    lost, reset = "gpu 0 series temperature 60 60 !15", "gpu 0 series energy 1 2 3 !16"
+    script, uuids = each_with([lost, reset, "gpu 0 error handle 15"])
+    assert watched_all(tmp_path, script, [*uuids, "GPU-2"], readings=1000) == [None] * 4
+    assert watched_all(tmp_path, "init_error 9", ["GPU-1"]) == [None]
 
 
 def test_several_at_once(tmp_path: Path) -> None:
@@ -175,7 +166,7 @@ def test_a_call_that_hangs_is_left_behind_with_what_was_seen_before(tmp_path: Pa
 
 @pytest.mark.parametrize("fault", ["init_error ~600", "gpu 0 error handle ~600", "gpu 0 error all ~600"])
 def test_nvml_that_hangs_from_the_start_delays_nobody(tmp_path: Path, fault: str) -> None:
-    assert watched(tmp_path, f"{fault}\n{FULL}", readings=0) is None
+    assert watched_all(tmp_path, f"{fault}\n{FULL}", ["GPU-1"], readings=0) == [None]
 
 
 def test_the_end_does_not_wait_for_the_next_reading(tmp_path: Path) -> None:
@@ -203,8 +194,7 @@ except ValueError as error:
 def test_two_samplers_one_after_the_other_add_to_one_course(tmp_path: Path) -> None:
     code = """
 import json, time
-from gpubalance.devices.telemetry import Sampler
-from gpubalance.devices.telemetry import Course
+from gpubalance.devices.telemetry import Course, Sampler
 course = Course()
 for readings in (2, 4):
     with Sampler("GPU-1", interval_s=0.005, course=course) as sampler:

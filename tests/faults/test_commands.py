@@ -164,7 +164,7 @@ def step(devices, batches, number):
 
 
 def test_30_a_fresh_balance_that_was_interrupted_in_its_probe_goes_on_with_that(tmp_path: Path) -> None:
-    """And neither with an older probe nor with an older balance's rounds; told to, and as it is told."""
+    """And neither with an older probe nor with an older balance's rounds."""
     trained = tmp_path / "trained"
     machine = Machine(tmp_path, noting(trained))
     older = machine.starts(*SHORT_BALANCE)
@@ -181,20 +181,14 @@ def test_30_a_fresh_balance_that_was_interrupted_in_its_probe_goes_on_with_that(
     assert fresh.returncode == 130
     assert told == "interrupted: --resume continues it:"
     assert line == f"  gpubalance {' '.join(SHORT_BALANCE)} --fresh --resume"
-    left = tmp_path / "left"
-    shutil.copytree(os.environ["XDG_STATE_HOME"], left)
-    for words, state in (
-        ((*SHORT_BALANCE, "--resume"), os.environ["XDG_STATE_HOME"]),
-        (shlex.split(line)[1:], str(left)),
-    ):
-        trained.unlink()
-        again = gpubalance(*words, "--json", environment={**machine.environment, "XDG_STATE_HOME": state})
-        assert again.returncode == 0, again.stderr
-        assert "continuing an unfinished measurement" in again.stderr
-        assert json.loads(again.stdout)["probed"] != before.created
-        alone = {line for line in trained.read_text().splitlines() if line.startswith("0 (")}
-        assert "0 (32,)" in alone
-        assert "0 (16,)" not in alone
+    trained.unlink()
+    again = machine.runs_apart(*shlex.split(line)[1:], "--json")
+    assert again.returncode == 0, again.stderr
+    assert "continuing an unfinished measurement" in again.stderr
+    assert json.loads(again.stdout)["probed"] != before.created
+    alone = {line for line in trained.read_text().splitlines() if line.startswith("0 (")}
+    assert "0 (32,)" in alone
+    assert "0 (16,)" not in alone
 
 
 def unread(machine: Machine, *options: str) -> str:

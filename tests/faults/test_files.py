@@ -272,12 +272,9 @@ def test_31_a_journal_that_can_not_be_written_ends_the_keeping_and_not_the_probe
     assert "can't write the journal" in done.stderr
     assert "continuing, but nothing more is kept for --resume" in done.stderr
     assert json.loads(done.stdout)["complete"] is True
-
-
-def test_31_a_state_folder_that_can_not_be_used_is_no_reason_to_stop(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    machine = Machine(tmp_path, XDG_STATE_HOME=str(tmp_path / "file"), TMPDIR=str(tmp_path))
-    assert machine.runs("run", *BRIEF, "--gpus", "0").returncode == 0
+    nowhere = Machine(tmp_path, XDG_STATE_HOME=str(tmp_path / "file"), TMPDIR=str(tmp_path))
+    assert nowhere.runs("run", *BRIEF, "--gpus", "0").returncode == 0
 
 
 def test_32_an_output_file_that_exists_is_not_replaced_unasked(tmp_path: Path) -> None:
@@ -297,7 +294,7 @@ NASTY = "$(touch ran)\x1b[31m[red]bold[/red]<script>alert(1)</script>\x1b]0;owne
 SHOWN = "$(touch ran)[red]bold[/red]<script>alert(1)</script>"
 
 
-def test_34_a_name_with_escapes_and_markup_is_shown_as_it_is(tmp_path: Path) -> None:
+def test_34_a_name_with_escapes_and_markup_is_shown_as_it_is_and_a_long_one_fits(tmp_path: Path) -> None:
     profile = tmp_path / "nasty.toml"
     profile.write_text(f"[[device]]\nname = {json.dumps(NASTY)}\nalpha_s = 0.01\nbeta_s = 0.001\n")
     machine = Machine(tmp_path)
@@ -309,14 +306,8 @@ def test_34_a_name_with_escapes_and_markup_is_shown_as_it_is(tmp_path: Path) -> 
         assert "\u202e" not in done.stdout + done.stderr
     listed = machine.runs("devices", "--simulate", str(profile), "--json")
     assert json.loads(listed.stdout)["simulated"][0]["name"] == SHOWN
-
-
-LONG = "x" * 10_000
-
-
-def test_34_a_gpus_name_of_ten_thousand_characters_fits_the_terminal(tmp_path: Path) -> None:
-    gpus = TWO_UNLIKE_GPUS.replace("NVIDIA GeForce GTX 1080 Ti", f"[red]{LONG}")
-    done = Machine(tmp_path, gpus=gpus).runs("run", *BRIEF)
+    long = TWO_UNLIKE_GPUS.replace("NVIDIA GeForce GTX 1080 Ti", f"[red]{'x' * 10_000}")
+    done = Machine(tmp_path, gpus=long).runs("run", *BRIEF)
     assert done.returncode == 0, done.stderr
     assert "[red]xxx" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80

@@ -39,9 +39,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         for name, value in engine(folder).items():
             patch.setenv(name, value)
         made = ray_cluster.Cluster()
+        notices = {f"health_check_{name}": n for name, n in (("initial_delay_ms", 0), ("period_ms", 500))}
         try:
-            for name in ("alpha", "beta"):
-                made.add_node(node_name=name, num_cpus=0, include_dashboard=False)
+            made.add_node(node_name="alpha", num_cpus=0, include_dashboard=False, _system_config=notices)
+            made.add_node(node_name="beta", num_cpus=0, include_dashboard=False)
             patch.setenv("RAY_ADDRESS", made.address)
             made.folder = folder
             yield made

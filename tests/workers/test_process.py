@@ -70,7 +70,7 @@ def test_a_worker_that_cannot_be_started_is_one_error() -> None:
     before, (soft, hard) = psutil.Process().num_fds(), resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (free[3], hard))
     try:
-        with pytest.raises(EnvironmentFault, match="can't start a worker: Too many open files"):
+        with pytest.raises(EnvironmentFault, match="its process can't be run: Too many open files"):
             process()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
