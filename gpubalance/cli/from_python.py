@@ -54,27 +54,18 @@ def name_of(function: object, what: str) -> str:
 
     Raises BadInput unless each worker can import the function: it must be at the top level of a file.
     """
-    name, outer, home = (str(getattr(function, one, "")) for one in ("__name__", "__qualname__", "__module__"))
+    name, home = (str(getattr(function, one, "")) for one in ("__qualname__", "__module__"))
     module = sys.modules.get(home)
     spec, path = getattr(module, "__spec__", None), getattr(module, "__file__", None)  # no spec: a script
     place = spec.name if spec else home
-    typed = getattr(getattr(function, "__code__", None), "co_filename", "").startswith("<")
-    why, remedy = "", "write it into a file of its own, train.py, and `from train import …` here"
-    if not callable(function) or not name:
-        why = f"a value of type {type(function).__name__} is not one"
-        remedy = "give the function itself, not what it returns: gpubalance.balance(build, dataset)"
-    elif name == "<lambda>":
-        why = "a lambda has no name"
-    elif path is None or typed:
-        why = f"{name} was typed in a notebook or at a prompt"
-    elif name != outer:
-        why = f"{name} stands inside {outer.rpartition('.')[0].removesuffix('.<locals>')}"
-    elif getattr(module, name, None) is not function:
-        why = f"{path} has another {name}"
-    if why:
-        must = f"{what} must be a function at the top level of a file, which each worker imports"
-        raise BadInput(f"{must}: {why}", remedy=remedy)
-    return f"{place if '.' in place else _near(Path(str(path)))}:{name}"
+    typed = getattr(getattr(function, "__code__", None), "co_filename", "").startswith("<")  # at a prompt
+    if path is None or typed or not callable(function) or getattr(module, name, None) is not function:
+        raise BadInput(
+            f"{what} must be a function at the top level of a file, which each worker imports, and "
+            f"{name or f'a value of type {type(function).__name__}'} is not",
+            remedy="write it into a file of its own, train.py, and `from train import …` here",
+        )
+    return f"{place if '.' in place else _near(Path(path))}:{name}"
 
 
 def _near(path: Path) -> Path:

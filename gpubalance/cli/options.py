@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import Field
+
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import UsageError
 from gpubalance.settings.choices import default_model
@@ -64,11 +66,8 @@ class Care(Record):
 
 
 class Epoch(Record):
-    epoch: int | None = split_option(
-        "--epoch N",
-        "Samples in one of your epochs: the result says how long an epoch takes.",
-        ge=1,
-        le=10**12,
+    epoch: Annotated[int, Field(ge=1, le=10**12)] | None = split_option(
+        "--epoch N", "Samples in one of your epochs: the result says how long an epoch takes."
     )
 
 

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from gpubalance.settings.choices import AllReduce, Baseline, Input, Precision
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.record import Record, Room, option
+from gpubalance.settings.record import Record, Room, Seconds, option
 from gpubalance.settings.shares import Shares
 
 # What follows in a pipeline if windows of five timings don't settle the result.
@@ -53,14 +53,13 @@ class Settings(Record):
 
     model: str = _training(
         "--model NAME",
-        "probe, small, a keras.applications name, package.module:function, file.py:function or saved.keras. Default: "
-        "probe on GPUs, small on simulated devices.",
+        "probe (default on GPUs), small (if simulated), a keras.applications name, file.py:function, package.module:"
+        "function or saved.keras.",
         "",
     )
     data: str | None = _training(
         "--data NAME",
-        "Train on your own samples: file.py:function or package.module:function, which gives a tf.data.Dataset, a "
-        "PyDataset or arrays. Default: random samples.",
+        "Your samples: a function, named as for --model, that gives a tf.data.Dataset, a PyDataset or arrays.",
     )
     precision: Precision = _training("--precision KIND", "float32, tf32, mixed_float16 or mixed_bfloat16.", "float32")
     xla: bool = _training("--xla/--no-xla", "Compile the forward and backward pass.", default=False)
@@ -218,9 +217,7 @@ class Probing(Limits):
         "--parallel", "Measure all devices at once, on hosts where they do not disturb each other.", default=False
     )
     ahead: bool = _measuring(
-        "--ahead/--no-ahead",
-        "Start the next worker, which loads TensorFlow for seconds, before it is needed.",
-        default=True,
+        "--ahead/--no-ahead", "Start the next worker, which loads TensorFlow, before it is needed.", default=True
     )
 
 
@@ -246,10 +243,7 @@ class PlanRequest(Record):
     )
     max_global_batch: Count | None = _split("--max-global-batch B", "The largest global batch.")
     accumulate: Accumulate = _split(
-        "--accumulate auto|off|N",
-        "The most micro-batches to divide a device's batch into if its memory is too small for it.",
-        1,
-        typed="off",
+        "--accumulate auto|off|N", "The most micro-batches of a device if its batch does not fit.", 1, typed="off"
     )
     batch_multiple: Multiple | None = _split(
         "--batch-multiple N", "Make each batch a multiple of this. Default: the probe's."
@@ -261,18 +255,13 @@ class PlanRequest(Record):
         "--from-batch B",
         "The global batch that your learning rate was tuned for. Default: the best device's best batch alone.",
     )
-    noise_scale: float | None = _split(
+    noise_scale: Annotated[float, Field(gt=0, le=1e12)] | None = _split(
         "--noise-scale N|FILE",
         "Maximise goodput, what samples per second are worth in learning, by the gradient noise scale: in samples, or "
         "the file that split.monitor(noise=FILE) wrote. Default: maximise samples per second.",
-        gt=0,
-        le=1e12,
     )
-    sync_s: float | None = _split(
-        "--sync S",
-        "Seconds of sync in a step, all but the slowest compute and update, as a run shows it.",
-        ge=0,
-        le=10**6,
+    sync_s: Seconds | None = _split(
+        "--sync S", "Seconds of sync in a step, all but the slowest compute and update, as a run shows it."
     )
 
 

@@ -113,10 +113,10 @@ def typed() -> Callable[[], Any]:
 @pytest.mark.parametrize(
     ("build", "options", "kind", "says"),
     [
-        (lambda: None, {}, BadInput, "a lambda has no name"),
-        (_outer(), {}, BadInput, "inner stands inside _outer"),
-        (typed(), {}, BadInput, "build was typed in a notebook or at a prompt"),
-        (net, {"data": 3}, BadInput, "a value of type int is not one"),
+        (lambda: None, {}, BadInput, "<lambda> is not"),
+        (_outer(), {}, BadInput, "_outer.<locals>.inner is not"),
+        (typed(), {}, BadInput, "and build is not"),
+        (net, {"data": 3}, BadInput, "a value of type int is not"),
         (net, {"gpus": {0: 1}}, UsageError, "balance: gpus takes text or a number, not a table"),
         (net, {"windows": 0}, UsageError, "--windows takes 1 or more, not 0"),
         (net, {"margin": "x"}, UsageError, "'x' is not a size"),
