@@ -32,18 +32,13 @@ def test_the_gpus_are_listed_with_why_they_can_not_be_used(tmp_path: Path) -> No
     assert done.stdout.count("can't be used: TensorFlow") == 2
 
 
-def test_the_listing_as_json(tmp_path: Path) -> None:
+def test_the_listing_as_json_and_a_lost_gpu_that_can_not_be_named(tmp_path: Path) -> None:
     (tmp_path / "tensorflow.py").write_text("raise ImportError('what it says of them is not asked here')")
-    variables = environment(tmp_path, TWO_UNLIKE_GPUS) | {"PYTHONPATH": str(tmp_path)}
-    done = here("devices", "--json", environment=variables)
-    gpus = json.loads(done.stdout)["nvidia"]["gpus"]
-    assert [gpu["index"] for gpu in gpus] == [0, 1]
-    assert [gpu["uuid"] for gpu in gpus] == [TI, PLAIN]
-
-
-def test_a_lost_gpu_can_not_be_named(tmp_path: Path) -> None:
     script = TWO_UNLIKE_GPUS + "\ngpu 1 error handle 15\n"
-    done = here("run", "--gpus", "1", environment=environment(tmp_path, script))
+    variables = environment(tmp_path, script) | {"PYTHONPATH": str(tmp_path)}
+    gpus = json.loads(here("devices", "--json", environment=variables).stdout)["nvidia"]["gpus"]
+    assert next((gpu["index"], gpu["uuid"]) for gpu in gpus) == (0, TI)
+    done = here("run", "--gpus", "1", environment=variables)
     assert done.returncode == 2
     assert "there is no device '1'" in done.stderr
 

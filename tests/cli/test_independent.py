@@ -157,14 +157,6 @@ def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(tmp_path: Path)
         assert after["step_time_s"]["samples"][: len(kept)] == kept
 
 
-def test_the_time_limit_ends_all_workers_with_what_was_measured(tmp_path: Path) -> None:
-    many = ("--windows", "500", "--duration", "0.2", "--time-limit", "4", "--json", "--quiet")
-    done = here(*PAIR, *many, environment=engine(tmp_path, SLOWLY))
-    assert done.returncode == 8
-    assert done.stderr.startswith("error: the time limit of 4 s passed")
-    assert json.loads(done.stdout)["complete"] is False
-
-
 def test_the_result_is_compared_and_reported(tmp_path: Path) -> None:
     first, second, html = (tmp_path / name for name in ("first.json", "second.json", "page.html"))
     for path, factor in ((first, 1.0), (second, 1.1)):

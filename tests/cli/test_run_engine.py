@@ -12,8 +12,7 @@ import pytest
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.warnings import of_figures
 from gpubalance.settings.shares import Shares
-from tests.cli.program import QUICK_PAIR, SHORT, TINY, TINY_PAIR, here, run_json
-from tests.stand_in import engine
+from tests.cli.program import SHORT, TINY, TINY_PAIR, here, run_json
 
 
 def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
@@ -116,25 +115,3 @@ def test_a_users_file_in_the_current_folder_trains(tmp_path: Path) -> None:
     assert settings_of(settings).items() <= result["settings"].items()
     assert result["settings"]["xla"] is False
     assert re.search(r"importing mine took \d+\.\d s; what it prints is kept in .*-run\.log, up to ", done.stderr)
-
-
-@pytest.mark.campaign
-def test_the_real_compute_is_too_slow_for_the_profile() -> None:
-    result = run_json("--simulate", QUICK_PAIR, "--model", "probe", "--batches", "2", "1", "--baseline", "none")
-    assert result["model"]["parameters"] == pytest.approx(78.9e6, rel=0.001)
-    warnings = {w["code"]: w["next"] for w in result["warnings"]}
-    assert "--model small" in warnings["slower-than-profile"]
-
-
-def test_a_model_that_is_none_is_a_bad_input(tmp_path: Path) -> None:
-    """Which ones are is tested in tests/engine/test_models.py; here it is a stand-in that says so."""
-    refuses = """
-        from gpubalance.errors import BadInput
-        def built(devices):
-            raise BadInput("there is no model '\x1b[31mNoSuchNet'")
-    """
-    asked = ("run", "--simulate", QUICK_PAIR, "--model", "\x1b[31mNoSuchNet")
-    done = here(*asked, environment=engine(tmp_path, refuses))
-    assert (done.returncode, done.stdout) == (4, "")
-    assert "error: there is no model" in done.stderr
-    assert "\x1b" not in done.stderr
