@@ -6,14 +6,13 @@ import itertools
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpubalance.cli.board import board_in, both
-from gpubalance.cli.next_command import Following, typed
+from gpubalance.cli.next_command import Following
 from gpubalance.cli.options import Care, Devices, Reporting
-from gpubalance.cli.output import Output, unwritable, width
+from gpubalance.cli.output import Output, summed_up, unwritable
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.hosts import are_reached
 from gpubalance.devices.machine import Machine, held
@@ -22,7 +21,7 @@ from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.journals import Request, journal_of
 from gpubalance.jobs.phases import Phases, estimate
 from gpubalance.render.estimate import estimate_text
-from gpubalance.render.table import Part, summary
+from gpubalance.render.table import Part
 from gpubalance.results.common import Warning_
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
@@ -76,10 +75,7 @@ def measured(
         return None
 
     def text(result: Any) -> str:
-        run = result.balance.run if isinstance(result, Plan) and result.balance else None
-        every = (*(run.warnings if run else ()), *result.warnings)
-        retyped = partial(typed, simulate=gpus.simulate)
-        return "" if watch else summary(told(result), every, *following(result), width(), retyped)
+        return "" if watch else summed_up(result, told(result), following(result), gpus.simulate)
 
     out = Output(reporting, quiet=reporting.quiet, resumed=_RESULTS[type(request)] if care.resume else None)
     name = _name_now(type(request), reporting.tensorboard, reporting.trace)

@@ -6,7 +6,8 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -14,8 +15,10 @@ from gpubalance.errors import EnvironmentFault, GpubalanceError, UsageError
 from gpubalance.text import clean
 
 if TYPE_CHECKING:
+    from gpubalance.cli.next_command import Following
     from gpubalance.cli.options import Reporting
     from gpubalance.jobs.keep.journal import Journal
+    from gpubalance.render.table import Part
     from gpubalance.results.common import Warning_
     from gpubalance.results.records import Reported
 
@@ -96,6 +99,17 @@ def width() -> int:
     from gpubalance.render.table import WIDTH
 
     return min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns) if sys.stdout.isatty() else WIDTH
+
+
+def summed_up(result: Any, told: Iterable[Part], following: Following, simulate: str | None) -> str:
+    """What is told of a result, the warnings of it and of its proof, and what can follow, as this user types it."""
+    from gpubalance.cli.next_command import typed
+    from gpubalance.render.table import summary
+    from gpubalance.results.plan import Plan
+
+    run = result.balance.run if isinstance(result, Plan) and result.balance else None
+    warnings = (*(run.warnings if run else ()), *result.warnings)
+    return summary(told, warnings, *following, width(), partial(typed, simulate=simulate))
 
 
 def say(text: str, stream: TextIO) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,14 +36,13 @@ def plan(
     probe: ProbeFile = None,
 ) -> None:
     """Example: gpubalance plan --gpus 0 1"""
-    from gpubalance.cli.next_command import typed, uses
-    from gpubalance.cli.output import Output, width
+    from gpubalance.cli.next_command import uses
+    from gpubalance.cli.output import Output, summed_up
     from gpubalance.devices.hosts import reach
     from gpubalance.devices.machine import check_hosts
     from gpubalance.devices.select import select
     from gpubalance.jobs.balance.found import plan_by_all_known
     from gpubalance.render.plan import plan_told
-    from gpubalance.render.table import summary
     from gpubalance.results.probe import Probe
     from gpubalance.results.records import read_record
 
@@ -57,16 +55,9 @@ def plan(
         machine = gpus.machine()
         devices, joint = machine.select(gpus.gpus), machine.joint
         found = _kept_probe(devices, settings_on(devices, settings), gpus.simulate)
-    out.give(
-        plan_by_all_known(found, devices, split, joint),
-        lambda plan: summary(
-            plan_told(plan, epoch.epoch),
-            plan.warnings,
-            *uses(plan, gpus.simulate, output.output),
-            width(),
-            partial(typed, simulate=gpus.simulate),
-        ),
-    )
+    made = plan_by_all_known(found, devices, split, joint)
+    following = uses(made, gpus.simulate, output.output)
+    out.give(made, lambda plan: summed_up(plan, plan_told(plan, epoch.epoch), following, gpus.simulate))
 
 
 def _kept_probe(devices: Sequence[Device], settings: Settings, simulate: str | None) -> Probe:

@@ -45,7 +45,7 @@ except EnvironmentFault as error:
 """
     told = child(code, environment(tmp_path, "init_error 18\nnvml 12.560.35.03"))
     assert "is 550.54.14, but its library is 560.35.03" in told
-    assert "reboot or reload the driver" in told
+    assert "reboot, or `sudo modprobe -r nvidia_uvm" in told
 
 
 RAISES = """
