@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from gpubalance.results.plan import Plan
     from gpubalance.training.distribute import distribute
     from gpubalance.training.ensemble import Ensemble
-    from gpubalance.training.load import load_plan
-    from gpubalance.training.pipelined import load_layers
+    from gpubalance.training.load import load_layers, load_plan
     from gpubalance.training.split import Split
 
 __all__ = ["Ensemble", "Split", "balance", "distribute", "load_layers", "load_plan"]
@@ -45,11 +44,9 @@ def balance(
 def __getattr__(name: str) -> Any:
     """Loads the training interface on first use; TensorFlow is not loaded before a scope is entered."""
     if name in __all__:
-        from gpubalance.training import distribute, ensemble, load, pipelined, split
+        from gpubalance.training import distribute, ensemble, load, split
 
-        rooms = {
-            **{"Ensemble": ensemble, "Split": split, "distribute": distribute},
-            **{"load_layers": pipelined, "load_plan": load},
-        }
+        loaders = dict.fromkeys(("load_layers", "load_plan"), load)
+        rooms = {"Ensemble": ensemble, "Split": split, "distribute": distribute, **loaders}
         return getattr(rooms[name], name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -124,6 +125,8 @@ class Phases:
         self._number: int | None = None
         self._began_s = self._phase_began_s = self._until_s = self._announced_s = 0.0
         self._is_told = resumed
+        limit_s = request.time_limit_s if isinstance(request, ProbeRequest) else request.measuring.time_limit_s
+        self._limit_s = math.inf if limit_s is None or resumed else limit_s
 
     def __call__(self, event: Event) -> None:
         """Passes on an event, a phase with its number and times."""
@@ -137,6 +140,9 @@ class Phases:
             self._until_s = self._clock() + event.seconds
         self._tell_if_longer()
         self._watch(event)
+        if self._announced_s > self._limit_s:
+            self._limit_s = math.inf
+            self._watch(Doing("that is longer than its time limit, which will end it before it is done", stays=True))
 
     def keep(self) -> None:
         """Ends the command, and keeps how long its phases took for the next time."""

@@ -180,4 +180,5 @@ class Model(Record):
 
 def shapes_text(shapes: tuple[tuple[int | None, ...], ...]) -> str:
     """`28×28×1`, `any×80 and 3` for two inputs; `any` stands for an open dimension."""
-    return " and ".join("×".join("any" if n is None else str(n) for n in shape) or "1" for shape in shapes)
+    texts = ["×".join("any" if n is None else str(n) for n in shape) or "1" for shape in shapes]
+    return " and ".join("any length" if one == "any" else one for one in texts)

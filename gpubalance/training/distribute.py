@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubalance.errors import BadInput
-from gpubalance.training.sizes import check_model
+from gpubalance.training.keras_functions import check_model
 from gpubalance.training.split import Split
 
 

@@ -1,4 +1,7 @@
-"""What Keras' own `fit`, `evaluate` and `predict` call for each batch, in place of their functions for one device."""
+"""How a split or stages train: by Keras' own `fit`, `evaluate` and `predict`, which call functions of ours for a batch.
+
+Keras handles whole batches there, as on one device.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,58 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keras.src.backend.tensorflow.trainer import TFEpochIterator
+from gpubalance.errors import BadInput
 
-from gpubalance.engine.step.part import replaced
-from gpubalance.training.keras_inside import batches
+if TYPE_CHECKING:
+    import keras
+
+
+class Trainer(ABC):
+    """What trains a model over devices through Keras' own methods."""
+
+    called = "split"  # in a script
+    kept = 1  # models that can train in turns without being traced again
+
+    def __init__(self) -> None:
+        self._steps: list[Any] = []  # KerasFunctions, those of the latest model first
+
+    def fit(self, model: keras.Model, *arguments: Any, **options: Any) -> Any:
+        """Keras' `model.fit`, with all its arguments, over these devices; returns its History.
+
+        Datasets and arrays are brought into global batches of this size, which `steps_per_epoch` counts, unless
+        `batch_size` says otherwise. Raises BadInput for a model that these devices can't train, and for data that can't
+        be dealt out.
+        """
+        return self._call_of("fit", model, arguments, options)
+
+    def evaluate(self, model: keras.Model, *arguments: Any, **options: Any) -> Any:
+        """Keras' `model.evaluate` over these devices: the losses and metrics of all samples."""
+        return self._call_of("evaluate", model, arguments, options)
+
+    def predict(self, model: keras.Model, *arguments: Any, **options: Any) -> Any:
+        """Keras' `model.predict` over these devices; outputs are in the order of the samples."""
+        return self._call_of("predict", model, arguments, options)
+
+    def _call_of(self, name: str, model: Any, arguments: Sequence[Any], options: dict[str, Any]) -> Any:
+        check_model(model, f"{self.called}.{name}(model, …)")
+        return self.call(getattr(type(model), name), model, arguments, options)
+
+    def call(
+        self, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
+    ) -> Any:
+        """A model's `fit`, `evaluate` or `predict`, Keras' own or a subclass's, over these devices."""
+        own = [steps for steps in self._steps if steps.is_of(model)]
+        if any(steps.is_open for steps in own):
+            return keras_method(model, *arguments, **options)  # called by Keras' fit, or by a callback
+        known = next((steps for steps in own if steps.is_current), None) or self._functions_for(model)
+        self._steps = [known, *(steps for steps in self._steps if steps not in own)][: self.kept]
+        return known.call(keras_method, keras_method_arguments(keras_method, model, arguments, options))
+
+    @abstractmethod
+    def _functions_for(self, model: Any) -> KerasFunctions:
+        """The functions of a model as it is compiled now; their traces are kept until it is compiled again."""
 
 
 class KerasFunctions(ABC):
@@ -27,17 +76,23 @@ class KerasFunctions(ABC):
         """Whether these functions are for that model."""
         return self._model is model
 
-    def are_of(self, model: Any) -> bool:
-        """Whether these functions are for that model as it is compiled now."""
-        pairs = zip(self._compiled, _compiled(model), strict=True)
-        return self._model is model and all(before is now for before, now in pairs)
+    @property
+    def is_current(self) -> bool:
+        """Whether the model has not been compiled again."""
+        return all(before is now for before, now in zip(self._compiled, _compiled(self._model), strict=True))
+
+    @abstractmethod
+    def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
+        """Calls Keras' method with its arguments by name."""
 
     @contextmanager
     def used(self, *, steps: int | None) -> Iterator[None]:
-        """Makes Keras' methods of the model call these functions inside the block, for as many steps if a user says.
+        """Makes Keras' methods of the model call these functions inside the block, for as many steps if a user says."""
+        from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
-        Keras handles whole batches there, as on one device.
-        """
+        from gpubalance.engine.step.part import replaced
+        from gpubalance.training.keras_inside import batches
+
         own = {"train_function": self.train, "test_function": self.test, "predict_function": self.predict}
         self.is_open = True
         try:
@@ -84,7 +139,7 @@ class KerasFunctions(ABC):
         return logs
 
 
-def arguments_of(
+def keras_method_arguments(
     method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
 ) -> dict[str, Any]:
     """The arguments of a model's method, by name."""
@@ -92,6 +147,15 @@ def arguments_of(
     bound.update(bound.pop("kwargs", {}))
     del bound["self"]
     return bound
+
+
+def check_model(model: Any, call: str) -> None:
+    """Raises BadInput unless it is a Keras model; `call` is how the function is called with one."""
+    import keras
+
+    if not isinstance(model, keras.Model):
+        got = "None" if model is None else f"a value of type {type(model).__name__}"
+        raise BadInput(f"{call.partition('(')[0]} takes a Keras model first, and got {got}", remedy=call)
 
 
 def _compiled(model: Any) -> list[Any]:

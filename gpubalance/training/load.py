@@ -1,4 +1,4 @@
-"""Loads the split of a plan into a training script."""
+"""Loads a plan's split, or the stages of a cut model, into a training script."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import warnings
 from pathlib import Path
 
 from gpubalance.devices.cluster import cluster_of
-from gpubalance.devices.machine import find_machine
-from gpubalance.devices.planned import planned_devices
+from gpubalance.devices.machine import Machine, find_machine
+from gpubalance.devices.planned import cut_devices, planned_devices
 from gpubalance.devices.profile import IN_A_SCRIPT
+from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import result_of
 from gpubalance.settings.device import JointProfile, hosts_of
+from gpubalance.training.pipelined import Pipelined
 from gpubalance.training.sizes import check_hosts
 from gpubalance.training.split import Split
 
@@ -38,29 +40,54 @@ def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = No
     used = [plan.devices[number] for number in plan.split.used]
     cluster = cluster_of(os.environ) if len(hosts_of(used)) > 1 else None
     check_hosts(used, cluster)
-    if simulate is None and plan.devices[0].simulated:
-        names = ", ".join(f"{device.label} {device.name}" for device in plan.devices)
-        warnings.warn(
-            f"{path} is a plan for simulated devices ({names}): it trains on this machine's CPU, at their pace, but "
-            "without what the profile's [joint] adds to a step. simulate= in load_plan says that this is meant, and "
-            "adds it; for GPUs, balance without --simulate",
-            stacklevel=2,
-        )
-        devices, joint = plan.devices, JointProfile()
-    else:
-        machine = find_machine(simulate, option=IN_A_SCRIPT)
-        own = plan if cluster is None else _part_of(plan, plan.split.used[cluster.rank])
-        here, joint = planned_devices(own, machine.devices), machine.joint
-        devices = here if cluster is None else plan.devices
-    split = Split._of(devices, plan.split, joint, plan.settings.all_reduce, cluster)
+    names = ", ".join(f"{device.label} {device.name}" for device in plan.devices)
+    machine = _machine_for(
+        plan,
+        simulate,
+        f"{path} is a plan for simulated devices ({names}): it trains on this machine's CPU, at their pace, but "
+        "without what the profile's [joint] adds to a step. simulate= in load_plan says that this is meant, and "
+        "adds it; for GPUs, balance without --simulate",
+    )
+    devices, joint = plan.devices, machine.joint if machine else JointProfile()
+    if machine and cluster is None:
+        devices = planned_devices(plan, machine.devices)
+    elif machine and cluster:
+        planned_devices(_part_of(plan, plan.split.used[cluster.rank]), machine.devices)
+    split = Split.of(devices, plan.split, joint, plan.settings.all_reduce, cluster)
     split.plan, split.simulate = plan, simulate
     split.limits = tuple(share.limit for share in plan.shares if share.batch)
     return split
 
 
+def load_layers(path: str | Path | Layers, *, simulate: int | str | Path | None = None) -> Pipelined:
+    """The stages of a result of `gpubalance layers -o FILE`, on the devices here.
+
+    `simulate` is the device profile, as for --simulate, of a result for simulated devices.
+
+    Raises PlanMismatch, with the difference, if the devices here are others, BadInput for a file that is no such
+    result. Warns of one for simulated devices without `simulate`.
+    """
+    result = result_of(path, Layers)
+    machine = _machine_for(
+        result,
+        simulate,
+        f"{path} is of simulated devices: it trains on this machine's CPU, at their pace. simulate= in load_layers "
+        "says that this is meant; for GPUs, run layers without --simulate",
+    )
+    if machine is None:
+        return Pipelined(result, result.devices, JointProfile())
+    return Pipelined(result, cut_devices(result, machine.devices), machine.joint)
+
+
+def _machine_for(result: Plan | Layers, simulate: int | str | Path | None, told: str) -> Machine | None:
+    """The machine to train on; None, with the warning, for simulated devices that nobody asked for."""
+    if simulate is None and result.devices[0].simulated:
+        warnings.warn(told, stacklevel=3)
+        return None
+    return find_machine(simulate, option=IN_A_SCRIPT)
+
+
 def _part_of(plan: Plan, number: int) -> Plan:
     """The plan reduced to one of its devices, the only one that this process of a cluster has."""
-    one = slice(number, number + 1)
-    return plan.model_copy(
-        update={name: getattr(plan, name)[one] for name in ("devices", "batches", "micro_batches", "shares")}
-    )
+    parts = ("devices", "batches", "micro_batches", "shares")
+    return plan.model_copy(update={name: getattr(plan, name)[number : number + 1] for name in parts})

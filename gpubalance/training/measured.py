@@ -30,19 +30,15 @@ def unlike(plan: Plan, model: Any, simulate: int | str | Path | None = None) -> 
         return ""
     parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     was, now = known.input_shapes, input_shapes(model)
-    other_shapes = was is not None and now is not None and not _alike(was, now)
-    if (parameters, _unnumbered(model.name)) == (known.parameters, _unnumbered(known.name)) and not other_shapes:
+    is_named = _unnumbered(model.name) == _unnumbered(known.name)
+    is_shaped = was is None or now is None or _alike(was, now)
+    if parameters == known.parameters and is_named and is_shaped:
         return ""
-    measured = plan.settings.model
-    measured_with, of_this = f"{known.parameters:,} parameters", f"{parameters:,}"
-    if was and now and other_shapes:
-        measured_with, of_this = (
-            f"{text}, samples of {shapes_text(of)}" for text, of in ((measured_with, was), (of_this, now))
-        )
+    of_plan, of_this = ("", "") if is_shaped else [f", samples of {shapes_text(one or ())}" for one in (was, now)]
+    here = _balance(plan, simulate, is_named=is_named)
     return (
-        f"the plan was measured with {measured} (the model {known.name}, {measured_with}); "
-        f"this model, {model.name}, has {of_this}: {_balance(plan, simulate)}, the function that "
-        "builds it, finds its split"
+        f"the plan was measured with {plan.settings.model} (the model {known.name}, {known.parameters:,} parameters"
+        f"{of_plan}); this model, {model.name}, has {parameters:,}{of_this}: {here}"
     )
 
 
@@ -60,18 +56,21 @@ def another_step(plan: Plan, model: Any, step: Fingerprint | None, simulate: int
     there, here = (", ".join(f"{kind} {count}" for kind, count in one) for one in (was, step))
     return (
         f"the plan was measured with another step of {model.name} (operations: {there}) than the one that trains "
-        f"({here}): {_balance(plan, simulate)}, the function that builds it, finds its split"
+        f"({here}): {_balance(plan, simulate, is_named=True)}"
     )
 
 
-def _balance(plan: Plan, simulate: int | str | Path | None) -> str:
-    """The command that measures this model. Its function is known only if the plan's model was named by one."""
+def _balance(plan: Plan, simulate: int | str | Path | None, *, is_named: bool) -> str:
+    """What measures this model. The plan's function builds it only if the model is named as the plan's is."""
     words = ["gpubalance", "balance"]
     if plan.devices[0].simulated:
         words += ["--simulate", "PROFILE.toml" if simulate is None else str(simulate)]
-    script = Path(getattr(sys.modules["__main__"], "__file__", None) or "train.py").name
     named = plan.settings.model
-    return shlex.join([*words, "--model", named if ":" in named else f"{script}:FUNCTION"])
+    if ":" in named and is_named:
+        return f"{shlex.join([*words, '--model', named])} finds its split"
+    script = Path(getattr(sys.modules["__main__"], "__file__", None) or "train.py").name
+    command = shlex.join([*words, "--model", f"{script}:FUNCTION"])
+    return f"{command}, the function that builds it, finds its split"
 
 
 def _alike(was: Shapes, now: Shapes) -> bool:

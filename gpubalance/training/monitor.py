@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -27,6 +27,9 @@ from gpubalance.results.noise import Noise
 from gpubalance.settings.shares import Shares
 from gpubalance.system.state import write_whole
 from gpubalance.training.noise_told import noise_text
+
+if TYPE_CHECKING:
+    from gpubalance.training.split import Split
 
 # The imbalance above which a split no longer fits, and above which it is changed. Below, the gain can't be measured.
 _FITS_UP_TO = 1.05
@@ -84,18 +87,15 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
     """A Keras callback for `Split.fit`; `epochs` has what it measured. See `Split.monitor`."""
 
     def __init__(
-        self, split: Any, *, every: int, rebalance: bool, noise: bool | str | Path, log_dir: str | Path | None
+        self, split: Split, *, every: int, rebalance: bool, noise: bool | str | Path, log_dir: str | Path | None
     ) -> None:
         super().__init__()
         self.epochs: list[EpochTimes] = []
-        self._split = split
-        self._every = every
-        self._rebalance = rebalance
+        self._split, self._every, self._rebalance, self._noise = split, every, rebalance, noise
         self._writer = _writer(log_dir) if log_dir else None
-        self._noise = noise
         self._norms: deque[Norms] = deque(maxlen=_RECENT)
         self._stamps: list[tuple[Any, Shares]] = []
-        self._seen: dict[int, dict[int, float]] = {}  # device → batch → compute
+        self._seen: list[dict[int, float]] = [{} for _ in split.devices]  # compute by batch
         self._has_warned = False
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -128,8 +128,8 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._write(times)
         if isinstance(self._noise, str | Path):
             self._write_noise(Path(self._noise))
-        for device, (batch, compute_s) in enumerate(zip(times.batches, times.compute_s, strict=True)):
-            self._seen.setdefault(device, {})[batch] = compute_s
+        for seen, batch, compute_s in zip(self._seen, times.batches, times.compute_s, strict=True):
+            seen[batch] = compute_s
         if self._rebalance and times.imbalance > _REBALANCED_FROM:
             self._change_split(times)
         elif not self._rebalance and times.imbalance > _FITS_UP_TO and not self._has_warned:
@@ -137,26 +137,20 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
             warnings.warn(self._no_longer_fits(times), stacklevel=2)
 
     def _no_longer_fits(self, times: EpochTimes) -> str:
-        labels = [device.label for device in self._split.devices]
-        slowest = labels[times.busy_s.index(max(times.busy_s))]
-        waits = ", ".join(
-            f"{label} waits {wait / max(times.busy_s):.0%}"
-            for label, wait in zip(labels, times.wait_s, strict=True)
-            if wait > 0
-        )
+        labels, most_s = [device.label for device in self._split.devices], max(times.busy_s)
+        pairs = zip(labels, times.wait_s, strict=True)
+        waits = ", ".join(f"{label} waits {wait_s / most_s:.0%}" for label, wait_s in pairs if wait_s > 0)
         return (
-            f"the split {Shares(times.batches)} no longer fits: {waits} of the time that {slowest} computes. "
-            "`gpubalance balance` finds a new one; split.monitor(rebalance=True) adapts it while it trains"
+            f"the split {Shares(times.batches)} no longer fits: {waits} of the time that "
+            f"{labels[times.busy_s.index(most_s)]} computes. `gpubalance balance` finds a new one; "
+            "split.monitor(rebalance=True) adapts it while it trains"
         )
 
     def _change_split(self, times: EpochTimes) -> None:
         """Changes to the best split of the same global batch, by each device's measured times."""
-        loads = tuple(
-            Load(_model(self._seen[device]), limit, update_s)
-            for device, (limit, update_s) in enumerate(zip(self._split.limits, times.update_s, strict=True))
-        )
+        of_each = zip(map(_model, self._seen), self._split.limits, times.update_s, strict=True)
         try:
-            found = allocate(Problem(loads, global_batch=self._split.global_batch))
+            found = allocate(Problem(tuple(Load(*one) for one in of_each), global_batch=self._split.global_batch))
         except NoSplitError:
             return
         if all(found.split.batches):
@@ -179,14 +173,14 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
     def _write(self, times: EpochTimes) -> None:
         if self._writer is None:
             return
+        values = {name: getattr(times, name) for name in ("sync_s", "imbalance", "noise_scale")}
+        for name in ("compute_s", "update_s", "wait_s"):
+            pairs = zip(self._split.devices, getattr(times, name), strict=True)
+            values |= {f"{name}/{device.label}": value for device, value in pairs}
         with self._writer.as_default(step=times.epoch):
-            _scalar("sync_s", times.sync_s)
-            _scalar("imbalance", times.imbalance)
-            if times.noise_scale is not None:
-                _scalar("noise_scale", times.noise_scale)
-            for device, *own in zip(self._split.devices, times.compute_s, times.update_s, times.wait_s, strict=True):
-                for name, value in zip(("compute_s", "update_s", "wait_s"), own, strict=True):
-                    _scalar(f"{name}/{device.label}", value)
+            for name, value in values.items():
+                if value is not None:
+                    _scalar(name, value)
         self._writer.flush()
 
 

@@ -17,15 +17,15 @@ from gpubalance.engine.pipeline.clock import clocks_of
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.errors import BadInput, PlanMismatch
-from gpubalance.training import keras_inside, parts
-from gpubalance.training.cut import Cut
+from gpubalance.training import data, keras_inside, parts
 from gpubalance.training.keras_functions import KerasFunctions
+from gpubalance.training.pipelined import Pipelined
 
 
 class PipelinedSteps(KerasFunctions):
     """The functions for one model as it is compiled now, traced on first use."""
 
-    def __init__(self, cut: Cut, model: Any) -> None:
+    def __init__(self, cut: Pipelined, model: Any) -> None:
         super().__init__(model)
         self._cut = cut
         self._calls = calls_of(model)
@@ -37,6 +37,12 @@ class PipelinedSteps(KerasFunctions):
         self._pipeline.clocks = clocks_of(*parts, cut.result.micro_batch, seed=0)
         self._logs: Any = None
         self._is_tried = False
+
+    def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
+        """Calls Keras' method, with the data in batches of the result's global batch."""
+        data.in_batches_of(self._cut.result.global_batch, self._model, options)
+        with self.used(steps=options.get("steps_per_epoch" if method.__name__ == "fit" else "steps")):
+            return method(self._model, **options)
 
     def _blocks(self) -> Blocks:
         """The result's blocks in this model. Raises PlanMismatch if they differ.
@@ -60,32 +66,32 @@ class PipelinedSteps(KerasFunctions):
         return self._together(found)
 
     def _train_on(self, iterator: Iterator[Any]) -> Any:
-        data = _parts(next(iterator))
+        given = _parts(next(iterator))
         if not self._is_tried:
-            self._try(data)
+            self._try(given)
             self._is_tried = True
-        batch = self._micro_batches(data)
+        batch = self._micro_batches(given)
         orders = self._cut.orders(len(batch))
         with keras_inside.uncounted(self._model):  # it would count each micro-batch alike, whatever its size
             done = self._guarded(lambda: self._pipeline.step(batch, orders))
         outputs = self._together([self._pipeline.outputs.packed(one) for one in done.finals])
         if self._model._compile_loss.metrics:
-            self._loss_of(data, outputs)
-        return self._logged(data, outputs, sum(map(float, done.losses)))
+            self._loss_of(given, outputs)
+        return self._logged(given, outputs, sum(map(float, done.losses)))
 
     def _test_on(self, iterator: Iterator[Any]) -> Any:
-        data = _parts(next(iterator))
-        batch = self._micro_batches(data)
+        given = _parts(next(iterator))
+        batch = self._micro_batches(given)
         found = [self._outputs(micro) for micro in batch]
         outputs = self._together([one for one, _ in found])
         # Layers add a mean over the micro-batch to the loss.
         of_each = [micro.samples * sum(map(float, added)) for micro, (_, added) in zip(batch, found, strict=True)]
         added = sum(of_each) / sum(micro.samples for micro in batch)
-        return self._logged(data, outputs, self._loss_of(data, outputs) + added)
+        return self._logged(given, outputs, self._loss_of(given, outputs) + added)
 
-    def _loss_of(self, data: tuple[Any, ...], outputs: Any) -> float:
+    def _loss_of(self, given: tuple[Any, ...], outputs: Any) -> float:
         """The compiled loss of a whole batch, which also counts each output's loss."""
-        _, labels, *weights = data
+        _, labels, *weights = given
         with tf.device("/CPU:0"):
             return float(self._model._compile_loss(labels, outputs, *weights))
 
@@ -106,23 +112,23 @@ class PipelinedSteps(KerasFunctions):
         """What layers add to the loss for these inputs, as one micro-batch."""
         return [one.numpy() for one in self._outputs(micro_batch_of((inputs,), self._calls))[1]]
 
-    def _try(self, data: tuple[Any, ...]) -> None:
+    def _try(self, given: tuple[Any, ...]) -> None:
         """Tries the loss and what layers add to it in parts: see `parts.check`."""
 
         def losses(some: tuple[Any, ...]) -> list[float]:
             with keras_inside.uncounted(self._model):
                 return [self._loss_of(some, self.predict([some])), *map(float, self._added(some[0]))]
 
-        parts.check(self._model, data, self._cut.result.micro_batch, losses)
+        parts.check(self._model, given, self._cut.result.micro_batch, losses)
 
     def _together(self, outputs: Sequence[Any]) -> Any:
         """The outputs of all micro-batches as one, in the host's memory."""
         with tf.device("/CPU:0"):
             return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
 
-    def _logged(self, data: tuple[Any, ...], outputs: Any, loss: float) -> Any:
+    def _logged(self, given: tuple[Any, ...], outputs: Any, loss: float) -> Any:
         """Keras' metrics and logs for all samples of a batch at once."""
-        inputs, *labels = data
+        inputs, *labels = given
         if self._logs is None:
             self._logs = tf.function(self._metrics, autograph=False, reduce_retracing=True)
         with tf.device("/CPU:0"):
@@ -134,17 +140,17 @@ class PipelinedSteps(KerasFunctions):
         model._loss_tracker.update_state(loss, sample_weight=samples)
         return model.compute_metrics(inputs, labels[0], outputs, weights)
 
-    def _micro_batches(self, data: tuple[Any, ...]) -> list[MicroBatch]:
+    def _micro_batches(self, given: tuple[Any, ...]) -> list[MicroBatch]:
         """The batch in micro-batches of the measured size; the last one may be smaller."""
         result = self._cut.result
-        samples, size = int(tf.nest.flatten(data)[0].shape[0]), result.micro_batch
+        samples, size = int(tf.nest.flatten(given)[0].shape[0]), result.micro_batch
         if samples > result.global_batch:
             raise BadInput(
                 f"a batch of {samples}, where the layers were cut for {result.global_batch} in a step",
                 remedy=f"batch_size={result.global_batch}, or less",
             )
         return [
-            micro_batch_of(tf.nest.map_structure(lambda one, at=at: one[at : at + size], data), self._calls)
+            micro_batch_of(tf.nest.map_structure(lambda one, at=at: one[at : at + size], given), self._calls)
             for at in range(0, samples, size)
         ]
 

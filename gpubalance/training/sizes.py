@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpubalance.errors import BadInput, EnvironmentFault, PlanMismatch, UsageError
+from gpubalance.errors import EnvironmentFault, PlanMismatch, UsageError
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.shares import Shares
@@ -89,15 +89,6 @@ def _check_writable(path: Path) -> None:
     except OSError as error:
         remedy = f"mkdir -p {folder}" if isinstance(error, FileNotFoundError) else "give another file"
         raise EnvironmentFault(f"can't write noise={path}: {error.strerror}", remedy=remedy) from None
-
-
-def check_model(model: Any, call: str) -> None:
-    """Raises BadInput unless it is a Keras model; `call` is how the function is called with one."""
-    import keras
-
-    if not isinstance(model, keras.Model):
-        got = "None" if model is None else f"a value of type {type(model).__name__}"
-        raise BadInput(f"{call.partition('(')[0]} takes a Keras model first, and got {got}", remedy=call)
 
 
 def _count(given: Sequence[int], what: str, devices: int) -> str:

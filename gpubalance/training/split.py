@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,15 +15,12 @@ from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.shares import Shares
-from gpubalance.training.sizes import check_hosts, check_model, check_monitor, shares_of
-
-# How many models can train in turns without being traced again.
-_MODELS_KEPT = 4
+from gpubalance.training.keras_functions import KerasFunctions, Trainer
+from gpubalance.training.sizes import check_hosts, check_monitor, shares_of
 
 if TYPE_CHECKING:
     from gpubalance.engine.place import Place
     from gpubalance.results.plan import Plan
-    from gpubalance.training.steps import Steps
 
 
 class Stamping(NamedTuple):
@@ -37,7 +35,7 @@ class Stamping(NamedTuple):
     noise: bool
 
 
-class Split:
+class Split(Trainer):
     """How many samples of each global batch every device gets.
 
     Training with it gives what one device with the whole global batch would give: each sample weighs the same wherever
@@ -46,7 +44,13 @@ class Split:
     device with few samples has noisier statistics, and the moving averages are the devices' mean, weighted by samples.
     `BatchNormalization(synchronized=True)` takes them over the global batch, and then is exact too. A loss that is not
     a mean or sum over samples, such as Dice's over a batch, becomes the devices' mean, weighted by samples, and warns.
+
+    A `tf.data.Dataset`, batched or not, is regrouped into global batches of the split's size; so are arrays, unless
+    `batch_size` gives another global batch. Batches of other sizes (from a generator or PyDataset, or smaller ones of a
+    dataset in global batches) are dealt out in the split's proportion.
     """
+
+    kept = 4
 
     def __init__(
         self,
@@ -63,32 +67,23 @@ class Split:
         429. `simulate` is a device profile or a number of plain CPU devices, as --simulate takes it. Raises UsageError
         for batches that do not fit the devices, and what `gpubalance run` raises for devices that are not here.
         """
-        machine = find_machine(simulate, option=IN_A_SCRIPT)
-        named = [gpus] if isinstance(gpus, int | str) else gpus
-        devices = machine.select(None if named is None else [str(gpu) for gpu in named])
-        if ratios is None:
-            shares = shares_of(batches, micro_batches or (), len(devices))
-        elif batches == () and micro_batches is None:
-            shares = shares_of(ratios, (), len(devices), what="ratios")
-        else:
+        if ratios is not None and (batches != () or micro_batches is not None):
             raise UsageError(
                 "batches and ratios can't both be given: ratios divide a batch of any size",
                 remedy="leave one of them out",
             )
-        self._set(devices, shares, machine.joint, "auto")
+        machine = find_machine(simulate, option=IN_A_SCRIPT)
+        named = [gpus] if isinstance(gpus, int | str) else gpus
+        devices = machine.select(None if named is None else [str(gpu) for gpu in named])
+        sizes, what = (batches, "batches") if ratios is None else (ratios, "ratios")
+        self._set(devices, shares_of(sizes, micro_batches or (), len(devices), what=what), machine.joint)
         self.of_any_batch = ratios is not None
 
     @classmethod
-    def _of(
-        cls,
-        devices: Sequence[Device],
-        shares: Shares,
-        joint: JointProfile,
-        all_reduce: str,
-        cluster: Cluster | None = None,
-    ) -> Split:
+    def of(cls, *placed: Any) -> Split:
+        """A split of these devices, shares, joint profile, all-reduce and cluster."""
         split = cls.__new__(cls)
-        split._set(devices, shares, joint, all_reduce, cluster)
+        split._set(*placed)
         return split
 
     def _set(
@@ -96,19 +91,16 @@ class Split:
         devices: Sequence[Device],
         shares: Shares,
         joint: JointProfile,
-        all_reduce: str,
+        all_reduce: str = "auto",
         cluster: Cluster | None = None,
     ) -> None:
+        super().__init__()
         self.devices = tuple(devices[i] for i in shares.used)
-        self._cluster = cluster
         check_hosts(self.devices, cluster)
+        self._cluster, self._joint, self._all_reduce = cluster, joint, all_reduce
         self.shares = shares.of_used
         self.limits = (self.global_batch,) * len(self.devices)
         self.of_any_batch = False
-        self._joint = joint
-        self._all_reduce = all_reduce
-        self._place: Place | None = None
-        self._steps: list[Steps] = []
         self.plan: Plan | None = None
         self.simulate: int | str | Path | None = None  # what the plan was loaded with
         self.stamping: Stamping | None = None
@@ -161,26 +153,6 @@ class Split:
         strategy.split = self
         return strategy.scope()  # type: ignore[no-any-return]
 
-    def fit(self, model: Any, *arguments: Any, **options: Any) -> Any:
-        """Keras' `model.fit`, with all its arguments, over the split's devices; returns its History.
-
-        A `tf.data.Dataset`, batched or not, is regrouped into global batches of the split's size, which
-        `steps_per_epoch` counts; so are arrays, unless `batch_size` gives another global batch. Batches of other sizes
-        (from a generator or PyDataset, or smaller ones of a dataset in global batches) are dealt out in the split's
-        proportion.
-
-        Raises BadInput for a model that was not built and compiled in `scope()`, and for data that can't be dealt out.
-        """
-        return self._call_of("fit", model, arguments, options)
-
-    def evaluate(self, model: Any, *arguments: Any, **options: Any) -> Any:
-        """Keras' `model.evaluate` over the split's devices: the losses and metrics of all samples."""
-        return self._call_of("evaluate", model, arguments, options)
-
-    def predict(self, model: Any, *arguments: Any, **options: Any) -> Any:
-        """Keras' `model.predict` over the split's devices; outputs are in the order of the samples."""
-        return self._call_of("predict", model, arguments, options)
-
     def monitor(
         self,
         *,
@@ -217,36 +189,14 @@ class Split:
             )
         self.stamping = Stamping(every, told, noise)
 
-    def call(
-        self, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
-    ) -> Any:
-        """A model's `fit`, `evaluate` or `predict`, Keras' own or a subclass's, over the split's devices."""
-        if any(steps.is_open for steps in self._steps if steps.is_of(model)):
-            return keras_method(model, *arguments, **options)  # called by Keras' fit, or by a callback
-        from gpubalance.training.keras_inside import made_under
-
-        made_under(model, self.place.strategy, keras_method.__name__)
-        return self._steps_of(model).call(keras_method, arguments, options)
-
-    def _call_of(self, name: str, model: Any, arguments: Sequence[Any], options: dict[str, Any]) -> Any:
-        check_model(model, f"split.{name}(model, …)")
-        return self.call(getattr(type(model), name), model, arguments, options)
-
-    @property
+    @cached_property
     def place(self) -> Place:
-        """The devices' place; the first call sets TensorFlow up."""
-        if self._place is None:
-            from gpubalance.training.place import take_place
+        """The devices' place; the first use sets TensorFlow up."""
+        from gpubalance.training.place import take_place
 
-            self._place = take_place(self.devices, self._joint, self._all_reduce, self._cluster)
-        return self._place
+        return take_place(self.devices, self._joint, self._all_reduce, self._cluster)
 
-    def _steps_of(self, model: Any) -> Steps:
-        """The functions of a model, kept with their traces until it is compiled again."""
+    def _functions_for(self, model: Any) -> KerasFunctions:
         from gpubalance.training.steps import Steps
 
-        known = next((steps for steps in self._steps if steps.are_of(model)), None)
-        if known is None:
-            known = Steps(self, model)
-        self._steps = [known, *(steps for steps in self._steps if not steps.is_of(model))][:_MODELS_KEPT]
-        return known
+        return Steps(self, model)

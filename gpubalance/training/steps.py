@@ -20,8 +20,9 @@ from gpubalance.engine.step.functions import Functions, at_a_time
 from gpubalance.engine.users_lines import users_line
 from gpubalance.errors import BadInput
 from gpubalance.settings.shares import Shares
-from gpubalance.training import data, measured, regrouped
-from gpubalance.training.keras_functions import KerasFunctions, arguments_of
+from gpubalance.training import data, measured
+from gpubalance.training.keras_functions import KerasFunctions
+from gpubalance.training.keras_inside import made_under
 from gpubalance.training.memory import out_of_memory
 from gpubalance.training.processes import Alike, end_together, quiet
 
@@ -48,13 +49,14 @@ class Steps(KerasFunctions):
         self._trained = 0
         self._begun: Shares | None = None  # the last step that began
 
-    def call(self, method: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> Any:
-        """Calls the model's `fit`, `evaluate` or `predict`, Keras' own or a subclass's, over the split's devices."""
-        model, trains = self._model, method.__name__ == "fit"
-        bound = self._bound(method, arguments, options)
+    def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
+        """Calls Keras' method, with the data in the split's batches."""
+        model, trains, bound = self._model, method.__name__ == "fit", options
+        made_under(model, self._place.strategy, method.__name__)
+        self._bring(method.__name__, bound)
         self._has_its_batches = not trains or self._split.of_any_batch
         if isinstance(bound["x"], tf.data.Dataset):
-            self._has_its_batches |= regrouped.batch_of(bound["x"]) == self._split.global_batch
+            self._has_its_batches |= data.batch_of(bound["x"]) == self._split.global_batch
         self._is_built, self._begun = False, None
         self._make_optimizer()
         steps = bound.get("steps_per_epoch" if trains else "steps")
@@ -121,7 +123,7 @@ class Steps(KerasFunctions):
             if what == "train":
                 self._tell_of_another_model()
                 if not self._has_its_batches:
-                    self._tell(regrouped.other_batches(dealt.shares, self._split.global_batch))
+                    self._tell(data.other_batches(dealt.shares, self._split.global_batch))
         sizes = at_a_time(dealt.shares, self._split.shares)
         if self._looks[what] and (self._place.replicas > 1 or sizes != dealt.shares):
             self._try(what, batch, Shares(dealt.shares, sizes))
@@ -144,12 +146,11 @@ class Steps(KerasFunctions):
                 step = found.fingerprint
                 self._tell(measured.another_step(self._split.plan, self._model, step, self._split.simulate))
 
-    def _bound(self, method: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> dict[str, Any]:
-        """The method's arguments by name, with the data in the split's batches. Warns of what that changes."""
-        split, model, trains = self._split, self._model, method.__name__ == "fit"
+    def _bring(self, method: str, bound: dict[str, Any]) -> None:
+        """Brings the method's data into the split's batches, and warns of what that changes."""
+        split, model, trains = self._split, self._model, method == "fit"
         for text in built.check(model, trains=trains):
             self._tell(text)
-        bound = arguments_of(method, model, arguments, options)
         if not split.is_first:
             quiet(bound)
         steps = bound.get("steps_per_epoch" if trains else "steps")
@@ -163,10 +164,9 @@ class Steps(KerasFunctions):
             data.in_batches_of(split.global_batch, model, bound)
             is_other = bound["x"] is not given and is_batched(given, model) and not are_open(given, model)
             if trains and is_other:
-                self._tell(regrouped.told(given, split.global_batch, steps))
+                self._tell(data.regrouping(given, split.global_batch, steps))
         if self._place.cluster is not None:  # or one process would wait for ever for those that ended
-            end_together(method.__name__, bound, self._alike)
-        return bound
+            end_together(method, bound, self._alike)
 
     def _make_optimizer(self) -> None:
         """Creates the optimizer's variables in the scope: a callback that restores them would do so outside."""

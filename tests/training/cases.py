@@ -524,7 +524,7 @@ def simulated(batches: Sequence[int], micro_batches: Sequence[int] | None = None
     devices = [
         Device(index=i, uuid=f"SIM-{i}", name="CPU", memory_bytes=None, simulated=True) for i in range(len(batches))
     ]
-    return Split._of(devices, Shares(tuple(batches), tuple(micro_batches or ())), JointProfile(), "auto")
+    return Split.of(devices, Shares(tuple(batches), tuple(micro_batches or ())), JointProfile(), "auto")
 
 
 @dataclass(frozen=True)

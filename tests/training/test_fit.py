@@ -566,7 +566,7 @@ def hot_pair() -> Split:
         Device(index=i, uuid=f"SIM-{i}", name=p.name, memory_bytes=None, simulated=True, profile=p)
         for i, p in enumerate((hot, cool))
     ]
-    return Split._of(devices, Shares((50, 50)), JointProfile(), "auto")
+    return Split.of(devices, Shares((50, 50)), JointProfile(), "auto")
 
 
 def test_the_monitor_takes_the_stamps_of_the_shortest_step_in_their_order(tensorflow: Any) -> None:

@@ -12,7 +12,8 @@ import gpubalance
 from gpubalance.errors import BadInput, OutOfMemory, PlanMismatch
 from gpubalance.results.layers import Layers, StepTask
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
-from gpubalance.training.pipelined import Pipelined, load_layers
+from gpubalance.training.load import load_layers
+from gpubalance.training.pipelined import Pipelined
 from tests.engine.pipelines import in_stages, orders_of
 from tests.training.cases import positions, words
 

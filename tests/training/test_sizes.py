@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from gpubalance.errors import BadInput, EnvironmentFault, UsageError
-from gpubalance.training.load import load_plan
-from gpubalance.training.pipelined import load_layers
+from gpubalance.training.load import load_layers, load_plan
 from gpubalance.training.split import Split
 
 

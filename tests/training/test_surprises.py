@@ -121,7 +121,7 @@ def test_out_of_memory_names_the_device_its_batch_and_what_to_do(tensorflow: Any
         Device(index=i, uuid=f"SIM-{i}", name=p.name, memory_bytes=None, simulated=True, profile=p)
         for i, p in enumerate((small.model_copy(update={"memory": 999}), small))
     ]
-    split = Split._of(devices, Shares((50, 50)), JointProfile(), "auto")
+    split = Split.of(devices, Shares((50, 50)), JointProfile(), "auto")
     with split.scope():
         model = classifier()()
     with pytest.raises(OutOfMemory) as caught:
@@ -129,9 +129,9 @@ def test_out_of_memory_names_the_device_its_batch_and_what_to_do(tensorflow: Any
     assert caught.value.message == "GPU:1 (small) ran out of memory with its batch of 50"
     assert "in parts, gpubalance.Split([0, 1], [50, 50], micro_batches=[50, 25]), or less there" in caught.value.remedy
     assert isinstance(caught.value.__cause__, tensorflow.errors.ResourceExhaustedError)
-    parts = Split._of(devices, Shares((50, 50), (50, 25)), JointProfile(), "auto")
+    parts = Split.of(devices, Shares((50, 50), (50, 25)), JointProfile(), "auto")
     assert len(parts.fit(model, X, Y, verbose=0).history["loss"]) == 1
-    fitting = Split._of(devices, Shares((60, 40)), JointProfile(), "auto")
+    fitting = Split.of(devices, Shares((60, 40)), JointProfile(), "auto")
     with pytest.raises(
         OutOfMemory, match="of 100 samples a step, and got 110: leave batch_size out, or give up to 100"
     ):
@@ -145,7 +145,7 @@ def test_a_gpu_is_found_by_its_name_in_tensorflows_text(tensorflow: Any) -> None
         Device(index=i, uuid=f"GPU-{i}", name=name, memory_bytes=None, simulated=False)
         for i, name in ((1, "B"), (0, "A"))
     ]
-    split = Split._of(devices, Shares((568, 820)), JointProfile(), "auto")
+    split = Split.of(devices, Shares((568, 820)), JointProfile(), "auto")
     text = "OOM when allocating tensor with shape[568,64] on /job:localhost/replica:0/task:0/device:GPU:1 by allocator"
     error = out_of_memory(text, ("GPU:1", "GPU:0"), split.devices, split.shares, Shares((568, 820)), trains=False)
     assert error.message == "GPU:1 (B) ran out of memory with its batch of 568"

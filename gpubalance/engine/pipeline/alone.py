@@ -31,8 +31,8 @@ class Alone:
         trained = self._section.trained
         optimizer.build(trained)
         self._update = Update(optimizer, {0: name}, {0: trained})
-        self._fixed_bytes = sum(map(bytes_of, (*self._section.variables, *trained)))
-        self._fixed_bytes += sum(bytes_of(variable) for variable in optimizer.variables) if trained else 0
+        slots = optimizer.variables if trained else ()
+        self._fixed_bytes = sum(map(bytes_of, (*self._section.variables, *trained, *slots)))
 
     def time(self, micro: MicroBatch, clock: Clock, *, seconds: float, at_least: int) -> BlockTimed:
         """Times passes of a micro-batch, and updates, for `seconds` and at least so many times.
@@ -64,22 +64,24 @@ class Alone:
             working_bytes=None if held is None or peak is None else max(0, peak - held),
         )
 
-    def _once(self, clock: Clock, given: Any) -> tuple[float, float, float]:
+    def _once(self, clock: Clock, given: Any) -> list[float]:
         """The seconds of a forward pass, a backward pass and an update."""
-
-        def timed(task: Task | None, work: Callable[[], Any]) -> tuple[float, Any]:
-            _, began_s = clock.begin(task)
-            done = work()
-            return clock.end(task) - began_s, done
-
-        def update() -> None:
-            self._update.apply(0, grads, [self._update.tell(0, grads)] if self._update.meets else [])
-
+        passes: list[tuple[Task | None, Callable[[Any], Any]]] = [
+            (Task(0, "forward", 0), lambda _: self._section.forward(*given)),
+            (Task(0, "backward", 0), self._backward),
+            (None, self._apply),
+        ]
+        seconds = list[float]()
+        made: Any = None
         clock.start(time.perf_counter())
-        forward_s, passed = timed(Task(0, "forward", 0), lambda: self._section.forward(*given))
-        backward_s, grads = timed(Task(0, "backward", 0), lambda: self._backward(passed))
-        update_s, _ = timed(None, update)
-        return forward_s, backward_s, update_s
+        for task, work in passes:
+            _, began_s = clock.begin(task)
+            made = work(made)
+            seconds.append(clock.end(task) - began_s)
+        return seconds
+
+    def _apply(self, grads: Sequence[Any]) -> None:
+        self._update.apply(0, grads, [self._update.tell(0, grads)] if self._update.meets else [])
 
     def _given(self, micro: MicroBatch) -> tuple[Any, ...]:
         """What the section's forward pass takes."""

@@ -8,7 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.engine.pipeline.traced import Traced
-from gpubalance.engine.pipeline.update import Gradient
+
+# A variable's gradient: dense, an embedding's IndexedSlices, or None.
+Gradient = Any
 
 
 class Sums:
@@ -28,7 +30,7 @@ class Sums:
             self._sums = [[grad] for grad in grads]
             return
         dense = {place: grad for place, grad in enumerate(grads) if isinstance(grad, tf.Tensor)}
-        specs = [tf.TensorSpec(grad.shape, grad.dtype) for grad in dense.values()]
+        specs = [*map(spec_of, dense.values())]
         self._traced = self._traced or Traced(_add, specs, specs)
         added = self._traced([self._sums[place][0] for place in dense], [*dense.values()])
         for place, total in zip(dense, added, strict=True):
@@ -50,7 +52,20 @@ def _add(sums: Sequence[Any], grads: Sequence[Any]) -> list[Any]:
 def _joined(parts: Sequence[Gradient], *, fixed: bool) -> Gradient:
     if len(parts) == 1:
         return parts[0]
-    if fixed:
-        return tf.IndexedSlices(tf.add_n([one.values for one in parts]), parts[0].indices, parts[0].dense_shape)
-    values, indices = tf.concat([one.values for one in parts], 0), tf.concat([one.indices for one in parts], 0)
-    return tf.IndexedSlices(values, indices, parts[0].dense_shape)
+    values, indices = [one.values for one in parts], [one.indices for one in parts]
+    joined = (tf.add_n(values), indices[0]) if fixed else (tf.concat(values, 0), tf.concat(indices, 0))
+    return tf.IndexedSlices(*joined, parts[0].dense_shape)
+
+
+def values_of(grad: Gradient) -> Any:
+    """A gradient's numbers."""
+    return grad.values if isinstance(grad, tf.IndexedSlices) else grad
+
+
+def spec_of(grad: Gradient) -> Any:
+    """What a function takes such a gradient as, of any number of rows."""
+    if not isinstance(grad, tf.IndexedSlices):
+        return tf.TensorSpec(grad.shape, grad.dtype)
+    shape = tf.TensorShape([None, *grad.values.shape[1:]])
+    types = grad.indices.dtype, None if grad.dense_shape is None else grad.dense_shape.dtype
+    return tf.IndexedSlicesSpec(shape, grad.dtype, *types, indices_shape=tf.TensorShape([None]))

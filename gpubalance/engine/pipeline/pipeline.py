@@ -14,52 +14,58 @@ from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pace import QUEUED_WITHIN_S
 from gpubalance.engine.pipeline.blocks import Blocks
 from gpubalance.engine.pipeline.clock import Clock
+from gpubalance.engine.pipeline.gradients import Gradient
 from gpubalance.engine.pipeline.mailbox import StoppedError
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss
 from gpubalance.engine.pipeline.section import Section, kind_of, masks_of
-from gpubalance.engine.pipeline.step import Parts, Step
+from gpubalance.engine.pipeline.step import Step
 from gpubalance.engine.pipeline.update import Update
 from gpubalance.planning.pipeline.graph import Segment, links_between
 from gpubalance.planning.pipeline.timeline import Task
 
 
 class Pipeline:
-    """A cut model. In a step, one thread for each device does its tasks in the given order."""
+    """A cut model. In a step, one thread for each device does its tasks in the given order.
+
+    It has a section for each segment, and a link where one segment takes something of another.
+    """
 
     def __init__(
         self, model: Any, blocks: Blocks, segments: Sequence[Segment], names: Sequence[str], optimizer: Any
     ) -> None:
         """Moves the model's variables, and an optimizer's slots for them, to their devices: TensorFlow's `names`."""
         self.outputs = OutputsLoss(model, blocks.calls)
-        sections = [Section(blocks.calls, blocks.span(one.first, one.last), names[one.device]) for one in segments]
-        for section in sections:
+        self.segments, self.names = tuple(segments), tuple(names)
+        self.links = links_between(blocks.graph, segments)
+        self.sections = [Section(blocks.calls, blocks.span(one.first, one.last), names[one.device]) for one in segments]
+        for section in self.sections:
             section.place(section.device)
             section.train_with(self.outputs.part, optimizer.scale_loss)
         if optimizer.built:
             keras_inside.move_slots(optimizer)
         else:
             optimizer.build(model.trainable_variables)
-        self._devices = sorted({one.device for one in segments})
-        trained: dict[int, list[Any]] = {device: [] for device in self._devices}
-        for section, one in zip(sections, segments, strict=True):
+        trained: dict[int, list[Any]] = {device: [] for device in sorted({one.device for one in segments})}
+        for section, one in zip(self.sections, segments, strict=True):
             trained[one.device] += section.trained
-        update = Update(optimizer, {device: names[device] for device in self._devices}, trained)
-        links = links_between(blocks.graph, segments)
-        self.segments = tuple(segments)
+        self.update = Update(optimizer, {device: names[device] for device in trained}, trained)
         self.clocks = [Clock(name) for name in names]
-        self._parts = Parts(self.segments, links, tuple(sections), tuple(names), update)
-        self._threads = ThreadPoolExecutor(len(self._devices))
+        self._threads = ThreadPoolExecutor(len(trained))
         self._traced: set[str] = set()  # by kinds of labels
         self._infers = tf.function(self._inferred, autograph=False, reduce_retracing=True)
 
+    def take(self, device: int) -> list[Gradient]:
+        """A device's gradients, summed over micro-batches."""
+        pairs = zip(self.segments, self.sections, strict=True)
+        return [grad for one, section in pairs if one.device == device for grad in section.take()]
+
     def held(self, micro: MicroBatch) -> MicroBatch:
         """The micro-batch, each part on the device of the section that takes it."""
-        sections = self._parts.sections
         inputs = {}
         for slot, value in micro.inputs.items():
-            with tf.device(next((one.device for one in sections if slot in one.inputs), sections[0].device)):
+            with tf.device(next((one for one in self.sections if slot in one.inputs), self.sections[0]).device):
                 inputs[slot] = tf.identity(value)
-        with tf.device(sections[-1].device):
+        with tf.device(self.sections[-1].device):
             return MicroBatch(inputs, tf.nest.map_structure(tf.identity, micro.labels), micro.samples)
 
     @property
@@ -82,14 +88,25 @@ class Pipeline:
         than `patience_s`.
         """
         self.prepare(batch[0])
-        parts = self._parts
         for clock in self.clocks:
             clock.is_stamped = stamped
-        parts.update.begin()
-        step = Step(parts, batch, self.next_s)
+        self.update.begin()
+        step = Step(self, batch, self.next_s)
         self._work(step, orders, patience_s)
-        parts.update.end()
+        self.update.end()
         return step
+
+    def _work(self, step: Step, orders: Sequence[Sequence[Task]], patience_s: float | None) -> None:
+        submit = self._threads.submit
+        left = {submit(step.work, device, self.clocks[device], orders[device]) for device in self.update.devices}
+        while left:
+            done, left = wait(left, timeout=patience_s and patience_s / 4, return_when="FIRST_EXCEPTION")
+            for error in filter(None, (one.exception() for one in done)):
+                if not isinstance(error, StoppedError):
+                    raise error
+            if not done and patience_s is not None and time.monotonic() - step.moved_s > patience_s:
+                step.stop()
+                raise TaskFailedError(*min(step.doing.items(), default=(0, "waiting for another device")))
 
     def infer(self, micro: MicroBatch) -> tuple[Any, list[Any]]:
         """The outputs for a micro-batch, in the model's structure, and what its layers add to the loss."""
@@ -97,52 +114,35 @@ class Pipeline:
 
     def _inferred(self, inputs: dict[int, Any]) -> tuple[Any, list[Any]]:
         values, added = inputs, []
-        for section in self._parts.sections:
+        for section in self.sections:
             taken = {slot: values[slot] for slot in (*section.inputs, *section.takes)}
             values = values | section.values(taken, masks_of(taken), training=False)
             added += section.added()
         return self.outputs.packed(values), added
-
-    def _work(self, step: Step, orders: Sequence[Sequence[Task]], patience_s: float | None) -> None:
-        left = {
-            self._threads.submit(step.work, device, self.clocks[device], orders[device]) for device in self._devices
-        }
-        while left:
-            done, left = wait(left, timeout=patience_s and patience_s / 4, return_when="FIRST_EXCEPTION")
-            failures = [error for one in done if (error := one.exception()) is not None]
-            for error in failures:
-                if not isinstance(error, StoppedError):
-                    raise error
-            if not done and patience_s is not None and time.monotonic() - step.moved_s > patience_s:
-                step.stop()
-                raise TaskFailedError(*min(step.doing.items(), default=(0, "waiting for another device")))
 
     def prepare(self, micro: MicroBatch) -> None:
         """Traces in this thread all that a step with such labels runs, and restores what layers count meanwhile."""
         kind = kind_of(micro.labels)
         if kind in self._traced:
             return
-        parts = self._parts
-        counted = [variable for section in parts.sections for variable in section.counted]
+        counted = [variable for section in self.sections for variable in section.counted]
         with tf.device("/CPU:0"):  # else untrained weights would be copied to a GPU
             before = [tf.identity(variable.value) for variable in counted]
-        while not all(section.is_traced(micro.labels) for section in parts.sections):
+        while not all(section.is_traced(micro.labels) for section in self.sections):
             self._try(micro)
-        for device in self._devices:
-            parts.update.trace(device, parts.take(device))
+        for device in self.update.devices:
+            self.update.trace(device, self.take(device))
         for variable, value in zip(counted, before, strict=True):
             variable.assign(value)
         self._traced.add(kind)
 
     def _try(self, micro: MicroBatch) -> None:
         """Runs both passes of a micro-batch in each section."""
-        parts = self._parts
-        step = Step(parts, [micro], time.perf_counter())
-        clocks = [Clock(name) for name in parts.names]
-        numbers = range(len(parts.segments))
+        step, clock = Step(self, [micro], time.perf_counter()), Clock(self.names[0])
+        numbers = range(len(self.segments))
         for number in numbers:
-            step.do(Task(number, "forward", 0), clocks[parts.segments[number].device])
-        for section in parts.sections:
-            section.check_borrowed([one for other in parts.sections if other is not section for one in other.trained])
+            step.do(Task(number, "forward", 0), clock)
+        for section in self.sections:
+            section.check_borrowed([one for other in self.sections if other is not section for one in other.trained])
         for number in reversed(numbers):
-            step.do(Task(number, "backward", 0), clocks[parts.segments[number].device])
+            step.do(Task(number, "backward", 0), clock)

@@ -7,9 +7,8 @@ a traced function would do so too, but takes three times as long as a short pass
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -25,8 +24,7 @@ from gpubalance.errors import Refused
 Tensors = dict[int, Any]
 
 
-@dataclass(frozen=True)
-class Passed:
+class Passed(NamedTuple):
     """What a forward pass returns, and what its backward pass `needs`. `loss` is None if the section adds none.
 
     `finals` are the model's outputs, of the last section.
@@ -40,8 +38,7 @@ class Passed:
     needs: list[Any]
 
 
-@dataclass(frozen=True)
-class _Passes:
+class _Passes(NamedTuple):
     """Both traced passes, and the slots whose gradients the backward pass takes."""
 
     forward: Traced
@@ -163,7 +160,7 @@ class Section:
         masked = {slot: tf.TensorSpec([None] * len(mask.shape), mask.dtype) for slot, mask in masks.items()}
         number = tf.TensorSpec((), tf.float32)
         specs = given, masked, tf.nest.map_structure(_open, labels), number, number
-        found: list[tuple[Traced, tuple[int, ...]]] = []
+        found: list[Any] = []  # backward passes and their targets
         forward = Traced(partial(self._training, found), *specs)
         return _Passes(forward, *found[-1])  # a loss that makes variables is traced twice
 
@@ -173,13 +170,7 @@ class Section:
         return [slot for slot in self.takes if tf.as_dtype(self._calls.tensors[slot].dtype).is_floating]
 
     def _training(
-        self,
-        found: list[tuple[Traced, tuple[int, ...]]],
-        tensors: Tensors,
-        masks: Tensors,
-        labels: Any,
-        samples: Any,
-        total: Any,
+        self, found: list[Any], tensors: Tensors, masks: Tensors, labels: Any, samples: Any, total: Any
     ) -> tuple[Any, ...]:
         """The forward pass. Appends to `found` the backward pass, which is traced within it, and its targets."""
         taken = [tensors[slot] for slot in self._wanted]
@@ -191,7 +182,8 @@ class Section:
                 parts += [own * (samples / total) for own in self.added()]
                 loss = [tf.add_n(parts)] if parts else []
                 scaled = [*map(self._scale, loss)]
-        outputs, own_masks, finals = self._given(values)
+        outputs = {slot: values[slot] for slot in self.gives}
+        finals = {slot: values[slot] for slot in self._calls.outputs} if self.is_last else {}
         targets = {slot: one for slot, one in outputs.items() if one.dtype.is_floating and slot not in self._idle}
 
         def gradients(given: Sequence[Any]) -> Any:
@@ -204,26 +196,21 @@ class Section:
 
         backward = Traced(gradients, [tf.TensorSpec(one.shape, one.dtype) for one in targets.values()])
         found.append((backward, tuple(targets)))
-        return outputs, own_masks, finals, loss, backward.needs
+        return outputs, masks_of(outputs), finals, loss, backward.needs
 
     def added(self) -> list[Any]:
         """What its layers have added to the loss in that call.
 
         Raises Refused for a value for each sample, which Keras would sum.
         """
-        if any(own.shape.rank for own in self._layers.losses):
+        losses = self._layers.losses
+        if any(own.shape.rank for own in losses):
             raise Refused(
                 "a layer adds a loss for each sample, which Keras sums over a batch: micro-batches need a mean",
                 remedy="add_loss(ops.mean(loss))",
             )
         with tf.device(self.device):
-            return [tf.cast(own, tf.float32) for own in self._layers.losses]
-
-    def _given(self, values: Tensors) -> tuple[Any, Any, Any]:
-        """What crosses, with its masks, and the model's outputs of the last section."""
-        outputs = {slot: values[slot] for slot in self.gives}
-        finals = {slot: values[slot] for slot in self._calls.outputs} if self.is_last else {}
-        return outputs, masks_of(outputs), finals
+            return [tf.cast(own, tf.float32) for own in losses]
 
     def backward(self, passed: Passed, given: Mapping[int, Sequence[Any]]) -> Tensors:
         """Adds up the gradients of its trained variables, and returns those of what it has taken, None without one.
@@ -235,7 +222,7 @@ class Section:
         if idle:  # only in the first run; later ones use a new trace without these targets
             self._idle.update(idle)
             del self._trains[passed.kind]
-        grads = [_sum(given[slot] or [tf.zeros_like(passed.outputs[slot])]) for slot in passes.targets]
+        grads = [tf.add_n(given[slot] or [tf.zeros_like(passed.outputs[slot])]) for slot in passes.targets]
         found = passes.backward(grads, needs=passed.needs)
         self._sums.add(found[len(self._wanted) :])
         return dict(zip(self._wanted, found, strict=False))
@@ -248,10 +235,6 @@ class Section:
 def masks_of(tensors: Tensors) -> Tensors:
     """Keras' masks of those tensors that have one."""
     return {slot: mask for slot, one in tensors.items() if (mask := keras_inside.mask_of(one)) is not None}
-
-
-def _sum(grads: Sequence[Any]) -> Any:
-    return tf.add_n(grads) if len(grads) > 1 else grads[0]
 
 
 def kind_of(labels: Any) -> str:

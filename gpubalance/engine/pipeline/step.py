@@ -10,8 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -19,27 +18,12 @@ from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pipeline.clock import Clock
 from gpubalance.engine.pipeline.mailbox import Mailbox, StoppedError
 from gpubalance.engine.pipeline.micro_batches import MicroBatch
-from gpubalance.engine.pipeline.section import Passed, Section
-from gpubalance.engine.pipeline.update import Gradient, Told, Update
-from gpubalance.planning.pipeline.graph import Link, Segment
+from gpubalance.engine.pipeline.section import Passed
 from gpubalance.planning.pipeline.schedule import inputs_of
 from gpubalance.planning.pipeline.timeline import Task, Timed, Timeline
 
-
-@dataclass(frozen=True)
-class Parts:
-    """A pipeline's parts: its segments, the links between them, their sections, the devices' names."""
-
-    segments: tuple[Segment, ...]
-    links: tuple[Link, ...]
-    sections: tuple[Section, ...]
-    names: tuple[str, ...]
-    update: Update
-
-    def take(self, device: int) -> list[Gradient]:
-        """A device's gradients, summed over micro-batches."""
-        pairs = zip(self.segments, self.sections, strict=True)
-        return [grad for one, section in pairs if one.device == device for grad in section.take()]
+if TYPE_CHECKING:
+    from gpubalance.engine.pipeline.pipeline import Pipeline
 
 
 class Step:
@@ -48,15 +32,13 @@ class Step:
     `losses` add up to the batch's; `finals` are the model's outputs for each micro-batch.
     """
 
-    def __init__(self, parts: Parts, batch: Sequence[MicroBatch], began_s: float) -> None:
-        self._parts = parts
-        self._batch = batch
-        self._began_s = began_s
+    def __init__(self, pipeline: Pipeline, batch: Sequence[MicroBatch], began_s: float) -> None:
+        self._pipeline, self._batch, self._began_s = pipeline, batch, began_s
         with tf.device("/CPU:0"):
             self._total = tf.constant(float(sum(one.samples for one in batch)))
         self._box = Mailbox()
         self._passed: dict[tuple[int, int], Passed] = {}
-        for section in parts.sections:
+        for section in pipeline.sections:
             section.take()  # left by a step that failed
         self.losses: list[Any] = []
         self.finals: list[Any] = [None] * len(batch)
@@ -86,32 +68,32 @@ class Step:
 
     def do(self, task: Task, clock: Clock) -> None:
         """Does one task, once all its inputs are there."""
-        number, batch = task.segment, task.micro_batch
-        segment = self._parts.segments[number]
-        doing = f"the {task.kind} pass of micro-batch {batch} in blocks {segment.first} to {segment.last}"
-        with self._on(segment.device, doing):
+        number, kind, batch = task
+        first, last, device = self._pipeline.segments[number]
+        doing = f"the {kind} pass of micro-batch {batch} in blocks {first} to {last}"
+        with self._on(device, doing):
             others: dict[int, Any] = {}
             made_s = sent_s = self._began_s
-            for given in inputs_of(task, self._parts.links):
+            for given in inputs_of(task, self._pipeline.links):
                 if given.segment != number:
                     others[given.segment], arrives_s = self._box.take((given, number))
                     sent_s = max(sent_s, arrives_s)
                 made_s = max(made_s, self._ends[given])
-            self.doing[segment.device] = doing
+            self.doing[device] = doing
             others = tf.nest.map_structure(tf.identity, others)
             ready_s, start_s = clock.begin(task, sent_s)
-            gives = self._forward(task, others) if task.kind == "forward" else self._backward(task, others)
+            gives = self._forward(task, others) if kind == "forward" else self._backward(task, others)
             end_s = self._ends[task] = clock.end(task)
             self._send(task, gives, clock, end_s)
             if clock.is_stamped:
                 times = (at - self._began_s for at in (made_s, max(made_s, ready_s), start_s, end_s))
-                self._timed.append(Timed(task, segment.device, *times))
+                self._timed.append(Timed(task, device, *times))
 
     @contextmanager
     def _on(self, device: int, doing: str) -> Iterator[None]:
         """Runs the block on the device, and names it in errors."""
         try:
-            with tf.device(self._parts.names[device]):
+            with tf.device(self._pipeline.names[device]):
                 yield
         except StoppedError:
             raise
@@ -122,7 +104,7 @@ class Step:
         self.moved_s = time.monotonic()
 
     def _forward(self, task: Task, others: dict[int, Any]) -> Any:
-        section, micro = self._parts.sections[task.segment], self._batch[task.micro_batch]
+        section, micro = self._pipeline.sections[task.segment], self._batch[task.micro_batch]
         tensors = {slot: tf.identity(micro.inputs[slot]) for slot in section.inputs}
         masks: dict[int, Any] = {}
         for values, found in others.values():
@@ -138,33 +120,31 @@ class Step:
         return passed.outputs, passed.masks
 
     def _backward(self, task: Task, others: dict[int, Any]) -> Any:
-        section = self._parts.sections[task.segment]
+        section = self._pipeline.sections[task.segment]
         passed = self._passed.pop((task.segment, task.micro_batch))
         back = {slot: [grads[slot] for grads in others.values() if slot in grads] for slot in section.gives}
         return section.backward(passed, back)
 
     def _send(self, task: Task, gives: Any, clock: Clock, end_s: float) -> None:
         """Sends each segment the part of the outputs that it takes."""
-        segments, sections = self._parts.segments, self._parts.sections
-        for link in self._parts.links:
-            mine, other = (link.source, link.target) if task.kind == "forward" else (link.target, link.source)
+        segments, sections = self._pipeline.segments, self._pipeline.sections
+        for source, target, size in self._pipeline.links:
+            mine, other = (source, target) if task.kind == "forward" else (target, source)
             if mine != task.segment:
                 continue
-            arrives_s = end_s
-            if segments[other].device != segments[mine].device:
-                samples = self._batch[task.micro_batch].samples
-                arrives_s = clock.arrives(segments[other].device, samples * link.bytes_per_sample, end_s)
+            arrives_s, device = end_s, segments[other].device
+            if device != segments[mine].device:
+                arrives_s = clock.arrives(device, self._batch[task.micro_batch].samples * size, end_s)
             if task.kind == "forward":
-                sent: Any = tuple(
-                    {slot: part[slot] for slot in sections[other].takes if slot in part} for part in gives
-                )
+                takes = sections[other].takes
+                sent: Any = tuple({slot: part[slot] for slot in takes if slot in part} for part in gives)
             else:
                 sent = {slot: gives[slot] for slot in sections[other].gives if gives.get(slot) is not None}
             self._box.give((task, other), (sent, arrives_s))
 
     def _apply(self, device: int, clock: Clock) -> None:
         """Does the device's update, after all devices have met if the optimizer needs that."""
-        update, told, grads = self._parts.update, list[Told](), self._parts.take(device)
+        update, grads, told = self._pipeline.update, self._pipeline.take(device), list[Any]()
         if update.meets:
             mine = update.tell(device, grads)
             for other in update.devices:

@@ -9,21 +9,17 @@ are finite.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from gpubalance.engine import keras_inside
+from gpubalance.engine.pipeline.gradients import Gradient, spec_of, values_of
 from gpubalance.engine.pipeline.traced import Traced
 
-# A variable's gradient: dense, an embedding's IndexedSlices, or None.
-Gradient = Any
 
-
-@dataclass(frozen=True)
-class Told:
+class Told(NamedTuple):
     """What a device tells the others of its gradients: each one's sum of squares, and whether all are finite."""
 
     squares: Any
@@ -36,14 +32,12 @@ class Update:
     def __init__(self, optimizer: Any, names: Mapping[int, str], variables: Mapping[int, Sequence[Any]]) -> None:
         """`optimizer` must be built for all of the model's variables, on the devices where they are now."""
         keras_inside.summing(optimizer)
-        self._names = names
-        self.devices = tuple(names)
-        self._variables = {device: list(own) for device, own in variables.items()}
+        self._names, self.devices = names, tuple(names)
+        self._variables = variables
         self._inner = getattr(optimizer, "inner_optimizer", optimizer)
         self._scales = self._inner is not optimizer
-        of_each = {d: keras_inside.twin_for(optimizer, own, names[d]) for d, own in variables.items()}
-        self._twins = {device: twin for device, (twin, _) in of_each.items()}
-        self._scalars = {device: pairs for device, (_, pairs) in of_each.items()}
+        # Each device's twin of the optimizer, and pairs of its scalars and their copies.
+        self._twins = {d: keras_inside.twin_for(optimizer, own, names[d]) for d, own in variables.items()}
         self._trained: dict[int, list[Any]] = {}
         self._order: list[int] = []  # puts all devices' gradients in the optimizer's order
         is_wide = any(one.dtype == "float64" for own in variables.values() for one in own)
@@ -58,22 +52,21 @@ class Update:
 
     def begin(self) -> None:
         """Copies the optimizer's own scalars, which a callback may have set, to each device."""
-        for pairs in self._scalars.values():
+        for _, pairs in self._twins.values():
             for scalar, copy in pairs:
                 copy.assign(scalar.value)
 
     def end(self) -> None:
         """Copies the scalars back to the optimizer, from a device that has changed them."""
         changed = next((device for device, apply in self._apply.items() if apply is not None), self.devices[0])
-        for scalar, copy in self._scalars[changed]:
+        for scalar, copy in self._twins[changed][1]:
             scalar.assign(copy)
 
     def trace(self, device: int, grads: Sequence[Gradient]) -> None:
         """Traces a device's part for gradients like these. Call it in one thread, as Keras is not thread-safe."""
-        specs = [_spec(grad) for grad in grads if grad is not None]
-        self._trained[device] = [
-            one for one, grad in zip(self._variables[device], grads, strict=True) if grad is not None
-        ]
+        specs = [*map(spec_of, _there(grads))]
+        pairs = zip(self._variables[device], grads, strict=True)
+        self._trained[device] = [one for one, grad in pairs if grad is not None]
         told = tf.TensorSpec([None], self._kind), tf.TensorSpec((), tf.bool)
         self._tell[device] = Traced(partial(self._told, device), specs) if specs and self.meets else None
         self._apply[device] = Traced(partial(self._applied, device), specs, *told) if specs else None
@@ -84,15 +77,17 @@ class Update:
     def tell(self, device: int, grads: Sequence[Gradient]) -> Told:
         """What the other devices need to know of a device's gradients."""
         tell = self._tell[device]
-        return (
-            Told(*tell(_there(grads))) if tell is not None else Told(tf.zeros(0, self._kind), tf.constant(value=True))
-        )
+        return Told(*tell(_there(grads))) if tell is not None else self._nothing
+
+    @property
+    def _nothing(self) -> Told:
+        return Told(tf.zeros(0, self._kind), tf.constant(value=True))
 
     def apply(self, device: int, grads: Sequence[Gradient], told: Sequence[Told]) -> None:
         """Updates a device's variables; `told` has what all devices told if the update `meets`, else it is empty."""
         apply = self._apply[device]
         if apply is not None:
-            squares, finite = tf.zeros(0, self._kind), tf.constant(value=True)
+            squares, finite = self._nothing
             if told:
                 squares = tf.gather(tf.concat([tf.identity(one.squares) for one in told], 0), self._order)
                 finite = tf.reduce_all([tf.identity(one.finite) for one in told])
@@ -100,18 +95,19 @@ class Update:
 
     def _told(self, device: int, grads: Sequence[Gradient]) -> tuple[Any, Any]:
         with tf.device(self._names[device]):
-            values = [_values(grad) for grad in grads]
+            values = [*map(values_of, grads)]
             squares = [tf.reduce_sum(tf.square(tf.cast(value, self._kind))) for value in values]
             return tf.stack(squares), tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in values])
 
     def _applied(self, device: int, grads: Sequence[Gradient], squares: Any, finite: Any) -> None:
-        twin, limit = self._twins[device], self._inner.global_clipnorm
+        (twin, _), limit = self._twins[device], self._inner.global_clipnorm
         if self._scales:
             vars(twin)["check_finite"] = lambda _: finite
         with tf.device(self._names[device]):
             if limit:
                 factor = self._factor(twin, limit, squares)
-                grads = [_times(grad, factor) for grad in grads]
+                dense = map(tf.convert_to_tensor, grads)  # as Keras does: so Adam sees the sum of an embedding's rows
+                grads = [one * tf.cast(factor, one.dtype) for one in dense]
             twin.apply(grads, self._trained[device])
 
     def _factor(self, twin: Any, limit: float, squares: Any) -> Any:
@@ -123,23 +119,5 @@ class Update:
         return limit * tf.minimum(1.0 / norm, 1.0 / limit) + (norm - norm)
 
 
-def _values(grad: Gradient) -> Any:
-    return grad.values if isinstance(grad, tf.IndexedSlices) else grad
-
-
 def _there(grads: Sequence[Gradient]) -> list[Gradient]:
     return [grad for grad in grads if grad is not None]
-
-
-def _times(grad: Gradient, factor: Any) -> Any:
-    """Dense, as Keras makes it: so Adam sees the sum of an embedding's rows."""
-    dense = tf.convert_to_tensor(grad)
-    return dense * tf.cast(factor, dense.dtype)
-
-
-def _spec(grad: Gradient) -> Any:
-    if not isinstance(grad, tf.IndexedSlices):
-        return tf.TensorSpec(grad.shape, grad.dtype)
-    shape = tf.TensorShape([None, *grad.values.shape[1:]])
-    types = grad.indices.dtype, None if grad.dense_shape is None else grad.dense_shape.dtype
-    return tf.IndexedSlicesSpec(shape, grad.dtype, *types, indices_shape=tf.TensorShape([None]))

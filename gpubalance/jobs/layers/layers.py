@@ -25,11 +25,10 @@ from gpubalance.jobs.measure.window import SplitWindow
 from gpubalance.planning.pipeline.place import Placement
 from gpubalance.results.common import Model
 from gpubalance.results.layers import Layers, LayersRound, SplitBaseline
-from gpubalance.settings.device import Device
 from gpubalance.settings.requests import LayersRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Ready
-from gpubalance.workers.party import Build, Party
+from gpubalance.workers.party import Party
 
 # A cut that promises less than this part more is not worth a round, nor one whose promise may be kept by the best.
 _WORTH_A_ROUND = 0.01
@@ -43,26 +42,11 @@ def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Jo
     Refused for a model that can't be cut, UsageError for one that is better off uncut, NothingFits if no cut fits, and
     what a probe and a worker do; with what was measured before as `partial`.
     """
-    measuring, once = request.measuring, Once(journal, watch)
-    limit, build = (
-        TimeLimit(measuring.time_limit_s),
-        Build(request.settings, request.joint, measuring.seed, layers=True),
-    )
-
-    def party(*devices: Device, purpose: str) -> Party:
-        made = Party(
-            devices,
-            build=build,
-            purpose=purpose,
-            deadline_s=measuring.deadline_s,
-            limit=limit,
-            tell=lambda text: watch(Doing(text)),
-        )
-        return open_parties.enter_context(made)
-
-    with lost_gpus_told(request.devices), ExitStack() as open_parties:
-        alone = [party(device, purpose="layers") for device in request.devices]
-        together = party(*request.devices, purpose="run")
+    limit, once = TimeLimit(request.measuring.time_limit_s), Once(journal, watch)
+    with lost_gpus_told(request.devices), ExitStack() as opened:
+        each = [party_for(request, watch, limit, device, purpose="layers") for device in request.devices]
+        alone = [*map(opened.enter_context, each)]
+        together = opened.enter_context(party_for(request, watch, limit))
         check_cuts(request, once, alone[0])
         whole = uncut(request, driver, limit, watch, journal)
         with _no_help_of(once):

@@ -22,18 +22,26 @@ from gpubalance.jobs.measure.window import SplitWindow
 from gpubalance.numbers.ratio import ratio
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.run import Baselines, Measurement, Run, SoloBest, alone_in_use
-from gpubalance.settings.requests import BalanceRequest, RunRequest
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import BalanceRequest, LayersRequest, RunRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Build, Party
 
 
-def party_for(request: RunRequest | BalanceRequest, watch: Watch, limit: TimeLimit) -> Party:
-    """A party of one worker for all of the request's devices."""
+def party_for(
+    request: RunRequest | BalanceRequest | LayersRequest,
+    watch: Watch,
+    limit: TimeLimit,
+    *devices: Device,
+    purpose: str = "run",
+) -> Party:
+    """A party of one worker for all of the request's devices, or for these."""
     measuring = request.measuring
     return Party(
-        request.devices,
-        build=Build(request.settings, request.joint, measuring.seed),
+        devices or request.devices,
+        build=Build(request.settings, request.joint, measuring.seed, layers=isinstance(request, LayersRequest)),
+        purpose=purpose,
         deadline_s=measuring.deadline_s,
         limit=limit,
         tell=lambda text: watch(Doing(text)),

@@ -28,7 +28,7 @@ def figures(place: Place) -> Iterator[Figure]:
     from gpubalance.training.split import Split
 
     tf.config.experimental.enable_tensor_float_32_execution(False)
-    split = Split._of(devices, Shares(_BATCHES), JointProfile(), "auto")
+    split = Split.of(devices, Shares(_BATCHES), JointProfile(), "auto")
     split.scope()  # both devices are set up before one is used alone
     for optimizer in _OPTIMIZERS[:1] if place.rehearsed else _OPTIMIZERS:
         alone = [_weights(optimizer) for _ in range(2)]
