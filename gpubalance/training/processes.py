@@ -42,30 +42,24 @@ class Alike:
             said = self._all(size)
             if UNKNOWN_SIZE in said:  # an unknown length is compared before each step instead
                 self._asks = True
-            elif len(set(said)) > 1:
-                raise BadInput(f"the {what} is not as long in all processes: {self._told(said)}", remedy=_AS_MUCH)
+            else:
+                self._refuse(said, f"the {what} is not as long in all processes:")
 
     def has(self, samples: int) -> None:
         """Compares the next batch's samples, 0 at the end of the data. Called before each step."""
-        if not self._asks:
-            return
-        said = self._all(samples)
-        if len(set(said)) > 1:
-            raise BadInput(
-                f"the data is not as long in all processes: the next batch has {self._told(said)}", remedy=_AS_MUCH
-            )
+        if self._asks:
+            self._refuse(self._all(samples), "the data is not as long in all processes: the next batch has")
 
     def check(self, batch: Any, model: Any) -> None:
         """Compares the first batches' contents, and the step that training continues from. Called before each step."""
         if not self._left or self._all_say is None:
             return
         if self._left == _BATCHES_COMPARED and getattr(model, "optimizer", None) is not None:
-            steps = self._all(model.optimizer.iterations.numpy())
-            if len(set(steps)) > 1:
-                raise BadInput(
-                    f"the processes have not trained for as many steps before: {self._told(steps)}",
-                    remedy="the folder of a backup must be one that all processes see, and so must a saved model",
-                )
+            self._refuse(
+                self._all(model.optimizer.iterations.numpy()),
+                "the processes have not trained for as many steps before:",
+                "the folder of a backup must be one that all processes see, and so must a saved model",
+            )
         self._left -= 1
         said = self._all(_digest(batch))
         others = [label for label, one in zip(self._labels, said, strict=True) if one != said[0]]
@@ -80,10 +74,13 @@ class Alike:
         """Whether `own` is true in any process."""
         return any(self._all(own))
 
-    def _told(self, said: Sequence[float]) -> str:
-        """`600 in alpha:0, 450 in beta:0`: the first process's number, and those that differ from it."""
+    def _refuse(self, said: Sequence[float], what: str, remedy: str = _AS_MUCH) -> None:
+        """Raises BadInput if not all say the same: `600 in alpha:0, 450 in beta:0`, the first and those that differ."""
         pairs = list(zip(self._labels, said, strict=True))
-        return ", ".join(f"{one:.0f} in {label}" for label, one in pairs[:1] + [p for p in pairs if p[1] != said[0]])
+        others = [pair for pair in pairs if pair[1] != said[0]]
+        if others:
+            told = ", ".join(f"{one:.0f} in {label}" for label, one in [pairs[0], *others])
+            raise BadInput(f"{what} {told}", remedy=remedy)
 
     def _all(self, number: Any) -> tuple[float, ...]:
         assert self._all_say is not None  # noqa: S101  (asked in a cluster only)

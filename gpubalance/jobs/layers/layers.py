@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,6 @@ from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.turns import in_turns
 from gpubalance.jobs.measure.warnings import resumed
-from gpubalance.jobs.measure.window import SplitWindow
 from gpubalance.planning.pipeline.place import Placement
 from gpubalance.results.common import Model
 from gpubalance.results.layers import Layers, LayersRound, SplitBaseline
@@ -87,7 +87,7 @@ class Cutting:
     tried: list[str] = field(default_factory=list)
     best: tuple[float, Placement] | None = None  # the measured throughput
     series: CutSeries | None = None
-    again: int = 0  # windows of the proof that an interrupted command left
+    again: Counter[str] = field(default_factory=Counter)  # rounds and windows that an interrupted command left
     complete: bool = False
 
     def __post_init__(self) -> None:
@@ -117,15 +117,15 @@ class Cutting:
 
     def _try(self, placed: Placement) -> None:
         """Measures a cut for a moment, unless an interrupted command has done so."""
-        self.tried.append(cut_key(placed))
         series = self._series(placed)
-        tried = self.once(f"round {cut_key(placed)}", TriedCut, lambda: self._measured(series))
-        if tried.window is None:
-            self._ran_out(placed, tried.ran_out)
+        self.tried.append(cut_key(placed))
+        self.watch(PhaseBegun("rounds"))
+        self.watch(Doing(f"round {len(self.rounds) + 1}: {cut_text(placed, self.request.devices)}"))
+        try:
+            self._look(series, "rounds", f"round {cut_key(placed)}", Length.at_most(self.request.round_s))
+        except OutOfMemory as error:
+            self._ran_out(placed, error.replica)
             return
-        if not series.windows:
-            series.add(tried.window)
-        self.series = series
         self._note(placed, series.usual_s)
         rate = series.throughput.median
         if self.best is None or rate > self.best[0]:
@@ -135,18 +135,24 @@ class Cutting:
     def _series(self, placed: Placement) -> CutSeries:
         return CutSeries.of_cut(placed, self.request.devices, self.request.cuts)
 
-    def _measured(self, series: CutSeries) -> TriedCut:
-        self.watch(PhaseBegun("rounds"))
-        self.watch(Doing(f"round {len(self.rounds) + 1}: {cut_text(series.placed, self.request.devices)}"))
+    def _look(self, series: CutSeries, what: str, key: str, length: Length) -> None:
+        """Adds a window to the series, measured or left by an interrupted command. Raises OutOfMemory."""
+        before = series.windows
+        tried = self.once(key, TriedCut, lambda: self._measured(series, length))
+        if tried.window is None:
+            raise OutOfMemory("a cut ran out of memory", replica=tried.ran_out)
+        if series.windows == before:
+            series.add(tried.window)
+            self.again[what] += 1
+        self.series = series
+
+    def _measured(self, series: CutSeries, length: Length) -> TriedCut:
         try:
-            return TriedCut(window=self._window(series, Length.at_most(self.request.round_s)))
+            self.party.ask(series.warm_up)
+            self.facts = self.once("facts", Ready, lambda: self.party.facts)
+            return TriedCut(window=self.party.ask(lambda worker: series.window(worker, length)))
         except OutOfMemory as error:
             return TriedCut(ran_out=error.replica)
-
-    def _window(self, series: CutSeries, length: Length) -> SplitWindow:
-        self.party.ask(series.warm_up)
-        self.facts = self.once("facts", Ready, lambda: self.party.facts)
-        return self.party.ask(lambda worker: series.window(worker, length))
 
     def _ran_out(self, placed: Placement, device: int | None) -> None:
         """Puts less on the device from now on. Raises PartialResult once that has been tried often enough."""
@@ -175,30 +181,22 @@ class Cutting:
 
     def _prove(self, placed: Placement) -> bool:
         """Measures a cut in windows, after those of an interrupted command; False if it ran out of memory."""
-        series, key = self._series(placed), f"out of memory in the proof {cut_key(placed)}"
+        series = self._series(placed)
         self.watch(PhaseBegun("proof"))
         self.watch(Doing(f"proving {cut_text(placed, self.request.devices)}"))
-        self.again = 0
-        failed = self.once.had(key, TriedCut)
-        if failed is None:
-            try:
-                in_turns(lambda: [series], self._turn, self.request.measuring, list, self.watch)
-                return True
-            except OutOfMemory as error:
-                failed = TriedCut(ran_out=error.replica)
-                self.once.keep(key, failed)
-        self._ran_out(placed, failed.ran_out)
-        self.best = None
-        return False
+        self.again["windows"] = 0
+        try:
+            in_turns(lambda: [series], self._turn, self.request.measuring, list, self.watch)
+            return True
+        except OutOfMemory as error:
+            self._ran_out(placed, error.replica)
+            self.best = None
+            return False
 
     def _turn(self, series: CutSeries, number: int, of: int) -> None:
         """Measures a window of the proof, from which on there is a result, and emits its event."""
-        key, length = f"window {number} {cut_key(series.placed)}", Length.of_window(self.request.measuring)
-        window = self.once(key, SplitWindow, lambda: self._window(series, length))
-        if series.windows < number:
-            series.add(window)
-            self.again += 1
-        self.series = series
+        key = f"window {number} {cut_key(series.placed)}"
+        self._look(series, "windows", key, Length.of_window(self.request.measuring))
         self.watch(PipeWindowDone(number, of, series.throughput.median, series.usual_s))
 
     def _measure_split(self) -> None:
@@ -226,6 +224,6 @@ class Cutting:
         """The result of what was measured so far; None before the first round."""
         if self.series is None or self.facts is None:
             return None
-        noted = [*resumed(self.once.again[TriedCut], "rounds"), *resumed(self.again)]
+        noted = [*resumed(self.again["rounds"], "rounds"), *resumed(self.again["windows"])]
         parts = self.request, self.known.graph, self.series, self.facts, self.driver, self.whole.baselines, self.rounds
         return layers_result(*parts, complete=self.complete, noted=noted)

@@ -102,8 +102,6 @@ class _Before:
         self._sent_s = _sent(problem)
         ends = np.isin(np.arange(blocks + 1), [0, blocks, *graph.cuts])
         self._is_run = np.triu(np.outer(ends, ends), 1)
-        linked = {(edge.source, target) for edge in graph.edges for target in edge.targets}
-        self._is_linked = linked >= {(cut - 1, cut) for cut in graph.cuts}
 
     def put(self, tails: _Tails, device: int, below_s: float) -> _Tails:
         """The tails with a segment on this device before them, where it fits and the step may be below `below_s`."""
@@ -129,29 +127,9 @@ class _Before:
         whole_s = np.max(bounds_s, axis=0)
         starts = np.column_stack([first, old.starts])
         devices = np.column_stack([np.full_like(first, device), old.devices])
-        grown = _Tails(starts, devices, whole_s, passes_s + back_s, whole_s)
-        least_s = self._of_step(grown, _runs(load.update_s)[first, after])
-        return grown._replace(least_s=least_s).rows(np.flatnonzero(least_s < below_s))
-
-    def _of_step(self, tails: _Tails, update_s: _Floats) -> _Floats:
-        """A bound of the whole step: of tails without blocks before them by the update, of others by these blocks.
-
-        For any weights λ of the other devices with Σ λ = 1, the busiest takes at least the sum over blocks of the least
-        λ·t, however they are shared: here λ is in proportion to a device's speed.
-        """
-        first, used = tails.starts[:, 0], tails.used
-        least_s = np.where(first == 0, tails.whole_s + update_s, np.inf)
-        block_s = np.array([np.add(*both) for both in self._passes_s])
-        for devices in np.unique(used):
-            free_s = block_s[[not devices >> device & 1 for device in range(len(block_s))]]
-            which = np.flatnonzero((used == devices) & (first > 0))
-            if not len(free_s):
-                continue
-            weights = 1 / np.maximum(free_s.sum(axis=1, keepdims=True), _ROUNDING)
-            busiest_s = _runs((free_s * weights / weights.sum()).min(axis=0))[0, first[which]]
-            passed_s = _runs(free_s.min(axis=0))[0, first[which]] if self._is_linked else 0.0
-            least_s[which] = np.maximum(self._problem.micro_batches * busiest_s, tails.whole_s[which] + passed_s)
-        return least_s
+        least_s = whole_s + np.where(first == 0, _runs(load.update_s)[first, after], 0.0)
+        grown = _Tails(starts, devices, whole_s, passes_s + back_s, least_s)
+        return grown.rows(np.flatnonzero(least_s < below_s))
 
     def _fits(self, load: Load, held: int) -> NDArray[np.bool_]:
         """Whether the device holds a run of blocks with so many micro-batches in flight."""
