@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine.failures import TaskFailedError
@@ -16,10 +18,17 @@ from gpubalance.engine.pipeline.calls import calls_of
 from gpubalance.engine.pipeline.clock import clocks_of
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of
 from gpubalance.engine.pipeline.pipeline import Pipeline
+from gpubalance.engine.step.own import is_keras_own, name_of
+from gpubalance.engine.step.parity import NEITHER, TRIED
+from gpubalance.engine.step.verdict import MEAN, SUM, power_of
+from gpubalance.engine.users_lines import users_line
 from gpubalance.errors import BadInput, PlanMismatch
-from gpubalance.training import data, keras_inside, parts
+from gpubalance.training import data, keras_inside
 from gpubalance.training.keras_functions import KerasFunctions
 from gpubalance.training.pipelined import Pipelined
+
+# The losses of parts of a batch add up to the whole's if they differ by less than this part.
+_NEAR = 1e-4
 
 
 class PipelinedSteps(KerasFunctions):
@@ -33,9 +42,9 @@ class PipelinedSteps(KerasFunctions):
         blocks = self._blocks()
         optimizer = model.optimizer if model.compiled else keras.optimizers.SGD()
         self._pipeline = Pipeline(model, blocks, cut.segments, cut.names, optimizer)
-        parts = cut.devices, cut.names, blocks.graph, cut.segments, cut.joint
-        self._pipeline.clocks = clocks_of(*parts, cut.result.micro_batch, seed=0)
-        self._logs: Any = None
+        placed = cut.devices, cut.names, blocks.graph, cut.segments, cut.joint
+        self._pipeline.clocks = clocks_of(*placed, cut.result.micro_batch, seed=0)
+        self._logs = tf.function(self._metrics, autograph=False, reduce_retracing=True)
         self._is_tried = False
 
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
@@ -108,18 +117,30 @@ class PipelinedSteps(KerasFunctions):
                 raise self._cut.out_of_memory(failed.device, failed.doing) from cause
             raise (cause or failed) from None
 
-    def _added(self, inputs: Any) -> list[Any]:
-        """What layers add to the loss for these inputs, as one micro-batch."""
-        return [one.numpy() for one in self._outputs(micro_batch_of((inputs,), self._calls))[1]]
-
     def _try(self, given: tuple[Any, ...]) -> None:
-        """Tries the loss and what layers add to it in parts: see `parts.check`."""
+        """Tries the loss, and what layers add to it, in parts of a batch, at most of a micro-batch.
 
-        def losses(some: tuple[Any, ...]) -> list[float]:
-            with keras_inside.uncounted(self._model):
-                return [self._loss_of(some, self.predict([some])), *map(float, self._added(some[0]))]
+        Raises BadInput for one that sums over the batch; warns of neither sum nor mean.
+        """
+        samples = int(tf.nest.flatten(given)[0].shape[0])
+        count = min(TRIED, self._cut.result.micro_batch, samples)
+        cut, step = count // 4 or 1, samples // count
+        if count < 2:
+            return
 
-        parts.check(self._model, given, self._cut.result.micro_batch, losses)
+        def of(at: slice) -> Any:
+            some = tf.nest.map_structure(lambda one: one[: count * step : step][at], given)
+            outputs, added = self._outputs(micro_batch_of(some[:1], self._calls))
+            numbers = np.array([self._loss_of(some, outputs), *map(float, added)])
+            return np.stack([abs(numbers), numbers, numbers], axis=1)
+
+        with keras_inside.uncounted(self._model):
+            whole, first, rest = of(slice(None)), of(slice(cut)), of(slice(cut, None))
+        is_summed = {*refuse.reductions_of(self._model._compile_loss)} == {"sum"}
+        for place, marks in enumerate(whole):
+            power = power_of(marks, [(cut / count, first[place]), (1 - cut / count, rest[place])], _NEAR)
+            if power != MEAN and not (place == 0 and is_summed):
+                _tell(self._model, of_layers=bool(place), is_sum=power == SUM)
 
     def _together(self, outputs: Sequence[Any]) -> Any:
         """The outputs of all micro-batches as one, in the host's memory."""
@@ -129,8 +150,6 @@ class PipelinedSteps(KerasFunctions):
     def _logged(self, given: tuple[Any, ...], outputs: Any, loss: float) -> Any:
         """Keras' metrics and logs for all samples of a batch at once."""
         inputs, *labels = given
-        if self._logs is None:
-            self._logs = tf.function(self._metrics, autograph=False, reduce_retracing=True)
         with tf.device("/CPU:0"):
             return self._logs(inputs, labels, outputs, tf.constant(loss))
 
@@ -158,3 +177,19 @@ class PipelinedSteps(KerasFunctions):
 def _parts(batch: Any) -> tuple[Any, ...]:
     """(inputs,), (inputs, labels) or (inputs, labels, sample weights)."""
     return tuple(one for one in keras.utils.unpack_x_y_sample_weight(batch) if one is not None)
+
+
+def _tell(model: Any, *, of_layers: bool, is_sum: bool) -> None:
+    given = ", ".join(map(name_of, refuse.losses_of(model._compile_loss)))
+    what, remedy = f"the loss of the model {model.name} ({given})", "return a value for each sample"
+    if of_layers:
+        own = [layer.name for layer in model._flatten_layers() if not is_keras_own(layer)]
+        what = f"what layers of the model {model.name} add to its loss (own layers: {', '.join(own)})"
+        remedy = "add_loss(ops.mean(loss))"
+    if is_sum:
+        raise BadInput(
+            f"{what} sums over the batch and returns one number, which is taken for a mean when a batch is divided (a "
+            "sum divided by a fixed number is one, too)",
+            remedy=remedy,
+        )
+    warnings.warn_explicit(f"{what} is {NEITHER}", UserWarning, *users_line())

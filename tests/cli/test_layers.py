@@ -114,7 +114,7 @@ def test_a_model_that_is_faster_uncut_is_not_cut_unless_forced(tmp_path: Path) -
     assert "finds the best batch split; --force cuts the model all the same" in done.stderr
 
 
-def test_where_no_cut_fits_it_says_what_does(tmp_path: Path) -> None:
+def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) -> None:
     one = 'alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nbase_memory = "1.2 GiB"\nmemory_per_sample = "{} MiB"'
     wide = ("layers", "--simulate", profile(tmp_path, *[one.format(40)] * 2), *SHORT)
     done = here(*wide)
@@ -133,11 +133,7 @@ def test_where_no_cut_fits_it_says_what_does(tmp_path: Path) -> None:
     assert "GPU:0 ran out of memory and gets less" in done.stderr
     assert re.search(r"→ --margin \d+MiB --micro-batch \d+ fits: GPU:\d blocks", done.stderr)
     assert "--resume" not in done.stderr
-
-
-def test_a_block_that_no_device_holds_is_named(tmp_path: Path) -> None:
-    tiny = profile(tmp_path, *['alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nbase_memory = "20 GiB"'] * 2)
-    done = here("layers", "--simulate", tiny, *SHORT)
+    done = here("layers", "--simulate", profile(tmp_path, *[one.format(1).replace("1.2 GiB", "20 GiB")] * 2), *SHORT)
     assert done.returncode == 5
     assert "error: the block that begins with conv2d is larger than every device (GPU:0 1.00 GiB, GPU:1" in done.stderr
     assert "→ no smaller micro-batch does: conv2d is too large with one sample; take a smaller model" in done.stderr

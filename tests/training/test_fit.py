@@ -130,10 +130,6 @@ def test_splits_of_every_size_and_keras_own_strategy_train_in_one_process(tensor
         split.fit(model, X, Y, epochs=2, shuffle=False, verbose=0)
         assert apart(model, one_device) < 1e-6
         keras_own.fit(X, Y, batch_size=80, verbose=0)
-
-
-def test_a_model_of_one_split_goes_on_with_another_of_the_same_devices(tensorflow: Any) -> None:
-    one_device, start = alone()
     model = in_scope(simulated((70, 30)), start)
     for batches in ((70, 30), (20, 80)):
         simulated(batches).fit(model, X, Y, shuffle=False, verbose=0)
@@ -174,30 +170,9 @@ def test_a_models_own_fit_evaluate_and_predict_are_its_splits(tensorflow: Any) -
     assert apart(again, one_device) == 0
 
 
-def test_a_model_that_is_loaded_is_compiled_and_its_fit_is_the_splits(tensorflow: Any, tmp_path: Path) -> None:
+def test_evaluate_and_predict_are_one_devices_and_in_order(tensorflow: Any) -> None:
     import keras
 
-    alone()[0].save(tmp_path / "model.keras")
-    split = simulated((70, 30))
-    with split.scope():
-        model = keras.models.load_model(tmp_path / "model.keras")
-    monitor = split.monitor(every=1)
-    model.fit(X, Y, epochs=2, verbose=0, callbacks=[monitor])
-    assert monitor.epochs[-1].batches == split.batches
-    assert keras.models.load_model(tmp_path / "model.keras").compiled
-
-
-def test_a_stream_without_an_end_is_taken_in_steps(tensorflow: Any) -> None:
-    split = simulated((70, 30))
-    model = in_scope(split, untrained().get_weights())
-    endless = of_dataset("unbatched").repeat()
-    with pytest.raises(BadInput, match="never ends"):
-        split.fit(model, endless, verbose=0)
-    history = split.fit(model, endless, steps_per_epoch=2, epochs=2, verbose=0)
-    assert len(history.history["loss"]) == 2
-
-
-def test_evaluate_and_predict_are_one_devices_and_in_order(tensorflow: Any) -> None:
     one_device, _ = alone()
     split = simulated((3, 90, 7))
     model = in_scope(split, one_device.get_weights())
@@ -206,22 +181,15 @@ def test_evaluate_and_predict_are_one_devices_and_in_order(tensorflow: Any) -> N
         assert split.evaluate(model, X[:count], Y[:count], verbose=0, return_dict=True) == pytest.approx(
             expected, abs=1e-6
         )
+    with split.scope():
+        uncompiled = keras.models.clone_model(one_device)
+    uncompiled.set_weights(one_device.get_weights())
     for count in (240, 101, 2):
-        assert split.predict(model, X[:count], verbose=0) == pytest.approx(one_device.predict(X[:count], verbose=0))
+        for one in (model, uncompiled):
+            assert split.predict(one, X[:count], verbose=0) == pytest.approx(one_device.predict(X[:count], verbose=0))
 
 
-def test_validation_and_callbacks_are_keras_own(tensorflow: Any) -> None:
-    import keras
-
-    split = simulated((70, 30))
-    model = in_scope(split, untrained().get_weights())
-    early = keras.callbacks.EarlyStopping("val_loss", min_delta=10.0, patience=1)
-    history = split.fit(model, X, Y, epochs=9, verbose=0, validation_data=(X[:33], Y[:33]), callbacks=[early])
-    assert len(history.history["val_accuracy"]) == 2
-    assert history.model is model
-
-
-def test_a_saved_model_needs_no_gpubalance(tensorflow: Any, tmp_path: Path) -> None:
+def test_a_saved_model_needs_no_gpubalance_and_goes_on_with_it(tensorflow: Any, tmp_path: Path) -> None:
     """A file names the module of each class that Keras looks for when it loads it."""
     import keras
 
@@ -232,7 +200,13 @@ def test_a_saved_model_needs_no_gpubalance(tensorflow: Any, tmp_path: Path) -> N
     with zipfile.ZipFile(tmp_path / "model.keras") as saved:
         assert b'"module": "keras' in saved.read("config.json")
         assert not [name for name in saved.namelist() if b"gpubalance" in saved.read(name)]
+    with split.scope():
+        again = keras.models.load_model(tmp_path / "model.keras")
+    monitor = split.monitor(every=1)
+    again.fit(X, Y, epochs=2, verbose=0, callbacks=[monitor])  # its own fit is the split's
+    assert monitor.epochs[-1].batches == split.batches
     loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.compiled
     assert loaded.predict(X, verbose=0) == pytest.approx(split.predict(model, X, verbose=0), abs=1e-6)
 
 
@@ -284,6 +258,10 @@ def test_validation_between_does_not_lose_a_batch(tensorflow: Any) -> None:
     split.fit(model, of_generator(), steps_per_epoch=3, epochs=2, verbose=0, validation_data=(X, Y), callbacks=[looks])
     assert counted == [0, 1, 2, 0, 1, 2]
     assert apart(model, one_device) < 1e-6
+    early = keras.callbacks.EarlyStopping("val_loss", min_delta=10.0, patience=1)
+    history = split.fit(model, X, Y, epochs=9, verbose=0, validation_data=(X[:33], Y[:33]), callbacks=[early])
+    assert len(history.history["val_accuracy"]) == 2
+    assert history.model is model
 
 
 def test_moving_averages_are_those_of_all_samples(tensorflow: Any) -> None:
@@ -320,23 +298,16 @@ def test_one_model_takes_data_of_several_kinds(tensorflow: Any) -> None:
             yield X[:100], Y[:100], None
 
     assert len(split.fit(model, thrice(), verbose=0).history["loss"]) == 1
+    endless = of_dataset("unbatched").repeat()
+    with pytest.raises(BadInput, match="never ends"):
+        split.fit(model, endless, verbose=0)
+    assert len(split.fit(model, endless, steps_per_epoch=2, epochs=2, verbose=0).history["loss"]) == 2
     model.trainable = False
     with split.scope():
         model.compile("sgd", "sparse_categorical_crossentropy")
     before = model.get_weights()
     split.fit(model, X, Y, verbose=0)
     assert all((a == b).all() for a, b in zip(before, model.get_weights(), strict=True))
-
-
-def test_a_model_that_is_not_compiled_predicts(tensorflow: Any) -> None:
-    import keras
-
-    from tests.training.cases import dense
-
-    split = simulated((70, 30))
-    with split.scope():
-        model = keras.Sequential(dense())
-    assert split.predict(model, X, verbose=0) == pytest.approx(model.predict(X, verbose=0))
 
 
 def test_padded_batches_stay_as_they_are(tensorflow: Any) -> None:

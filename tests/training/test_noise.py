@@ -18,7 +18,6 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares
-from gpubalance.training.noise_told import noise_text
 from tests.cli.program import ROOT
 from tests.training.cases import simulated
 
@@ -61,7 +60,12 @@ def still(split: Any, *, dtype: str = "float32") -> Any:
     ],
 )
 def test_it_is_the_true_one_of_a_linear_regression(
-    tensorflow: Any, tmp_path: Path, batches: tuple[int, ...], micro_batches: tuple[int, ...] | None, dtype: str
+    tensorflow: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    batches: tuple[int, ...],
+    micro_batches: tuple[int, ...] | None,
+    dtype: str,
 ) -> None:
     split = simulated(batches, micro_batches)
     file = tmp_path / "noise.json"
@@ -74,6 +78,8 @@ def test_it_is_the_true_one_of_a_linear_regression(
     written = json.loads(file.read_text())
     assert written["steps"] == 200  # the latest
     assert noise_scale(str(file)) == written["noise_scale"]
+    (told,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("noise scale")]
+    assert "at a global batch of 100 each sample is worth" in told
 
 
 def test_rows_of_an_embedding_that_meet_in_a_batch_are_one(tensorflow: Any) -> None:
@@ -105,20 +111,14 @@ def test_rows_of_an_embedding_that_meet_in_a_batch_are_one(tensorflow: Any) -> N
     assert found[0] == pytest.approx(found[1], rel=1e-3)
 
 
-def test_it_says_at_the_end_what_the_batch_is_worth(tensorflow: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    split = simulated((70, 30))
-    x, y = regression()
-    split.fit(still(split), x[:4000], y[:4000], verbose=0, callbacks=[split.monitor(every=1, noise=True)])
-    (told,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("noise scale")]
-    assert "at a global batch of 100 each sample is worth" in told
-
-
 def test_a_batch_in_one_piece_on_one_device_is_refused_with_the_remedy() -> None:
     with pytest.raises(UsageError, match=r"in one piece on one device(.|\n)*micro_batches=\[50\]"):
         simulated((100,)).monitor(noise=True)
 
 
-def test_with_a_plan_it_names_the_split_that_learns_faster() -> None:
+def test_with_a_plan_it_names_the_split_that_learns_faster(tensorflow: Any) -> None:
+    from gpubalance.training.monitor import noise_text
+
     plan = read_record(ROOT / "tests/saved/plan-by-global-batch.json", Plan)
     told = noise_text(NoiseScale(300.0, (250.0, 350.0)), plan.split, plan)
     assert told.startswith("noise scale 300 (250 to 350): at a global batch of 1584 each sample is worth 16 %; ")

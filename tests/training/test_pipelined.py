@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,19 @@ def layers_for(model: Any, stages: int = 2) -> Pipelined:
         return load_layers(cut(model, stages))
 
 
+def beside(built: Any, stages: int = 2) -> tuple[Pipelined, Any, Any]:
+    """Stages, a model in them, and the same model on one device."""
+    import keras
+
+    made = []
+    layers = layers_for(built(), stages)
+    for scope in (layers.scope(), nullcontext()):
+        keras.utils.set_random_seed(2)
+        with scope:
+            made.append(built())
+    return layers, made[0], made[1]
+
+
 def largest(one: Any, other: Any) -> float:
     pairs = zip(one, other, strict=True)
     return max(float(np.abs(np.subtract(mine, its)).max()) for mine, its in pairs)
@@ -106,14 +120,7 @@ def test_fit_evaluate_and_predict_give_what_one_device_gives(keras: Any, tmp_pat
     import tensorflow as tf
 
     inputs, labels, weights = samples()
-
-    def built() -> Any:
-        keras.utils.set_random_seed(2)
-        return two_in_two_out()
-
-    layers, alone = layers_for(built(), 3), built()
-    with layers.scope():
-        model = built()
+    layers, model, alone = beside(two_in_two_out, 3)
     options = {"epochs": 2, "shuffle": False, "verbose": 0, "sample_weight": weights}
     mine = layers.fit(model, inputs, labels, validation_data=(inputs, labels), **options).history
     its = alone.fit(inputs, labels, batch_size=32, validation_data=(inputs, labels), **options).history
@@ -143,7 +150,6 @@ def test_fit_evaluate_and_predict_give_what_one_device_gives(keras: Any, tmp_pat
 
 def test_a_loss_that_is_a_sum_stays_one_and_what_is_excluded_from_weight_decay_stays_so(keras: Any) -> None:
     def built() -> Any:
-        keras.utils.set_random_seed(2)
         given = keras.Input((4,), name="right"), keras.Input((6,), name="left")
         both = keras.layers.Concatenate()([keras.layers.Dense(4, "relu")(one) for one in given])
         model = keras.Model(list(given), keras.layers.Dense(3, "softmax")(both))
@@ -153,9 +159,7 @@ def test_a_loss_that_is_a_sum_stays_one_and_what_is_excluded_from_weight_decay_s
         return model
 
     inputs, labels = {**samples()[0], "unused": np.zeros((_SAMPLES, 1))}, samples()[1]["kind"]
-    layers, alone = layers_for(built()), built()
-    with layers.scope():
-        model = built()
+    layers, model, alone = beside(built)
     mine = layers.fit(model, inputs, labels, shuffle=False, verbose=0).history
     its = alone.fit(inputs, labels, batch_size=32, shuffle=False, verbose=0).history
     assert largest(model.get_weights(), alone.get_weights()) < 1e-6
@@ -163,13 +167,8 @@ def test_a_loss_that_is_a_sum_stays_one_and_what_is_excluded_from_weight_decay_s
 
 
 def test_rows_of_positions_and_words_give_the_optimizer_what_one_device_gives(keras: Any) -> None:
-    def built() -> Any:
-        keras.utils.set_random_seed(2)
-        return positions()
-
-    layers, alone = layers_for(built()), built()
-    with layers.scope():
-        model = built()
+    del keras
+    layers, model, alone = beside(positions)
     x, y = words(_SAMPLES)
     layers.fit(model, x, y, epochs=2, shuffle=False, verbose=0)
     alone.fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0)

@@ -14,6 +14,7 @@ from gpubalance.engine.pipeline.blocks import Blocks, bytes_of
 from gpubalance.engine.pipeline.clock import Clock
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss
 from gpubalance.engine.pipeline.section import Passed, Section
+from gpubalance.engine.pipeline.traced import copied
 from gpubalance.engine.pipeline.update import Update
 from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.results.block import BlockTimed
@@ -87,7 +88,7 @@ class Alone:
         """What the section's forward pass takes."""
         tensors = {slot: tf.identity(micro.inputs[slot]) for slot in self._section.inputs}
         tensors.update((slot, self._random(slot, micro.samples)) for slot in self._section.takes)
-        labels = tf.nest.map_structure(tf.identity, micro.labels) if self._section.is_last else ()
+        labels = copied(micro.labels) if self._section.is_last else ()
         total = tf.constant(float(micro.samples))
         return tensors, {}, labels, total, total
 

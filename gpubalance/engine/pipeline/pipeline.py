@@ -15,10 +15,10 @@ from gpubalance.engine.pace import QUEUED_WITHIN_S
 from gpubalance.engine.pipeline.blocks import Blocks
 from gpubalance.engine.pipeline.clock import Clock
 from gpubalance.engine.pipeline.gradients import Gradient
-from gpubalance.engine.pipeline.mailbox import StoppedError
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss
 from gpubalance.engine.pipeline.section import Section, kind_of, masks_of
-from gpubalance.engine.pipeline.step import Step
+from gpubalance.engine.pipeline.step import Step, StoppedError
+from gpubalance.engine.pipeline.traced import copied
 from gpubalance.engine.pipeline.update import Update
 from gpubalance.planning.pipeline.graph import Segment, links_between
 from gpubalance.planning.pipeline.timeline import Task
@@ -66,7 +66,7 @@ class Pipeline:
             with tf.device(next((one for one in self.sections if slot in one.inputs), self.sections[0]).device):
                 inputs[slot] = tf.identity(value)
         with tf.device(self.sections[-1].device):
-            return MicroBatch(inputs, tf.nest.map_structure(tf.identity, micro.labels), micro.samples)
+            return MicroBatch(inputs, copied(micro.labels), micro.samples)
 
     @property
     def next_s(self) -> float:

@@ -7,8 +7,9 @@ sends waits in the mailbox until the receiver's order comes to it, so the orders
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +17,47 @@ import tensorflow as tf
 
 from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pipeline.clock import Clock
-from gpubalance.engine.pipeline.mailbox import Mailbox, StoppedError
 from gpubalance.engine.pipeline.micro_batches import MicroBatch
 from gpubalance.engine.pipeline.section import Passed
+from gpubalance.engine.pipeline.traced import copied
 from gpubalance.planning.pipeline.schedule import inputs_of
 from gpubalance.planning.pipeline.timeline import Task, Timed, Timeline
 
 if TYPE_CHECKING:
     from gpubalance.engine.pipeline.pipeline import Pipeline
+
+
+class StoppedError(Exception):
+    """Another device has failed: what this one waits for will not come."""
+
+
+class Mailbox:
+    """Holds each value until it is taken, once. The order of each device's tasks bounds how many it holds."""
+
+    def __init__(self) -> None:
+        self._given: dict[Hashable, Any] = {}
+        self._changed = threading.Condition()
+        self._is_stopped = False
+
+    def give(self, key: Hashable, value: Any) -> None:
+        """Leaves a value for whoever takes the key."""
+        with self._changed:
+            self._given[key] = value
+            self._changed.notify_all()
+
+    def take(self, key: Hashable) -> Any:
+        """Waits for the key's value. Raises StoppedError if it will not come."""
+        with self._changed:
+            self._changed.wait_for(lambda: key in self._given or self._is_stopped)
+            if self._is_stopped:
+                raise StoppedError
+            return self._given.pop(key)
+
+    def stop(self) -> None:
+        """Ends all waiting."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
 
 
 class Step:
@@ -80,7 +114,7 @@ class Step:
                     sent_s = max(sent_s, arrives_s)
                 made_s = max(made_s, self._ends[given])
             self.doing[device] = doing
-            others = tf.nest.map_structure(tf.identity, others)
+            others = copied(others)
             ready_s, start_s = clock.begin(task, sent_s)
             gives = self._forward(task, others) if kind == "forward" else self._backward(task, others)
             end_s = self._ends[task] = clock.end(task)
@@ -110,7 +144,7 @@ class Step:
         for values, found in others.values():
             tensors.update(values)
             masks.update(found)
-        labels = tf.nest.map_structure(tf.identity, micro.labels) if section.is_last else ()
+        labels = copied(micro.labels) if section.is_last else ()
         passed = section.forward(tensors, masks, labels, tf.constant(float(micro.samples)), self._total)
         self._passed[task.segment, task.micro_batch] = passed
         if passed.loss is not None:

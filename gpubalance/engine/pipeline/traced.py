@@ -43,6 +43,11 @@ class Traced:
         return tf.nest.pack_sequence_as(self._like, flat, expand_composites=True)
 
 
+def copied(tensors: Any) -> Any:
+    """The same tensors on the present device."""
+    return tf.nest.map_structure(tf.identity, tensors)
+
+
 def _config() -> bytes:
     """What TensorFlow's own calls of a function pass on: operations that a GPU has not got run on the host, and whether
     the graph optimizer is on.

@@ -29,13 +29,12 @@ class DeviceCosts:
         self.largest = max(self._sizes, default=1)
         self._factors = np.ones((len(self._points), 3))  # of each block's forward, backward and update
 
-    def load(self, micro_batch: int, limit_bytes: int | None) -> Load:
+    def load(self, micro_batch: int, limit_bytes: float) -> Load:
         """What blocks take at a micro-batch; `limit_bytes` is lowered by the most that a block takes for a moment."""
         costs = np.array([self._cost(points, micro_batch) for points in self._points])
         costs[:, :3] *= self._factors
         forward_s, backward_s, update_s, fixed, live, working = map(tuple, costs.T.tolist())
-        limit = None if limit_bytes is None else limit_bytes - max(working)
-        return Load(forward_s, backward_s, update_s, fixed, live, limit)
+        return Load(forward_s, backward_s, update_s, fixed, live, limit_bytes - max(working))
 
     def _cost(self, points: Sequence[BlockTimed], micro_batch: int) -> list[float]:
         """A block's forward, backward, update, and fixed, live and working bytes; seconds are infinite if it can't fit.

@@ -41,8 +41,12 @@ def _stage_texts(placed: Placement, devices: Sequence[Device]) -> Iterator[str]:
         own = [run_text(one.first, one.last) for one in placed.segments if one.device == number]
         if own:
             needs, limit = placed.peak_bytes[number], placed.problem.loads[number].memory_bytes
-            held = format_bytes(None if limit is None else int(limit))
-            yield f"{device.label} blocks {' '.join(own)} ({format_bytes(int(needs))} of {held})"
+            yield f"{device.label} blocks {' '.join(own)} ({format_bytes(int(needs))} of {limit_text(limit)})"
+
+
+def limit_text(limit_bytes: float) -> str:
+    """A device's memory as text."""
+    return format_bytes(int(limit_bytes) if limit_bytes < math.inf else None)
 
 
 def _missing_text(problem: Problem) -> str:
@@ -53,7 +57,7 @@ def _missing_text(problem: Problem) -> str:
     name = problem.graph.blocks[largest].name
     if not math.isfinite(least[largest]):
         return f"no smaller micro-batch does: {name} is too large with one sample; take a smaller model"
-    limits = [load.memory_bytes for load in problem.loads if load.memory_bytes is not None]
+    limits = [load.memory_bytes for load in problem.loads if load.memory_bytes < math.inf]
     return (
         f"no smaller micro-batch does: with one sample in flight all blocks take {format_bytes(int(sum(least)))}, the "
         f"largest, {name}, {format_bytes(int(least[largest]))}, and the devices have {format_bytes(int(sum(limits)))} "

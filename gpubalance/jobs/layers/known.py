@@ -9,9 +9,8 @@ from dataclasses import replace
 from gpubalance.errors import NothingFits
 from gpubalance.jobs.layers.blocks import Blocks
 from gpubalance.jobs.layers.costs import DeviceCosts
-from gpubalance.jobs.layers.fits import what_fits
+from gpubalance.jobs.layers.fits import limit_text, what_fits
 from gpubalance.numbers.stats import half_width, median
-from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.pipeline.place import NoPlacementError, Placement, place
 from gpubalance.planning.pipeline.problem import Cut, Problem
 from gpubalance.planning.pipeline.schedule import inputs_of, simulate
@@ -36,7 +35,8 @@ class Known:
         self._devices = [DeviceCosts(one) for one in measured]
         joint, simulated = request.joint, request.devices[0].simulated
         extra = request.margin_bytes + (joint.extra_memory if simulated else 0)
-        self._limits = [None if one.limit_bytes is None else one.limit_bytes - extra for one in measured]
+        limits = (math.inf if one.limit_bytes is None else one.limit_bytes for one in measured)
+        self._limits = [limit - extra for limit in limits]
         self._first_limits = tuple(self._limits)
         self._latency_s = joint.link_latency_s if simulated else _GPU_LATENCY_S
         self._bytes_per_s = joint.link_bytes_per_s if simulated else _GPU_BYTES_PER_S
@@ -71,7 +71,7 @@ class Known:
         except NoPlacementError as error:
             raise self._nothing_fits(micro_batch, error.block) from None
 
-    def _problem(self, micro_batch: int, limits: Sequence[int | None]) -> Problem:
+    def _problem(self, micro_batch: int, limits: Sequence[float]) -> Problem:
         loads = [one.load(micro_batch, limit) for one, limit in zip(self._devices, limits, strict=True)]
         sizes, link = (micro_batch, self._request.in_a_step), (self._latency_s, self._bytes_per_s)
         return Problem(self.graph, tuple(loads), *sizes, *link, least_devices=2)
@@ -114,23 +114,22 @@ class Known:
     def ran_out(self, placed: Placement, device: int | None) -> None:
         """Lowers the limit of a device, or of all if it is unknown which. A free micro-batch is chosen again."""
         for one in [device] if device is not None else range(len(self._limits)):
-            limit, taken = self._limits[one], _LESS * placed.peak_bytes[one]
-            if taken:
-                self._limits[one] = int(taken if limit is None else min(limit, taken))
+            if placed.peak_bytes[one]:
+                self._limits[one] = min(self._limits[one], _LESS * placed.peak_bytes[one])
         self._micro_batch = self._request.micro_batch
 
     def what_fits(self, micro_batch: int) -> str:
         """What to type instead, with the margin that turned out to be missing."""
         pairs = [*zip(self._first_limits, self._limits, strict=True)]
-        lacks = max((first - now for first, now in pairs if first is not None and now is not None), default=0)
-        limits = [now if first is None else first - lacks for first, now in pairs]
+        lacks = max((int(first - now) for first, now in pairs if first < math.inf), default=0)
+        limits = [first - lacks if first < math.inf else now for first, now in pairs]
         found = what_fits(lambda size: self._problem(size, limits), micro_batch, self._request.devices)
         margin = -(-(self._request.margin_bytes + lacks) >> 20)
         return f"--margin {margin}MiB {found}" if lacks and found.startswith("--") else found
 
     def _nothing_fits(self, micro_batch: int, block: int | None) -> NothingFits:
         held = zip(self._request.devices, self._limits, strict=True)
-        devices = ", ".join(f"{device.label} {format_bytes(limit)}" for device, limit in held)
+        devices = ", ".join(f"{device.label} {limit_text(limit)}" for device, limit in held)
         message = (
             f"no cut of {self._request.settings.model} into stages fits: micro-batches of {micro_batch} on {devices}"
         )

@@ -21,7 +21,6 @@ from gpubalance.jobs.layers.uncut import Uncut, refuse_what_is_faster_uncut, unc
 from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.turns import in_turns
-from gpubalance.jobs.measure.warnings import resumed
 from gpubalance.planning.pipeline.place import Placement
 from gpubalance.results.common import Model
 from gpubalance.results.layers import Layers, LayersRound, SplitBaseline
@@ -224,6 +223,4 @@ class Cutting:
         """The result of what was measured so far; None before the first round."""
         if self.series is None or self.facts is None:
             return None
-        noted = [*resumed(self.again["rounds"], "rounds"), *resumed(self.again["windows"])]
-        parts = self.request, self.known.graph, self.series, self.facts, self.driver, self.whole.baselines, self.rounds
-        return layers_result(*parts, complete=self.complete, noted=noted)
+        return layers_result(self, self.series, self.facts)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.layers.series import CutSeries
-from gpubalance.jobs.measure.warnings import of_figures, shares_assumed
+from gpubalance.jobs.measure.warnings import of_figures, resumed, shares_assumed
 from gpubalance.numbers.stats import mean, median
-from gpubalance.planning.pipeline.graph import Graph
 from gpubalance.planning.pipeline.place import Placement
 from gpubalance.planning.pipeline.timeline import Timed, Timeline, bubble_bound, parts_of
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.layers import (
     Layers,
-    LayersBaselines,
-    LayersRound,
     MeasuredBlock,
     PredictedStep,
     Stage,
@@ -27,32 +25,27 @@ from gpubalance.results.layers import (
 from gpubalance.settings.requests import LayersRequest
 from gpubalance.workers.messages import Ready
 
+if TYPE_CHECKING:
+    from gpubalance.jobs.layers.layers import Cutting
+
 _PARTS = ("forward_s", "backward_s", "transfer_s", "update_s")
 
 
-def layers_result(
-    request: LayersRequest,
-    graph: Graph,
-    series: CutSeries,
-    facts: Ready,
-    driver: str | None,
-    baselines: LayersBaselines,
-    rounds: Sequence[LayersRound],
-    *,
-    complete: bool,
-    noted: Sequence[Warning_] = (),
-) -> Layers:
+def layers_result(found: Cutting, series: CutSeries, facts: Ready) -> Layers:
     """The result of a cut that has timings with and without stamps."""
-    placed, split = series.placed, baselines.split
+    request, placed = found.request, series.placed
     stages = sorted(_stages(series), key=lambda stage: stage.segments)
+    baselines = found.whole.baselines
+    split = baselines.split
+    noted = [*resumed(found.again["rounds"], "rounds"), *resumed(found.again["windows"])]
     return Layers(
         created=now(),
         settings=request.settings,
-        environment=environment(facts, driver),
+        environment=environment(facts, found.driver),
         model=facts.model,
         devices=request.devices,
         cuts=request.cuts,
-        blocks=tuple(_blocks(graph, placed)),
+        blocks=tuple(_blocks(placed)),
         stages=tuple(stages),
         micro_batch=placed.problem.micro_batch,
         micro_batches=placed.problem.micro_batches,
@@ -64,13 +57,13 @@ def layers_result(
         bubble_bound=bubble_bound(len(stages), placed.problem.micro_batches),
         timeline=timeline_record(series.usual),
         baselines=baselines,
-        rounds=tuple(rounds),
+        rounds=tuple(found.rounds),
         warmup_steps=series.warmup_steps,
         steps=series.steps,
         stamp_cost=series.stamp_cost,
         speedup_over_split=split and series.throughput.median / split.throughput,
         forced=request.force and (baselines.solo_best or split) is not None,
-        complete=complete,
+        complete=found.complete,
         warnings=(*noted, *_warnings(request, series)),
     )
 
@@ -90,8 +83,9 @@ def _task(timed: Timed) -> StepTask:
     return StepTask(**times.pop("task")._asdict(), **times)
 
 
-def _blocks(graph: Graph, placed: Placement) -> Iterator[MeasuredBlock]:
+def _blocks(placed: Placement) -> Iterator[MeasuredBlock]:
     loads = [[*zip(load.forward_s, load.backward_s, strict=True)] for load in placed.problem.loads]
+    graph = placed.problem.graph
     for block, sent, *passes_s in zip(graph.blocks, graph.crossing_bytes, *loads, strict=True):
         yield MeasuredBlock(
             name=block.name,
@@ -115,7 +109,7 @@ def _stages(series: CutSeries) -> Iterator[Stage]:
             median([getattr(one, name) / step_s for one, step_s in zip(parts, whole_s, strict=True)]) for name in _PARTS
         ]
         step_s = series.usual_s / max(1.0, sum(part_of))
-        known = placed.problem.loads[device].memory_bytes is not None
+        known = placed.problem.loads[device].memory_bytes < math.inf
         yield Stage(
             device=device,
             segments=tuple((one.first, one.last) for one in placed.segments if one.device == device),

@@ -135,7 +135,7 @@ class _Before:
         """Whether the device holds a run of blocks with so many micro-batches in flight."""
         needs = _runs(load.fixed_bytes) + held * _runs(load.live_bytes)
         kept_off = _runs(~np.isfinite(load.forward_s))
-        limit = np.inf if load.memory_bytes is None else load.memory_bytes * (1 + _ROUNDING)
+        limit = load.memory_bytes * (1 + _ROUNDING)
         fits: NDArray[np.bool_] = self._is_run & (needs <= limit) & (kept_off == 0)
         return fits
 

@@ -26,9 +26,7 @@ _WITHIN = 1.001
 class NoPlacementError(ValueError):
     """No placing fits. `block` is the number of a block that no device holds by itself, or None."""
 
-    def __init__(self, reason: str, block: int | None = None) -> None:
-        super().__init__(reason)
-        self.block = block
+    block: int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,10 @@ def place(problem: Problem) -> Placement:
     for cut in branched(problem, _MOST_BRANCHED):
         found += placings_of(cut)
     if not found:
-        raise _nothing_fits(problem)
+        error = NoPlacementError("no cut fits")
+        blocks = range(len(problem.graph.blocks))
+        error.block = next((n for n in blocks if not any(_takes(load, n) for load in problem.loads)), None)
+        raise error
     most_s = _WITHIN * min(placed.step_time_s for placed in found)
     return min((placed for placed in found if placed.step_time_s <= most_s), key=lambda placed: placed.cost)
 
@@ -115,7 +116,7 @@ def placings_of(cut: Cut) -> Iterator[Placement]:
         orders = tuple(tuple(timed.task for timed in timeline.of(device)) for device in devices)
         peak_bytes, in_flight = zip(*map(cut.held, orders), strict=True)
         limits = [load.memory_bytes for load in problem.loads]
-        if all(limit is None or peak <= limit for limit, peak in zip(limits, peak_bytes, strict=True)):
+        if all(peak <= limit for limit, peak in zip(limits, peak_bytes, strict=True)):
             yield Placement(problem, cut.segments, orders, peak_bytes, in_flight, timeline)
 
 
@@ -137,13 +138,13 @@ def _deepest(cut: Cut, plain: Sequence[int]) -> list[int]:
     """
 
     def taken(number: int, depth: int) -> float:
-        return cut.costs.fixed_bytes[number] + min(depth + 1, cut.problem.micro_batches) * cut.costs.live_bytes[number]
+        held = min(depth + 1, cut.problem.micro_batches)
+        return cut.costs.fixed_bytes[number] + held * cut.costs.live_bytes[number]
 
     depths = []
     for number, segment in enumerate(cut.segments):
-        limit = cut.problem.loads[segment.device].memory_bytes
         others = [n for n, one in enumerate(cut.segments) if one.device == segment.device and n != number]
-        left = math.inf if limit is None else limit - sum(taken(n, plain[n]) for n in others)
+        left = cut.problem.loads[segment.device].memory_bytes - sum(taken(n, plain[n]) for n in others)
         depth = MOST_AHEAD * plain[number]
         while depth > plain[number] and taken(number, depth) > left:
             depth -= 1
@@ -153,14 +154,7 @@ def _deepest(cut: Cut, plain: Sequence[int]) -> list[int]:
     return depths
 
 
-def _nothing_fits(problem: Problem) -> NoPlacementError:
-    for number, block in enumerate(problem.graph.blocks):
-        if not any(_takes(load, number) for load in problem.loads):
-            return NoPlacementError(f"block {block.name} fits no device", number)
-    return NoPlacementError("no cut leaves each device a part that it holds")
-
-
 def _takes(load: Load, block: int) -> bool:
     """Whether the device holds a block with one micro-batch and nothing else."""
     needs = load.fixed_bytes[block] + load.live_bytes[block]
-    return math.isfinite(load.forward_s[block]) and (load.memory_bytes is None or needs <= load.memory_bytes)
+    return math.isfinite(load.forward_s[block]) and needs <= load.memory_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ class Load:
     """What each block costs a device: seconds of a micro-batch's forward and backward, and of a step's update.
 
     A block takes `fixed_bytes` of weights, gradients and slots, and `live_bytes` for each micro-batch in flight.
-    `memory_bytes` is the memory that they may take; None is no limit. Infinite seconds keep a block off the device.
+    `memory_bytes` is the memory that they may take. Infinite seconds keep a block off the device.
     """
 
     forward_s: tuple[float, ...]
@@ -25,7 +26,7 @@ class Load:
     update_s: tuple[float, ...]
     fixed_bytes: tuple[float, ...]
     live_bytes: tuple[float, ...]
-    memory_bytes: float | None = None
+    memory_bytes: float = math.inf
 
     @classmethod
     def by_profile(cls, graph: Graph, profile: DeviceProfile, micro_batch: int, whole_s: float) -> Load:
@@ -45,7 +46,7 @@ class Load:
             shares("weights_bytes", profile.update_s),
             shares("weights_bytes", profile.base_memory),
             shares("activation_bytes", micro_batch * profile.memory_per_sample),
-            profile.memory,
+            math.inf if profile.memory is None else profile.memory,
         )
 
 

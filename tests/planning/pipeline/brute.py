@@ -39,7 +39,7 @@ def _steps(problem: Problem, parts: Sequence[tuple[int, int, int]]) -> Iterator[
             for load, run, most in zip(loads, runs, held, strict=True)
         ]
         limits = [load.memory_bytes for load in loads]
-        fits = all(limit is None or need <= limit for need, limit in zip(needs, limits, strict=True))
+        fits = all(need <= limit for need, limit in zip(needs, limits, strict=True))
         if fits and list(depths) == sorted(depths, reverse=True):
             yield _step_s(_sent(problem, runs), forward_s, backward_s, update_s, [_order(count, d) for d in depths])
 

@@ -45,7 +45,7 @@ def drawn(seed: int, most_devices: int = 4) -> Problem:
             tuple(random.choice([0.0, random.uniform(0, 1)]) for _ in range(n)),
             tuple(size * random.choice([1.0, random.uniform(0.8, 1.2)]) for size in fixed),
             tuple(live),
-            random.choice([None, scarce * random.uniform(0.3, 1.2), scarce * random.uniform(0.3, 1.2)]),
+            random.choice([math.inf, scarce * random.uniform(0.3, 1.2), scarce * random.uniform(0.3, 1.2)]),
         )
         for _ in range(devices)
     ]
