@@ -15,8 +15,8 @@ from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pipeline import refuse
 from gpubalance.engine.pipeline.blocks import Blocks
 from gpubalance.engine.pipeline.calls import calls_of
-from gpubalance.engine.pipeline.clock import clocks_of
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of
+from gpubalance.engine.pipeline.pace import pace_of
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.engine.step.own import is_keras_own, name_of
 from gpubalance.engine.step.parity import NEITHER, TRIED
@@ -42,8 +42,8 @@ class PipelinedSteps(KerasFunctions):
         blocks = self._blocks()
         optimizer = model.optimizer if model.compiled else keras.optimizers.SGD()
         self._pipeline = Pipeline(model, blocks, cut.segments, cut.names, optimizer)
-        placed = cut.devices, cut.names, blocks.graph, cut.segments, cut.joint
-        self._pipeline.clocks = clocks_of(*placed, cut.result.micro_batch, seed=0)
+        placed = cut.devices, blocks.graph, cut.segments, cut.joint
+        self._pipeline.pace = pace_of(*placed, cut.result.micro_batch, seed=0)
         self._logs = tf.function(self._metrics, autograph=False, reduce_retracing=True)
         self._is_tried = False
 

@@ -66,7 +66,6 @@ def part(first: str, last: str) -> int | None:
     from gpubalance.engine.pipeline.alone import Alone
     from gpubalance.engine.pipeline.blocks import blocks_of
     from gpubalance.engine.pipeline.calls import calls_of
-    from gpubalance.engine.pipeline.clock import Clock
     from gpubalance.engine.pipeline.micro_batches import OutputsLoss, micro_batch_of
 
     dense = [keras.layers.Dense(_WIDTH, "relu") for _ in range(_DEPTH)]
@@ -77,7 +76,7 @@ def part(first: str, last: str) -> int | None:
     run = int(first), int(last)
     try:
         alone = Alone(blocks_of(calls), run, "CPU:0", outputs, keras.optimizers.Adam())
-        alone.time(micro_batch_of(samples.make(64), calls), Clock("CPU:0"), seconds=0, at_least=2)
+        alone.time(micro_batch_of(samples.make(64), calls), seconds=0, at_least=2)
     except tf.errors.ResourceExhaustedError:
         return None
     return int(tf.config.experimental.get_memory_info("CPU:0")["peak"] >> 20)

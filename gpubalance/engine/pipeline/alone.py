@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,10 @@ import tensorflow as tf
 
 from gpubalance.engine import runtime
 from gpubalance.engine.pipeline.blocks import Blocks, bytes_of
-from gpubalance.engine.pipeline.clock import Clock
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss
 from gpubalance.engine.pipeline.section import Passed, Section
 from gpubalance.engine.pipeline.traced import copied
 from gpubalance.engine.pipeline.update import Update
-from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.results.block import BlockTimed
 
 
@@ -35,12 +33,11 @@ class Alone:
         slots = optimizer.variables if trained else ()
         self._fixed_bytes = sum(map(bytes_of, (*self._section.variables, *trained, *slots)))
 
-    def time(self, micro: MicroBatch, clock: Clock, *, seconds: float, at_least: int) -> BlockTimed:
+    def time(self, micro: MicroBatch, *, seconds: float, at_least: int) -> BlockTimed:
         """Times passes of a micro-batch, and updates, for `seconds` and at least so many times.
 
         Then it moves the variables back to the host's memory.
         """
-        clock.is_stamped = True
         with tf.device(self._name):
             given = self._given(micro)
             before = runtime.memory_bytes(self._name, "current")
@@ -50,8 +47,8 @@ class Alone:
             grads = self._backward(passed)
             peak = runtime.memory_bytes(self._name, "peak")
             self._update.trace(0, grads)
-            self._once(clock, given)  # unmeasured, to fill caches
-            times = [self._once(clock, given) for _ in runtime.rounds(seconds, at_least)]
+            self._once(given)  # unmeasured, to fill caches
+            times = [self._once(given) for _ in runtime.rounds(seconds, at_least)]
         self._section.place("CPU:0")
         forward_s, backward_s, update_s = zip(*times, strict=True)
         return BlockTimed(
@@ -65,20 +62,16 @@ class Alone:
             working_bytes=None if held is None or peak is None else max(0, peak - held),
         )
 
-    def _once(self, clock: Clock, given: Any) -> list[float]:
+    def _once(self, given: Any) -> list[float]:
         """The seconds of a forward pass, a backward pass and an update."""
-        passes: list[tuple[Task | None, Callable[[Any], Any]]] = [
-            (Task(0, "forward", 0), lambda _: self._section.forward(*given)),
-            (Task(0, "backward", 0), self._backward),
-            (None, self._apply),
-        ]
         seconds = list[float]()
-        made: Any = None
-        clock.start(time.perf_counter())
-        for task, work in passes:
-            _, began_s = clock.begin(task)
+        made: Any = given
+        for work in (lambda given: self._section.forward(*given), self._backward, self._apply):
+            runtime.wait_for([self._name])
+            began_s = time.perf_counter()
             made = work(made)
-            seconds.append(clock.end(task) - began_s)
+            runtime.wait_for([self._name])
+            seconds.append(time.perf_counter() - began_s)
         return seconds
 
     def _apply(self, grads: Sequence[Any]) -> None:

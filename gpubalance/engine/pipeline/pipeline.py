@@ -13,9 +13,9 @@ from gpubalance.engine import keras_inside
 from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pace import QUEUED_WITHIN_S
 from gpubalance.engine.pipeline.blocks import Blocks
-from gpubalance.engine.pipeline.clock import Clock
 from gpubalance.engine.pipeline.gradients import Gradient
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss
+from gpubalance.engine.pipeline.pace import Pace
 from gpubalance.engine.pipeline.section import Section, kind_of, masks_of
 from gpubalance.engine.pipeline.step import Step, StoppedError
 from gpubalance.engine.pipeline.traced import copied
@@ -49,7 +49,7 @@ class Pipeline:
         for section, one in zip(self.sections, segments, strict=True):
             trained[one.device] += section.trained
         self.update = Update(optimizer, {device: names[device] for device in trained}, trained)
-        self.clocks = [Clock(name) for name in names]
+        self.pace: Pace | None = None
         self._threads = ThreadPoolExecutor(len(trained))
         self._traced: set[str] = set()  # by kinds of labels
         self._infers = tf.function(self._inferred, autograph=False, reduce_retracing=True)
@@ -71,7 +71,7 @@ class Pipeline:
     @property
     def next_s(self) -> float:
         """When a step that is queued now begins: at the end of the one before if that was a moment ago, else now."""
-        now, free_s = time.perf_counter(), max(clock.free_s for clock in self.clocks)
+        now, free_s = time.perf_counter(), self.pace.free_s if self.pace else 0.0
         return free_s if now - free_s < QUEUED_WITHIN_S else now
 
     def step(
@@ -88,17 +88,21 @@ class Pipeline:
         than `patience_s`.
         """
         self.prepare(batch[0])
-        for clock in self.clocks:
-            clock.is_stamped = stamped
+        pace, began_s = self.pace, self.next_s
+        cut = pace and pace.begin(orders)
         self.update.begin()
-        step = Step(self, batch, self.next_s)
+        step = Step(self, batch, stamped=stamped)
         self._work(step, orders, patience_s)
         self.update.end()
+        if pace and cut:
+            step.timeline = pace.end(cut, orders, began_s)
+        elif stamped:
+            step.timeline = step.measured()
         return step
 
     def _work(self, step: Step, orders: Sequence[Sequence[Task]], patience_s: float | None) -> None:
         submit = self._threads.submit
-        left = {submit(step.work, device, self.clocks[device], orders[device]) for device in self.update.devices}
+        left = {submit(step.work, device, orders[device]) for device in self.update.devices}
         while left:
             done, left = wait(left, timeout=patience_s and patience_s / 4, return_when="FIRST_EXCEPTION")
             for error in filter(None, (one.exception() for one in done)):
@@ -138,11 +142,11 @@ class Pipeline:
 
     def _try(self, micro: MicroBatch) -> None:
         """Runs both passes of a micro-batch in each section."""
-        step, clock = Step(self, [micro], time.perf_counter()), Clock(self.names[0])
+        step = Step(self, [micro])
         numbers = range(len(self.segments))
         for number in numbers:
-            step.do(Task(number, "forward", 0), clock)
+            step.do(Task(number, "forward", 0))
         for section in self.sections:
             section.check_borrowed([one for other in self.sections if other is not section for one in other.trained])
         for number in reversed(numbers):
-            step.do(Task(number, "backward", 0), clock)
+            step.do(Task(number, "backward", 0))

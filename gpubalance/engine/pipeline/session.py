@@ -17,8 +17,8 @@ from gpubalance.engine.pipeline import refuse
 from gpubalance.engine.pipeline.alone import Alone
 from gpubalance.engine.pipeline.blocks import Blocks, blocks_of
 from gpubalance.engine.pipeline.calls import calls_of
-from gpubalance.engine.pipeline.clock import PacedClock, clocks_of
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss, micro_batch_of
+from gpubalance.engine.pipeline.pace import pace_of
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.planning.pipeline.graph import Graph, Segment
 from gpubalance.planning.pipeline.timeline import Task
@@ -66,14 +66,15 @@ class LayersSession:
         self._pipeline = None
         micro = self._micro_batch(micro_batch)
         for block in blocks:
-            parts = self._devices[:1], self._names[:1], self._blocks.graph, [Segment(block, block, 0)], self._joint
-            clock = clocks_of(*parts, micro_batch, seed=self._seed)[0]
+            parts = self._devices[:1], self._blocks.graph, [Segment(block, block, 0)], self._joint
+            pace = pace_of(*parts, micro_batch, seed=self._seed)
             try:
+                by_profile = pace.alone(at_least) if pace else {}
                 run = Alone(self._blocks, (block, block), self._names[0], self._outputs, self._fresh_optimizer())
-                timed = run.time(micro, clock, seconds=seconds, at_least=at_least)
+                timed = run.time(micro, seconds=seconds, at_least=at_least)
             except Exception as error:
                 raise TaskFailedError(0, f"block {block} alone") from error
-            yield timed.model_copy(update=clock.memory_bytes(0))
+            yield timed.model_copy(update=by_profile)
 
     def pipe(
         self,
@@ -98,17 +99,18 @@ class LayersSession:
             self._used = None
             pipeline.step(batch, order, patience_s=patience_s)  # unmeasured: it is traced, and caches fill
             self._used = order, micro_batch
-        for clock in self._paced:
-            clock.tasks = clock.late_tasks = 0
+        pace = pipeline.pace
+        if pace:
+            pace.steps = pace.late_steps = 0
         steps = 1 if stamped else steps_per_timing
         for _ in runtime.rounds(seconds, at_least):
             began = pipeline.next_s
             for _ in range(steps):
                 done = pipeline.step(batch, order, stamped=stamped, patience_s=patience_s)
             runtime.wait_for(self._names)
-            took_s = max((clock.free_s for clock in self._paced), default=time.perf_counter()) - began
+            took_s = (pace.free_s if pace else time.perf_counter()) - began
             is_finite = all(math.isfinite(float(loss)) for loss in done.losses)
-            timeline = done.timeline
+            timeline = done.timeline if stamped else None
             step_s = timeline and timeline.step_time_s
             told = {"loss_is_finite": is_finite, "timeline": timeline, "step_s": step_s}
             yield Timing(steps=steps, seconds=took_s, input_wait_s=0.0, **told)
@@ -119,8 +121,8 @@ class LayersSession:
             self._pipeline, self._used = None, None
             self._pipeline = Pipeline(self._model, self._blocks, segments, self._names, self._fresh_optimizer())
         if self._used is None or self._used[1] != micro_batch:
-            parts = self._devices, self._names, self._blocks.graph, segments, self._joint
-            self._pipeline.clocks = clocks_of(*parts, micro_batch, seed=self._seed)
+            parts = self._devices, self._blocks.graph, segments, self._joint
+            self._pipeline.pace = pace_of(*parts, micro_batch, seed=self._seed)
         return self._pipeline
 
     def _fresh_optimizer(self) -> Any:
@@ -134,17 +136,13 @@ class LayersSession:
         with tf.device("/CPU:0"):
             return micro_batch_of(self._samples.make(size, salt=1), self._calls)
 
-    @property
-    def _paced(self) -> list[PacedClock]:
-        return [one for one in self._pipeline.clocks if isinstance(one, PacedClock)] if self._pipeline else []
-
     def late_part(self) -> float | None:
-        """The worst device's part of the last measured tasks whose real compute took longer than the profile's time."""
-        return max((clock.late_tasks / clock.tasks for clock in self._paced if clock.tasks), default=None)
+        """The part of the last measured steps whose real compute took longer than the profiles' time."""
+        pace = self._pipeline and self._pipeline.pace
+        return pace.late_steps / pace.steps if pace and pace.steps else None
 
     def memory_peaks(self) -> tuple[int | None, ...]:
         """Each device's peak bytes since the last call; a simulated one's by its profile and stage."""
-        by_profile = (
-            [one.peak_bytes for one in self._pipeline.clocks] if self._pipeline else [None] * len(self._devices)
-        )
+        pace = self._pipeline and self._pipeline.pace
+        by_profile = pace.peak_bytes if pace else [None] * len(self._devices)
         return runtime.memory_peaks(self._devices, self._names, by_profile)

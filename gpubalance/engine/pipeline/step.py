@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from gpubalance.engine import runtime
 from gpubalance.engine.failures import TaskFailedError
-from gpubalance.engine.pipeline.clock import Clock
 from gpubalance.engine.pipeline.micro_batches import MicroBatch
+from gpubalance.engine.pipeline.pace import doing
 from gpubalance.engine.pipeline.section import Passed
 from gpubalance.engine.pipeline.traced import copied
 from gpubalance.planning.pipeline.schedule import inputs_of
@@ -63,11 +64,12 @@ class Mailbox:
 class Step:
     """A step in progress, and its result. Each device's thread calls `work`.
 
-    `losses` add up to the batch's; `finals` are the model's outputs for each micro-batch.
+    `losses` add up to the batch's; `finals` are the model's outputs for each micro-batch. If `stamped`, a device's next
+    task waits for what it has queued, so that times are its own.
     """
 
-    def __init__(self, pipeline: Pipeline, batch: Sequence[MicroBatch], began_s: float) -> None:
-        self._pipeline, self._batch, self._began_s = pipeline, batch, began_s
+    def __init__(self, pipeline: Pipeline, batch: Sequence[MicroBatch], *, stamped: bool = False) -> None:
+        self._pipeline, self._batch, self._stamped = pipeline, batch, stamped
         with tf.device("/CPU:0"):
             self._total = tf.constant(float(sum(one.samples for one in batch)))
         self._box = Mailbox()
@@ -76,9 +78,11 @@ class Step:
             section.take()  # left by a step that failed
         self.losses: list[Any] = []
         self.finals: list[Any] = [None] * len(batch)
+        self._began_s = time.perf_counter()
         self._ends: dict[Task, float] = {}
         self._timed: list[Timed] = []
         self._updates: list[tuple[int, float, float]] = []
+        self.timeline: Timeline | None = None
         self.doing: dict[int, str] = {}
         self.moved_s = time.monotonic()
 
@@ -86,42 +90,40 @@ class Step:
         """Ends the other devices' waiting."""
         self._box.stop()
 
-    @property
-    def timeline(self) -> Timeline | None:
-        """When each task and update was done; None if the clocks did not stamp them."""
+    def measured(self) -> Timeline:
+        """When each task and update was done; of a stamped step."""
         timed, updates = sorted(self._timed, key=lambda one: one.end_s), sorted(self._updates)
-        return Timeline(tuple(timed), tuple(updates), max(end_s for *_, end_s in updates)) if timed else None
+        return Timeline(tuple(timed), tuple(updates), max(end_s for *_, end_s in updates))
 
-    def work(self, device: int, clock: Clock, order: Sequence[Task]) -> None:
+    def work(self, device: int, order: Sequence[Task]) -> None:
         """Does a device's tasks and update. Raises TaskFailedError, or StoppedError if another device has failed."""
-        clock.start(self._began_s)
         for task in order:
-            self.do(task, clock)
+            self.do(task)
         with self._on(device, "the update"):
-            self._apply(device, clock)
+            self._apply(device)
 
-    def do(self, task: Task, clock: Clock) -> None:
+    def do(self, task: Task) -> None:
         """Does one task, once all its inputs are there."""
-        number, kind, batch = task
-        first, last, device = self._pipeline.segments[number]
-        doing = f"the {kind} pass of micro-batch {batch} in blocks {first} to {last}"
-        with self._on(device, doing):
+        device, text = self._pipeline.segments[task.segment].device, doing(task, self._pipeline.segments)
+        with self._on(device, text):
             others: dict[int, Any] = {}
-            made_s = sent_s = self._began_s
+            sent_s = 0.0
             for given in inputs_of(task, self._pipeline.links):
-                if given.segment != number:
-                    others[given.segment], arrives_s = self._box.take((given, number))
-                    sent_s = max(sent_s, arrives_s)
-                made_s = max(made_s, self._ends[given])
-            self.doing[device] = doing
+                if given.segment != task.segment:
+                    others[given.segment] = self._box.take((given, task.segment))
+                sent_s = max(sent_s, self._ends[given])
+            self.doing[device] = text
             others = copied(others)
-            ready_s, start_s = clock.begin(task, sent_s)
-            gives = self._forward(task, others) if kind == "forward" else self._backward(task, others)
-            end_s = self._ends[task] = clock.end(task)
-            self._send(task, gives, clock, end_s)
-            if clock.is_stamped:
-                times = (at - self._began_s for at in (made_s, max(made_s, ready_s), start_s, end_s))
-                self._timed.append(Timed(task, device, *times))
+            start_s = self._now(device)
+            gives = self._forward(task, others) if task.kind == "forward" else self._backward(task, others)
+            end_s = self._ends[task] = self._now(device)
+            self._timed.append(Timed(task, device, sent_s, start_s, start_s, end_s))
+            self._send(task, gives)
+
+    def _now(self, device: int) -> float:
+        if self._stamped:
+            runtime.wait_for([self._pipeline.names[device]])
+        return time.perf_counter() - self._began_s
 
     @contextmanager
     def _on(self, device: int, doing: str) -> Iterator[None]:
@@ -159,24 +161,19 @@ class Step:
         back = {slot: [grads[slot] for grads in others.values() if slot in grads] for slot in section.gives}
         return section.backward(passed, back)
 
-    def _send(self, task: Task, gives: Any, clock: Clock, end_s: float) -> None:
+    def _send(self, task: Task, gives: Any) -> None:
         """Sends each segment the part of the outputs that it takes."""
-        segments, sections = self._pipeline.segments, self._pipeline.sections
-        for source, target, size in self._pipeline.links:
+        sections = self._pipeline.sections
+        for source, target, _ in self._pipeline.links:
             mine, other = (source, target) if task.kind == "forward" else (target, source)
-            if mine != task.segment:
-                continue
-            arrives_s, device = end_s, segments[other].device
-            if device != segments[mine].device:
-                arrives_s = clock.arrives(device, self._batch[task.micro_batch].samples * size, end_s)
-            if task.kind == "forward":
+            if mine == task.segment and task.kind == "forward":
                 takes = sections[other].takes
-                sent: Any = tuple({slot: part[slot] for slot in takes if slot in part} for part in gives)
-            else:
-                sent = {slot: gives[slot] for slot in sections[other].gives if gives.get(slot) is not None}
-            self._box.give((task, other), (sent, arrives_s))
+                self._box.give((task, other), tuple({s: part[s] for s in takes if s in part} for part in gives))
+            elif mine == task.segment:
+                wanted = sections[other].gives
+                self._box.give((task, other), {s: gives[s] for s in wanted if gives.get(s) is not None})
 
-    def _apply(self, device: int, clock: Clock) -> None:
+    def _apply(self, device: int) -> None:
         """Does the device's update, after all devices have met if the optimizer needs that."""
         update, grads, told = self._pipeline.update, self._pipeline.take(device), list[Any]()
         if update.meets:
@@ -184,8 +181,6 @@ class Step:
             for other in update.devices:
                 self._box.give(("told", device, other), mine)
             told = [self._box.take(("told", other, device)) for other in update.devices]
-        _, begins_s = clock.begin(None, self._began_s)
+        begins_s = self._now(device)
         update.apply(device, grads, told)
-        ended_s = clock.end(None)
-        if clock.is_stamped:
-            self._updates.append((device, begins_s - self._began_s, ended_s - self._began_s))
+        self._updates.append((device, begins_s, self._now(device)))
