@@ -94,7 +94,10 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.epochs: list[EpochTimes] = []
-        self._split, self._every, self._rebalance, self._noise = split, every, rebalance, noise
+        self._split = split
+        self._every = every
+        self._rebalance = rebalance
+        self._noise = noise
         self._writer = _writer(log_dir) if log_dir else None
         self._norms: deque[Norms] = deque(maxlen=_RECENT)
         self._stamps: list[tuple[Any, Shares]] = []

@@ -97,7 +97,9 @@ class Split(Trainer):
         super().__init__()
         self.devices = tuple(devices[i] for i in shares.used)
         check_hosts(self.devices, cluster)
-        self._cluster, self._joint, self._all_reduce = cluster, joint, all_reduce
+        self._cluster = cluster
+        self._joint = joint
+        self._all_reduce = all_reduce
         self.shares = shares.of_used
         self.limits = (self.global_batch,) * len(self.devices)
         self.of_any_batch = False

@@ -51,7 +51,9 @@ class Pace:
         *,
         seed: int,
     ) -> None:
-        self._profiles, self._graph, self._segments = profiles, graph, segments
+        self._profiles = profiles
+        self._graph = graph
+        self._segments = segments
         self._joint = joint if len({one.device for one in segments}) > 1 else JointProfile()
         self._micro_batch = micro_batch
         self._times = [ComputeTimes(one, seed=noise_seed(seed, number)) for number, one in enumerate(profiles)]

@@ -69,7 +69,9 @@ class Step:
     """
 
     def __init__(self, pipeline: Pipeline, batch: Sequence[MicroBatch], *, stamped: bool = False) -> None:
-        self._pipeline, self._batch, self._stamped = pipeline, batch, stamped
+        self._pipeline = pipeline
+        self._batch = batch
+        self._stamped = stamped
         with tf.device("/CPU:0"):
             self._total = tf.constant(float(sum(one.samples for one in batch)))
         self._box = Mailbox()

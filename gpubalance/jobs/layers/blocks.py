@@ -84,7 +84,8 @@ def _at_size(party: Party, request: LayersRequest, blocks: Sequence[int], size: 
     """Measures the blocks that fit, and goes on after one that does not, on a GPU in a fresh process."""
     left = tuple(blocks)
     while left:
-        asked, found = TimeBlocks(blocks=left, micro_batch=size, seconds=_SECONDS, at_least=_TIMES), list[BlockTimed]()
+        found = list[BlockTimed]()
+        asked = TimeBlocks(blocks=left, micro_batch=size, seconds=_SECONDS, at_least=_TIMES)
         try:
             party.ask(partial(_collect, request.cuts, asked, found))
             left = ()

@@ -73,8 +73,15 @@ class Known:
 
     def _problem(self, micro_batch: int, limits: Sequence[float]) -> Problem:
         loads = [one.load(micro_batch, limit) for one, limit in zip(self._devices, limits, strict=True)]
-        sizes, link = (micro_batch, self._request.in_a_step), (self._latency_s, self._bytes_per_s)
-        return Problem(self.graph, tuple(loads), *sizes, *link, least_devices=2)
+        return Problem(
+            self.graph,
+            tuple(loads),
+            micro_batch,
+            self._request.in_a_step,
+            self._latency_s,
+            self._bytes_per_s,
+            least_devices=2,
+        )
 
     def learn(self, placed: Placement, stamped: Sequence[Timeline], step_times_s: Sequence[float]) -> None:
         """Corrects the times of blocks and the latency of transfers by the stamped steps, to add up to the others.

@@ -47,8 +47,8 @@ def chains(problem: Problem, below_s: float, most: int) -> list[Chain]:
     """
     blocks, devices = len(problem.graph.blocks), len(problem.loads)
     before = _Before(problem)
-    nothing = np.zeros(1)
-    tails, found = _Tails(np.array([[blocks]]), np.zeros((1, 0), np.intp), nothing, nothing, nothing), list[Chain]()
+    nothing, found = np.zeros(1), list[Chain]()
+    tails = _Tails(np.array([[blocks]]), np.zeros((1, 0), np.intp), nothing, nothing, nothing)
     for count in range(1, min(devices, blocks) + 1):
         grown = [before.put(tails, device, below_s) for device in range(devices)]
         tails = _Tails._make(map(np.concatenate, zip(*grown, strict=True))).best(most)
@@ -105,7 +105,8 @@ class _Before:
 
     def put(self, tails: _Tails, device: int, below_s: float) -> _Tails:
         """The tails with a segment on this device before them, where it fits and the step may be below `below_s`."""
-        load, behind, count = self._problem.loads[device], tails.devices.shape[1], self._problem.micro_batches
+        load, count = self._problem.loads[device], self._problem.micro_batches
+        behind = tails.devices.shape[1]
         is_free = ~(tails.devices == device).any(axis=1)
         fits = self._fits(load, min(behind + 1, count))[:, tails.starts[:, 0]].T
         which, first = np.nonzero(is_free[:, None] & fits)

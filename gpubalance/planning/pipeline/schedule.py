@@ -66,8 +66,12 @@ def simulate(cut: Cut, queues: Sequence[Sequence[Task]]) -> Timeline:
     free_s = dict.fromkeys(devices, 0.0)
     gives = _gives(cut)
     needs = Counter((number, kind) for given in gives.values() for number, kind, _ in given)
-    come, sent_s, ready_s = Counter[Task](), defaultdict[Task, float](float), defaultdict[Task, float](float)
-    line_s, left, timed = defaultdict[tuple[int, int], float](float), [list(reversed(one)) for one in queues], []
+    come = Counter[Task]()
+    sent_s = defaultdict[Task, float](float)
+    ready_s = defaultdict[Task, float](float)
+    line_s = defaultdict[tuple[int, int], float](float)
+    left = [list(reversed(queue)) for queue in queues]
+    timed = []
 
     def begins_s(task: Task) -> float:
         if come[task] < needs[task[:2]]:
@@ -84,11 +88,13 @@ def simulate(cut: Cut, queues: Sequence[Sequence[Task]]) -> Timeline:
         free_s[own] = end_s = start_s + lasts_s[task.kind][task.segment]
         timed.append(Timed(task, own, sent_s[task], ready_s[task], start_s, end_s))
         for number, kind, seconds in gives[task[:2]]:
-            to, arrives_s, line = Task(number, kind, task.micro_batch), end_s, (own, devices[number])
-            if line[0] != line[1]:
+            to, line = Task(number, kind, task.micro_batch), (own, devices[number])
+            arrives_s = end_s
+            if own != devices[number]:
                 arrives_s = line_s[line] = max(line_s[line], end_s) + seconds
             come[to] += 1
-            sent_s[to], ready_s[to] = max(sent_s[to], end_s), max(ready_s[to], arrives_s)
+            sent_s[to] = max(sent_s[to], end_s)
+            ready_s[to] = max(ready_s[to], arrives_s)
     update_s = defaultdict[int, float](float)
     for own, seconds in zip(devices, costs.update_s, strict=True):
         update_s[own] += seconds
