@@ -18,8 +18,8 @@ from gpubalance.settings.choices import SAVED_MODEL
 from gpubalance.settings.device import Device
 from gpubalance.text import clean
 from gpubalance.training.distribute import copied
+from gpubalance.training.keras_functions import check_model
 from gpubalance.training.place import take_names
-from gpubalance.training.sizes import check_model
 
 _BATCH, _TIMED = 32, 3  # Keras' own batch; predictions that are timed
 _CALL = "gpubalance.Ensemble([model, other], gpus=[0, 1])"
