@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Callable
 
+from gpubalance.render.table import prose
 from gpubalance.results.checkup import Check, Checkup, Checkups, Status
 from gpubalance.text import clean, clean_lines
 
@@ -26,10 +26,10 @@ def plain(status: Status, word: str) -> str:
 def checkup_text(checkup: Checkup, columns: int = 80, paint: Paint = plain) -> str:
     """The checkup in lines of at most `columns`, except for words that can't be broken. `paint` may colour a status."""
     width = max(_LEAST, min(columns, _WIDEST))
-    name_width = max((len(check.what) for check in checkup.checks), default=0)
-    lines = textwrap.wrap(_summary(checkup), width)
+    longest = max((len(check.what) for check in checkup.checks), default=0)
+    lines = prose(_summary(checkup), width, hanging="")
     for check in checkup.checks:
-        lines += _check_lines(check, width, name_width, paint)
+        lines += _check_lines(check, width, longest, paint)
     return "\n".join(lines)
 
 
@@ -40,33 +40,27 @@ def checkups_text(checkups: Checkups, columns: int = 80, paint: Paint = plain) -
 
 def _summary(checkup: Checkup) -> str:
     counted = Counter(check.status for check in checkup.checks)
-    parts = [f"{counted[status]} {_plural(status, counted[status])}" for status in _STATUSES if counted[status]]
-    cut = "" if checkup.complete else "; cut short"
-    good = "nothing is wrong: " if not counted["failure"] and not counted["warning"] and checkup.complete else ""
-    return f"{good}{', '.join(parts)}{cut}"
+    told = [f"{counted[status]} {status}{_plural(status, counted)}" for status in _STATUSES if counted[status]]
+    if not checkup.complete:
+        return f"{', '.join(told)}; cut short"
+    good = "" if counted["failure"] or counted["warning"] else "nothing is wrong: "
+    return f"{good}{', '.join(told)}"
 
 
-def _plural(status: Status, number: int) -> str:
-    return f"{status}s" if status in ("failure", "warning") and number != 1 else status
+def _plural(status: Status, counted: Counter[Status]) -> str:
+    return "s" if status in ("failure", "warning") and counted[status] != 1 else ""
 
 
-def _check_lines(check: Check, width: int, name_width: int, paint: Paint) -> list[str]:
-    word = check.status.ljust(_STATUS_WIDTH)
-    detail = clean(check.detail, 1000)
+def _check_lines(check: Check, width: int, longest: int, paint: Paint) -> list[str]:
+    word, detail = check.status.ljust(_STATUS_WIDTH), clean(check.detail, 1000)
     if width < _NARROW:
-        head, indent = f"{word}  {check.what}", "  "
-        lines = [head, *_wrapped(detail, width, indent, indent)]
+        indent = "  "
+        lines = [f"{word}  {check.what}", *prose(detail, width, indent, indent)]
     else:
-        head, indent = f"{word}  {check.what.ljust(name_width)}  ", " " * (_STATUS_WIDTH + name_width + 4)
-        lines = _wrapped(detail, width, head, indent) or [head.rstrip()]
+        head = f"{word}  {check.what.ljust(longest)}  "
+        indent = " " * len(head)
+        lines = prose(detail, width, head, indent) or [head.rstrip()]
     lines[0] = paint(check.status, word) + lines[0][len(word) :]
     for number, line in enumerate(clean_lines(check.next or "").splitlines()):
-        lines += _wrapped(line, width, f"{indent}{'→ ' if number == 0 else '  '}", f"{indent}  ")
+        lines += prose(line, width, f"{indent}{'  ' if number else '→ '}", f"{indent}  ")
     return lines
-
-
-def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
-    """Lines that begin with `first`, then `others`. Words stay whole, as a path that is cut in two can't be copied."""
-    return textwrap.wrap(
-        text, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
-    )

@@ -45,26 +45,17 @@ def _section(subject: Subject) -> Iterator[str]:
     yield ""
     for part in answer.parts:
         if isinstance(part, Grid):
-            sides = [":--" if column in part.left else "--:" for column in range(len(part.rows[0]))]
-            heads, *rows = [[markdown_cell(cell) for cell in row] for row in part.rows]
-            yield from _rows(heads, sides, rows)
+            yield from _grid([map(markdown_cell, row) for row in part.rows], part.left)
         else:
-            yield markdown_text(part)
-            yield ""
+            yield from (markdown_text(part), "")
     for warning in warnings_of(subject):
         code, message, then = (markdown_text(text) for text in (warning.code, warning.message, warning.next))
         yield f"- **warning {code}**: {message} → {then}"
         yield ""
     for table in _short_tables(subject):
-        yield from _table(table)
-
-
-def _table(table: Table) -> Iterator[str]:
-    yield f"### {markdown_text(table.title)}"
-    yield ""
-    heads = [markdown_cell(_head(column)) for column in table.columns]
-    sides = [":--" if column.is_text else "--:" for column in table.columns]
-    yield from _rows(heads, sides, [map(_cell, row, table.columns) for row in table.rows])
+        yield f"### {markdown_text(table.title)}"
+        yield ""
+        yield from _grid(*table.grid(_cell, [markdown_cell(_head(column)) for column in table.columns]))
 
 
 def _head(column: Column) -> str:
@@ -78,9 +69,10 @@ def _cell(cell: Cell, column: Column) -> str:
     return markdown_cell(shown) if isinstance(cell, str) else shown
 
 
-def _rows(heads: Iterable[str], sides: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
-    for cells in (heads, sides, *rows):
-        yield f"| {' | '.join(cells)} |"
+def _grid(rows: Sequence[Iterable[str]], left: Sequence[int]) -> Iterator[str]:
+    heads, *others = map(list, rows)
+    sides = [":--" if column in left else "--:" for column in range(len(heads))]
+    yield from (f"| {' | '.join(cells)} |" for cells in (heads, sides, *others))
     yield ""
 
 

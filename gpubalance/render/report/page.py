@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from gpubalance.render.fields import exact
 from gpubalance.render.report.answer import answer_of
-from gpubalance.render.report.charts.chart import Chart, Charts
+from gpubalance.render.report.charts.chart import Charts
 from gpubalance.render.report.charts.style import NARROW, WIDE
 from gpubalance.render.report.formulas import groups, terms
 from gpubalance.render.report.tables import tables_of
@@ -43,7 +43,6 @@ def html_page(subjects: Sequence[Subject], charts: Sequence[Charts]) -> str:
         most_rows=MOST_ROWS,
         widths={"wide": WIDE, "narrow": NARROW},
         exact=exact,
-        svg=_svg,
         tables_of=tables_of,
         warnings_of=warnings_of,
     )
@@ -56,7 +55,3 @@ def _source(name: str) -> str:
 def _shown(value: object) -> object:
     """Puts text from outside on one line without control characters; Jinja escapes it afterwards."""
     return clean(value, _LONGEST_TEXT) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _svg(chart: Chart, section: str, width: int) -> Markup:
-    return Markup(chart.svg(section, width))  # noqa: S704

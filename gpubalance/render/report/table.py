@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
 from gpubalance.render.fields import Cell, Column, columns_of, named
+from gpubalance.render.table import Grid
 from gpubalance.settings.record import Record, Shown
 
 Lead = Mapping[str, Any]
@@ -39,6 +40,13 @@ class Table(NamedTuple):
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
     long: bool = False
+
+    def grid(self, text: Callable[[Cell, Column], str], heads: Sequence[str], most: int | None = None) -> Grid:
+        """The same as texts under these heads, at most so many rows."""
+        rows = (
+            [text(cell, column) for cell, column in zip(row, self.columns, strict=True)] for row in self.rows[:most]
+        )
+        return Grid([heads, *rows], [place for place, column in enumerate(self.columns) if column.is_text])
 
 
 def table(id_: str, title: str, rows: Rows, *names: str, note: str = "", long: bool = False) -> Iterator[Table]:
