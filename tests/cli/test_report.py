@@ -22,25 +22,25 @@ def plan(tmp_path: Path) -> Path:
     return Path(shutil.copy(samples.BALANCE, tmp_path / "plan.json"))
 
 
-def test_a_page_and_pictures_of_two_results(plan: Path, tmp_path: Path) -> None:
-    probe = str(samples.PROBE)
+def test_a_page_and_pictures_of_two_results_of_one_name(tmp_path: Path) -> None:
+    paths = [tmp_path / name / "run.json" for name in ("one", "other")]
+    for path in paths:
+        path.parent.mkdir()
+        shutil.copy(samples.RUN, path)  # which has the fewest charts
     page, folder = tmp_path / "report.html", tmp_path / "charts"
-    done = here("report", str(plan), probe, "--html", str(page), "--png", str(folder))
+    done = here("report", *map(str, paths), "--html", str(page), "--png", str(folder))
     assert (done.returncode, done.stdout) == (0, "")
     html = page.read_text(encoding="utf-8")
     assert html.startswith("<!DOCTYPE html>")
     assert re.findall(r'href="#(result-\d)"', html) == ["result-1", "result-2"]
-    assert sorted(path.name for path in folder.iterdir()) == [
-        *("pair-probe-curves.png", "pair-probe-memory.png", "pair-probe-trials.png"),
-        *("plan-course.png", "plan-curves.png", "plan-gap.png", "plan-memory.png"),
-        *("plan-rounds.png", "plan-step.png", "plan-trials.png"),
-    ]
-    assert done.stderr == f"wrote {page}\nwrote 10 charts into {folder}\n"
+    names = {f"run{number}-{chart}.png" for number in ("", "-2") for chart in ("course", "memory", "step")}
+    assert {path.name for path in folder.iterdir()} == names
+    assert done.stderr == f"wrote {page}\nwrote 6 charts into {folder}\n"
 
     with pytest.raises(GpubalanceError, match="exists") as caught:
-        report([plan], Wanted(png=folder))
+        report(paths[:1], Wanted(png=folder))
     assert caught.value.remedy == "give another --png, or --overwrite"
-    report([plan], Wanted(html=page, overwrite=True, quiet=True))
+    report(paths[:1], Wanted(html=page, overwrite=True, quiet=True))
     assert len(page.read_text(encoding="utf-8")) < len(html)
 
 
@@ -51,7 +51,7 @@ def test_tables_go_to_stdout_beside_a_page(plan: Path, tmp_path: Path, capsys: p
     assert printed.out.startswith(f"## plan.json: batches {' '.join(map(str, run['batches']))}: ")
     assert f"{run['throughput']['median']:.0f} samples/s ±" in printed.out
     assert printed.err == ""
-    a_run = Path(shutil.copy(samples.RUN, tmp_path / "run.json"))  # which has the fewest charts
+    a_run = Path(shutil.copy(samples.RUN, tmp_path / "run.json"))
     report([a_run], Wanted(csv=True, png=tmp_path / "charts", quiet=True))
     printed = capsys.readouterr()
     assert printed.out.startswith('"file","kind","created","table",')
@@ -74,13 +74,3 @@ def test_without_the_extra_the_error_says_how_to_install_it(plan: Path, tmp_path
     assert "pip install matplotlib jinja2" in second
     assert not page.exists()
     assert run("--markdown").returncode == 0
-
-
-def test_two_results_of_one_name_have_pictures_of_their_own(tmp_path: Path) -> None:
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-        shutil.copy(samples.RUN, tmp_path / name / "run.json")
-    folder = tmp_path / "charts"
-    report([tmp_path / name / "run.json" for name in ("one", "other")], Wanted(png=folder))
-    names = {path.name for path in folder.iterdir()}
-    assert {"run-step.png", "run-course.png", "run-2-step.png", "run-2-course.png"} <= names

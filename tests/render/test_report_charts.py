@@ -35,18 +35,7 @@ def bars(chart: Chart) -> list[Rectangle]:
     return [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
 
 
-def test_the_step_says_where_global_batches_differ() -> None:
-    subject = samples.subject(samples.BALANCE)
-    run = samples.the_run(subject)
-    largest = run.baselines.largest_even
-    assert largest is not None
-    assert "global batches differ" not in drawn(subject, "step").text
-    older = run.model_copy(update={"baselines": run.baselines.model_copy(update={"even": largest})})
-    told = drawn(replace(subject, result=older), "step").text
-    assert f"Their global batches differ: {largest.global_batch} and {run.global_batch}" in told
-
-
-def test_the_bars_of_a_step_are_its_times() -> None:
+def test_the_bars_of_a_step_are_its_times_and_those_of_the_gap_all_of_it() -> None:
     subject = samples.subject(samples.BALANCE)
     steps = steps_of(subject)
     run = samples.the_run(subject)
@@ -63,24 +52,27 @@ def test_the_bars_of_a_step_are_its_times() -> None:
     found = bars(drawn(subject, "step"))
     assert [bar.get_width() for bar in found] == pytest.approx(wanted)
     assert {bar.get_hatch() or "" for bar in found} >= {"", HATCHES[WAIT], HATCHES[SYNC]}
+    largest = run.baselines.largest_even
+    assert largest is not None
+    assert "global batches differ" not in drawn(subject, "step").text
+    older = run.model_copy(update={"baselines": run.baselines.model_copy(update={"even": largest})})
+    told = drawn(replace(subject, result=older), "step").text
+    assert f"Their global batches differ: {largest.global_batch} and {run.global_batch}" in told
     # The even split is above the chosen one, and each row ends with the step.
     assert found[0].get_y() > found[-1].get_y()
     ends = [bar.get_x() + bar.get_width() for bar in found]
     assert max(ends) == pytest.approx(max(step.step_time_s for step in steps) * 1e3, rel=0.01)
-
-
-def test_the_bars_of_the_gap_are_all_of_it() -> None:
-    subject = samples.subject(samples.BALANCE)
     gap = subject.solo_gap
     assert gap is not None
-    found = [bar.get_width() for bar in bars(drawn(subject, "gap"))]
-    assert sum(found) == pytest.approx(gap.solo_sum - gap.throughput, abs=1e-3 * gap.solo_sum)
-    assert found == pytest.approx([part.rate for part in losses(subject.devices, gap)])
+    lost = [bar.get_width() for bar in bars(drawn(subject, "gap"))]
+    assert sum(lost) == pytest.approx(gap.solo_sum - gap.throughput, abs=1e-3 * gap.solo_sum)
+    assert lost == pytest.approx([part.rate for part in losses(subject.devices, gap)])
 
 
 def test_the_curve_has_its_points_its_model_its_limit_and_the_chosen_batch() -> None:
     subject = samples.subject(samples.BALANCE, samples.PROBE)
     assert subject.probe_from == "pair-probe.json"
+    assert samples.subject(samples.BALANCE, samples.FOUR_PROBE).probe_from == ""  # of other devices
     with drawing("test"):
         axes = drawn(subject, "curves").draw(WIDE).axes[0]
     assert axes.get_xlabel() == "batch, samples"
@@ -156,10 +148,6 @@ def test_with_its_probe_a_plan_shows_the_even_split_too() -> None:
     assert slowest + even.sync_s == pytest.approx(even.step_time_s, rel=1e-3)
     assert even.throughput < chosen.throughput
     assert drawn(given, "curves")
-
-
-def test_a_probe_of_other_devices_is_not_taken() -> None:
-    assert samples.subject(samples.BALANCE, samples.FOUR_PROBE).probe_from == ""
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
