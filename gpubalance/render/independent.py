@@ -102,7 +102,7 @@ def contention_texts(result: Independent) -> Iterator[str]:
         low, high = one.contention_ci95 or (0.0, 0.0)
         less = f"{format_percent(one.contention, 1)} less than alone ({100 * low:.1f} to {100 * high:.1f})"
         longer = format_percent(1 / (1 - (one.contention or 0.0)) - 1, 1)
-        yield f"{result.devices[one.device].label} gives {less}: its steps take {longer} longer"
+        yield f"{result.label(one.device)} gives {less}: its steps take {longer} longer"
 
 
 def _waits(one: OwnModel) -> str:

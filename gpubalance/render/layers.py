@@ -78,7 +78,7 @@ def _baselines(result: Layers) -> Iterator[str]:
     best, split = held.solo_best, held.split
     alone = held.solo_best_why_not
     if best is not None:
-        label, rate = result.devices[best.device].label, format_rate(best.throughput)
+        label, rate = result.label(best.device), format_rate(best.throughput)
         alone = f"{label} gives {rate} samples/s at batch {best.batch}"
     yield f"one device alone: {alone}"
     if split is None:
@@ -118,7 +118,7 @@ def spans_of(result: Layers, device: int) -> Iterator[Span]:
 
 def timeline_lines(result: Layers, width: int) -> list[str]:
     """`GPU:0 FfFfBbBb…` for each device; each column shows what takes most of its time."""
-    labels = {stage.device: result.devices[stage.device].label for stage in result.stages}
+    labels = {stage.device: result.label(stage.device) for stage in result.stages}
     left = max(map(len, labels.values())) + 2
     columns = max(_LEAST_COLUMNS, width - left)
     step_s = result.timeline.step_time_s

@@ -99,7 +99,7 @@ def bounds_text(plan: Plan) -> str:
     of_all = _bound_of_all(plan) if {share.binds for share in shares} <= _WAITED_FOR else ""
     for share in shares:
         reason = of_all or _REASONS[share.binds].format(limit=share.limit, multiple=plan.batch_multiple)
-        alike.setdefault(reason, []).append(plan.devices[share.device].label)
+        alike.setdefault(reason, []).append(plan.label(share.device))
     reasons = sorted(alike, key=lambda reason: reason.startswith("could"))
     return "; ".join(f"{', '.join(alike[reason])} {reason}" for reason in reasons)
 
@@ -152,7 +152,7 @@ def _step(plan: Plan) -> str:
 
 
 def _left_out(plan: Plan, one: LeftOut) -> str:
-    label = plan.devices[one.device].label
+    label = plan.label(one.device)
     if plan.shares[one.device].limit < plan.batch_multiple:
         return f"{label} is left out: it has no room for a batch of {plan.batch_multiple}"
     if one.gain is None:

@@ -24,7 +24,7 @@ def worth_text(run: Run, epoch: int | None = None, pipeline: Pipeline | None = N
     rates = {}
     if run.baselines.solo_best and len(run.replicas) > 1:
         best = max(run.baselines.solo_best, key=lambda one: one.throughput)
-        label = run.devices[best.device].label
+        label = run.label(best.device)
         rates[f"{label} alone"] = best.throughput
         yield _worth(run, label, best, most)
         if max(best.throughput, rate) <= most:

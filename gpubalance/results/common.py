@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Shown
+from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -176,6 +177,19 @@ class Model(Record):
         known = {"input_shapes": other.input_shapes, "step": other.step}
         same_shapes = {self.input_shapes, other.input_shapes, None}
         return len(same_shapes) <= 2 and self.model_copy(update=known) == other
+
+
+class OfDevices(Result):
+    """A result of some devices, a model and the settings that hold for both."""
+
+    settings: Settings
+    environment: Environment | None
+    model: Model | None
+    devices: Devices
+
+    def label(self, device: int) -> str:
+        """`GPU:0`, for a device's place among the result's."""
+        return self.devices[device].label
 
 
 def shapes_text(shapes: tuple[tuple[int | None, ...], ...]) -> str:

@@ -8,16 +8,14 @@ from pydantic import model_validator
 
 from gpubalance.results.common import (
     Count,
-    Devices,
     Environment,
     Interval,
-    Model,
     Number,
+    OfDevices,
     OfSplit,
     Part,
     Peak,
     Positive,
-    Result,
     Size,
     StepTime,
     Throughput,
@@ -28,7 +26,6 @@ from gpubalance.results.probe import Failure
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Shown
-from gpubalance.settings.requests import Settings
 
 
 class OwnModel(Record):
@@ -75,7 +72,7 @@ class HeldAgainst(OfSplit):
     throughput: Throughput
 
 
-class Independent(Result):
+class Independent(OfDevices):
     """Each device trained a model of its own, alternately alone and at once with the others.
 
     `throughput` is the sum of what they gave at once, in the `overlap_s` seconds in which all were measured; `solo_sum`
@@ -83,10 +80,7 @@ class Independent(Result):
     """
 
     kind: Literal["independent"] = "independent"
-    settings: Settings
     environment: Environment
-    model: Model | None
-    devices: Devices
     replicas: tuple[OwnModel, ...]
     throughput: Throughput | None
     solo_sum: Annotated[Number | None, Shown("the same alone", "samples/s")]

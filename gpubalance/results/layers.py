@@ -9,17 +9,16 @@ from pydantic import Field, model_validator
 from gpubalance.planning.pipeline.timeline import Pass
 from gpubalance.results.common import (
     Count,
-    Devices,
     Environment,
     Interval,
     Model,
     Number,
+    OfDevices,
     OfSplit,
     Part,
     Peak,
     Positive,
     Ratio,
-    Result,
     Size,
     StepTime,
     Throughput,
@@ -30,7 +29,6 @@ from gpubalance.results.common import (
 from gpubalance.results.run import SoloBest
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.record import Record, Shown
-from gpubalance.settings.requests import Settings
 
 Seconds = Annotated[Number, Field(ge=0)]
 
@@ -151,7 +149,7 @@ class LayersBaselines(Record):
     split_why_not: str | None
 
 
-class Layers(Result):
+class Layers(OfDevices):
     """A model cut into stages over devices, and what a step of it takes. Each of `stages` has its own device.
 
     `cuts` are the layers at which blocks begin, if the user named them; then there are no other blocks. In every step a
@@ -164,10 +162,8 @@ class Layers(Result):
     """
 
     kind: Literal["layers"] = "layers"
-    settings: Settings
     environment: Environment
     model: Model
-    devices: Devices
     cuts: tuple[str, ...] = ()
     blocks: tuple[MeasuredBlock, ...]
     stages: tuple[Stage, ...]

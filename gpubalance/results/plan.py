@@ -9,15 +9,13 @@ from pydantic import Field, model_validator
 from gpubalance.planning.problem import Binds
 from gpubalance.results.common import (
     Count,
-    Devices,
     Environment,
-    Model,
     Number,
+    OfDevices,
     OfSplit,
     Part,
     Positive,
     Ratio,
-    Result,
     Samples,
     Size,
     Warning_,
@@ -29,7 +27,6 @@ from gpubalance.results.common import (
 from gpubalance.results.gap import SoloGap
 from gpubalance.results.run import Measurement, Pipeline, Run
 from gpubalance.settings.record import Record, Shown
-from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 
 
@@ -152,7 +149,7 @@ class Balance(Record):
     solo_gap: SoloGap | None
 
 
-class Plan(OfSplit, Result):
+class Plan(OfSplit, OfDevices):
     """A split for these devices, this model and these settings; each device is identified by its UUID.
 
     `sync_s` is null if it was unknown and taken as 0. `probed` is the time of the probe that the plan is based on;
@@ -165,11 +162,8 @@ class Plan(OfSplit, Result):
     kind: Literal["plan"] = "plan"
     probed: str
     balanced: str | None = None
-    settings: Settings
     code: str = ""
     environment: Environment | None = None
-    model: Model | None
-    devices: Devices
     global_batch: Count
     batch_multiple: Size
     margin_bytes: Count

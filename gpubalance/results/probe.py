@@ -10,13 +10,10 @@ from pydantic import Field, model_validator
 from gpubalance.planning.model import Curve, Line
 from gpubalance.results.common import (
     Count,
-    Devices,
-    Environment,
-    Model,
     Number,
+    OfDevices,
     Part,
     Positive,
-    Result,
     Samples,
     Size,
     StepTime,
@@ -28,7 +25,6 @@ from gpubalance.results.common import (
 from gpubalance.results.run import Pipeline
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.record import Record, Shown
-from gpubalance.settings.requests import Settings
 
 # "fits", or why a batch that was tried does not train.
 Outcome = Literal["fits", "oom", "margin", "crash", "deadline"]
@@ -168,7 +164,7 @@ class DeviceProbe(Record):
     complete: bool
 
 
-class Probe(Result):
+class Probe(OfDevices):
     """Each device, measured alone. `parallel` means that all were measured at the same time.
 
     `code` is a hash of the files of the user's own model and data; empty for built-in ones.
@@ -177,11 +173,7 @@ class Probe(Result):
     """
 
     kind: Literal["probe"] = "probe"
-    settings: Settings
     code: str = ""
-    environment: Environment | None
-    model: Model | None
-    devices: Devices
     batch_multiple: Size
     margin_bytes: Count
     max_batch: Size | None

@@ -9,17 +9,16 @@ from pydantic import Field, model_validator
 
 from gpubalance.results.common import (
     Count,
-    Devices,
     Environment,
     Interval,
     Model,
     Number,
+    OfDevices,
     OfSplit,
     Part,
     Peak,
     Positive,
     Ratio,
-    Result,
     Samples,
     Size,
     StepTime,
@@ -31,7 +30,6 @@ from gpubalance.results.common import (
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.results.timing import Remedy
 from gpubalance.settings.record import Record, Shown
-from gpubalance.settings.requests import Settings
 
 
 class Replica(Record):
@@ -150,14 +148,12 @@ class Pipeline(Record):
     joined_from: Size | None = None
 
 
-class Run(Measurement, Result):
+class Run(Measurement, OfDevices):
     """A split that was run on its devices, with a batch for each of them. `pipeline` is null for random samples."""
 
     kind: Literal["run"] = "run"
-    settings: Settings
     environment: Environment
     model: Model
-    devices: Devices
     warmup_steps: Annotated[Count, Shown("warm-up steps")]
     steps: Annotated[Count, Shown("measured steps")]
     stamp_cost: Part | None

@@ -35,6 +35,10 @@ class Subject:
         """The result's devices, to whose places its device numbers refer."""
         return self.result.devices
 
+    def label(self, device: int) -> str:
+        """`GPU:0`, for a device's place among the result's."""
+        return self.result.label(device)
+
     @property
     def plan(self) -> Plan | None:
         """The result if it is a plan."""

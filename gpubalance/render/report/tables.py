@@ -62,7 +62,7 @@ def _together(subject: Subject) -> Iterator[Table]:
         yield from _run(subject.run)
     else:
         parts = ((step.title, part) for step in steps_of(subject) for part in step.parts)
-        rows = (({"split": title, "device": subject.devices[one.device].label}, one) for title, one in parts)
+        rows = (({"split": title, "device": subject.label(one.device)}, one) for title, one in parts)
         yield from table("predicted_parts", "Each device's part of the step, predicted", rows)
 
 
@@ -76,7 +76,7 @@ def _others(of: Baselines | Predicted) -> dict[str, Any]:
 def _run(run: Run) -> Iterator[Table]:
     against, splits = run.baselines, {"chosen": run, **_others(run.baselines)}
     parts = [
-        ({"split": name, "device": run.devices[replica.device].label}, replica)
+        ({"split": name, "device": run.label(replica.device)}, replica)
         for name, one in splits.items()
         for replica in one.replicas
     ]
@@ -152,7 +152,7 @@ def _batches(split: Shares) -> Lead:
 
 def _alone(subject: Subject) -> Iterator[Table]:
     """What each device can do alone: its step-time model, its curve, how its limit was found."""
-    probes = [({"device": subject.devices[i].label}, one) for i, one in enumerate(subject.probes) if one is not None]
+    probes = [({"device": subject.label(i)}, one) for i, one in enumerate(subject.probes) if one is not None]
     points = [(lead, point) for lead, one in probes for point in sorted(one.curve, key=lambda point: point.batch)]
     is_probe = subject.kind == "probe"
     note = f"From {subject.probe_from}." if subject.probe_from and not is_probe else ""

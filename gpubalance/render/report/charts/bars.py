@@ -221,7 +221,7 @@ def timeline(subject: Subject) -> Drawing | str:
             for kind, start_s, end_s, number in spans_of(result, stage.device)
         ]
         rows.append(Row(device_name(subject.devices[stage.device]), "", spans))
-    labels = ", ".join(subject.devices[stage.device].label for stage in result.stages)
+    labels = ", ".join(subject.label(stage.device) for stage in result.stages)
     note = (
         f"A usual step, {format_seconds(result.timeline.step_time_s)}: what {labels} did, from the stamps of its "
         f"tasks. Numbers are those of the {result.micro_batches} micro-batches. Where nothing is drawn, a device had "

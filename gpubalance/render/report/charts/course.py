@@ -63,7 +63,7 @@ def _lines(subject: Subject) -> Iterator[Line]:
     if subject.layers is not None:
         yield Line("stages", subject.layers.step_time_s, CHOSEN, "o")
     for one in subject.independent.replicas if subject.independent is not None else ():
-        label, style = subject.devices[one.device].label, look(one.device)
+        label, style = subject.label(one.device), look(one.device)
         for how, times in (("at once", one.step_time_s), ("alone", one.solo_step_time_s)):
             if times is not None:
                 yield Line(f"{label} {how}", times, style["color"], style["marker"], how == "at once")
@@ -80,7 +80,7 @@ def _told(subject: Subject, lines: Sequence[Line], courses: Courses) -> Iterator
         told = [moment.throttle_reasons for moment in moments if moment.throttle_reasons is not None]
         reasons = ", ".join(sorted({reason for one in told for reason in one}))
         how = f"was throttled by {reasons}" if reasons else "was not throttled"
-        yield f"{subject.devices[i].label} {how if told else 'does not tell whether it was throttled'}."
+        yield f"{subject.label(i)} {how if told else 'does not tell whether it was throttled'}."
     if not courses:
         simulated = all(device.simulated for device in subject.devices)
         why = "a simulated device has none" if simulated else "the result does not keep them"
@@ -89,7 +89,7 @@ def _told(subject: Subject, lines: Sequence[Line], courses: Courses) -> Iterator
 
 def _draw(subject: Subject, lines: Sequence[Line], courses: Courses, width: int) -> Figure:
     panels = [name for name in _PANELS if any(getattr(m, name) is not None for one in courses.values() for m in one)]
-    labels = {i: subject.devices[i].label for i in courses}
+    labels = {i: subject.label(i) for i in courses}
     throttled = [i for i, moments in courses.items() if any(m.throttle_reasons for m in moments)]
     heights = [2.4, *[1.1] * len(panels), *([0.25 + 0.3 * len(throttled)] if throttled else [])]
     made, axes = figure(width, 70 + 80 * sum(heights), heights)

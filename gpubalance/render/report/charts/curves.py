@@ -29,7 +29,7 @@ def curves(subject: Subject) -> Drawing | str:
     lines = []
     for i, one in probed.items():
         best = max(one.curve, key=lambda point: point.throughput.median)
-        most = f"{subject.devices[i].label}: up to {format_rate(best.throughput.median)} samples/s"
+        most = f"{subject.label(i)}: up to {format_rate(best.throughput.median)} samples/s"
         lines.append(f"{most} at batch {best.batch}, {_limit(one)}{_chosen(subject, i)}.")
     lines.append("Marks are measured, with their 95 % intervals; lines are the model that is planned with.")
     return " ".join(lines), lambda width: _draw(subject, probed, width)
