@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -49,19 +49,25 @@ class Table(NamedTuple):
         return Grid([heads, *rows], [place for place, column in enumerate(self.columns) if column.is_text])
 
 
-def table(id_: str, title: str, rows: Rows, *names: str, note: str = "", long: bool = False) -> Iterator[Table]:
-    """A table whose rows are what leads each, and the fields of these names of its record, or all its figures.
+class Tables(list[Table]):
+    """A result's tables."""
 
-    No table without rows, and no column that no row knows.
-    """
-    listed = list(rows)
-    if not listed:
-        return
-    first, record = listed[0]
-    texts = {key for lead, _ in listed for key, cell in lead.items() if isinstance(cell, str)}
-    leads = [named(key, _LEADS.get(key, Shown()), text=key in texts) for key in first]
-    columns = columns_of(type(record), *names) if record is not None else ()
-    cells = [(*lead.values(), *(column.value(record) for column in columns)) for lead, record in listed]
-    known = [any(cell is not None for cell in column) for column in zip(*cells, strict=True)]
-    heads, *kept = (tuple(compress(row, known)) for row in ((*leads, *columns), *cells))
-    yield Table(id_, title, heads, tuple(kept), note, long)
+    def add(self, id_: str, title: str, rows: Rows, *names: str, note: str = "", long: bool = False) -> None:
+        """A table whose rows are what leads each, and the fields of these names of its record, or all its figures.
+
+        No table without rows, and no column that no row knows.
+        """
+        listed = list(rows)
+        if not listed:
+            return
+        first, record = listed[0]
+        texts = {key for lead, _ in listed for key, cell in lead.items() if isinstance(cell, str)}
+        leads = [named(key, _LEADS.get(key, Shown()), text=key in texts) for key in first]
+        columns = columns_of(type(record), *names) if record is not None else ()
+        cells = [(*lead.values(), *(column.value(one) for column in columns)) for lead, one in listed]
+        known = [any(cell is not None for cell in column) for column in zip(*cells, strict=True)]
+        heads, *kept = (tuple(compress(row, known)) for row in ((*leads, *columns), *cells))
+        self.append(Table(id_, title, heads, tuple(kept), note, long))
+
+
+Add = Callable[..., None]  # `Tables.add`

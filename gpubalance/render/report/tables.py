@@ -8,7 +8,7 @@ from typing import Any
 from gpubalance.render.layers import blocks_text
 from gpubalance.render.probe import OUTCOMES
 from gpubalance.render.report.steps import steps_of
-from gpubalance.render.report.table import Lead, Rows, Table, table
+from gpubalance.render.report.table import Add, Lead, Rows, Tables
 from gpubalance.render.solo_gap import all_losses
 from gpubalance.results.common import StepTime, shapes_text
 from gpubalance.results.independent import Independent
@@ -38,32 +38,34 @@ _OWN = (
 _ASKED = ("probed", "batch_multiple", "margin_bytes", "max_batch", "parallel", "sync_s", "forced")
 
 
-def tables_of(subject: Subject) -> tuple[Table, ...]:
+def tables_of(subject: Subject) -> Tables:
     """The tables in the order of the charts: what devices gave together, the plan, each device alone, the rest."""
-    together = tuple(_together(subject))
-    return (
-        *(one for one in together if not one.long),
-        *_gap(subject),
-        *(_plan(subject.plan) if subject.plan else ()),
-        *_alone(subject),
-        *(one for one in together if one.long),
-        *_facts(subject),
-    )
+    together, found = Tables(), Tables()
+    _together(together.add, subject)
+    found += [one for one in together if not one.long]
+    _gap(found.add, subject)
+    if subject.plan is not None:
+        _plan(found.add, subject.plan)
+    _alone(found.add, subject)
+    found += [one for one in together if one.long]
+    _facts(found.add, subject)
+    return found
 
 
-def _together(subject: Subject) -> Iterator[Table]:
+def _together(add: Add, subject: Subject) -> None:
+    """What was run or, for a plan that was not, what is predicted."""
     if subject.independent is not None:
-        yield from _independent(subject.independent)
+        _independent(add, subject.independent)
     elif subject.layers is not None:
-        yield from _layers(subject.layers)
+        _layers(add, subject.layers)
     elif subject.queue is not None:
-        yield from _queue(subject.queue)
+        _queue(add, subject.queue)
     elif subject.run is not None:
-        yield from _run(subject.run)
+        _run(add, subject.run)
     else:
-        parts = ((step.title, part) for step in steps_of(subject) for part in step.parts)
-        rows = (({"split": title, "device": subject.label(one.device)}, one) for title, one in parts)
-        yield from table("predicted_parts", "Each device's part of the step, predicted", rows)
+        parts = [(step.title, part) for step in steps_of(subject) for part in step.parts]
+        rows = [({"split": title, "device": subject.label(one.device)}, one) for title, one in parts]
+        add("predicted_parts", "Each device's part of the step, predicted", rows)
 
 
 def _others(of: Baselines | Predicted) -> dict[str, Any]:
@@ -73,29 +75,29 @@ def _others(of: Baselines | Predicted) -> dict[str, Any]:
     return {name: one for name, one in named.items() if one is not None}
 
 
-def _run(run: Run) -> Iterator[Table]:
+def _run(add: Add, run: Run) -> None:
     against, splits = run.baselines, {"chosen": run, **_others(run.baselines)}
     parts = [
         ({"split": name, "device": run.label(replica.device)}, replica)
         for name, one in splits.items()
         for replica in one.replicas
     ]
-    yield from table("step", "Steps", (({"split": name}, one) for name, one in splits.items()), *_STEP)
-    yield from table("parts", "Each device's part of the step", parts)
+    add("step", "Steps", (({"split": name}, one) for name, one in splits.items()), *_STEP)
+    add("parts", "Each device's part of the step", parts)
     even = against.even and against.even.global_batch
     lead = {"global_batch": run.global_batch, "even_global_batch": even, "solo_sum": against.solo_sum}
     ratios = ("speedup_over_even", "speedup_ci95", "scaling_efficiency", "stamp_cost", "warmup_steps", "steps")
-    yield from table("against", "Compared with", [(lead, run)], *ratios)
-    yield from table("solo", "What the devices gave alone", _by_device(run.devices, against.solo_best or ()))
-    yield from _samples("samples", (({"split": name}, one.step_time_s) for name, one in splits.items()))
-    yield from _telemetry("over the run", ((lead, replica.telemetry) for lead, replica in parts), "chosen")
+    add("against", "Compared with", [(lead, run)], *ratios)
+    add("solo", "What the devices gave alone", _by_device(run.devices, against.solo_best or ()))
+    _samples(add, "samples", (({"split": name}, one.step_time_s) for name, one in splits.items()))
+    _telemetry(add, "over the run", ((lead, replica.telemetry) for lead, replica in parts), "chosen")
 
 
 def _by_device(devices: Sequence[Device], records: Iterable[Any]) -> Iterator[tuple[Lead, Any]]:
     return (({"device": devices[one.device].label}, one) for one in records)
 
 
-def _samples(id_: str, of: Iterable[tuple[Lead, StepTime | None]], title: str = "Step times") -> Iterator[Table]:
+def _samples(add: Add, id_: str, of: Iterable[tuple[Lead, StepTime | None]], title: str = "Step times") -> None:
     """Each timing, counted from 1, with the time at which it ended."""
     rows = (
         ({**lead, "sample": number, "at_s": at_s, "step_time_s": seconds}, None)
@@ -103,96 +105,96 @@ def _samples(id_: str, of: Iterable[tuple[Lead, StepTime | None]], title: str = 
         if times is not None
         for number, (seconds, at_s) in enumerate(zip(times.samples, times.at_s, strict=True), 1)
     )
-    return table(id_, title, rows, note=_TIMING, long=True)
+    add(id_, title, rows, note=_TIMING, long=True)
 
 
-def _telemetry(when: str, watched: Iterable[tuple[Lead, Telemetry | None]], split: str = "") -> Iterator[Table]:
+def _telemetry(add: Add, when: str, watched: Iterable[tuple[Lead, Telemetry | None]], split: str = "") -> None:
     """What each GPU reported: in all, and moment by moment in that split."""
     told = [(lead, one) for lead, one in watched if one is not None]
-    yield from table("telemetry", "Telemetry", told)
+    add("telemetry", "Telemetry", told)
     course = ((lead, moment) for lead, one in told if lead.get("split", "") == split for moment in one.course)
-    yield from table("course", f"Telemetry {when}", course, long=True)
+    add("course", f"Telemetry {when}", course, long=True)
 
 
-def _gap(subject: Subject) -> Iterator[Table]:
+def _gap(add: Add, subject: Subject) -> None:
     gap = subject.solo_gap
     if gap is not None:
         lost = [(cause, -rate or 0.0) for cause, rate in all_losses(subject.devices, gap)]
         told = (("solo sum", gap.solo_sum), *lost, ("together", gap.throughput))
         rows = (({"cause": cause, "rate": rate, "part": rate / gap.solo_sum}, None) for cause, rate in told)
-        yield from table("gap", "Why not more", rows)
+        add("gap", "Why not more", rows)
 
 
-def _plan(plan: Plan) -> Iterator[Table]:
+def _plan(add: Add, plan: Plan) -> None:
     predicted, devices, rate = plan.predicted, plan.devices, plan.learning_rate
     note = "Up to: the largest micro-batch that is planned with."
-    yield from table("shares", "The plan's shares", _by_device(devices, plan.shares), note=note)
+    add("shares", "The plan's shares", _by_device(devices, plan.shares), note=note)
     others = {name: (one.split, one) for name, one in _others(predicted).items()}
     splits = {"chosen": (plan.split, predicted), **others}
     rows: Rows = (({"split": name, **_batches(split)}, one) for name, (split, one) in splits.items())
-    yield from table("predicted", "Predicted", rows)
+    add("predicted", "Predicted", rows)
     rows = (({"of": one.of, "batches": "/".join(map(str, one.batches))}, one) for one in predicted.by_goodput)
     note = "Goodput is throughput times what a sample is worth."
-    yield from table("goodput", "Goodput", rows, "global_batch", "throughput", "efficiency", "goodput", note=note)
+    add("goodput", "Goodput", rows, "global_batch", "throughput", "efficiency", "goodput", note=note)
     rows = ((_batches(one.split), one) for one in predicted.by_global_batch)
-    yield from table("by_global_batch", "The fastest split by global batch", rows, long=True)
+    add("by_global_batch", "The fastest split by global batch", rows, long=True)
     tried = plan.balance.rounds if plan.balance else ()
     rows = (({"round": one.number, "batches": str(one.split)}, one) for one in tried)
     measured = (f"measured.{name}" for name in ("throughput", "step_time_s", "sync_s", "imbalance"))
     title = "The search's rounds: each split that was tried"
-    yield from table("rounds", title, rows, "outcome", "predicted_throughput", *measured)
-    yield from table("left_out", "Devices without samples", _by_device(devices, plan.left_out))
+    add("rounds", title, rows, "outcome", "predicted_throughput", *measured)
+    add("left_out", "Devices without samples", _by_device(devices, plan.left_out))
     rows = [({"measured_factor": rate.measured}, rate)] if rate else ()
-    yield from table("learning_rate", "Learning rate", rows, "from_batch", "to_batch", "linear", "square_root")
+    add("learning_rate", "Learning rate", rows, "from_batch", "to_batch", "linear", "square_root")
 
 
 def _batches(split: Shares) -> Lead:
     return {"batches": str(split), "global_batch": split.global_batch}
 
 
-def _alone(subject: Subject) -> Iterator[Table]:
+def _alone(add: Add, subject: Subject) -> None:
     """What each device can do alone: its step-time model, its curve, how its limit was found."""
     probes = [({"device": subject.label(i)}, one) for i, one in enumerate(subject.probes) if one is not None]
     points = [(lead, point) for lead, one in probes for point in sorted(one.curve, key=lambda point: point.batch)]
     is_probe = subject.kind == "probe"
     note = f"From {subject.probe_from}." if subject.probe_from and not is_probe else ""
     found = ("step_time_model", "update_s", "batch_limit", "solo_best", "sensible")
-    yield from table("model", "Each device alone", probes, *found, note=note)
-    yield from table("curve", "Throughput over batch size, each device alone", points)
+    add("model", "Each device alone", probes, *found, note=note)
+    add("curve", "Throughput over batch size, each device alone", points)
     curve = (
         ({**lead, "batch": batch, "step_time_s": seconds}, None)
         for lead, one in probes
         for batch, seconds in (one.step_time_model and one.step_time_model.curve) or ()
     )
-    yield from table("planned_curve", "The curves that are planned with", curve)
+    add("planned_curve", "The curves that are planned with", curve)
     by_batch = [({**lead, "batch": point.batch}, point) for lead, point in points]
     watched = ((lead, point.telemetry) for lead, point in by_batch if point.telemetry is not None)
-    yield from table("health", "Telemetry, each device alone", watched)
+    add("health", "Telemetry, each device alone", watched)
     trials = (
         ({**lead, "trial": number, "outcome": OUTCOMES[trial.outcome]}, trial)
         for lead, one in probes
         for number, trial in enumerate(one.batch_limit.trials if one.batch_limit else (), 1)
     )
     columns = ("batch", "seconds", "memory_peak_bytes", "fresh", "reason")
-    yield from table("trials", "The search for the batch limit", trials, *columns)
+    add("trials", "The search for the batch limit", trials, *columns)
     failures = ("; ".join(failure.message for failure in one.failures) or "none" for _, one in probes)
     work = (({**lead, "failures": told}, one) for (lead, one), told in zip(probes, failures, strict=True))
-    yield from table("work", "What the probe took and found", work, *_WORK)
+    add("work", "What the probe took and found", work, *_WORK)
     if is_probe:
         times = ((lead, point.step_time_s) for lead, point in by_batch)
-        yield from _samples("curve_samples", times, "Step times, each device alone")
+        _samples(add, "curve_samples", times, "Step times, each device alone")
 
 
-def _independent(result: Independent) -> Iterator[Table]:
+def _independent(add: Add, result: Independent) -> None:
     leads = _by_device(result.devices, result.replicas)
     parts = (({**lead, "failure": one.failure.message if one.failure else "none"}, one) for lead, one in leads)
-    yield from table("replicas", "Each device, alone and at once", parts, *_OWN)
+    add("replicas", "Each device, alone and at once", parts, *_OWN)
     joint = result.joint
     lead = {
         "joint_batches": str(joint.split) if joint else None,
         "joint_throughput": joint.throughput.median if joint else None,
     }
-    yield from table("sum", "All at once", [(lead, result)], "throughput", "solo_sum", "overlap_s", "complete")
+    add("sum", "All at once", [(lead, result)], "throughput", "solo_sum", "overlap_s", "complete")
     both = [
         ({**lead, "measured": how}, times, told)
         for lead, one in _by_device(result.devices, result.replicas)
@@ -201,44 +203,44 @@ def _independent(result: Independent) -> Iterator[Table]:
             ("alone", one.solo_step_time_s, one.solo_telemetry),
         )
     ]
-    yield from _samples("samples", ((lead, times) for lead, times, _ in both))
-    yield from _telemetry("over the measurement", ((lead, told) for lead, _, told in both))
+    _samples(add, "samples", ((lead, times) for lead, times, _ in both))
+    _telemetry(add, "over the measurement", ((lead, told) for lead, _, told in both))
 
 
-def _layers(result: Layers) -> Iterator[Table]:
+def _layers(add: Add, result: Layers) -> None:
     labels = [device.label for device in result.devices]
     rows: Rows = (({"device": labels[one.device], "blocks": blocks_text(one)}, one) for one in result.stages)
-    yield from table("stages", "Each device's part of a step", rows)
-    yield from table("step", "The step", [({"predicted_s": result.predicted.step_time_s}, result)])
+    add("stages", "Each device's part of a step", rows)
+    add("step", "The step", [({"predicted_s": result.predicted.step_time_s}, result)])
     rows = (({"round": one.number, **_cut(one, labels)}, one) for one in result.rounds)
-    yield from table("rounds", "The search for the cut", rows, "predicted_s", "step_time_s")
-    yield from table("held-against", "What it is compared with", _held_against(result, labels))
+    add("rounds", "The search for the cut", rows, "predicted_s", "step_time_s")
+    add("held-against", "What it is compared with", _held_against(result, labels))
     rows = (
         ({"block": number, "device": label, "compute_s": seconds}, one)
         for number, one in enumerate(result.blocks)
         for label, seconds in zip(labels, one.compute_s, strict=True)
     )
-    yield from table("blocks", "Blocks, and a micro-batch's compute on each device", rows)
-    yield from _samples("samples", [({}, result.step_time_s)])
+    add("blocks", "Blocks, and a micro-batch's compute on each device", rows)
+    _samples(add, "samples", [({}, result.step_time_s)])
     rows = [
         *(({"device": labels[one.device], "pass": one.kind}, one) for one in result.timeline.tasks),
         *(({"device": labels[one.device], "pass": "update"}, one) for one in result.timeline.updates),
     ]
     columns = ("segment", "micro_batch", "sent_s", "ready_s", "start_s", "end_s")
-    yield from table("timeline", "One step, task by task", rows, *columns, long=True)
+    add("timeline", "One step, task by task", rows, *columns, long=True)
     watched = (({"device": labels[one.device]}, one.telemetry) for one in result.stages)
-    yield from _telemetry("over the measurement", watched)
+    _telemetry(add, "over the measurement", watched)
 
 
-def _queue(result: Queue) -> Iterator[Table]:
-    yield from table("shares", "What each device did", _by_device(result.devices, result.shares))
-    yield from table("queue", "All commands", [({}, result)], "makespan_s", "alone_s", "speedup", "complete")
+def _queue(add: Add, result: Queue) -> None:
+    add("shares", "What each device did", _by_device(result.devices, result.shares))
+    add("queue", "All commands", [({}, result)], "makespan_s", "alone_s", "speedup", "complete")
     tries = (
-        ({"number": each.number, "device": result.devices[one.device].label, "command": each.command}, one)
+        ({"number": each.number, "device": result.label(one.device), "command": each.command}, one)
         for each in result.commands
         for one in each.tries
     )
-    yield from table("tries", "The commands, and where each ran", tries)
+    add("tries", "The commands, and where each ran", tries)
 
 
 def _cut(one: LayersRound, labels: Sequence[str]) -> Lead:
@@ -260,13 +262,17 @@ def _held_against(result: Layers, labels: Sequence[str]) -> Rows:
         yield {"held_against": name, "throughput": rate, "measured": measured, "why_not": why_not}, None
 
 
-def _facts(subject: Subject) -> Iterator[Table]:
+def _facts(add: Add, subject: Subject) -> None:
     """What was measured where."""
     result, ran = subject.result, subject.run or subject.result
     devices = (({"device": device.label}, device) for device in subject.devices)
+<<<<<<< HEAD
     yield from table("devices", "Devices", devices, "name", "uuid", "bus_id", "memory_bytes", "simulated")
     if isinstance(result, Queue) or isinstance(ran, Queue):
         return
+=======
+    add("devices", "Devices", devices, "name", "uuid", "bus_id", "memory_bytes", "simulated")
+>>>>>>> d461329 (A result's tables are added one by one to a list)
     told: dict[str, Any] = {**dict(result.settings), "created": result.created}
     if result.model is not None:
         shapes = result.model.input_shapes
@@ -275,4 +281,4 @@ def _facts(subject: Subject) -> Iterator[Table]:
     told |= {name: getattr(result, name) for name in _ASKED if hasattr(result, name)}
     facts = (("settings", "Settings and model", told), ("environment", "Environment", dict(ran.environment or ())))
     for id_, title, values in facts:
-        yield from table(id_, title, (({"setting": name, "value": value}, None) for name, value in values.items()))
+        add(id_, title, (({"setting": name, "value": value}, None) for name, value in values.items()))
