@@ -180,16 +180,21 @@ class Model(Record):
 
 
 class OfDevices(Result):
-    """A result of some devices, a model and the settings that hold for both."""
+    """A result of some devices."""
+
+    devices: Devices
+
+    def label(self, device: int) -> str:
+        """`GPU:0`, for a device's place among them."""
+        return self.devices[device].label
+
+
+class OfModel(OfDevices):
+    """A result of devices that trained a model, with the settings that hold for all of them."""
 
     settings: Settings
     environment: Environment | None
     model: Model | None
-    devices: Devices
-
-    def label(self, device: int) -> str:
-        """`GPU:0`, for a device's place among the result's."""
-        return self.devices[device].label
 
 
 def shapes_text(shapes: tuple[tuple[int | None, ...], ...]) -> str:

@@ -11,7 +11,7 @@ from gpubalance.results.common import (
     Environment,
     Interval,
     Number,
-    OfDevices,
+    OfModel,
     OfSplit,
     Part,
     Peak,
@@ -72,7 +72,7 @@ class HeldAgainst(OfSplit):
     throughput: Throughput
 
 
-class Independent(OfDevices):
+class Independent(OfModel):
     """Each device trained a model of its own, alternately alone and at once with the others.
 
     `throughput` is the sum of what they gave at once, in the `overlap_s` seconds in which all were measured; `solo_sum`

@@ -13,7 +13,7 @@ from gpubalance.results.common import (
     Interval,
     Model,
     Number,
-    OfDevices,
+    OfModel,
     OfSplit,
     Part,
     Peak,
@@ -149,7 +149,7 @@ class LayersBaselines(Record):
     split_why_not: str | None
 
 
-class Layers(OfDevices):
+class Layers(OfModel):
     """A model cut into stages over devices, and what a step of it takes. Each of `stages` has its own device.
 
     `cuts` are the layers at which blocks begin, if the user named them; then there are no other blocks. In every step a

@@ -11,7 +11,7 @@ from gpubalance.results.common import (
     Count,
     Environment,
     Number,
-    OfDevices,
+    OfModel,
     OfSplit,
     Part,
     Positive,
@@ -149,7 +149,7 @@ class Balance(Record):
     solo_gap: SoloGap | None
 
 
-class Plan(OfSplit, OfDevices):
+class Plan(OfSplit, OfModel):
     """A split for these devices, this model and these settings; each device is identified by its UUID.
 
     `sync_s` is null if it was unknown and taken as 0. `probed` is the time of the probe that the plan is based on;

@@ -11,7 +11,7 @@ from gpubalance.planning.model import Curve, Line
 from gpubalance.results.common import (
     Count,
     Number,
-    OfDevices,
+    OfModel,
     Part,
     Positive,
     Samples,
@@ -164,7 +164,7 @@ class DeviceProbe(Record):
     complete: bool
 
 
-class Probe(OfDevices):
+class Probe(OfModel):
     """Each device, measured alone. `parallel` means that all were measured at the same time.
 
     `code` is a hash of the files of the user's own model and data; empty for built-in ones.

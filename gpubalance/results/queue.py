@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import model_validator
 
-from gpubalance.results.common import Count, Devices, Number, Part, Positive, Ratio, Result, Warning_, unsound
+from gpubalance.results.common import Count, Number, OfDevices, Part, Positive, Ratio, Warning_, unsound
 from gpubalance.settings.record import Record, Shown
 
 InS = Shown(unit="s")
@@ -66,7 +66,7 @@ class QueueShare(Record):
     speed: Annotated[Ratio | None, Shown("speed", brief="speed")]
 
 
-class Queue(Result):
+class Queue(OfDevices):
     """Commands that were run on devices, one at a time on each.
 
     `alone_s` is how long the fastest device would have taken for those that ended well, and `speedup` that over the
@@ -74,7 +74,6 @@ class Queue(Result):
     """
 
     kind: Literal["queue"] = "queue"
-    devices: Devices
     commands: tuple[QueuedCommand, ...]
     shares: tuple[QueueShare, ...]
     makespan_s: Annotated[Number, InS]

@@ -13,7 +13,7 @@ from gpubalance.results.common import (
     Interval,
     Model,
     Number,
-    OfDevices,
+    OfModel,
     OfSplit,
     Part,
     Peak,
@@ -148,7 +148,7 @@ class Pipeline(Record):
     joined_from: Size | None = None
 
 
-class Run(Measurement, OfDevices):
+class Run(Measurement, OfModel):
     """A split that was run on its devices, with a batch for each of them. `pipeline` is null for random samples."""
 
     kind: Literal["run"] = "run"

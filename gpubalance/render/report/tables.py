@@ -266,13 +266,9 @@ def _facts(add: Add, subject: Subject) -> None:
     """What was measured where."""
     result, ran = subject.result, subject.run or subject.result
     devices = (({"device": device.label}, device) for device in subject.devices)
-<<<<<<< HEAD
-    yield from table("devices", "Devices", devices, "name", "uuid", "bus_id", "memory_bytes", "simulated")
+    add("devices", "Devices", devices, "name", "uuid", "bus_id", "memory_bytes", "simulated")
     if isinstance(result, Queue) or isinstance(ran, Queue):
         return
-=======
-    add("devices", "Devices", devices, "name", "uuid", "bus_id", "memory_bytes", "simulated")
->>>>>>> d461329 (A result's tables are added one by one to a list)
     told: dict[str, Any] = {**dict(result.settings), "created": result.created}
     if result.model is not None:
         shapes = result.model.input_shapes

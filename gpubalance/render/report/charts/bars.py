@@ -10,7 +10,7 @@ from gpubalance.render.layers import blocks_text, spans_of
 from gpubalance.render.probe import OUTCOMES
 from gpubalance.render.queue import length_text
 from gpubalance.render.report.charts.chart import Drawing
-from gpubalance.render.report.charts.rows import Bar, Key, Row, draw_rows, rows_chart, stacked
+from gpubalance.render.report.charts.rows import Bar, Key, Row, draw_rows, rows_chart
 from gpubalance.render.report.charts.style import (
     BACKWARD,
     BLUE,
@@ -77,8 +77,8 @@ def steps(subject: Subject) -> Drawing | str:
         for part in step.parts:
             left = _named(subject, part.device, f"batch {share_text(part.batch, part.micro_batch)}")
             waits = f"waits {format_seconds(part.wait_s)}" if part.wait_s else "no wait"
-            times_s = {name: getattr(part, name, getattr(step, name, 0.0)) for name in _PARTS}
-            rows.append(Row(left, waits, stacked((key, times_s[name] * scale) for name, key in _PARTS.items())))
+            times_s = {key: getattr(part, name, getattr(step, name, 0.0)) for name, key in _PARTS.items()}
+            rows.append(Row(left, waits, {key: seconds * scale for key, seconds in times_s.items()}))
     notes = ["A device that has computed waits for the slowest, then all share gradients.", why_no_even(subject)]
     first, last = sum(found[0].batches), sum(found[-1].batches)
     if first != last:
@@ -96,7 +96,7 @@ def gap(subject: Subject) -> Drawing | str:
     rows = [Row(f"{format_rate(found.solo_sum)} samples/s alone", f"{format_rate(found.throughput)} together")]
     for loss in losses(subject.devices, found):
         part = format_percent(loss.rate / found.solo_sum, 1).replace("-", "−")
-        rows.append(Row(loss.cause, f"{loss.text}, {part}", [Bar(_LOSS if loss.rate >= 0 else _GAIN, 0.0, loss.rate)]))
+        rows.append(Row(loss.cause, f"{loss.text}, {part}", {_LOSS if loss.rate >= 0 else _GAIN: loss.rate}))
     return rows_chart(rows, "lost, samples/s", "Lost on the way, in samples/s and as a part of the solo sum.")
 
 
@@ -107,7 +107,7 @@ def rounds(subject: Subject) -> Drawing | str:
         name = f"{one.number}. {'/'.join(map(pieces_text, one.batches, one.micro_batches))}"
         rate = one.measured.throughput.median if one.measured else 0.0
         gave = format_rate(rate) if one.measured else "out of memory"
-        rows.append(Row(name, gave, [Bar(_MEASURED, 0.0, rate)], [(_PREDICTED, one.predicted_throughput)]))
+        rows.append(Row(name, gave, {_MEASURED: rate}, {_PREDICTED: one.predicted_throughput}))
     return rows_chart(rows, "throughput, samples/s") if rows else "only `gpubalance balance` tries splits"
 
 
@@ -119,7 +119,7 @@ def trials(subject: Subject) -> Drawing | str:
         rows += [Row(device.label, clean(device.name, 26))] if tried else []
         for number, trial in enumerate(tried, 1):
             key = _FITS if trial.outcome == "fits" else _FAILS
-            rows.append(Row(f"{number}. batch {trial.batch}", OUTCOMES[trial.outcome], [Bar(key, 0.0, trial.batch)]))
+            rows.append(Row(f"{number}. batch {trial.batch}", OUTCOMES[trial.outcome], {key: trial.batch}))
     if rows:
         return rows_chart(rows, "batch, samples")
     return "no device's limit was searched for" if subject.probed else "it is in the probe of these devices"
@@ -133,8 +133,8 @@ def goodput(subject: Subject) -> Drawing | str:
     rows = []
     for one in subject.plan.predicted.by_goodput:
         worth = f"a sample is worth {format_percent(one.efficiency)}"
-        bars, marks = [Bar(_GOODPUT, 0.0, one.goodput)], [(_SPENT, one.throughput)]
-        rows.append(Row(f"{one.of} {'/'.join(map(str, one.batches))}", worth, bars, marks))
+        split = f"{one.of} {'/'.join(map(str, one.batches))}"
+        rows.append(Row(split, worth, {_GOODPUT: one.goodput}, {_SPENT: one.throughput}))
     note = f"By a noise scale of {three_digits(scale)} samples."
     return rows_chart(rows, "throughput and goodput, samples/s", note)
 
@@ -148,9 +148,9 @@ def memory(subject: Subject) -> Drawing | str:
         known = probe.batch_limit.memory_bytes if probe and probe.batch_limit else None
         limit = subject.devices[device].memory_bytes if known is None else known
         of = f" of {format_bytes(limit)}, {format_percent(peak / limit)}" if limit else ""
-        marks = [(key, size / _GIB) for key, size in ((_LIMIT, limit), (_NEEDED, needed)) if size]
-        name, bars = _named(subject, device, f"batch {batch}"), [Bar(_PEAK, 0.0, peak / _GIB)]
-        rows.append(Row(name, f"{format_bytes(peak)}{of}", bars, marks))
+        marks = {key: size / _GIB for key, size in ((_LIMIT, limit), (_NEEDED, needed)) if size}
+        name = _named(subject, device, f"batch {batch}")
+        rows.append(Row(name, f"{format_bytes(peak)}{of}", {_PEAK: peak / _GIB}, marks))
     if rows:
         return rows_chart(rows, "memory, GiB")
     if subject.kind == "plan" and not subject.ran:
@@ -188,8 +188,8 @@ def at_once(subject: Subject) -> Drawing | str:
     for one in result.measured:
         rate, alone = one.throughput or 0.0, one.solo_throughput or 0.0
         less = "" if one.contention is None else f", {format_percent(one.contention, 1)} less than alone"
-        bars = stacked([(_GIVEN, rate), (_LOST, max(0.0, alone - rate))])
-        rows.append(Row(_named(subject, one.device, f"batch {one.batch}"), f"{format_rate(rate)}{less}", bars))
+        name = _named(subject, one.device, f"batch {one.batch}")
+        rows.append(Row(name, f"{format_rate(rate)}{less}", {_GIVEN: rate, _LOST: max(0.0, alone - rate)}))
     told = [*contention_texts(result), *([joint_text(result, result.joint)] if result.joint else [])]
     return rows_chart(rows, "samples/s", " ".join(f"{text[0].upper()}{text[1:]}." for text in told))
 
@@ -201,9 +201,9 @@ def stages(subject: Subject) -> Drawing | str:
         return ""
     rows = []
     for stage in result.stages:
-        bars = stacked((key, 1e3 * max(0.0, getattr(stage, f"{name}_s"))) for name, key in _TASKS.items())
+        pieces = {key: 1e3 * max(0.0, getattr(stage, f"{name}_s")) for name, key in _TASKS.items()}
         busy = format_percent(stage.busy_s / result.step_time_s.median)
-        rows.append(Row(_named(subject, stage.device, f"blocks {blocks_text(stage)}"), f"works {busy}", bars))
+        rows.append(Row(_named(subject, stage.device, f"blocks {blocks_text(stage)}"), f"works {busy}", pieces))
     bubble, bound = format_percent(result.bubble, 1), format_percent(result.bubble_bound, 1)
     note = f"On average {bubble} of a step is bubble and transfer; at best it is {bound}."
     return rows_chart(rows, "time in a step, ms", note)
@@ -220,14 +220,15 @@ def timeline(subject: Subject) -> Drawing | str:
             Bar(_TASKS[kind], 1e3 * start_s, 1e3 * (end_s - start_s), str(number) if number is not None else "")
             for kind, start_s, end_s, number in spans_of(result, stage.device)
         ]
-        rows.append(Row(device_name(subject.devices[stage.device]), "", spans))
+        rows.append(Row(device_name(subject.devices[stage.device]), spans=spans))
     labels = ", ".join(subject.label(stage.device) for stage in result.stages)
-    note = (
-        f"A usual step, {format_seconds(result.timeline.step_time_s)}: what {labels} did, from the stamps of its "
-        f"tasks. Numbers are those of the {result.micro_batches} micro-batches. Where nothing is drawn, a device had "
-        "nothing to do: the bubble."
+    step = format_seconds(result.timeline.step_time_s)
+    notes = (
+        f"A usual step, {step}: what {labels} did, from the stamps of its tasks.",
+        f"Numbers are those of the {result.micro_batches} micro-batches.",
+        "Where nothing is drawn, a device had nothing to do: the bubble.",
     )
-    return note, lambda width: draw_rows(rows, width, "time since the step began, ms")
+    return " ".join(notes), lambda width: draw_rows(rows, width, "time since the step began, ms")
 
 
 def commands(subject: Subject) -> Drawing | str:
@@ -245,7 +246,7 @@ def commands(subject: Subject) -> Drawing | str:
             for each, one in tries
             if one.device == number
         ]
-        rows.append(Row(device_name(device), "", spans))
+        rows.append(Row(device_name(device), spans=spans))
     note = (
         f"{len(result.commands)} commands in {length_text(result.makespan_s)}, each with its number. Where nothing is "
         "drawn, a device had nothing to do, or what was left ended sooner on another."

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gpubalance.numbers.units import three_digits
@@ -33,7 +35,7 @@ class Key(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A part of a row, in the axis' unit; to the left of its start if the length is below 0."""
+    """A part of a row, in the axis' unit, from its start; to the left if the length is below 0."""
 
     key: Key
     start: float
@@ -42,41 +44,43 @@ class Bar(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Bars under a text at the left and one at the right; a heading has none. `marks` are lines across the row."""
+    """Bars under a text at the left and one at the right; a heading has none.
+
+    `pieces` are the lengths of bars that follow each other from 0, `spans` bars anywhere, `marks` lines across the row.
+    """
 
     left: str
     right: str = ""
-    bars: Sequence[Bar] = ()
-    marks: Sequence[tuple[Key, float]] = ()
+    pieces: Mapping[Key, float] = MappingProxyType({})
+    marks: Mapping[Key, float] = MappingProxyType({})
+    spans: Sequence[Bar] = ()
 
     @property
     def is_heading(self) -> bool:
         """Whether the row is only text."""
-        return not self.bars and not self.marks
+        return not self.pieces and not self.marks and not self.spans
+
+    @property
+    def bars(self) -> list[Bar]:
+        """All bars."""
+        starts = accumulate(self.pieces.values(), initial=0.0)
+        return [*map(Bar, self.pieces, starts, self.pieces.values()), *self.spans]
 
     @property
     def ends(self) -> list[float]:
         """Where bars begin and end, and where marks are."""
-        ends = [end for bar in self.bars for end in (bar.start, bar.start + bar.length)]
-        return [0.0, *ends, *(value for _, value in self.marks)]
+        return [0.0, *(end for bar in self.bars for end in (bar.start, bar.start + bar.length)), *self.marks.values()]
 
     @property
     def text(self) -> str:
         """The row in words."""
         if self.is_heading:
             return f"{self.left} ({self.right}):"
-        whole = abs(sum(bar.length for bar in self.bars))
-        seen = [(bar.key, bar.length) for bar in self.bars if abs(bar.length) > _SEEN * whole]
-        told = [*(seen if len(seen) > 1 else ()), *self.marks]
-        return ", ".join([f"{self.left}: {self.right}", *(f"{key.name} {three_digits(x)}" for key, x in told)]) + ";"
-
-
-def stacked(pieces: Iterable[tuple[Key, float]]) -> list[Bar]:
-    """Bars of these lengths, which follow each other from 0."""
-    bars: list[Bar] = []
-    for key, length in pieces:
-        bars.append(Bar(key, bars[-1].start + bars[-1].length if bars else 0.0, length))
-    return bars
+        whole = abs(sum(self.pieces.values()))
+        seen = {key: length for key, length in self.pieces.items() if abs(length) > _SEEN * whole}
+        told = {**(seen if len(seen) > 1 else {}), **self.marks}
+        words = (f"{key.name} {three_digits(value)}" for key, value in told.items())
+        return f"{', '.join([f'{self.left}: {self.right}', *words])};"
 
 
 def rows_chart(rows: Sequence[Row], label: str, note: str = "") -> Drawing:
@@ -93,8 +97,8 @@ def draw_rows(rows: Sequence[Row], width: int, label: str) -> Figure:
     ends = [end for row in rows for end in row.ends]
     low, high = min(ends), max(ends)
     wide = high - low or 1.0
-    drawn = [(key, x) for row in rows for key, x in (*((bar.key, bar.length) for bar in row.bars), *row.marks)]
-    keys = {key for key, value in drawn if abs(value) > _SEEN * wide}
+    keys = {bar.key for row in rows for bar in row.bars if abs(bar.length) > _SEEN * wide}
+    keys |= {key for row in rows for key in row.marks}
     made, (axes,) = figure(width, sum(heights) * _ROW_PX + _REST_PX)
     axes.set_xlim(low - 0.02 * wide * (low < 0), low + 1.02 * wide)
     top = 0.0
@@ -133,6 +137,6 @@ def _draw_bars(axes: Axes, row: Row, middle: float, keys: set[Key], least: float
         if number and length >= least:
             at = start + length / 2
             axes.text(at, middle, number, ha="center", va="center", color=PAPER, fontsize=8)
-    for key, value in row.marks:
+    for key, value in row.marks.items():
         ends = [middle - _BAR / 2 - 0.05, middle + _BAR / 2]
         axes.plot([value] * 2, ends, color=key.colour, linewidth=2.2, linestyle=key.line, label=key.name)
