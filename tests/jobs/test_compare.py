@@ -74,19 +74,14 @@ def unlike_of(against: Against) -> list[tuple[str, str | None, str | None]]:
 
 
 def test_each_is_held_against_the_first(compared: Compared) -> None:
-    found = compared(BASELINE, OTHER, slower(OTHER, 1.05), slower(OTHER, 0.95))
-    assert verdicts(found) == ["no difference", "slower", "faster"]
-    assert [against.result for against in found.against_first] == [1, 2, 3]
-    assert all(not against.unlike for against in found.against_first)
+    others = (OTHER, slower(OTHER, 1.05), slower(OTHER, 0.95), run_of((400, 568)), BASELINE)
+    found = compared(BASELINE, *others)
+    assert verdicts(found) == ["no difference", "slower", "faster", "slower", None]
+    assert [against.same_measurement for against in found.against_first] == [False] * 4 + [True]
+    assert [against.result for against in found.against_first] == [1, 2, 3, 4, 5]
+    assert all(not against.unlike for against in found.against_first)  # other batches are what is compared
     document = found.model_dump_json()
     assert Comparison.model_validate_json(document).model_dump_json() == document
-
-
-def test_other_batches_are_what_is_compared_and_nothing_unlike(compared: Compared) -> None:
-    found = compared(BASELINE, run_of((400, 568)))
-    assert verdicts(found) == ["slower"]
-    assert found.against_first[0].unlike == ()
-    assert [[d.batch for d in result.devices] for result in found.results] == [[820, 568], [400, 568]]
 
 
 def _changed(field: str, **changed: Any) -> Callable[[Run], Run]:
@@ -141,16 +136,13 @@ def test_a_device_is_the_same_under_another_index_and_one_without_a_uuid_of_its_
     assert [(pair.baseline, pair.other) for pair in found.devices] == [(0, 1), (1, 0)]
     assert found.unlike == ()
 
+    alone = compared(BASELINE, drawn_run(DEVICES[:1], JOINT, (820,), seed=2)).against_first[0]
+    assert [(pair.baseline, pair.other) for pair in alone.devices] == [(0, 0), (1, None)]
+    assert unlike_of(alone) == [("GPU:1", "GeForce GTX 1080 (SIM-1)", "not in use")]
+
     hidden = {"devices": tuple(device.model_copy(update={"uuid": "hidden"}) for device in DEVICES)}
     found = compared(BASELINE.model_copy(update=hidden), OTHER.model_copy(update=hidden)).against_first[0]
     assert [(pair.baseline, pair.other) for pair in found.devices] == [(0, 0), (1, 1)]
-
-
-def test_a_device_that_only_one_has(compared: Compared) -> None:
-    alone = drawn_run(DEVICES[:1], JOINT, (820,), seed=2)
-    found = compared(BASELINE, alone).against_first[0]
-    assert [(pair.baseline, pair.other) for pair in found.devices] == [(0, 0), (1, None)]
-    assert unlike_of(found) == [("GPU:1", "GeForce GTX 1080 (SIM-1)", "not in use")]
 
 
 def sampled(probe: Probe, factor: float = 1.0, seed: int = 0) -> Probe:
@@ -208,12 +200,6 @@ def test_a_plan_is_its_run_or_else_a_prediction_without_a_verdict(compared: Comp
 def test_a_probe_is_not_held_against_a_run(compared: Compared) -> None:
     with pytest.raises(BadInput, match=r"0\.json is a run, .*1\.json is a probe"):
         compared(BASELINE, probe_of(DEVICES))
-
-
-def test_the_same_measurement_twice_has_no_verdict(compared: Compared) -> None:
-    found = compared(BASELINE, BASELINE)
-    assert found.against_first[0].same_measurement
-    assert verdicts(found) == [None]
 
 
 def test_what_makes_a_result_doubtful_goes_with_it(compared: Compared) -> None:

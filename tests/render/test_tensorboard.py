@@ -60,17 +60,11 @@ def test_windows_of_a_split_go_on_and_the_even_split_is_a_run_of_its_own() -> No
     # The figure beside the hyperparameters is the median of all its samples, as the result's.
     assert scalars(again, "gpubalance/median/samples_per_s") == [(12, NOW + 2, 40.0)]
     assert [isinstance(one, Tried) for one in again].count(True) == 0
-    assert told.done(NOW + 3) == [Ended("split", NOW + 3, True), Ended("even", NOW + 3, True)]
-
-
-def test_another_split_that_is_proven_is_another_run() -> None:
-    told = Summaries(SETTINGS)
-    for batches in ((6, 4), (8, 2), (6, 4)):
-        last = told.window("", PAIR, measurement(batches, step_time(0.5)), NOW)
-        told.window("even", PAIR, measurement((5, 5), step_time(0.5)), NOW)
-    micro = told.window("", PAIR, measurement((6, 4), step_time(0.5), micro_batches=(3, 4)), NOW)
-    assert (runs(last), runs(micro)) == (["split"], ["split-3"])
-    assert [one.run for one in told.done(NOW)] == ["split", "even", "split-2", "split-3"]
+    # Another split that is proven is another run, and so are other micro-batches.
+    other = [told.window("", PAIR, measurement(batches, step_time(0.5)), NOW + 3) for batches in ((8, 2), (6, 4))]
+    micro = told.window("", PAIR, measurement((6, 4), step_time(0.5), micro_batches=(3, 4)), NOW + 3)
+    assert [runs(found) for found in (*other, micro)] == [["split-2"], ["split"], ["split-3"]]
+    assert told.done(NOW + 4) == [Ended(run, NOW + 4, True) for run in ("split", "even", "split-2", "split-3")]
 
 
 def test_a_split_is_a_row_of_hyperparameters_with_every_column() -> None:
@@ -130,11 +124,9 @@ def test_readings_of_a_gpu_stand_at_the_steps_it_had_done() -> None:
     assert scalars(found, "gpubalance/temperature_c/GPU:1") == []
     # Power was told by none of these moments: not even its mean stands beside them as if it were one of them.
     assert scalars(found, "gpubalance/power_w/GPU:0") == []
-
-
-def test_without_readings_over_time_a_gpus_summary_stands_at_the_end() -> None:
-    telemetry = Telemetry(readings=4, duration_s=5.0, temperature_c=70, power_w=200.0)
-    found = Summaries(SETTINGS).window("", PAIR, measurement((6, 4), step_time(0.5, 0.5), telemetry), NOW)
+    # Without readings over time its summary stands at the end.
+    whole = measurement((6, 4), times, telemetry.model_copy(update={"course": ()}))
+    found = Summaries(SETTINGS).window("", PAIR, whole, NOW)
     assert scalars(found, "gpubalance/temperature_c/GPU:0") == [(8, NOW, 70.0)]
     assert scalars(found, "gpubalance/power_w/GPU:0") == [(8, NOW, 200.0)]
     assert scalars(found, "gpubalance/sm_clock_mhz/GPU:0") == []
