@@ -17,7 +17,6 @@ _KNEE_CHANGES = 0.08
 _AS_GOOD = 9 / 8
 _ON_LINE = 0.01
 _FEW = 4
-_FIRST = 3
 
 
 def octaves(smallest: int, largest: int, multiple: int) -> list[int]:
@@ -32,15 +31,6 @@ def octaves(smallest: int, largest: int, multiple: int) -> list[int]:
         size *= 2
     near = len(sizes) > 1 and last <= _AS_GOOD * sizes[-1]
     return [*(sizes[:-1] if near else sizes), last]
-
-
-def on_line(sizes: Sequence[int]) -> list[int]:
-    """The octaves that suffice for a device on a line: the first three, then every second one, and the last.
-
-    The rule covers those up to half of the last: by then memory has shown where the last one is.
-    """
-    smaller = [size for size in sizes if 2 * size <= sizes[-1]]
-    return [*smaller[:_FIRST], *smaller[_FIRST + 1 :: 2], *(size for size in sizes[-1:] if size not in smaller)]
 
 
 def wanted_precision(batch: int, largest: float) -> float:

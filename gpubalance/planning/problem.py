@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -37,26 +36,16 @@ class TooFineError(ValueError):
 
 @dataclass(frozen=True)
 class Load:
-    """A device: its compute time over the batch, and the most samples that it can take in one micro-batch.
+    """A device: its compute time over the batch, above 0, and the most samples that it can take in one micro-batch.
 
-    `update_s` is its weight update: once a step, whatever its batch and micro-batches. `host` is a number.
+    A line never falls, a curve may. `update_s` is its weight update: once a step, whatever its batch and micro-batches.
+    `host` is a number.
     """
 
     model: Line | Curve
     limit: int
     update_s: float = 0.0
     host: int = 0
-
-    def __post_init__(self) -> None:
-        if self.limit < 0:
-            raise ValueError(f"a batch limit of {self.limit}")
-        if not 0 <= self.update_s < math.inf:
-            raise ValueError(f"an update of {self.update_s} s")
-        if isinstance(self.model, Line):
-            if min(self.model.alpha_s, self.model.beta_s) < 0 or self.model.alpha_s + self.model.beta_s <= 0:
-                raise ValueError("a step time that is not above 0, or falls with the batch")
-        elif min(self.model.step_times_s) <= 0:
-            raise ValueError("a curve that is not above 0")
 
 
 @dataclass(frozen=True)
@@ -77,13 +66,6 @@ class Problem:
     micro_batches: int = 1
     within: float = 0.0
     objective: Objective = throughput
-
-    def __post_init__(self) -> None:
-        syncs_are_sound = all(0 <= sync_s < math.inf for sync_s in (self.sync_s, *self.sync_of_fewer_s))
-        if not (syncs_are_sound and self.multiple >= 1 and self.micro_batches >= 1):
-            raise ValueError("sync must not be below 0, the multiple and the micro-batches not below 1")
-        if not self.loads:
-            raise ValueError("a split needs a device")
 
     def value(self, found: Allocation) -> float:
         """A split's value by the objective."""

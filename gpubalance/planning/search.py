@@ -6,7 +6,7 @@ A search over "try this batch"; pure, without process, clock or TensorFlow.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gpubalance.planning.memory import Forecast, Points, forecast
@@ -15,14 +15,6 @@ from gpubalance.planning.memory import Forecast, Points, forecast
 _SPARE_TRIES = 5
 # Ends this close are searched from below, one batch at a time: then only one try can fail.
 _FEW_RUNGS = 6
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """The batch to try next, and why: text for the screen."""
-
-    batch: int
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -65,15 +57,16 @@ class Grid:
         return self.batch(self.rung(batch)) == batch
 
 
-def search(
+def find_limit(
+    try_batch: Callable[[int, str], Trial],
     points: Points = (),
     *,
     memory_bytes: int | None,
     max_batch: int,
     multiple: int = 1,
     failed: int | None = None,
-) -> Generator[Proposal, Trial, Limit]:
-    """Yields the next batch to try, is sent its trial, and returns the limit. The same trials give the same search.
+) -> Limit:
+    """Finds the limit with trials of `try_batch(batch, reason)`; the same answers give the same search.
 
     Problem: among the multiples of `multiple` up to `max_batch`, and all batches below the first of them, find two
     neighbours, both tried, of which one fits and the next fails. Use few tries, and few that fail, as running out of
@@ -96,35 +89,12 @@ def search(
     are neighbours (`Bracket`), one more if the largest point is no multiple, and one for the failure that decides. If
     the first of these fails, though a larger batch ran, the search closes the ends once more below it; each chance
     failure adds as many tries again. Among w batches that memory can't tell apart, as on the tread of an allocator's
-    staircase, a try says only fits or not: there every search needs log₂ w tries.
+    staircase, a try says only fits or not: there every search needs log₂ w tries. Passes on what `try_batch` raises.
     """
     state = _Search(points, memory_bytes, max_batch, Grid(multiple), failed)
     while (proposal := state.next()) is not None:
-        trial = yield proposal
-        if trial.batch != proposal.batch:
-            raise ValueError(f"batch {proposal.batch} was to be tried, not {trial.batch}")
-        state.tell(trial)
+        state.tell(try_batch(*proposal))
     return state.limit()
-
-
-def find_limit(
-    try_batch: Callable[[int, str], Trial],
-    points: Points = (),
-    *,
-    memory_bytes: int | None,
-    max_batch: int,
-    multiple: int = 1,
-    failed: int | None = None,
-) -> Limit:
-    """Runs `search` with `try_batch(batch, reason)`. Passes on what that raises."""
-    steps = search(points, memory_bytes=memory_bytes, max_batch=max_batch, multiple=multiple, failed=failed)
-    try:
-        proposal = next(steps)
-        while True:
-            proposal = steps.send(try_batch(proposal.batch, proposal.reason))
-    except StopIteration as done:
-        limit: Limit = done.value
-        return limit
 
 
 class Bracket:
@@ -186,10 +156,6 @@ class _Search:
     def __init__(
         self, points: Points, memory_bytes: int | None, max_batch: int, grid: Grid, failed: int | None
     ) -> None:
-        if max_batch < 1 or grid.multiple < 1:
-            raise ValueError("the largest batch and the multiple must be at least 1")
-        if failed is not None and (not grid.has(failed) or any(batch >= failed for batch, _ in points)):
-            raise ValueError("the batch that failed must be larger than those that fit, and one of the grid's")
         self._grid = grid
         self._memory = memory_bytes
         self._top = grid.rung(max_batch)
@@ -225,8 +191,8 @@ class _Search:
         else:
             self._bracket = Bracket(max((r for r in self._fitted if r < rung), default=0), rung)
 
-    def next(self) -> Proposal | None:
-        """The batch to try now; None when both ends are known."""
+    def next(self) -> tuple[int, str] | None:
+        """The batch to try now, and why; None when both ends are known."""
         bracket = self._bracket
         if bracket.joined or bracket.low >= self._top:
             return self._unsure_end()
@@ -236,19 +202,19 @@ class _Search:
             rung, reason = self._top, "the largest that was asked for"
         elif rung != wish:
             reason = f"memory is not as predicted; {self._ends()}"
-        return Proposal(self._grid.batch(rung), reason)
+        return self._grid.batch(rung), reason
 
-    def _unsure_end(self) -> Proposal | None:
+    def _unsure_end(self) -> tuple[int, str] | None:
         """The end that must be tried, or tried again, once the two are neighbours; None if both are certain."""
         low, high = self._bracket.low, self._bracket.high
         if low and low not in self._fitted:
-            return Proposal(self._grid.batch(low), "only a larger batch was run, which is no multiple")
+            return (self._grid.batch(low), "only a larger batch was run, which is no multiple")
         if high is None or self._failed[high] or not self._bracket.joined:
             return None
         batch, said = self._grid.batch(high), self._forecast()
         if said is None:
-            return Proposal(batch, f"once more, to be sure: {self._ends()}")
-        return Proposal(batch, f"once more, as memory predicts {said.best}") if batch <= said.best else None
+            return (batch, f"once more, to be sure: {self._ends()}")
+        return (batch, f"once more, as memory predicts {said.best}") if batch <= said.best else None
 
     def _forecast(self) -> Forecast | None:
         return None if self._memory is None else forecast(sorted(self._peaks.items()), self._memory)

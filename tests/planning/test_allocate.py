@@ -485,22 +485,6 @@ def test_more_than_can_be_compared_is_refused() -> None:
     assert allocate(Problem((endless, FAST), global_batch=10**9)).split.global_batch == 10**9
 
 
-def test_what_makes_no_sense_is_refused() -> None:
-    for of in (Line(0.0, 0.0, 0.0), Line(-1.0, 1.0, 0.0), Curve((1, 2), (0.0, 1.0))):
-        with pytest.raises(ValueError, match="not above 0"):
-            Load(of, 8)
-    with pytest.raises(ValueError, match="limit"):
-        Load(Line(1.0, 1.0, 0.0), -1)
-    for update_s in (-1.0, math.inf, math.nan):
-        with pytest.raises(ValueError, match="update"):
-            Load(Line(1.0, 1.0, 0.0), 8, update_s)
-    for wrong in ({"sync_s": -1.0}, {"multiple": 0}, {"micro_batches": 0}, {"sync_s": math.nan}):
-        with pytest.raises(ValueError, match="not below"):
-            Problem((FAST,), **wrong)
-    with pytest.raises(ValueError, match="device"):
-        Problem(())
-
-
 @settings(max_examples=25)
 @given(st.integers(0, 2**32), st.sampled_from([1, 8]), st.sampled_from([1, 2]))
 def test_many_devices_are_as_good_as_their_bounds(seed: int, multiple: int, micro: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubalance.planning.search import Grid, Limit, Proposal, Trial, find_limit, search
+from gpubalance.planning.search import Grid, Limit, Trial, find_limit
 from tests.bench.limit import MOST, SHAPES, Case, by_prediction, case, joined
 
 MIB = 1 << 20
@@ -246,12 +246,6 @@ def test_other_errors_pass_through() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         find_limit(try_batch, memory_bytes=1, max_batch=10)
-    with pytest.raises(ValueError, match="at least 1"):
-        find_limit(try_batch, memory_bytes=1, max_batch=0)
-    steps = search(memory_bytes=1, max_batch=10)
-    next(steps)
-    with pytest.raises(ValueError, match="batch 1 was to be tried, not 7"):
-        steps.send(Trial(7, True))
 
 
 @given(randoms, limits, st.sampled_from(sorted(SHAPES)), st.integers(1, 1 << 30), st.data())
@@ -269,15 +263,22 @@ def test_trials_sent_again_lead_to_the_same_limit(
     assert not journal
 
 
-def test_each_proposal_says_why() -> None:
-    points = [(b, 100 + 10 * b) for b in (8, 16, 32)]
-    steps = search(points, memory_bytes=1105, max_batch=10**6)
-    assert next(steps) == Proposal(100, "the memory of 3 batches predicts 100")
-    assert steps.send(Trial(100, True, 1100)) == Proposal(101, "the smallest that should fail")
-    doubted = search([(b, 100 + 10 * b) for b in (24, 48, 97, 98)], memory_bytes=1105, max_batch=10**6, failed=99)
-    assert next(doubted) == Proposal(99, "once more, as memory predicts 100")
-    blind = search([(1, 0)], memory_bytes=None, max_batch=10**6, failed=2)
-    assert next(blind) == Proposal(2, "once more, to be sure: 1 fits, 2 does not")
+def test_each_try_says_why() -> None:
+    def reasons(points: list[tuple[int, int]], memory_bytes: int | None, failed: int | None = None) -> list[str]:
+        told: list[str] = []
+
+        def try_batch(batch: int, reason: str) -> Trial:
+            told.append(f"{batch}: {reason}")
+            return Trial(batch, batch <= 100 and batch != failed, 100 + 10 * batch)
+
+        find_limit(try_batch, points, memory_bytes=memory_bytes, max_batch=10**6, failed=failed)
+        return told
+
+    predicted = ["100: the memory of 3 batches predicts 100", "101: the smallest that should fail"]
+    assert reasons([(b, 100 + 10 * b) for b in (8, 16, 32)], 1105) == predicted
+    doubted = reasons([(b, 100 + 10 * b) for b in (24, 48, 97, 98)], 1105, failed=99)
+    assert doubted == ["99: once more, as memory predicts 100"]
+    assert reasons([(1, 0)], None, failed=2) == ["2: once more, to be sure: 1 fits, 2 does not"]
 
 
 def test_a_workspace_that_hides_the_slope_is_seen_through() -> None:

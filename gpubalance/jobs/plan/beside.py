@@ -39,7 +39,7 @@ def even_splits(problem: Problem, split: Shares, sync_s: float) -> _Three:
     return (
         _prediction(loads, even.in_pieces(-(-max(even.batches) // limit)), sync_s),
         _prediction(loads, largest, sync_s),
-        _foretold(best) if best else None,
+        _foretold(best.split, best.step_time_s) if best else None,
     )
 
 
@@ -60,24 +60,19 @@ def best_at(problem: Problem, used: Sequence[int], global_batch: int) -> Allocat
 
 def _prediction(loads: Sequence[Load], split: Shares, sync_s: float) -> SplitPrediction:
     parts = zip(loads, split.batches, split.micro_batches, strict=True)
-    step_s = sync_s + max(
+    busy_s = (
         sum(count * load.model.step_time_s(size) for count, size in pieces(batch, micro)) + load.update_s
         for load, batch, micro in parts
     )
+    return _foretold(split, sync_s + max(busy_s))
+
+
+def _foretold(split: Shares, step_s: float) -> SplitPrediction:
     return SplitPrediction(
         batches=split.batches,
         micro_batches=split.micro_batches if split.accumulates else None,
         step_time_s=step_s,
         throughput=split.global_batch / step_s,
-    )
-
-
-def _foretold(found: Allocation) -> SplitPrediction:
-    return SplitPrediction(
-        batches=found.split.batches,
-        micro_batches=found.split.micro_batches if found.split.accumulates else None,
-        step_time_s=found.step_time_s,
-        throughput=found.throughput,
     )
 
 
@@ -92,7 +87,7 @@ def by_global_batch(problem: Problem) -> Iterator[SplitPrediction]:
         wanted = replace(problem, global_batch=total, max_global_batch=None, within=0.0, objective=throughput)
         best = other_split(wanted)
         if best is not None:
-            yield _foretold(best)
+            yield _foretold(best.split, best.step_time_s)
 
 
 def by_goodput(
