@@ -1,6 +1,6 @@
 """`scripts/bench [NAME [N [SEED]] …]`: runs these measurements, or all, and prints a line for each.
 
-The campaigns kills, fuzz, soak and decisions take a number of cases, and the seed that an earlier one printed:
+The campaigns kills, fuzz, soak, decisions and queue take a number of cases, and the seed that an earlier one printed:
 `kills 30 7 fuzz`. For a machine with GPUs see `scripts/bench gpu --help`.
 """
 
@@ -17,10 +17,10 @@ from tests.bench.gpu import command
 # Each is a module with a main() that yields the lines.
 BENCHES = (
     *("startup", "limit", "plan", "engine", "balance", "exact", "training", "compare", "campaign"),
-    *("layers", "cuts", "sync", "data", "decisions", "soak", "fuzz", "kills", "minutes"),
+    *("layers", "cuts", "sync", "data", "decisions", "soak", "fuzz", "kills", "minutes", "queue", "ensemble"),
     "kills-without-tensorflow",
 )
-_COUNTED = ("kills", "kills-without-tensorflow", "fuzz", "soak", "decisions")
+_COUNTED = ("kills", "kills-without-tensorflow", "fuzz", "soak", "decisions", "queue")
 
 
 def read(words: list[str]) -> list[tuple[str, list[int]]]:

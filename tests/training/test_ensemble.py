@@ -1,0 +1,100 @@
+"""`gpubalance.Ensemble`: several trained models that predict at the same time, each on one device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpubalance
+from gpubalance.errors import BadInput, NothingFits
+from tests.cli.program import QUICK_PAIR
+
+SMALL = """
+[[device]]
+name = "small"
+alpha_s = 0.001
+beta_s = 0.0
+memory = "{}"
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tensorflow: Any) -> list[Any]:
+    """Three public models, of which the last is compiled."""
+    import keras
+    from keras import applications
+
+    keras.utils.set_random_seed(1)
+    how = {"weights": None, "input_shape": (32, 32, 3), "classes": 10}
+    made = [applications.MobileNet(alpha=0.25, **how), applications.MobileNet(alpha=0.5, **how)]
+    made.append(applications.MobileNetV2(alpha=0.35, **how))
+    made[-1].compile("adam", "sparse_categorical_crossentropy")
+    return made
+
+
+@pytest.fixture(scope="module")
+def samples() -> Any:
+    return np.random.default_rng(0).normal(size=(70, 32, 32, 3)).astype("float32")
+
+
+def dense(units: int) -> Any:
+    import keras
+
+    return keras.Sequential([keras.layers.Input((64,)), keras.layers.Dense(units)])
+
+
+def test_predictions_are_each_model_s_own(models: list[Any], samples: Any, tensorflow: Any) -> None:
+    own = [model.predict(samples, verbose=0) for model in models]
+    ensemble = gpubalance.Ensemble(models, gpus=[0, 1], simulate=QUICK_PAIR)
+    for found, expected in zip(ensemble.predict(samples), own, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert sorted(set(ensemble.placement)) == [0, 1]
+    labelled = tensorflow.data.Dataset.from_tensor_slices((samples, np.zeros(70))).batch(16)
+    np.testing.assert_allclose(ensemble.predict(labelled, mean=True), np.mean(own, axis=0), atol=1e-6)
+    devices = [
+        {variable.value.device[-5:] for variable in ensemble._there[place].variables}
+        for place in enumerate(ensemble.placement)
+    ]
+    assert devices == [{f"CPU:{device}"} for device in ensemble.placement]
+    assert models[-1].optimizer is not None
+
+
+def test_files_are_loaded_where_they_predict(tmp_path: Path, tensorflow: Any) -> None:
+    made, x = [dense(3), dense(3)], np.ones((5, 64), "float32")
+    for number, model in enumerate(made):
+        model.save(tmp_path / f"{number}.keras")
+    ensemble = gpubalance.Ensemble([str(tmp_path / "0.keras"), tmp_path / "1.keras"], simulate=2)
+    for found, model in zip(ensemble.predict({"x": x}["x"], batch_size=2), made, strict=True):
+        np.testing.assert_allclose(found, model.predict(x, verbose=0), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "memory", "says"),
+    [
+        ((10, 100_000), "1 MiB", r"the model \S+ \(number 1\) fits on no device: it needs 24.8 MiB, of GPU:0 1.00 MiB"),
+        ((3000, 3000), "1 MiB", "the models do not fit on the devices together"),
+    ],
+)
+def test_what_does_not_fit_is_named_before_anything_predicts(
+    sizes: tuple[int, ...], memory: str, says: str, tmp_path: Path, tensorflow: Any
+) -> None:
+    profile = tmp_path / "small.toml"
+    profile.write_text(SMALL.format(memory))
+    ensemble = gpubalance.Ensemble([dense(size) for size in sizes], simulate=profile)
+    with pytest.raises(NothingFits, match=says):
+        ensemble.predict(np.ones((5, 64), "float32"))
+    assert not ensemble.placement
+
+
+def test_what_is_no_model_or_no_data_is_refused(tmp_path: Path, tensorflow: Any) -> None:
+    with pytest.raises(BadInput, match="takes a Keras model first, and got a value of type int"):
+        gpubalance.Ensemble([1], simulate=1)
+    with pytest.raises(BadInput, match="an ensemble needs a model"):
+        gpubalance.Ensemble([], simulate=1)
+    with pytest.raises(BadInput, match=r"missing.keras can't be loaded"):
+        gpubalance.Ensemble([tmp_path / "missing.keras"], simulate=1)
+    with pytest.raises(BadInput, match="a generator ends with the first model"):
+        gpubalance.Ensemble([dense(1)], simulate=1).predict(iter([np.ones((1, 64))]))
