@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from gpubalance.cli.options import Devices, Unwatched, measuring_option
+from gpubalance.cli.options import Devices, Unwatched
 from gpubalance.cli.parameters import Without
-from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Queueing, QueueRequest
 
 _MOST_BYTES = 16 << 20
@@ -21,17 +20,10 @@ CommandsFile = Annotated[
 ]
 
 
-class Resuming(Record):
-    resume: bool = measuring_option(
-        "--resume", "Run only the commands that have not ended well in an earlier run of this queue.", default=False
-    )
-
-
 def queue(
     commands: CommandsFile,
     gpus: Annotated[Devices, Without("hosts", "via")],
     how: Queueing,
-    resuming: Resuming,
     reporting: Unwatched,
 ) -> None:
     """Example: gpubalance queue --gpus 0 1 --logs logs/ trials.txt"""
@@ -49,19 +41,16 @@ def queue(
 
     lines = _read(commands)
     machine = gpus.machine()
-    request = QueueRequest(**dict(how), devices=machine.select(gpus.gpus), commands=lines, source=_source(commands))
+    source = commands if commands == "-" else str(Path(commands).absolute())
+    request = QueueRequest(**dict(how), devices=machine.select(gpus.gpus), commands=lines, source=source)
     warnings = machine.warnings(request.devices, strict=False)
-    out = Output(reporting, quiet=reporting.quiet, resumed=Queue if resuming.resume else None)
-    with held(request.devices), journal_of_queue(request, resume=resuming.resume) as kept:
+    out = Output(reporting, quiet=reporting.quiet, resumed=Queue if how.resume else None)
+    with held(request.devices), journal_of_queue(request) as kept:
         out.check_goes_on(kept)
-        _check_logs(how.logs, len(lines), overwrite=reporting.overwrite or resuming.resume)
+        _check_logs(how.logs, len(lines), overwrite=reporting.overwrite or how.resume)
         with out.left_by_an_error(text, warnings), Progress(quiet=reporting.quiet) as tell:
             result = queue_job(request, logs_of(request, kept), tell, kept)
         out.give(result, text, warnings, kept)
-
-
-def _source(commands: str) -> str:
-    return commands if commands == "-" else str(Path(commands).absolute())
 
 
 def _read(commands: str) -> tuple[str, ...]:

@@ -7,8 +7,10 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
 
 from gpubalance.errors import RESUME, Interrupted, PartialResult
 from gpubalance.jobs.events import CommandBegun, CommandEnded, Doing, QueueSeen, Watch, one_at_a_time
@@ -29,6 +31,7 @@ from gpubalance.workers.keeper import GRACE_S
 from gpubalance.workers.process import signals_held, worker_environment
 
 _LOOKS_EVERY_S = 0.25
+_KEPT = 100  # queues
 _KEPT_LINES, _TAIL_LINES, _LONGEST_LINE = 2000, 10, 300
 _SHELL = "import os, sys; os.dup2(1, 2); os.execv('/bin/sh', ['sh', '-c', sys.argv[1]])"
 _FROM_WORKERS = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED")
@@ -99,11 +102,16 @@ class _Commands:
         self._again = deque[QueuedCommand]()  # on the device with the most memory
         self._running: dict[int, _Running] = {}
         self._rates = _rates_by_probe(self._devices)
-        self._largest = max(range(len(self._devices)), key=lambda n: self._devices[n].memory_bytes or 0)
+        self._memory = [device.memory_bytes or 0 for device in self._devices]
+        self._largest = self._memory.index(max(self._memory))
 
     def _resumed(self, one: QueuedCommand) -> QueuedCommand:
-        left = self._once.had(_key(one), QueuedCommand)
-        return left.model_copy(update={"resumed": True}) if left else one
+        """The command as an earlier run ended it; of its tries those on devices that are here too."""
+        left, on = self._once.had(_key(one), QueuedCommand), self._once.had(_key(one), Device)
+        if left is None:
+            return one
+        here = [left.tries[-1].model_copy(update={"device": self._devices.index(on)})] if on in self._devices else []
+        return left.model_copy(update={"resumed": True, "tries": tuple(here)})
 
     def run(self) -> None:
         """Runs all of them. An interrupt is passed on to those that run, which have ended when it is raised on."""
@@ -118,7 +126,8 @@ class _Commands:
                 self._tell()
                 for device, one in list(self._running.items()):
                     if one.code.done():
-                        self._end(device, one)
+                        with signals_held():
+                            self._end(device, one)
         except KeyboardInterrupt as interrupt:
             for one in self._running.values():
                 one.script.signal(getattr(interrupt, "number", signal.SIGINT))
@@ -164,10 +173,11 @@ class _Commands:
                 "tail": one.log.tail() if code else (),
             }
         )
-        again = lacked and not one.command.tries and _more_memory(self._devices, device, self._largest)
+        again = lacked and not one.command.tries and self._memory[self._largest] > self._memory[device]
         self._found[found.number] = found
         del self._running[device]
         if found.ended_well:
+            self._once.keep(_key(found), self._devices[device])
             self._once.keep(_key(found), found)
         if again:
             self._again.append(found)
@@ -178,7 +188,7 @@ class _Commands:
         """The seconds of the commands that ended well on each device."""
         ended: list[list[float]] = [[] for _ in self._devices]
         for one in self._found.values():
-            if one.ended_well and one.tries[-1].device < len(ended):
+            if one.ended_well and one.tries:
                 ended[one.tries[-1].device].append(max(1e-3, one.tries[-1].duration_s))
         return ended
 
@@ -263,16 +273,23 @@ def queue(request: QueueRequest, logs: Path, watch: Watch, journal: Journal) -> 
     return result
 
 
-def journal_of_queue(request: QueueRequest, *, resume: bool) -> Journal:
+def journal_of_queue(request: QueueRequest) -> Journal:
     """The journal of the commands of a file, whichever they are and on which devices they run."""
     simulated = any(device.simulated for device in request.devices)
     key = content_key("queue", request.source, str(current_folder()), simulated)
-    return free_journal(key, resume)
+    return free_journal(key, request.resume)
 
 
 def logs_of(request: QueueRequest, journal: Journal) -> Path:
     """The folder for what the commands print: the one that was asked for, else one of the journal's name."""
-    return request.logs or state_folder(f"queues/{journal.path.stem}")
+    if request.logs is not None:
+        return request.logs
+    folder = state_folder("queues")
+    with suppress(OSError):  # on a full disk commands have no logs; another process may sweep too
+        for old in sorted(folder.iterdir(), key=lambda one: one.stat().st_mtime)[:-_KEPT]:
+            rmtree(old, ignore_errors=True)
+        (folder / journal.path.stem).mkdir(exist_ok=True)
+    return folder / journal.path.stem
 
 
 def _key(one: QueuedCommand) -> str:
@@ -287,10 +304,6 @@ def _rates_by_probe(devices: Sequence[Device]) -> tuple[float, ...] | None:
         if len(rates) == len(devices):
             return rates
     return None
-
-
-def _more_memory(devices: Sequence[Device], tried: int, other: int) -> bool:
-    return (devices[other].memory_bytes or 0) > (devices[tried].memory_bytes or 0)
 
 
 def _environment(device: Device) -> dict[str, str | None]:

@@ -44,7 +44,7 @@ class QueuedCommand(Record):
     @property
     def ended_well(self) -> bool:
         """Whether its last try did."""
-        return bool(self.tries) and self.tries[-1].exit == 0
+        return self.resumed or (bool(self.tries) and self.tries[-1].exit == 0)
 
 
 class RunningCommand(NamedTuple):

@@ -24,7 +24,8 @@ _MOST_MICRO_BATCHES = 1024
 _MICRO_BATCHES_A_DEVICE = 8
 
 
-_training, _split, _measuring = (partial(option, panel) for panel in ("Training", "Split", "Measuring"))
+_panels = ("Training", "Split", "Measuring", "Queue")
+_training, _split, _measuring, _queueing = (partial(option, panel) for panel in _panels)
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Multiple = Annotated[int, Field(ge=1, le=10**6)]
 Repeats = Annotated[int, Field(ge=1, le=10_000)]
@@ -352,13 +353,13 @@ class LayersRequest(Cutting, Request):
 class Queueing(Record):
     """How a queue runs its commands: with `pull` each free device takes the next, however slow it is.
 
-    Their output goes to files in `logs`; null for a folder of gpubalance's own.
+    Their output goes to files in `logs`; null for a folder of gpubalance's own. With `resume` those that ended well in
+    an earlier run are not run again.
     """
 
-    logs: Path | None = option("Queue", "--logs DIR", "Write what each command prints to NNN.log there.")
-    pull: bool = option(
-        "Queue", "--pull", "Start the next command on each free device at once, however slow it is.", default=False
-    )
+    logs: Path | None = _queueing("--logs DIR", "Write what each command prints to NNN.log there.")
+    resume: bool = _queueing("--resume", "Run only what has not ended well in an earlier run.", default=False)
+    pull: bool = _queueing("--pull", "Start the next command wherever a device is free, however slow.", default=False)
 
 
 class QueueRequest(Queueing):
