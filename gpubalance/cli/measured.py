@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from gpubalance.cli.board import board_in, both
 from gpubalance.cli.next_command import Following
 from gpubalance.cli.options import Care, Devices, Reporting
-from gpubalance.cli.output import Output, summed_up, unwritable
+from gpubalance.cli.output import Output, make_folder, summed_up
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.hosts import are_reached
 from gpubalance.devices.machine import Machine, held
@@ -118,11 +117,6 @@ def _tracing_to(folder: Path | None, name: str) -> Tracing | None:
     """
     if folder is None:
         return None
-    try:
-        if not are_reached():
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-    except OSError as error:
-        raise unwritable("--trace", folder, error) from None
+    if not are_reached():
+        make_folder("--trace", folder)
     return Tracing(folder=str(folder.absolute()), name=name)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -184,6 +185,16 @@ def write_file(option: str, path: Path, content: str | bytes, rest: str = "") ->
         write_whole(path, content)
     except OSError as error:
         raise EnvironmentFault(f"can't write {path}: {error.strerror}", remedy=f"{rest}give another {option}") from None
+
+
+def make_folder(option: str, folder: Path) -> None:
+    """Makes the folder of an option. Raises EnvironmentFault if nothing can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise unwritable(option, folder, error) from None
 
 
 def unwritable(option: str, folder: Path, error: OSError) -> EnvironmentFault:

@@ -63,15 +63,13 @@ def _read(commands: str) -> tuple[str, ...]:
     try:
         with open(0, "rb", closefd=False) if commands == "-" else Path(commands).open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
-        text = content.decode()
-    except UnicodeDecodeError:
-        raise BadInput(f"{name} is not text", remedy=_WRITE) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise BadInput(f"can't read {name}: {why}", remedy=meant(Path(commands), _WRITE)) from None
-    lines = tuple(line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#"))
-    if len(content) > _MOST_BYTES or "\0" in text:
-        raise BadInput(f"{name} is not a file of commands", remedy=_WRITE)
+    text = content.decode(errors="replace")
+    if len(content) > _MOST_BYTES or {"\0", "\ufffd"} & {*text}:
+        raise BadInput(f"{name} is not text", remedy=_WRITE)
+    lines = tuple(line for typed in text.splitlines() if (line := typed.strip()) and not line.startswith("#"))
     if not lines:
         raise BadInput(f"{name} has no command", remedy=_WRITE)
     for line in lines:
@@ -93,20 +91,13 @@ def _fault(line: str) -> str:
 
 def _check_logs(folder: Path | None, count: int, *, overwrite: bool) -> None:
     """Makes the folder. Raises EnvironmentFault if nothing can be written there, UsageError for others' logs."""
-    import tempfile
-
-    from gpubalance.cli.output import unwritable
+    from gpubalance.cli.output import make_folder
     from gpubalance.errors import UsageError
 
     if folder is None:
         return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise unwritable("--logs", folder, error) from None
-    there = [name for n in range(1, count + 1) if (folder / (name := f"{n:03}.log")).exists()]
+    make_folder("--logs", folder)
+    there = [name for name in (f"{number:03}.log" for number in range(1, count + 1)) if (folder / name).exists()]
     if there and not overwrite:
         raise UsageError(
             f"--logs {folder} has the logs of a queue: {there[0]}",

@@ -43,6 +43,7 @@ class _Log:
     def __init__(self, path: Path, watch: Watch, *, again: bool) -> None:
         self.lines = deque[str](maxlen=_KEPT_LINES)
         self.path: Path | None = path
+        self._said = ""
         self._watch = watch
         try:
             self._file = path.open("a" if again else "w", encoding="utf-8", buffering=1)
@@ -53,6 +54,7 @@ class _Log:
         """Takes a line that the command printed."""
         del label, stream
         self.lines.append(line)
+        self._said = line if line.strip() else self._said
         try:
             if self.path:
                 self._file.write(line + "\n")
@@ -66,7 +68,7 @@ class _Log:
     @property
     def last(self) -> str:
         """The last line that says anything."""
-        return next((clean(line) for line in reversed(self.lines) if line.strip()), "")
+        return clean(self._said)
 
     def tail(self) -> tuple[str, ...]:
         """The last lines."""

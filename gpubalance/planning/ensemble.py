@@ -10,14 +10,14 @@ _MOST_TRIED = 200_000
 
 
 class Trained(NamedTuple):
-    """A model: the seconds that a batch takes on each device, None where it can't be; and the bytes that it takes.
+    """A model on each device: the seconds of a batch, None where it can't be, and the bytes that it takes there.
 
     `held` are taken for as long as it is there, `working` also while it predicts; a device's models do so in turn.
     """
 
     times_s: Sequence[float | None]
-    held: int
-    working: int
+    held: Sequence[int]
+    working: Sequence[int]
 
 
 def place_models(models: Sequence[Trained], memory: Sequence[int | None]) -> tuple[int, ...] | None:
@@ -45,12 +45,12 @@ def place_models(models: Sequence[Trained], memory: Sequence[int | None]) -> tup
         ends_s = {d: loads_s[d] + time_s for d, time_s in enumerate(model.times_s) if time_s is not None}
         for device in sorted(ends_s, key=lambda d: ends_s[d]):
             limit = memory[device]
-            most = max(working[device], model.working)
-            if limit is None or held[device] + model.held + most <= limit:
+            most = max(working[device], model.working[device])
+            if limit is None or held[device] + model.held[device] + most <= limit:
                 extend(
                     depth + 1,
                     [ends_s[device] if d == device else loads_s[d] for d in devices],
-                    [held[d] + model.held * (d == device) for d in devices],
+                    [held[d] + model.held[d] * (d == device) for d in devices],
                     [most if d == device else working[d] for d in devices],
                     {**chosen, number: device},
                 )

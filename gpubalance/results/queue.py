@@ -9,8 +9,6 @@ from pydantic import model_validator
 from gpubalance.results.common import Count, Number, OfDevices, Part, Positive, Ratio, Warning_, unsound
 from gpubalance.settings.record import Record, Shown
 
-InS = Shown(unit="s")
-
 
 class Try(Record):
     """A command on a device, in seconds since the queue began. `exit` is its exit code, as shells have it."""
@@ -76,7 +74,7 @@ class Queue(OfDevices):
     kind: Literal["queue"] = "queue"
     commands: tuple[QueuedCommand, ...]
     shares: tuple[QueueShare, ...]
-    makespan_s: Annotated[Number, InS]
+    makespan_s: Annotated[Number, Shown(unit="s")]
     alone_s: Annotated[Positive | None, Shown("the fastest alone", "s")]
     speedup: Annotated[Ratio | None, Shown("× the fastest alone")]
     complete: bool

@@ -14,8 +14,7 @@ from gpubalance.devices.profile import IN_A_SCRIPT
 from gpubalance.errors import BadInput, NothingFits
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.ensemble import Trained, place_models
-from gpubalance.settings.choices import SAVED_MODEL
-from gpubalance.settings.device import Device
+from gpubalance.settings.device import Device, DeviceProfile
 from gpubalance.text import clean
 from gpubalance.training.distribute import copied
 from gpubalance.training.keras_functions import check_model
@@ -100,53 +99,71 @@ class Ensemble:
             def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
                 del batch
                 samples = len(keras.tree.flatten(logs["outputs"])[0])
-                sleep_until(self.began_s + (profile.alpha_s + profile.beta_s * samples if profile else 0.0))
+                sleep_until(self.began_s + _paced_s(profile, samples))
 
         with tf.device(self._names[device]):
             model = self._there[number, device]
             return model.predict(data, callbacks=[Paced()] if profile else None, **options)
 
     def _place(self, batch: Any) -> None:
-        """Measures the models and decides. Raises NothingFits."""
-        from gpubalance.engine.runtime import memory_limits_bytes
+        """Measures the models and decides. Raises NothingFits, for a model that can't fit before it measures any."""
+        import keras
 
-        limits = memory_limits_bytes(self.devices, self._names)
+        from gpubalance.engine.runtime import memory_bytes, memory_limits_bytes
+
+        samples, numbers = len(keras.tree.flatten(batch)[0]), range(len(self._models))
+        whole = memory_limits_bytes(self.devices, self._names)
+        taken = [memory_bytes(name, "current") or 0 for name in self._names]
+        limits = [limit and limit - there for limit, there in zip(whole, taken, strict=True)]
+        of_profiles = [samples * device.profile.memory_per_sample if device.profile else 0 for device in self.devices]
+        trained = [Trained([0.0] * len(limits), self._held(number), of_profiles) for number in numbers]
+        for number in numbers:
+            self._check(number, trained[number], limits)
         alike: dict[object, Trained] = {}
-        trained = []
         for number, model in enumerate(self._models):
             kind = (type(model), tuple(map(type, model._flatten_layers())), tuple(w.shape for w in model.weights))
             if kind not in alike:
-                alike[kind] = self._measured(number, batch, limits)
-            trained.append(alike[kind])
-            if all(time_s is None for time_s in trained[-1].times_s):
-                needs = format_bytes(trained[-1].held + trained[-1].working)
-                has = ", ".join(f"{d.label} {format_bytes(m)}" for d, m in zip(self.devices, limits, strict=True))
-                raise NothingFits(
-                    f"the model {model.name} (number {number}) fits on no device: it needs {needs}, of {has}",
-                    remedy="give a smaller batch_size, or leave it out",
-                )
+                alike[kind] = self._measured(number, batch, samples, trained[number], limits)
+            trained[number] = alike[kind]._replace(held=trained[number].held)
+            self._check(number, trained[number], limits)
         placement = place_models(trained, limits)
         if placement is None:
             raise NothingFits("the models do not fit on the devices together", remedy="leave some of them out")
-        kept = dict(enumerate(placement))
-        self._there = {place: one for place, one in self._there.items() if kept[place[0]] == place[1]}
-        for number, device in kept.items():
+        self._there = {(n, device): one for (n, device), one in self._there.items() if placement[n] == device}
+        for number, device in enumerate(placement):
             self._put(number, device)
         self.placement = placement
 
-    def _measured(self, number: int, batch: Any, limits: Sequence[int | None]) -> Trained:
-        """A model's time on each device, and its memory by its weights, and by its profile or what TensorFlow held."""
-        import keras
+    def _held(self, number: int) -> list[int]:
+        """The bytes that a model's weights will take on each device; none on a GPU that has them."""
+        weights = sum(weight.nbytes for weight in self._models[number].get_weights())
+        return [weights * (one.simulated or not self._is_there(number, n)) for n, one in enumerate(self.devices)]
+
+    def _check(self, number: int, one: Trained, limits: Sequence[int | None]) -> None:
+        """Raises NothingFits for a model that no device holds."""
+        needs = [held + working for held, working in zip(one.held, one.working, strict=True)]
+        of = zip(one.times_s, needs, limits, strict=True)
+        if not any(time_s is not None and (limit is None or need <= limit) for time_s, need, limit in of):
+            has = ", ".join(
+                f"{format_bytes(need)} of {format_bytes(limit)} on {device.label}"
+                for need, limit, device in zip(needs, limits, self.devices, strict=True)
+            )
+            raise NothingFits(
+                f"the model {self._models[number].name} (number {number}) fits on no device: it needs {has}",
+                remedy="give a smaller batch_size, or leave it out",
+            )
+
+    def _measured(self, number: int, batch: Any, samples: int, one: Trained, limits: Sequence[int | None]) -> Trained:
+        """The time of a batch on each device that may hold it, and what it takes there beside the weights."""
         import tensorflow as tf
 
         from gpubalance.engine.runtime import memory_bytes, reset_memory_peak
 
-        held = sum(weight.nbytes for weight in self._models[number].get_weights())
-        samples, working, times_s = len(keras.tree.flatten(batch)[0]), 0, list[float | None]()
+        times_s: list[float | None] = [None] * len(limits)
+        working = list(one.working)
         for device, name in enumerate(self._names):
-            profile, limit, times_s = self.devices[device].profile, limits[device], [*times_s, None]
-            working = max(working, samples * profile.memory_per_sample) if profile else working
-            if limit is not None and held + working > limit:
+            profile, limit = self.devices[device].profile, limits[device]
+            if limit is not None and one.held[device] + working[device] > limit:
                 continue
             try:
                 model = self._put(number, device)
@@ -156,34 +173,45 @@ class Ensemble:
                     took_s = [_seconds(model, batch) for _ in range(1 + _TIMED)]
             except tf.errors.ResourceExhaustedError:
                 continue
-            if not profile and name.startswith("GPU"):
-                working = max(working, (memory_bytes(name, "peak") or 0) - before)
-            paced_s = profile.alpha_s + profile.beta_s * samples if profile else 0.0
-            times_s[device] = max(median(took_s[1:]), paced_s)
-        return Trained(times_s, held, working)
+            finally:
+                if not profile:  # a GPU has no room for all of them at once
+                    self._there.pop((number, device), None)
+            working[device] = max(working[device], (memory_bytes(name, "peak") or 0) - before)
+            times_s[device] = max(median(took_s[1:]), _paced_s(profile, samples))
+        return Trained(times_s, one.held, working)
 
     def _put(self, number: int, device: int) -> Any:
         """The model on that device: itself if it is there, else a copy."""
         import tensorflow as tf
 
-        model, name = self._models[number], self._names[device]
         if (number, device) not in self._there:
-            is_there = all(variable.value.device.endswith(f"device:{name}") for variable in model.variables)
-            copy = model if is_there else copied(model, tf.device(name), compiled=False)
-            self._there[number, device] = copy
+            model, scope = self._models[number], tf.device(self._names[device])
+            is_there = self._is_there(number, device)
+            self._there[number, device] = model if is_there else copied(model, scope, compiled=False)
         return self._there[number, device]
+
+    def _is_there(self, number: int, device: int) -> bool:
+        end = f"device:{self._names[device]}"
+        return all(variable.value.device.endswith(end) for variable in self._models[number].variables)
+
+
+def _paced_s(profile: DeviceProfile | None, samples: int) -> float:
+    """What a simulated device takes for a batch; 0 for others."""
+    return profile.alpha_s + profile.beta_s * samples if profile else 0.0
 
 
 def _model(given: Any) -> Any:
-    """The model, or the one in that file. Raises BadInput."""
+    """The model, or the one in that file, in the host's memory. Raises BadInput."""
     import keras
+    import tensorflow as tf
 
     if isinstance(given, str | Path):
         try:
-            return keras.saving.load_model(given, compile=False)
+            with tf.device("CPU:0"):
+                return keras.saving.load_model(given, compile=False)
         except (OSError, ValueError, TypeError) as error:
-            remedy = f"give a file that model.save('model{SAVED_MODEL}') wrote"
-            raise BadInput(f"{given} can't be loaded: {clean(str(error), 300)}", remedy=remedy) from error
+            why = f"{given} can't be loaded: {clean(str(error), 300)}"
+            raise BadInput(why, remedy="give a file that model.save('model.keras') wrote") from error
     check_model(given, _CALL)
     return given
 

@@ -173,7 +173,7 @@ def test_a_command_that_is_killed_takes_its_children_along_and_a_killed_child_on
         ("\n# nothing\n", PAIR, 4, "trials.txt has no command"),
         ("echo fine\necho 'not\n", PAIR, 4, "trials.txt: the shell can't read `echo 'not`"),
         (b"\xff\xfe", PAIR, 4, "trials.txt is not text"),
-        (b"a\0b", PAIR, 4, "trials.txt is not a file of commands"),
+        (b"a\0b", PAIR, 4, "trials.txt is not text"),
         ("true", (), 3, "no NVIDIA driver"),
         ("true", (*PAIR, "--gpus", "7"), 2, "there is no device '7'"),
         ("true", (*PAIR, "--logs", "/proc/logs"), 3, "can't write to --logs /proc/logs"),

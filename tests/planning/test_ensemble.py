@@ -12,7 +12,9 @@ from gpubalance.planning.ensemble import Trained, place_models
 
 _MODELS = st.lists(
     st.tuples(
-        st.lists(st.none() | st.floats(0.01, 10.0), min_size=3, max_size=3), st.integers(0, 50), st.integers(0, 50)
+        st.lists(st.none() | st.floats(0.01, 10.0), min_size=3, max_size=3),
+        st.lists(st.integers(0, 50), min_size=3, max_size=3),
+        st.lists(st.integers(0, 50), min_size=3, max_size=3),
     ),
     min_size=1,
     max_size=6,
@@ -29,14 +31,16 @@ def time_s(models: list[Trained], memory: list[int | None], way: tuple[int, ...]
         loads[device] += seconds
     for device, limit in enumerate(memory):
         there = [one for one, its in zip(models, way, strict=True) if its == device]
-        needed = sum(one.held for one in there) + max((one.working for one in there), default=0)
+        needed = sum(one.held[device] for one in there) + max((one.working[device] for one in there), default=0)
         if limit is not None and needed > limit:
             return None
     return max(loads)
 
 
 @given(_MODELS, st.lists(st.none() | st.integers(0, 150), min_size=3, max_size=3))
-def test_no_other_way_is_sooner(drawn: list[tuple[list[float | None], int, int]], memory: list[int | None]) -> None:
+def test_no_other_way_is_sooner(
+    drawn: list[tuple[list[float | None], list[int], list[int]]], memory: list[int | None]
+) -> None:
     models = [Trained(*one) for one in drawn]
     ways = {way: time_s(models, memory, way) for way in product(range(3), repeat=len(models))}
     best = min((seconds for seconds in ways.values() if seconds is not None), default=None)
@@ -47,9 +51,8 @@ def test_no_other_way_is_sooner(drawn: list[tuple[list[float | None], int, int]]
 
 def test_ten_models_on_three_devices_are_placed_exactly() -> None:
     random = Random(1)
-    models = [
-        Trained([base * slow for slow in (1.0, 1.7, 2.9)], 1, 1) for base in [random.uniform(1, 5) for _ in range(10)]
-    ]
+    bases_s = [random.uniform(1, 5) for _ in range(10)]
+    models = [Trained([base_s * slow for slow in (1.0, 1.7, 2.9)], [1] * 3, [1] * 3) for base_s in bases_s]
     found = place_models(models, [None, 8, 8])
     assert found is not None
     best = min(seconds for way in product(range(3), repeat=10) if (seconds := time_s(models, [None, 8, 8], way)))

@@ -74,7 +74,11 @@ def test_files_are_loaded_where_they_predict(tmp_path: Path, tensorflow: Any) ->
 @pytest.mark.parametrize(
     ("sizes", "memory", "says"),
     [
-        ((10, 100_000), "1 MiB", r"the model \S+ \(number 1\) fits on no device: it needs 24.8 MiB, of GPU:0 1.00 MiB"),
+        (
+            (10, 100_000),
+            "1 MiB",
+            r"\(number 1\) fits on no device: it needs 24.8 MiB of 1.00 MiB on GPU:0",
+        ),
         ((3000, 3000), "1 MiB", "the models do not fit on the devices together"),
     ],
 )
