@@ -136,6 +136,16 @@ def test_a_killed_queue_that_is_resumed_runs_each_once(tmp_path: Path) -> None:
     assert any(one["resumed"] for one in json.loads(done.stdout)["commands"])
 
 
+def test_a_queue_is_resumed_on_the_devices_that_are_left(tmp_path: Path) -> None:
+    trials = written(tmp_path, "sleep 0.5", "true", "false")
+    assert here("queue", trials, *PAIR, cwd=tmp_path).returncode == 6
+    written(tmp_path, "sleep 0.5", "true", "echo 3")
+    done = here("queue", trials, *PAIR, "--gpus", "1", "--resume", "--json", cwd=tmp_path)
+    result = Queue.model_validate_json(done.stdout)
+    assert [one.resumed for one in result.commands] == [True, True, False]
+    assert [[one.device for one in each.tries] for each in result.commands] == [[], [0], [0]]
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_no_process_is_left_of_a_queue_that_is_ended(number: int, code: int, tmp_path: Path) -> None:
     deaf = "trap '' INT TERM; echo begun; sleep 300 & sleep 300; sleep 300"
