@@ -6,11 +6,11 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpubalance.devices.nvml import Card, with_gpu
 from gpubalance.numbers.stats import median
-from gpubalance.results.telemetry import Gauges, Moment, Telemetry, throttling
+from gpubalance.results.telemetry import Moment, Telemetry, throttling
 
 INTERVAL_S = 0.2
 PATIENCE_S = 0.3  # the longest that a hung call delays the end of a block
@@ -69,11 +69,11 @@ class Sampler:
             # The counters still belong to the block, the gauges no longer
             if self._stop.is_set():
                 return True
-            gauges = _gauges(card)
+            moment = _moment(card, counters.at_s)
             with self._lock:
                 if self._ended:
                     return True
-                self._course.gauge(gauges)
+                self._course.gauge(moment)
             self._stop.wait(self._interval_s)
 
 
@@ -94,13 +94,15 @@ def throttle_mask(card: Card) -> int | None:
     return mask
 
 
-def _gauges(card: Card) -> Gauges:
-    return Gauges(
+def _moment(card: Card, at_s: float) -> Moment:
+    power_mw, mask = card.ask("PowerUsage"), throttle_mask(card)
+    return Moment(
+        at_s=at_s,
         temperature_c=card.ask("TemperatureV Temperature", card.nvml.NVML_TEMPERATURE_GPU),
-        power_mw=card.ask("PowerUsage"),
+        power_w=None if power_mw is None else power_mw / 1000,
         sm_clock_mhz=card.ask("ClockInfo", card.nvml.NVML_CLOCK_SM),
         memory_clock_mhz=card.ask("ClockInfo", card.nvml.NVML_CLOCK_MEM),
-        reasons=throttle_mask(card),
+        throttle_reasons=None if mask is None else throttling([mask]),
     )
 
 
@@ -125,14 +127,14 @@ class _Stretch:
 
     first: Counters
     last: Counters
-    power_mw: int = 0
-    integral_mj: float = 0.0
+    power_w: float = 0.0
+    integral_j: float = 0.0
 
     @property
-    def energy_mj(self) -> float:
+    def energy_j(self) -> float:
         """From the energy counter, else the integral of power; 0 if NVML provides neither."""
         # A counter that stood still was not updated yet: every GPU uses some power
-        return _rise(self.first.energy_mj, self.last.energy_mj) or self.integral_mj
+        return (_rise(self.first.energy_mj, self.last.energy_mj) or 0) / 1000 or self.integral_j
 
 
 class Course:
@@ -142,8 +144,8 @@ class Course:
         self.readings = 0
         self._stretches: list[_Stretch] = []
         self._watched = False
-        self._gauges = tuple(Counter[int]() for _ in Gauges._fields)
-        self._moments: list[tuple[float, Gauges]] = []
+        self._seen: dict[str, Counter[Any]] = {name: Counter() for name in Moment.model_fields if name != "at_s"}
+        self._moments: list[Moment] = []
         self._apart = 1
 
     def count(self, counters: Counters) -> None:
@@ -152,19 +154,19 @@ class Course:
             self._stretches.append(_Stretch(counters, counters))
             self._watched = True
         stretch = self._stretches[-1]
-        stretch.integral_mj += stretch.power_mw * (counters.at_s - stretch.last.at_s)
+        stretch.integral_j += stretch.power_w * (counters.at_s - stretch.last.at_s)
         stretch.last = counters
 
-    def gauge(self, gauges: Gauges) -> None:
+    def gauge(self, moment: Moment) -> None:
         """Adds a reading of the gauges, after its counters."""
-        for values, value in zip(self._gauges, gauges, strict=True):
+        for name, values in self._seen.items():
+            value = getattr(moment, name)
             if value is not None:
                 values[value] += 1
-        stretch = self._stretches[-1]
-        if gauges.power_mw is not None:
-            stretch.power_mw = gauges.power_mw
+        if moment.power_w is not None:
+            self._stretches[-1].power_w = moment.power_w
         if self.readings % self._apart == 0:
-            self._moments.append((stretch.last.at_s, gauges))
+            self._moments.append(moment)
         self.readings += 1
         if len(self._moments) > _MOST_MOMENTS:
             self._moments = self._moments[::2]
@@ -175,13 +177,13 @@ class Course:
         self._watched = False
 
     @property
-    def latest(self) -> Gauges | None:
+    def latest(self) -> Moment | None:
         """The last reading that was kept, None before the first."""
-        return self._moments[-1][1] if self._moments else None
+        return self._moments[-1] if self._moments else None
 
     def moves(self, since_s: float) -> bool:
         """Whether the GPU got warmer or colder, or its clock changed, since then."""
-        seen = [gauges for at_s, gauges in self._moments if at_s >= since_s]
+        seen = [moment for moment in self._moments if moment.at_s >= since_s]
         warm = [one.temperature_c for one in seen if one.temperature_c is not None]
         clocks = [one.sm_clock_mhz for one in seen if one.sm_clock_mhz]
         cut = len(clocks) // 2
@@ -195,33 +197,22 @@ class Course:
         """
         if not self.readings:
             return None
-        origin_s = self._stretches[0].first.at_s if origin_s is None else origin_s
-        temperatures, powers, sm_clocks, memory_clocks, reasons = self._gauges
         first, last = self._stretches[0].first, self._stretches[-1].last
-        energy_mj = sum(stretch.energy_mj for stretch in self._stretches)
+        origin_s = first.at_s if origin_s is None else origin_s
+        powers, reasons = self._seen["power_w"], self._seen["throttle_reasons"]
+        energy_j = sum(stretch.energy_j for stretch in self._stretches)
         return Telemetry(
             readings=self.readings,
             duration_s=round(sum(one.last.at_s - one.first.at_s for one in self._stretches), 3),
-            temperature_c=max(temperatures, default=None),
-            power_w=round(sum(powers.elements()) / powers.total()) / 1000 if powers else None,
-            energy_j=round(energy_mj) / 1000 if energy_mj else None,
-            sm_clock_mhz=_middle(sm_clocks),
-            memory_clock_mhz=_middle(memory_clocks),
-            throttle_reasons=throttling(reasons) if reasons else None,
+            temperature_c=max(self._seen["temperature_c"], default=None),
+            power_w=round(sum(powers.elements()) / powers.total(), 3) if powers else None,
+            energy_j=round(energy_j, 3) or None,
+            sm_clock_mhz=_middle(self._seen["sm_clock_mhz"]),
+            memory_clock_mhz=_middle(self._seen["memory_clock_mhz"]),
+            throttle_reasons=tuple(sorted(set().union(*reasons))) if reasons else None,
             ecc_uncorrected=_rise(first.ecc_uncorrected, last.ecc_uncorrected) if last is not first else None,
-            course=tuple(_moment(at_s - origin_s, gauges) for at_s, gauges in self._moments),
+            course=tuple(one.model_copy(update={"at_s": round(one.at_s - origin_s, 3)}) for one in self._moments),
         )
-
-
-def _moment(at_s: float, gauges: Gauges) -> Moment:
-    return Moment(
-        at_s=round(at_s, 3),
-        temperature_c=gauges.temperature_c,
-        power_w=None if gauges.power_mw is None else gauges.power_mw / 1000,
-        sm_clock_mhz=gauges.sm_clock_mhz,
-        memory_clock_mhz=gauges.memory_clock_mhz,
-        throttle_reasons=None if gauges.reasons is None else throttling([gauges.reasons]),
-    )
 
 
 def _rise(first: int | None, last: int | None) -> int | None:

@@ -12,7 +12,7 @@ from gpubalance.results.plan import Round
 from gpubalance.results.probe import CurvePoint, Trial
 from gpubalance.results.queue import QueuedCommand, RunningCommand
 from gpubalance.results.run import Measurement
-from gpubalance.results.telemetry import Gauges
+from gpubalance.results.telemetry import Moment
 from gpubalance.settings.device import Device
 
 
@@ -56,7 +56,7 @@ class TimingDone(NamedTuple):
     step_s: float
     compute_s: tuple[float, ...] | None
     update_s: tuple[float, ...] | None
-    gauges: tuple[Gauges | None, ...]
+    gauges: tuple[Moment | None, ...]
 
 
 class WindowDone(NamedTuple):

@@ -13,7 +13,7 @@ from gpubalance.numbers.units import format_bytes, format_rate, format_seconds
 from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.render.table import prose, shorten, sparkline
 from gpubalance.results.probe import CurvePoint
-from gpubalance.results.telemetry import Gauges, throttling
+from gpubalance.results.telemetry import Moment
 from gpubalance.settings.device import Device
 
 # What a step is, from left to right, with its sign and colour.
@@ -40,7 +40,7 @@ class Course:
     compute_s: Sequence[float] = ()
     update_s: Sequence[float] = ()
     memory_bytes: Sequence[int | None] = ()
-    gauges: Sequence[Gauges | None] = ()
+    gauges: Sequence[Moment | None] = ()
 
     @property
     def busy_s(self) -> list[float]:
@@ -57,7 +57,7 @@ class OwnCourse:
     batch: int
     rates: dict[str, float] = field(default_factory=dict)
     memory_bytes: int | None = None
-    gauges: Gauges | None = None
+    gauges: Moment | None = None
 
 
 _OWN = OwnCourse.names
@@ -133,7 +133,7 @@ def _columns(
     devices: Sequence[Device],
     batches: Sequence[int],
     memory: Sequence[int | None],
-    gauges: Sequence[Gauges | None],
+    gauges: Sequence[Moment | None],
 ) -> dict[str, list[str]]:
     return {
         "device": [device.label for device in devices],
@@ -144,7 +144,7 @@ def _columns(
     }
 
 
-def _beside(devices: Sequence[Device], gauges: Sequence[Gauges | None], shown: int, width: int) -> list[Text]:
+def _beside(devices: Sequence[Device], gauges: Sequence[Moment | None], shown: int, width: int) -> list[Text]:
     """How many devices have no row, and which of those that have one are throttled."""
     more = [Text(f"… and {len(devices) - shown} more devices", "dim")] if shown < len(devices) else []
     throttled = map(throttled_text, devices[:shown], gauges[:shown])
@@ -187,18 +187,18 @@ def _waiting(course: Course) -> str:
     return f"{first} waits {format_seconds(most_s - least_s)} of each step for {last}"
 
 
-def state_text(gauges: Gauges | None) -> str:
+def state_text(gauges: Moment | None) -> str:
     """`83 °C 220 W`, as far as NVML gives them."""
     if gauges is None:
         return ""
     heat = "" if gauges.temperature_c is None else f"{gauges.temperature_c} °C"
-    power = "" if gauges.power_mw is None else f"{gauges.power_mw / 1000:.0f} W"
+    power = "" if gauges.power_w is None else f"{gauges.power_w:.0f} W"
     return " ".join(filter(None, (heat, power)))
 
 
-def throttled_text(device: Device, gauges: Gauges | None) -> str:
+def throttled_text(device: Device, gauges: Moment | None) -> str:
     """`GPU:0 is throttled: power cap`; empty if it is not."""
-    reasons = throttling([gauges.reasons]) if gauges and gauges.reasons else ()
+    reasons = (gauges and gauges.throttle_reasons) or ()
     return f"{device.label} is throttled: {', '.join(reasons)}" if reasons else ""
 
 

@@ -6,7 +6,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from gpubalance.results.common import Exact, Whole
 from gpubalance.settings.record import Record, Shown
@@ -40,7 +40,10 @@ Reasons = Annotated[tuple[str, ...] | None, Shown("throttled by")]
 
 
 class Moment(Record):
-    """One reading of a GPU, `at_s` seconds after the measurement began. What it did not report is null."""
+    """One reading of a GPU, `at_s` seconds after the measurement began. What it did not report is null.
+
+    Until it is part of a result, `at_s` is on the monotonic clock.
+    """
 
     at_s: Annotated[Exact, Shown("at", "s")]
     temperature_c: Whole | None = None
@@ -73,16 +76,6 @@ class Telemetry(Record):
     def samples_per_joule(self, throughput: float) -> float | None:
         """throughput · duration_s / energy_j, for a GPU that gave `throughput` samples per second throughout."""
         return throughput * self.duration_s / self.energy_j if self.energy_j else None
-
-
-class Gauges(NamedTuple):
-    """A GPU's state at a moment, in NVML's units."""
-
-    temperature_c: int | None
-    power_mw: int | None
-    sm_clock_mhz: int | None
-    memory_clock_mhz: int | None
-    reasons: int | None
 
 
 def throttling(masks: Iterable[int]) -> tuple[str, ...]:

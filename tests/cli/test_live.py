@@ -17,10 +17,12 @@ import time
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.machine import find_machine
 from gpubalance.jobs.events import Doing, PhaseBegun, TimingDone
-from gpubalance.results.telemetry import Gauges
+from gpubalance.results.telemetry import Moment
 
 devices = find_machine({str(ROOT / "configs" / "four-unlike.toml")!r}).devices
-hot = Gauges(temperature_c=83, power_mw=220_000, sm_clock_mhz=1500, memory_clock_mhz=5000, reasons=0x4)
+hot = Moment(
+    at_s=0, temperature_c=83, power_w=220, sm_clock_mhz=1500, memory_clock_mhz=5000, throttle_reasons=("power cap",)
+)
 
 def work(watch):
     watch(Doing("going on with what was measured", stays=True))

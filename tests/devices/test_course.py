@@ -6,24 +6,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubalance.devices.telemetry import Counters, Course
-from gpubalance.results.telemetry import Gauges, Moment, Telemetry, throttling
+from gpubalance.results.telemetry import Moment, Telemetry, throttling
 
-CALM_MOMENT = Moment(
-    at_s=0.0, temperature_c=60, power_w=100.0, sm_clock_mhz=1900, memory_clock_mhz=5005, throttle_reasons=()
-)
-CALM = Gauges(temperature_c=60, power_mw=100_000, sm_clock_mhz=1900, memory_clock_mhz=5005, reasons=0)
+CALM = Moment(at_s=0.0, temperature_c=60, power_w=100.0, sm_clock_mhz=1900, memory_clock_mhz=5005, throttle_reasons=())
 
 
 def at(seconds: float, energy_mj: int | None = None, ecc: int | None = None) -> Counters:
     return Counters(at_s=seconds, energy_mj=energy_mj, ecc_uncorrected=ecc)
 
 
-def told(*readings: Gauges, first: Counters, last: Counters) -> Telemetry:
+def reads(course: Course, counters: Counters, **other: object) -> None:
+    """Adds a calm reading, or one with other gauges."""
+    course.count(counters)
+    course.gauge(CALM.model_copy(update={"at_s": counters.at_s, **other}))
+
+
+def told(*readings: dict[str, object], first: Counters, last: Counters) -> Telemetry:
     """The telemetry of readings a second apart, with the given counters at both ends."""
     course = Course()
-    for number, gauges in enumerate(readings):
-        course.count(first if number == 0 else at(first.at_s + number))
-        course.gauge(gauges)
+    for number, other in enumerate(readings):
+        reads(course, first if number == 0 else at(first.at_s + number), **other)
     course.count(last)
     found = course.telemetry()
     assert found is not None
@@ -41,8 +43,7 @@ def test_without_a_reading_there_is_no_telemetry() -> None:
 def test_the_energy_is_the_sum_of_each_power_times_how_long_it_was_taken(parts: list[tuple[float, int]]) -> None:
     course, time, joules = Course(), 1000.0, 0.0
     for gap_s, power_mw in parts:
-        course.count(at(time))
-        course.gauge(CALM._replace(power_mw=power_mw))
+        reads(course, at(time), power_w=power_mw / 1000)
         time += gap_s
         joules += gap_s * power_mw / 1000
     course.count(at(time))
@@ -52,43 +53,41 @@ def test_the_energy_is_the_sum_of_each_power_times_how_long_it_was_taken(parts: 
 
 
 def test_a_power_holds_until_the_next_that_is_told() -> None:
-    untold = CALM._replace(power_mw=None)
-    telemetry = told(CALM, untold, untold, first=at(0.0), last=at(4.0))
+    untold: dict[str, object] = {"power_w": None}
+    telemetry = told({}, untold, untold, first=at(0.0), last=at(4.0))
     assert (telemetry.energy_j, telemetry.power_w, telemetry.duration_s) == (400.0, 100.0, 4.0)
     assert told(untold, first=at(0.0), last=at(1.0)).samples_per_joule(1000.0) is None
 
 
 @pytest.mark.parametrize("counted", [(5_000, 5_000), (5_000, 4_000), (None, 5_000), (5_000, None)])
 def test_a_counter_that_tells_nothing_leaves_the_power_to_tell_it(counted: tuple[int | None, int | None]) -> None:
-    assert told(CALM, first=at(0.0, counted[0]), last=at(2.0, counted[1])).energy_j == 200.0
+    assert told({}, first=at(0.0, counted[0]), last=at(2.0, counted[1])).energy_j == 200.0
 
 
 def test_the_gpu_s_own_counter_comes_first() -> None:
-    telemetry = told(CALM, first=at(0.0, 5_000), last=at(2.0, 185_500))
+    telemetry = told({}, first=at(0.0, 5_000), last=at(2.0, 185_500))
     assert telemetry.energy_j == 180.5
     assert telemetry.samples_per_joule(1000.0) == 1000.0 * 2.0 / 180.5
 
 
 @pytest.mark.parametrize(("counted", "rise"), [((3, 3), 0), ((3, 5), 2), ((3, 0), None), ((None, 3), None)])
 def test_uncorrected_errors(counted: tuple[int | None, int | None], rise: int | None) -> None:
-    assert told(CALM, first=at(0.0, ecc=counted[0]), last=at(1.0, ecc=counted[1])).ecc_uncorrected == rise
+    assert told({}, first=at(0.0, ecc=counted[0]), last=at(1.0, ecc=counted[1])).ecc_uncorrected == rise
 
 
 def test_what_was_counted_once_has_not_risen_nor_stayed() -> None:
     course = Course()
-    course.count(at(0.0, 5_000, 0))
-    course.gauge(CALM)
+    reads(course, at(0.0, 5_000, 0))
     told = {"temperature_c": 60, "power_w": 100.0, "sm_clock_mhz": 1900, "memory_clock_mhz": 5005}
     assert course.telemetry() == Telemetry.model_validate(
-        told | {"readings": 1, "duration_s": 0.0, "throttle_reasons": (), "course": (CALM_MOMENT,)}
+        told | {"readings": 1, "duration_s": 0.0, "throttle_reasons": (), "course": (CALM,)}
     )
 
 
 def test_what_happens_in_a_pause_is_not_counted() -> None:
     course = Course()
     for began_s, energy_mj in ((0.0, 0), (100.0, 9_000_000)):
-        course.count(at(began_s, energy_mj))
-        course.gauge(CALM)
+        reads(course, at(began_s, energy_mj))
         course.count(at(began_s + 2.0, energy_mj + 300_000))
         course.pause()
     telemetry = course.telemetry()
@@ -104,8 +103,7 @@ def test_what_happens_in_a_pause_is_not_counted() -> None:
 def test_a_course_of_any_length_is_told_by_some_hundreds_of_readings_evenly_apart(readings: int) -> None:
     course = Course()
     for number in range(readings):
-        course.count(at(float(number)))
-        course.gauge(CALM)
+        reads(course, at(float(number)))
     telemetry = course.telemetry()
     assert telemetry is not None
     times = [moment.at_s for moment in telemetry.course]
@@ -116,12 +114,9 @@ def test_a_course_of_any_length_is_told_by_some_hundreds_of_readings_evenly_apar
 
 
 def test_the_hottest_the_middle_clock_and_the_mean_power() -> None:
-    readings = [
-        Gauges(60, 100_000, 1900, 5005, 0),
-        Gauges(91, 250_000, 1200, 5005, 0x40),
-        Gauges(85, 100_000, 1850, 810, 0x4),
-    ]
-    telemetry = told(*readings, first=at(0.0), last=at(3.0))
+    hot = {"temperature_c": 91, "power_w": 250.0, "sm_clock_mhz": 1200, "throttle_reasons": ("thermal",)}
+    slow = {"temperature_c": 85, "sm_clock_mhz": 1850, "memory_clock_mhz": 810, "throttle_reasons": ("power cap",)}
+    telemetry = told({}, hot, slow, first=at(0.0), last=at(3.0))
     assert (telemetry.temperature_c, telemetry.power_w, telemetry.energy_j) == (91, 150.0, 450.0)
     assert (telemetry.sm_clock_mhz, telemetry.memory_clock_mhz) == (1850, 5005)
     assert telemetry.throttle_reasons == ("power cap", "thermal")

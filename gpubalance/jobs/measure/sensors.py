@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from gpubalance.devices.telemetry import Course, Sampler
 from gpubalance.errors import PartialResult
 from gpubalance.remedies import known
-from gpubalance.results.telemetry import Gauges, Telemetry, passing
+from gpubalance.results.telemetry import Moment, Telemetry, passing
 from gpubalance.settings.device import Device
 
 _MOVED_WITHIN_S = 30.0
@@ -47,7 +47,7 @@ class Sensors:
         return any(course.moves(since_s) for _, course in self._read)
 
     @property
-    def latest(self) -> tuple[Gauges | None, ...]:
+    def latest(self) -> tuple[Moment | None, ...]:
         """The latest reading of each device, None if NVML has none."""
         return tuple(course.latest for _, course in self._read)
 
