@@ -20,7 +20,10 @@ def rate_text(rate: Throughput) -> str:
 
 def half_text(value: float, interval: Interval) -> str:
     """` ± 0.1 %`: half the interval as a part of the value; empty if it is unknown."""
-    return f" ± {format_percent((interval[1] - interval[0]) / 2 / value, 1)}" if interval else ""
+    if interval is None:
+        return ""
+    half = (interval[1] - interval[0]) / 2 / value
+    return f" ± {format_percent(half, 1) if half < 1 else 'over 100 %'}"
 
 
 def within(interval: Interval) -> str:

@@ -53,8 +53,9 @@ def run_told(run: Run, epoch: int | None = None, pipeline: Pipeline | None = Non
     step = step_text(run.step_time_s.median, last.compute_s, last.update_s, run.sync_s if several else None, *more)
     yield f"{step}; {imbalance_text(run.imbalance)}" if several else step
     if spread is not None:
-        most = f"half of the steps take up to {format_seconds(spread.p50_s)}, 95 % up to {format_seconds(spread.p95_s)}"
-        yield f"batches differ in shape: {most}; rates use the mean"
+        half, most = format_seconds(spread.p50_s), format_seconds(spread.p95_s)
+        unlike = f"half of the steps take up to {half}, 95 % up to {most}; rates use the mean"
+        yield f"batches differ in shape: {unlike if half != most else f'their steps take the same time, {half}'}"
     yield "" if run.complete else CUT_SHORT
 
 
