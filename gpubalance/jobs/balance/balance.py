@@ -17,10 +17,11 @@ from gpubalance.jobs.keep.saved_probes import solo_bests_of
 from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.pipeline import Ceiling
 from gpubalance.jobs.measure.trace import trace
-from gpubalance.jobs.measure.warnings import batches_joined, even_is_faster, resumed, speed_changed, unsteady_machine
+from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_changed, warning
 from gpubalance.jobs.plan.beside import best_at
 from gpubalance.jobs.plan.plan import plan_of
 from gpubalance.jobs.plan.problem import best_split, check_asked, find_probes
+from gpubalance.numbers.units import format_rate
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan, Round
@@ -134,7 +135,10 @@ class Balancing:
 
     def _not_steady(self, tried: Tried) -> None:
         """Goes on with the median of all measurements, as the devices' speed comes and goes."""
-        self._warnings.append(unsteady_machine(tried.planned.split, [one.throughput.median for one in tried.seen]))
+        rates = [one.throughput.median for one in tried.seen]
+        least, most, count = format_rate(min(rates)), format_rate(max(rates)), len(rates)
+        split = tried.planned.split
+        self._warnings.append(warning("not-steady/machine", split=split, least=least, most=most, count=count))
         self._watch(Doing(self._warnings[-1].message))
         self._known.count_all()
 
@@ -145,8 +149,8 @@ class Balancing:
             party, held = self._together.gather(split), proof.throughput
             self._pipeline = Ceiling.measured(party, split.global_batch, self._watch).result(held, solo_sum)
         if self.request.tracing is not None:
-            warning = trace(self._together.gather(split), split.of_used, self.request.tracing, self._watch)
-            self._warnings += [warning] if warning else []
+            missing = trace(self._together.gather(split), split.of_used, self.request.tracing, self._watch)
+            self._warnings += [missing] if missing else []
 
     def _key(self, what: str, split: Shares) -> str:
         """Under which what comes now is kept: rounds and proofs come in the same order when the balance runs again."""
@@ -244,7 +248,9 @@ class Balancing:
         split = Shares(batches, micro_batches)
         if split.accumulates and self.request.plan.accumulate == 1:
             return
-        self._warnings.append(even_is_faster(planned.split, proof.throughput, split, even.throughput))
+        rate, even_rate = (format_rate(one.throughput.median) for one in (proof, even))
+        facts = {"split": planned.split, "rate": rate, "even": split, "even_rate": even_rate}
+        self._warnings.append(warning("even-is-faster", **facts))
         self._watch(Doing(self._warnings[-1].message))
         self._known.learn(replace(planned, split=split, step_time_s=even.step_time_s.median), even)
 
@@ -282,7 +288,7 @@ class Balancing:
                 *plan.warnings,
                 *(speed_changed(self.request.devices[device], change) for device, change in known.changed()),
                 *resumed(self._once.again[TriedSplit], "rounds"),
-                *([batches_joined(joined_from, plan.global_batch)] if joined_from else []),
+                *batches_joined(joined_from, plan.global_batch),
                 *self._warnings,
             ),
         }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.layers.series import CutSeries
-from gpubalance.jobs.measure.warnings import of_figures, resumed, shares_assumed
+from gpubalance.jobs.measure.warnings import of_figures, resumed, warning
 from gpubalance.numbers.stats import mean, median
 from gpubalance.planning.pipeline.place import Placement
 from gpubalance.planning.pipeline.timeline import Timed, Timeline, bubble_bound, parts_of
@@ -127,4 +127,4 @@ def _warnings(request: LayersRequest, series: CutSeries) -> list[Warning_]:
     figures = of_figures(
         request.settings.model, series.slowed, [series], steady=series.steady, stamp_cost=series.stamp_cost
     )
-    return [*([shares_assumed()] if request.devices[0].profile is not None else []), *figures]
+    return [*([warning("shares-assumed")] if request.devices[0].profile is not None else []), *figures]

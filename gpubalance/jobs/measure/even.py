@@ -9,7 +9,7 @@ from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.measure.warnings import even_does_not_fit, even_out_of_memory
+from gpubalance.jobs.measure.warnings import warning
 from gpubalance.results.common import Warning_
 from gpubalance.settings.requests import RunRequest
 from gpubalance.settings.shares import Shares
@@ -65,7 +65,7 @@ class Even:
         """Goes on without the even split."""
         self.watch(Doing(f"{error.message}: going on without the even split"))
         self.series = None
-        self.warnings.append(even_out_of_memory(error.message))
+        self.warnings.append(warning("even-split-out-of-memory", what=error.message))
 
     def _divide(self, even: Shares, where: str, fitting: Fitting) -> None:
         """Takes the even split in micro-batches, beside the largest equal shares in one piece, or only those."""
@@ -81,7 +81,7 @@ class Even:
         divided = self._in_pieces(even, share)
         if divided is None:
             self.series = self._series(shares, "even")
-            self.warnings.append(even_does_not_fit(even, where, shares))
+            self.warnings.append(warning("even-split-does-not-fit", even=even, where=where, smaller=shares))
             return
         self.largest, self.best_at_largest = largest, best
         self.is_own = divided.split == self.request.split

@@ -17,7 +17,7 @@ from gpubalance.jobs.measure.pipeline import ROUND_S, Ceiling
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.turns import in_turns
-from gpubalance.jobs.measure.warnings import batches_joined, not_exact, of_figures, resumed
+from gpubalance.jobs.measure.warnings import batches_joined, of_figures, resumed, warning
 from gpubalance.jobs.measure.window import SplitWindow
 from gpubalance.numbers.ratio import ratio
 from gpubalance.results.common import Warning_, now
@@ -193,7 +193,6 @@ class JointRun:
 
     def _found(self, measured: Measurement) -> list[Warning_]:
         """What else was found, and the warnings about the figures."""
-        joined_from = self.alone and self.alone.joined_from
         figures = of_figures(
             self.request.settings.model,
             self.own.slowed,
@@ -203,8 +202,8 @@ class JointRun:
             excess_part=measured.excess_s / measured.step_time_s.median,
         )
         return [
-            *map(not_exact, self.party.facts.warned if len(measured.batches) > 1 else ()),
+            *(warning("not-exact", text=text) for text in self.party.facts.warned if len(measured.batches) > 1),
             *resumed(self.again),
             *figures,
-            *([batches_joined(joined_from, measured.global_batch)] if joined_from else []),
+            *batches_joined(self.alone.joined_from if self.alone else None, measured.global_batch),
         ]

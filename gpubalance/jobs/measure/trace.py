@@ -7,17 +7,12 @@ from collections.abc import Sequence
 from gpubalance.devices.hosts import are_reached
 from gpubalance.errors import GpubalanceError
 from gpubalance.jobs.events import Doing, Watch
+from gpubalance.jobs.measure.warnings import warning
 from gpubalance.results.common import Warning_
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.requests import Tracing
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
-
-# https://developer.nvidia.com/ERR_NVGPUCTRPERM
-_ALLOW_CUPTI = (
-    "CUPTI must be there (it comes with the extra cuda) and open to all users: `options nvidia "
-    "NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d/, then restart; in a container --cap-add=SYS_ADMIN"
-)
 
 
 def trace(party: Party, split: Shares, tracing: Tracing, watch: Watch) -> Warning_ | None:
@@ -42,17 +37,10 @@ def tracing_told(tracing: Tracing, what: str, devices: Sequence[Device]) -> Doin
 
 def without_gpu(missing: str, where: str = "") -> Warning_:
     """The warning that a GPU's part of a trace is missing, and why."""
-    return Warning_(
-        code="trace-without-gpu",
-        message=f"{where}the trace has the host's part, and not that of every GPU: {missing}",
-        next=_ALLOW_CUPTI,
-    )
+    return warning("trace-without-gpu", where=where, missing=missing)
 
 
 def not_traced(error: GpubalanceError, where: str = "") -> Warning_:
     """The warning that there is no trace."""
-    return Warning_(
-        code="not-traced",
-        message=f"{where}no trace was recorded: {error.message}",
-        next=error.remedy or "run it again with another --trace DIR; what was measured is not touched by this",
-    )
+    advice = error.remedy or "run it again with another --trace DIR, which does not touch what was measured"
+    return warning("not-traced", where=where, why=error.message, advice=advice)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpubalance.devices.hosts import reached_by
 from gpubalance.jobs.keep.saved_probes import holds_nothing
-from gpubalance.jobs.measure.warnings import batches_differ
+from gpubalance.jobs.measure.warnings import warning
 from gpubalance.jobs.plan.beside import by_global_batch, by_goodput, even_splits
 from gpubalance.jobs.plan.problem import (
     AUTO_MICRO_BATCHES,
@@ -66,7 +66,7 @@ def plan_of(found: Allocation, problem: Problem, probe: Probe, devices: Sequence
         reached_by=reached_by(),
         warnings=(
             *([_sync_unknown()] if request.sync_s is None and len(found.split.used) > 1 else []),
-            *([batches_differ()] if any(point.unlike for one in probes for point in one.curve) else []),
+            *([warning("batches-differ")] if any(point.unlike for one in probes for point in one.curve) else []),
         ),
     )
 

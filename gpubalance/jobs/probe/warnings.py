@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpubalance.errors import GpubalanceError
-from gpubalance.jobs.measure.warnings import LATE, balance_refuses, batches_differ, to_keep_speed
+from gpubalance.jobs.measure.warnings import LATE, to_keep_speed, warning
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.results.common import Warning_
@@ -31,9 +31,9 @@ def probe_warnings(request: ProbeRequest, devices: Sequence[Alone], facts: Ready
                 yield Warning_(code=code, message=f"{one.bench.device.label}{message}", next=advice)
     yield from (one.trace_warning for one in devices if one.trace_warning)
     if facts and facts.refused:
-        yield balance_refuses(facts.refused)
+        yield warning("not-for-a-split", why=facts.refused.message, advice=facts.refused.remedy)
     if any(point.unlike for one in devices for point in one.points.values()):
-        yield batches_differ()
+        yield warning("batches-differ")
 
 
 def pipeline_unknown(error: GpubalanceError) -> Warning_:
