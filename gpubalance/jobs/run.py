@@ -56,10 +56,8 @@ def run(
             raise_what_fits(error, party, used, watch)
         if len(result.replicas) > 1:
             save("runs", result)
-        if used.tracing is None:
-            return result
-        warning = trace(party, used.split, used.tracing, watch)
-        return result.model_copy(update={"warnings": (*result.warnings, *([warning] if warning else []))})
+        noted = trace(party, {0: used.split}, used.tracing, watch)
+        return result.model_copy(update={"warnings": (*result.warnings, *noted)})
 
 
 def raise_what_fits(error: OutOfMemory, party: Party, request: RunRequest, watch: Watch) -> NoReturn:

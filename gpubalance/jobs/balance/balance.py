@@ -149,8 +149,8 @@ class Balancing:
             party, held = self._together.gather(split), proof.throughput
             self._pipeline = Ceiling.measured(party, split.global_batch, self._watch).result(held, solo_sum)
         if self.request.tracing is not None:
-            missing = trace(self._together.gather(split), split.of_used, self.request.tracing, self._watch)
-            self._warnings += [missing] if missing else []
+            party = self._together.gather(split)
+            self._warnings += trace(party, {0: split.of_used}, self.request.tracing, self._watch)
 
     def _key(self, what: str, split: Shares) -> str:
         """Under which what comes now is kept: rounds and proofs come in the same order when the balance runs again."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gpubalance.jobs.endings import giving
 from gpubalance.jobs.events import Doing, PhaseBegun, Watch, one_at_a_time
 from gpubalance.jobs.independent.result import independent_result, what_failed
@@ -11,8 +9,7 @@ from gpubalance.jobs.independent.turns import Turns
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import tell_resumed
 from gpubalance.jobs.keep.once import Once
-from gpubalance.jobs.measure.trace import not_traced, tracing_told, without_gpu
-from gpubalance.results.common import Warning_
+from gpubalance.jobs.measure.trace import trace
 from gpubalance.results.independent import Independent
 from gpubalance.settings.requests import IndependentRequest
 from gpubalance.settings.shares import Shares
@@ -37,7 +34,8 @@ def independent(
         with giving(lambda: independent_result(turns, driver, complete=False)):
             turns.measure()
         failed = what_failed(turns)
-        noted = tuple(_traced(request, party, turns, tell))
+        splits = {one.number: Shares((one.batch,)) for one in turns.going}
+        noted = trace(party, splits, request.tracing, tell, apart=True)
         result = independent_result(turns, driver, complete=failed is None, noted=noted)
     if failed is not None:
         if journal is not None and turns.never_fit:
@@ -58,17 +56,3 @@ def _party(request: IndependentRequest, watch: Watch) -> Party:
         limit=TimeLimit(measuring.time_limit_s),
         tell=lambda text: watch(Doing(text)),
     )
-
-
-def _traced(request: IndependentRequest, party: Party, turns: Turns, watch: Watch) -> Iterator[Warning_]:
-    """Traces some steps of all devices at once, after all measuring; yields a warning for each missing trace."""
-    tracing, going = request.tracing, [one.number for one in turns.going]
-    if tracing is None or not going:
-        return
-    labels = {n: f"{request.devices[n].label}: " for n in going}
-    watch(tracing_told(tracing, "each device, at once", [one.device for one in turns.going]))
-    missing = party.each(
-        lambda n, worker: worker.trace(Shares((request.batches[n],)), tracing.of(request.devices[n])), going
-    )
-    yield from (not_traced(error, labels[n]) for n, error in party.failures.items())
-    yield from (without_gpu(why, labels[n]) for n, why in missing.items() if why is not None)

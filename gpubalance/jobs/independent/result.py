@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, PartialResult
 from gpubalance.jobs.endings import one_error
 from gpubalance.jobs.environment import environment
@@ -18,7 +20,7 @@ from gpubalance.settings.requests import IndependentRequest
 
 
 def independent_result(
-    turns: Turns, driver: str | None, *, complete: bool, noted: tuple[Warning_, ...] = ()
+    turns: Turns, driver: str | None, *, complete: bool, noted: Sequence[Warning_] = ()
 ) -> Independent | None:
     """The result of what was measured so far; None before the first timing. `noted` has warnings to add to its own."""
     request, replicas = turns.request, turns.replicas

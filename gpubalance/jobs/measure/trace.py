@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from gpubalance.devices.hosts import are_reached
 from gpubalance.errors import GpubalanceError
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.measure.warnings import warning
 from gpubalance.results.common import Warning_
-from gpubalance.settings.device import Device, hosts_of
+from gpubalance.settings.device import hosts_of
 from gpubalance.settings.requests import Tracing
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
 
 
-def trace(party: Party, split: Shares, tracing: Tracing, watch: Watch) -> Warning_ | None:
-    """Traces steps of a split that has been measured; returns a warning if part of the trace is missing.
+def trace(
+    party: Party, splits: Mapping[int, Shares], tracing: Tracing | None, watch: Watch, *, apart: bool = False
+) -> list[Warning_]:
+    """Traces steps of splits that have been measured, if that is asked for; a warning for each part that is missing.
 
-    For a split over hosts the first device is traced. Tracing comes last, as a profiler slows steps down, even later
-    ones. None of its errors ends the command: what was measured is worth more.
+    `splits` has those of the party's groups, by their numbers; traced `apart` each has its device's name. Of a split
+    over hosts the first device is traced. Tracing comes last, as a profiler slows steps down, even later ones. None of
+    its errors ends the command: what was measured is worth more.
     """
-    try:
-        watch(tracing_told(tracing, str(split), party.ask(lambda worker: worker.devices)[:1]))
-        missing = party.ask(lambda worker: worker.trace(split, tracing))
-    except GpubalanceError as error:
-        return not_traced(error)
-    return None if missing is None else without_gpu(missing)
-
-
-def tracing_told(tracing: Tracing, what: str, devices: Sequence[Device]) -> Doing:
-    """The event that says what is traced, and for other hosts' devices on which hosts the trace is written."""
-    there = f", into {tracing.folder} on {', '.join(map(str, hosts_of(devices)))}" if are_reached() else ""
-    return Doing(f"tracing {tracing.steps} steps of {what}{there}", stays=bool(there))
-
-
-def without_gpu(missing: str, where: str = "") -> Warning_:
-    """The warning that a GPU's part of a trace is missing, and why."""
-    return warning("trace-without-gpu", where=where, missing=missing)
+    if tracing is None or not splits:
+        return []
+    firsts = {number: party.groups[number][0] for number in splits}
+    where = {number: f"{device.label}: " if apart else "" for number, device in firsts.items()}
+    own = {number: tracing.of(device) if apart else tracing for number, device in firsts.items()}
+    what = "each device, at once" if len(splits) > 1 else str(*splits.values())
+    there = f", into {tracing.folder} on {', '.join(map(str, hosts_of([*firsts.values()])))}" if are_reached() else ""
+    watch(Doing(f"tracing {tracing.steps} steps of {what}{there}", stays=bool(there)))
+    found = party.each(lambda number, worker: worker.trace(splits[number], own[number]), [*splits])
+    return [
+        *(not_traced(error, where[number]) for number, error in party.failures.items()),
+        *(warning("trace-without-gpu", where=where[n], missing=why) for n, why in found.items() if why is not None),
+    ]
 
 
 def not_traced(error: GpubalanceError, where: str = "") -> Warning_:

@@ -72,7 +72,7 @@ class Alone:
         self.began = False
         self.ended = False
         self.elapsed_s = 0.0
-        self.trace_warning: Warning_ | None = None
+        self.trace_warnings: list[Warning_] = []
         self.limit: Limit | None = None
         self.max_batch = bench.request.max_batch or 0
         self.work: Work | None = None

@@ -167,18 +167,17 @@ class _Probing:
 
     def _trace(self, one: Alone) -> None:
         """Traces steps at a batch that trains, if that is asked for."""
-        sensible, tracing, device = device_probe(one).sensible, self._request.tracing, one.bench.device
+        sensible, tracing = device_probe(one).sensible, self._request.tracing
         if sensible is None or tracing is None:
             return
         try:
             one.bench.ready(last=True)
-            warning = trace(one.bench.party, Shares((sensible.batch,)), tracing.of(device), self._watch)
+            splits = {0: Shares((sensible.batch,))}
+            one.trace_warnings = trace(one.bench.party, splits, tracing, self._watch, apart=True)
         except Interrupted:
             raise
         except GpubalanceError as error:  # the time limit too: nothing that was asked for is missing but the trace
-            warning = not_traced(error)
-        if warning is not None:
-            one.trace_warning = warning.model_copy(update={"message": f"{device.label}: {warning.message}"})
+            one.trace_warnings = [not_traced(error, f"{one.bench.device.label}: ")]
 
     def _measure_pipeline(self) -> None:
         """Measures the user's input pipeline, unless a balance follows, which does so at its own global batch."""

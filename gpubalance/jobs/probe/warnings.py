@@ -29,7 +29,7 @@ def probe_warnings(request: ProbeRequest, devices: Sequence[Alone], facts: Ready
         for code, told, message, advice in _rows(one):
             if told:
                 yield Warning_(code=code, message=f"{one.bench.device.label}{message}", next=advice)
-    yield from (one.trace_warning for one in devices if one.trace_warning)
+    yield from (missing for one in devices for missing in one.trace_warnings)
     if facts and facts.refused:
         yield warning("not-for-a-split", why=facts.refused.message, advice=facts.refused.remedy)
     if any(point.unlike for one in devices for point in one.points.values()):
