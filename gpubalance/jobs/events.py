@@ -147,23 +147,10 @@ class QueueSeen(NamedTuple):
     left_s: float | None
 
 
-Event = (
-    Doing
-    | PhaseBegun
-    | TimeLeft
-    | TimingDone
-    | WindowDone
-    | TurnDone
-    | PointDone
-    | TrialDone
-    | DeviceDone
-    | RoundDone
-    | CutDone
-    | PipeWindowDone
-    | CommandBegun
-    | CommandEnded
-    | QueueSeen
-)
+Going = Doing | PhaseBegun | TimeLeft | TimingDone
+Done = WindowDone | TurnDone | PointDone | TrialDone | DeviceDone | RoundDone | CutDone | PipeWindowDone
+OfQueue = CommandBegun | CommandEnded | QueueSeen
+Event = Going | Done | OfQueue
 Watch = Callable[[Event], None]
 
 

@@ -38,8 +38,6 @@ def independent(
         noted = trace(party, splits, request.tracing, tell, apart=True)
         result = independent_result(turns, driver, complete=failed is None, noted=noted)
     if failed is not None:
-        if journal is not None and turns.never_fit:
-            journal.cannot_help()
         failed.partial = result
         raise failed
     assert result is not None  # noqa: S101  (no device failed, so each has its windows)

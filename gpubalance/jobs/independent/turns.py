@@ -143,12 +143,6 @@ class Turns:
         return [one for one in self.replicas if one.error is None]
 
     @property
-    def never_fit(self) -> bool:
-        """Whether a device's memory did not hold its batch from the start, as it will not the next time."""
-        failed = [one for one in self.replicas if isinstance(one.error, OutOfMemory)]
-        return any(not one.series[ALONE].timings for one in failed)
-
-    @property
     def slowed(self) -> Slowed:
         """Each GPU that was throttled in the windows at once for a reason that passes, with NVML's reasons."""
         return [slowed for one in self.going for slowed in one.series[AT_ONCE].slowed]
@@ -195,8 +189,11 @@ class Turns:
         for number, error in sorted(self._party.failures.items()):
             if isinstance(error, BadInput | TimeLimitPassed):
                 raise error
-            self.replicas[number].error = error
-            self._watch(Doing(f"{self.replicas[number].device.label} dropped out: {error.message}"))
+            one = self.replicas[number]
+            one.error = error
+            self._watch(Doing(f"{one.device.label} dropped out: {error.message}"))
+            if isinstance(error, OutOfMemory) and not one.series[ALONE].timings:
+                self.once.cannot_help()  # its memory will not hold its batch the next time either
         if self._party.failures:
             for one in self.replicas:
                 one.begin(AT_ONCE)

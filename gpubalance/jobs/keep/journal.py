@@ -48,7 +48,8 @@ class Journal:
         self._threads = threading.Lock()
         self._file: IO[str] | None = None
         self._is_full = False
-        self._can_resume = bool(self._entries)
+        self._holds = bool(self._entries)
+        self._helps = True
         self._keep = False
 
     @staticmethod
@@ -64,8 +65,8 @@ class Journal:
     ) -> None:
         if error is None and not self._keep:
             self.path.unlink(missing_ok=True)
-        offered = self._can_resume and not isinstance(error, BadInput)  # mended input has another key
-        if offered and isinstance(error, GpubalanceError) and RESUME not in error.remedy:
+        helps = self._holds and self._helps and not isinstance(error, BadInput)  # mended input has another key
+        if helps and isinstance(error, GpubalanceError) and RESUME not in error.remedy:
             error.remedy = f"{error.remedy}\n{RESUME}".strip()
         self.close()
 
@@ -90,7 +91,7 @@ class Journal:
             self._file.write(line + "\n")
             self._file.flush()
             os.fsync(self._file.fileno())
-            self._can_resume = True
+            self._holds = True
         except OSError as error:
             self._is_full = True
             why = f"can't write the journal {self.path}: {error.strerror}"
@@ -116,7 +117,7 @@ class Journal:
 
     def cannot_help(self) -> None:
         """Makes an error not offer --resume: what was kept would not help."""
-        self._can_resume = False
+        self._helps = False
 
     def keep(self) -> None:
         """Keeps the file even if the command ends well, as its result could not be saved."""
