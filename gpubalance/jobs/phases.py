@@ -24,7 +24,6 @@ from gpubalance.settings.requests import (
     BalanceRequest,
     IndependentRequest,
     LayersRequest,
-    Measuring,
     ProbeRequest,
     RunRequest,
 )
@@ -87,24 +86,20 @@ def _usual_s(request: Request) -> dict[str, float]:
     if isinstance(request, ProbeRequest):
         in_turn = max(map(len, queues(request))) if len(phase_names(request)) == 1 else 1
         return dict.fromkeys(phase_names(request), in_turn * (_PROBE_S + _SIZES * (request.duration_s or 0.0)))
-    measuring, splits = request.measuring, 1
-    if measuring.baseline == "even" and devices > 1:
-        splits += 1
+    measuring = request.measuring
+    windows_s = measuring.windows * (measuring.duration_s or _WINDOW_S)
+    splits = 2 if measuring.baseline == "even" and devices > 1 else 1
     match request:
         case BalanceRequest():
             rounds_s = _START_S + _ROUNDS * (request.round_s or _WINDOW_S)
-            return {"rounds": rounds_s, "proof": _windows_s(measuring, splits)}
+            return {"rounds": rounds_s, "proof": splits * windows_s}
         case LayersRequest():
             rounds_s = _START_S + _ROUNDS * (request.round_s + _WINDOW_S)
-            return {"blocks": devices * _BLOCKS_S, "rounds": rounds_s, "proof": _windows_s(measuring, 1)}
+            return {"blocks": devices * _BLOCKS_S, "rounds": rounds_s, "proof": windows_s}
         case IndependentRequest():
-            return {"independent": devices * _START_S + _windows_s(measuring, devices + 1)}
+            return {"independent": devices * _START_S + (devices + 1) * windows_s}
         case RunRequest():
-            return {"run": _START_S + _windows_s(measuring, splits + (request.settings.data is not None))}
-
-
-def _windows_s(measuring: Measuring, splits: int) -> float:
-    return measuring.windows * splits * (measuring.duration_s or _WINDOW_S)
+            return {"run": _START_S + (splits + (request.settings.data is not None)) * windows_s}
 
 
 class Phases:

@@ -50,6 +50,7 @@ def test_without_resume_it_begins_anew() -> None:
     Journal("b", "a test", resume=False).close()
     assert Journal.is_left("b")  # nothing has taken its place yet
     journal = Journal("b", "a test", resume=False)
+    assert journal.passes_over  # what `--resume` would go on with
     journal.add("8", DONE["16"])
     journal.close()
     assert left("b") == {"8": DONE["16"]}

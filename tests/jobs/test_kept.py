@@ -190,15 +190,6 @@ def test_an_interrupt_within_the_first_window_gives_what_was_measured_and_says_t
     assert str(ended) == "interrupted: the result is of an unfinished window, and --resume has nothing to continue"
 
 
-def test_a_run_that_ends_before_its_first_window_spoils_no_journal() -> None:
-    asked = request(baseline="none")
-    interrupted(asked)
-    with pytest.raises(KeyError), journal_of(asked, None, resume=False):
-        raise KeyError  # --resume was forgotten
-    with journal_of(asked, None, resume=True) as journal:
-        assert journal.resumed
-
-
 def test_the_oldest_journals_go_and_never_the_one_that_is_used() -> None:
     for number in range(110):
         journal = Journal(f"old-{number}", "a test", resume=False)
@@ -257,17 +248,6 @@ def test_a_balance_goes_on_with_the_probe_that_it_had(fresh: bool) -> None:
     save(other)
     with journal_of(asked, None, resume=True) as journal:
         assert probe_for(asked, None, TimeLimit(), quiet, journal, Once(journal, quiet)).created == had.created
-
-
-def test_a_balance_takes_the_place_of_an_interrupted_one_with_its_first_measurement() -> None:
-    asked = BalanceRequest(devices=DEVICES, settings=SMALL, joint=JOINT)
-    for created in ("2026-01-01", "2026-01-02"):
-        with journal_of(asked, None, resume=False) as journal:
-            assert journal.passes_over == (created == "2026-01-02")
-            journal.add("probe", PlannedWith(created=created))
-            journal.keep()
-    with journal_of(asked, None, resume=True) as journal:
-        assert Once(journal, list[Event]().append).had("probe", PlannedWith) == PlannedWith(created="2026-01-02")
 
 
 def test_a_full_disk_ends_the_keeping_and_not_the_run() -> None:
