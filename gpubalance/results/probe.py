@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from gpubalance.errors import GpubalanceError
 from gpubalance.planning.model import Curve, Line
 from gpubalance.results.common import (
     Count,
@@ -130,6 +131,11 @@ class Failure(Record):
 
     exit_code: Count
     message: str
+
+    @classmethod
+    def of(cls, error: GpubalanceError) -> Failure:
+        """The record of an error."""
+        return cls(exit_code=error.exit_code, message=error.message)
 
 
 class DeviceProbe(Record):

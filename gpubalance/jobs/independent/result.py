@@ -74,7 +74,7 @@ def _own_model(one: Replica, origin_s: float, *, fed: bool) -> OwnModel:
         memory_peak_bytes=max(peaks, default=None),
         telemetry=telemetry,
         solo_telemetry=solo_telemetry,
-        failure=Failure(exit_code=one.error.exit_code, message=one.error.message) if one.error else None,
+        failure=Failure.of(one.error) if one.error else None,
     )
 
 
@@ -85,18 +85,16 @@ def _sum(together: list[Replica]) -> Throughput:
 
 
 def _joint(request: IndependentRequest, together: list[Replica], model: Model | None) -> HeldAgainst | None:
-    run = best_joint_run([one.device for one in together], model, request.settings) if together and model else None
-    if run is None:
-        return None
-    return HeldAgainst(
-        created=run.created, batches=run.batches, micro_batches=run.micro_batches, throughput=run.throughput
-    )
+    devices = [one.device for one in together]
+    run = best_joint_run(devices, model, request.settings) if devices and model else None
+    return HeldAgainst(**run.model_dump(include={*HeldAgainst.model_fields})) if run else None
 
 
 def _warnings(turns: Turns) -> list[Warning_]:
     """What the reader of the figures must know."""
     series = [one for subject in turns.subjects() for one in subject.series if one.timings]
-    figures = of_figures(turns.request.settings.model, turns.slowed, series, steady=all(one.steady for one in series))
+    model, steady = turns.request.settings.model, all(one.steady for one in series)
+    figures = of_figures(model, turns.slowed, series, steady=steady)
     return [*resumed(turns.once.again[AllAtOnce]), *figures]
 
 

@@ -30,6 +30,7 @@ from gpubalance.workers.worker import Worker
 ALONE: Literal["alone"] = "alone"
 AT_ONCE: Literal["at once"] = "at once"
 T = TypeVar("T")
+Work = Callable[["Replica", Worker], T]
 
 
 @dataclass
@@ -56,8 +57,8 @@ class Replica:
 
     def begin(self, name: str) -> None:
         """Begins what is measured under that name, and forgets what was."""
-        split = Shares((self.batch,))
-        self.series[name] = Series(split, name=name, devices=(self.device,), watch=self.watch, pipeline=self.pipeline)
+        split, devices = Shares((self.batch,)), (self.device,)
+        self.series[name] = Series(split, name=name, devices=devices, watch=self.watch, pipeline=self.pipeline)
 
     def warm_up(self, worker: Worker) -> None:
         """Warms the model up and notes its facts. Raises what `Series.warm_up` does."""
@@ -74,7 +75,8 @@ class Replica:
 
     def measure_at_once(self, worker: Worker, common: CommonWindow) -> None:
         """Measures until the window is over; ends it for all devices on any error. Raises as `measure_alone` does."""
-        series, steps = self.series[AT_ONCE], self.series[ALONE].steps_per_timing(common.length.timing_s)
+        series = self.series[AT_ONCE]
+        steps = self.series[ALONE].steps_per_timing(common.length.timing_s)
         try:
             with lost_gpus_told([self.device]), series.sensors.watching():
                 for timing in series.measure(worker, steps_per_timing=steps, until=common.is_over):
@@ -160,8 +162,9 @@ class Turns:
 
     def _turn(self, subject: Together, number: int, of: int) -> None:
         """Measures a window of all of a subject's devices; it does not count if one of them fails."""
-        facts = [part for one in subject.replicas if one.facts for part in (one.device.uuid, one.facts.model)]
-        key, which = content_key(subject.name, *facts, number), f"window {number} of {of}"
+        uuids = [one.device.uuid for one in subject.replicas]
+        models = [one.facts.model for one in subject.replicas if one.facts]
+        key, which = content_key(subject.name, *uuids, *models, number), f"window {number} of {of}"
         measure = self._alone if subject.name == ALONE else self._all_at_once
         with suppress(_DroppedOut):
             window = self.once(key, AllAtOnce, lambda: measure(subject.replicas, which))
@@ -169,7 +172,8 @@ class Turns:
 
     def _alone(self, those: Sequence[Replica], which: str) -> AllAtOnce:
         doing = f"measuring {those[0].device.label} alone, {which}"
-        return AllAtOnce(parts=self._each(doing, lambda one, worker: one.measure_alone(worker, self._length), those))
+        parts = self._each(doing, lambda one, worker: one.measure_alone(worker, self._length), those)
+        return AllAtOnce(parts=parts)
 
     def _all_at_once(self, those: Sequence[Replica], which: str) -> AllAtOnce:
         common = CommonWindow([one.number for one in those], self._length)
@@ -178,7 +182,7 @@ class Turns:
         parts = tuple(one.series[AT_ONCE].taken(Window, common.counted[one.number]) for one in those)
         return AllAtOnce(overlap_s=common.overlap_s, parts=parts)
 
-    def _each(self, doing: str, work: Callable[[Replica, Worker], T], those: Sequence[Replica]) -> tuple[T, ...]:
+    def _each(self, doing: str, work: Work[T], those: Sequence[Replica]) -> tuple[T, ...]:
         """What `work` gives of these devices, at the same time. Those that fail drop out, which ends the window.
 
         Raises an error that is no device's fault.

@@ -84,7 +84,8 @@ class Series(Timings):
             self.note_peaks(worker.trained[key])
             return
         steps = self._first_step(worker)
-        if stamped and (whole or all(warm.accumulates != self.split.accumulates for warm, _ in worker.warm)):
+        is_new = all(warm.accumulates != self.split.accumulates for warm, _ in worker.warm)
+        if stamped and (whole or is_new):
             steps += self._steps(worker, _TRACED_STEPS, stamped=True)
         (self._train_until_steady if whole else self._train_until_settled)(worker, steps)
         worker.warm.add(key)
@@ -102,17 +103,17 @@ class Series(Timings):
 
     def _train_until_steady(self, worker: Worker, steps: list[Timing]) -> None:
         end = time.monotonic() + _LONGEST_WARMUP_S
-        while len(steps) < WARMUP_STEPS or has_trend([_step_s(one) for one in steps[-WARMUP_STEPS:]]):
-            if len(steps) >= WARMUP_STEPS and (time.monotonic() > end or len(steps) > _LONGEST_WARMUP_STEPS):
+        while len(last := [*map(_step_s, steps[-WARMUP_STEPS:])]) < WARMUP_STEPS or has_trend(last):
+            if len(steps) > _LONGEST_WARMUP_STEPS or (len(last) == WARMUP_STEPS and time.monotonic() > end):
                 self.steady = False
                 break
             steps += self._steps(worker, 2)
-        self.step_s = median([_step_s(one) for one in steps[-WARMUP_STEPS:]])
+        self.step_s = median(last)
 
     def _train_until_settled(self, worker: Worker, steps: list[Timing]) -> None:
-        while len(steps) < _SETTLING_STEPS or (
-            _step_s(steps[-1]) < _CLEARLY_FASTER * _step_s(steps[-2]) and len(steps) < _LONGEST_SETTLING_STEPS
-        ):
+        while len(steps) < _LONGEST_SETTLING_STEPS:
+            if len(steps) >= _SETTLING_STEPS and _step_s(steps[-1]) >= _CLEARLY_FASTER * _step_s(steps[-2]):
+                break
             steps += self._steps(worker, 1)
         self.step_s = _step_s(steps[-1])
 
@@ -215,5 +216,5 @@ class Series(Timings):
 
     def _tell(self, timing: Timing) -> None:
         if self.watch is not None:
-            step_s, stamps = timing.seconds / timing.steps, (timing.compute_s, timing.update_s)
-            self.watch(TimingDone(self.name, self.devices, self.split.batches, step_s, *stamps, self.sensors.latest))
+            split, step_s = (self.name, self.devices, self.split.batches), timing.seconds / timing.steps
+            self.watch(TimingDone(*split, step_s, timing.compute_s, timing.update_s, self.sensors.latest))

@@ -18,6 +18,7 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
 
+Told = tuple[Telemetry | None, ...]
 _CLEARLY_OVER = 1.01  # times the median's interval: the mean is hardly ever above that by chance
 
 
@@ -63,12 +64,14 @@ class Timings:
         self.note_peaks(window.memory_peak_bytes)
         self.throttled_before = all_reasons(self.throttled_before, window.throttled)
         self.late_parts.append(window.late_part)
-        self.loss_is_finite &= all(one.loss_is_finite for one in (*window.timings, *window.stamped))
+        every = *window.timings, *window.stamped
+        self.loss_is_finite &= all(one.loss_is_finite for one in every)
 
     def note_peaks(self, peaks_bytes: Sequence[int | None]) -> None:
         """Keeps the larger peak of each device."""
         pairs = zip(self.memory_peak_bytes or peaks_bytes, peaks_bytes, strict=True)
-        self.memory_peak_bytes = tuple(max((x for x in pair if x is not None), default=None) for pair in pairs)
+        known = [[peak for peak in pair if peak is not None] for pair in pairs]
+        self.memory_peak_bytes = tuple(max(both, default=None) for both in known)
 
     @property
     def throttled(self) -> tuple[tuple[str, ...], ...]:
@@ -206,7 +209,8 @@ class Timings:
             return None
         # The host's work between steps, which stamps do not see, is about the same in all of them.
         rest_s = max(0.0, self.usual_s - mean(times))
-        return StepSpread(p50_s=median(times) + rest_s, p95_s=part95(times) + rest_s, steps=len(times))
+        p50_s, p95_s = median(times) + rest_s, part95(times) + rest_s
+        return StepSpread(p50_s=p50_s, p95_s=p95_s, steps=len(times))
 
     def measurement(self, devices: Sequence[int] = (), origin_s: float | None = None) -> Measurement:
         """The measurement that the timings make; both kinds are needed.
@@ -217,8 +221,8 @@ class Timings:
         origin_s = self.began_s if origin_s is None else origin_s
         step_time, slow_s = self.step_time(origin_s), self.slow_s
         input_wait_s = self._middle(self._input_waits_s) + self._rare_waits_s
-        stamps = ([s.compute_s or () for s in self.stamped], [s.update_s or () for s in self.stamped])
-        parts = split_step(step_time.median - slow_s, *stamps, input_wait_s, self._middle)
+        computes, updates = [s.compute_s or () for s in self.stamped], [s.update_s or () for s in self.stamped]
+        parts = split_step(step_time.median - slow_s, computes, updates, input_wait_s, self._middle)
         told = self.sensors.telemetry(origin_s) or (None,) * len(self.split.batches)
         numbers = enumerate(devices or range(len(self.split.batches)))
         return Measurement(
@@ -228,7 +232,7 @@ class Timings:
             step_time_s=step_time,
             step_spread=self._step_spread,
             throughput=self.throughput,
-            replicas=tuple(self._replica(at, device, parts, step_time.median, told[at]) for at, device in numbers),
+            replicas=tuple(self._replica(*one, parts, step_time.median, told) for one in numbers),
             sync_s=parts.sync_s,
             input_wait_s=parts.input_wait_s,
             slow_s=slow_s,
@@ -236,7 +240,7 @@ class Timings:
             imbalance=parts.imbalance,
         )
 
-    def _replica(self, at: int, device: int, parts: StepParts, step_s: float, told: Telemetry | None) -> Replica:
+    def _replica(self, at: int, device: int, parts: StepParts, step_s: float, told: Told) -> Replica:
         batch = self.split.batches[at]
         return Replica(
             device=device,
@@ -248,5 +252,5 @@ class Timings:
             wait_s=parts.wait_s[at],
             utilisation=min(1.0, parts.compute_s[at] / step_s),
             memory_peak_bytes=self.memory_peak_bytes[at] if self.memory_peak_bytes else None,
-            telemetry=told,
+            telemetry=told[at],
         )

@@ -45,7 +45,7 @@ def device_probe(alone: Alone) -> DeviceProbe:
         measured_s=alone.bench.measured_s,
         elapsed_s=alone.elapsed_s,
         children=alone.bench.party.started,
-        failures=tuple(dict.fromkeys(Failure(exit_code=e.exit_code, message=e.message) for e in alone.errors)),
+        failures=tuple(dict.fromkeys(map(Failure.of, alone.errors))),
         complete=alone.ended and not alone.errors,
     )
 
