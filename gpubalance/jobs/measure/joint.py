@@ -152,7 +152,7 @@ class JointRun:
 
     def result(self) -> Run | None:
         """The result of what was measured so far; None until the split has timings with and without stamps."""
-        asked, own, facts = self.asked, self.own, self.party.facts
+        asked, own = self.asked, self.own
         four = (own, self.even.series, self.even.largest, self.even.best_at_largest)
         known = [one if one and one.timings and one.stamped else None for one in four]
         began_s = min((one.began_s for one in known if one), default=0.0)
@@ -169,8 +169,8 @@ class JointRun:
         return Run(
             created=now(),
             settings=asked.settings,
-            environment=environment(facts, self.driver),
-            model=facts.model,
+            environment=environment(self.party.facts, self.driver),
+            model=self.party.facts.model,
             devices=asked.devices,
             **{**dict(measured), **batches},
             warmup_steps=own.warmup_steps,
