@@ -46,16 +46,21 @@ def refuse(facts: Ready) -> None:
         raise BadInput(facts.refused.message, remedy=facts.refused.remedy)
 
 
-def one_error(kind: type[GpubalanceError], failed: Sequence[tuple[Device, GpubalanceError]]) -> GpubalanceError:
+Failed = Sequence[tuple[Device, GpubalanceError]]
+
+
+def one_error(kind: type[GpubalanceError], failed: Failed) -> GpubalanceError:
     """An error of that kind that names each device, with what to do for each."""
     several = len({device.label for device, _ in failed}) > 1
-    remedies = dict.fromkeys(f"{f'{device.label}: ' if several else ''}{error.remedy}" for device, error in failed)
+    where = "{}: {}" if several else "{1}"
+    remedies = dict.fromkeys(where.format(device.label, error.remedy) for device, error in failed)
+    # Of a lack of memory the log says no more than the message does.
+    logs = [error.log for _, error in failed if not isinstance(error, OutOfMemory)]
     return kind(
         "; ".join(dict.fromkeys(_named(device, error) for device, error in failed)),
         cause="" if several else failed[0][1].cause,
         remedy="\n".join(remedies),
-        # Of a lack of memory the log says no more than the message does.
-        log=next((error.log for _, error in failed if error.log and not isinstance(error, OutOfMemory)), ""),
+        log=next(filter(None, logs), ""),
     )
 
 

@@ -76,7 +76,8 @@ def phases_of(request: Request) -> list[PhaseEstimate]:
     plain, took_s = request.model_dump_json(exclude=_BESIDE), _took_last_time()
     for name, usual_s in _usual_s(request).items():
         key = content_key(name, plain)
-        phases.append(PhaseEstimate(name=name, seconds=max(1, round(took_s.get(key, usual_s))), key=key))
+        seconds = max(1, round(took_s.get(key, usual_s)))
+        phases.append(PhaseEstimate(name=name, seconds=seconds, key=key))
     return phases
 
 
@@ -85,7 +86,8 @@ def _usual_s(request: Request) -> dict[str, float]:
     devices = len(request.devices)
     if isinstance(request, ProbeRequest):
         in_turn = max(map(len, queues(request))) if len(phase_names(request)) == 1 else 1
-        return dict.fromkeys(phase_names(request), in_turn * (_PROBE_S + _SIZES * (request.duration_s or 0.0)))
+        probe_s = _PROBE_S + _SIZES * (request.duration_s or 0.0)
+        return dict.fromkeys(phase_names(request), in_turn * probe_s)
     measuring = request.measuring
     windows_s = measuring.windows * (measuring.duration_s or _WINDOW_S)
     splits = 2 if measuring.baseline == "even" and devices > 1 else 1
@@ -182,7 +184,8 @@ class Phases:
         if not self._is_told and self._number is not None and whole_s > longest_s:
             self._is_told = True
             rest = f": about {format_duration(left_s)} more" if left_s else ""
-            text = f"it takes over twice as long as the {format_duration(self._announced_s)} that were announced{rest}"
+            announced = format_duration(self._announced_s)
+            text = f"it takes over twice as long as the {announced} that were announced{rest}"
             self._watch(Doing(text, stays=True))
 
 

@@ -23,8 +23,9 @@ def read_subjects(paths: Sequence[Path]) -> tuple[Subject, ...]:
     A plan or a run is shown with the probe that it is based on, from one of the files or from those kept here.
     """
     results = [read_reported(path) for path in paths]
-    given = [(one, path.name) for one, path in zip(results, paths, strict=True) if isinstance(one, Probe)]
-    return tuple(_subject(path, result, given) for path, result in zip(paths, results, strict=True))
+    each = [*zip(paths, results, strict=True)]
+    given = [(one, path.name) for path, one in each if isinstance(one, Probe)]
+    return tuple(_subject(path, result, given) for path, result in each)
 
 
 def _subject(path: Path, result: Reported, given: Sequence[Found]) -> Subject:
@@ -34,7 +35,8 @@ def _subject(path: Path, result: Reported, given: Sequence[Found]) -> Subject:
     if found is None:
         return Subject(path.name, result, (None,) * len(result.devices))
     probe, where = found
-    return Subject(path.name, result, tuple(find_device(probe, device) for device in result.devices), where)
+    probes = tuple(find_device(probe, device) for device in result.devices)
+    return Subject(path.name, result, probes, where)
 
 
 def _its_probe(result: Plan | Run, given: Sequence[Found]) -> Found | None:
@@ -58,8 +60,9 @@ def _is_its_own(probe: Probe, result: Plan | Run) -> bool:
     """Whether this probe has the same solo best, for each one that the run was compared with; or made the plan."""
     if isinstance(result, Plan):
         return probe.created == result.probed
-    bests = result.baselines.solo_best
-    return bests is not None and all(_agrees(find_device(probe, result.devices[best.device]), best) for best in bests)
+    bests = result.baselines.solo_best or ()
+    here = [(best, find_device(probe, result.devices[best.device])) for best in bests]
+    return result.baselines.solo_best is not None and all(_agrees(one, best) for best, one in here)
 
 
 def _agrees(one: DeviceProbe | None, best: SoloBest) -> bool:

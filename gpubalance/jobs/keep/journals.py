@@ -21,7 +21,8 @@ from gpubalance.workers.code import own_codes
 
 Request = RunRequest | ProbeRequest | BalanceRequest | IndependentRequest | LayersRequest
 # How long and how carefully it is measured, and what else does not change a measurement.
-_BESIDE = {"deadline_s", "time_limit_s", "tracing", "for_split", "fresh", "force", "ahead", "least_samples", "rounds"}
+_BESIDE = {"tracing", "for_split", "fresh", "force", "ahead", "least_samples", "rounds"}
+_BESIDE |= {"deadline_s", "time_limit_s"}
 _MEASURING = {"windows", "deadline_s", "time_limit_s"}
 
 
@@ -43,12 +44,13 @@ def journal_of(request: Request, driver: str | None, *, resume: bool) -> Journal
     Raises InUse if another process is making the same probe; other commands have a journal each.
     """
     beside: dict[str, bool | set[str]] = {**dict.fromkeys(_BESIDE, True), "measuring": _MEASURING}
-    models = request.models if isinstance(request, IndependentRequest) else ()
+    models = [request.settings.model]
+    models += request.models if isinstance(request, IndependentRequest) else ()
     key = content_key(
         type(request).__name__,
         request.model_dump_json(exclude=beside),
         driver,
-        *(software_key(model, request.settings.data) for model in (request.settings.model, *models)),
+        *(software_key(model, request.settings.data) for model in models),
         *typed_for_hosts(),
     )
     if isinstance(request, ProbeRequest):

@@ -49,7 +49,8 @@ def _put(path: Path, result: Probe | Run | Plan) -> Path | None:
 
 def saved(folder: Folder, kind: type[Result], pattern: str = "*.json") -> Iterator[Result]:
     """The results there that can be read, the latest first; `pattern` picks some by the names of their files."""
-    for path in sorted(state_folder(folder).glob(pattern), key=lambda one: (one.stat().st_mtime, one), reverse=True):
+    paths = state_folder(folder).glob(pattern)
+    for path in sorted(paths, key=lambda one: (one.stat().st_mtime, one), reverse=True):
         with suppress(BadInput):  # damaged
             yield read_record(path, kind)
 
@@ -74,7 +75,8 @@ def balance_by(probe: Probe, devices: Sequence[Device], joint: JointProfile | No
 
 def _name(probed: str, devices: Sequence[Device], settings: Settings, joint: JointProfile | None) -> str:
     """The name of a balance's file; with `joint` None the pattern of those with any."""
-    return f"{content_key(probed, *devices, settings.alone)}-{'*' if joint is None else content_key(joint)}.json"
+    ending = "*" if joint is None else content_key(joint)
+    return f"{content_key(probed, *devices, settings.alone)}-{ending}.json"
 
 
 def best_joint_run(devices: Sequence[Device], model: Model, settings: Settings) -> Run | None:

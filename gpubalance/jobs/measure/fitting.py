@@ -53,7 +53,8 @@ class Fitting:
             return None, [failed.replica] if failed.replica is not None else []
         sizes, peaks, halved = lowered
         known = self._lines(sizes, peaks)
-        limits = self._limits(known if all(known) else self._points([tuple(map(_half, sizes)), sizes]))
+        halves = tuple(map(_half, sizes))
+        limits = self._limits(known if all(known) else self._points([halves, sizes]))
         each = zip(wanted, limits, sizes, strict=True)
         most = [min(size, limit) if limit else fits for size, limit, fits in each]
         too_large = [i for i in sorted(halved) if most[i] < wanted[i]]
@@ -116,15 +117,17 @@ class Fitting:
         """The largest equal share up to `share` that fits on every device, given that the request's sizes do."""
         count, low = len(self._devices), min(self._split.micro_batches)
         refused = self.too_small_for(Shares((share,) * count)) is None
-        points = self._known if all(self._known) else self._points([(_half(low),) * count, (low,) * count])
+        small = [(_half(low),) * count, (low,) * count]
+        points = self._known if all(self._known) else self._points(small)
         limits = {replica: most for replica, most in enumerate(self._limits(points)) if most}
         tightest = min(limits, key=lambda replica: limits[replica], default=0)
 
         def attempt(batch: int, _: str) -> Trial:
             peaks = self._tried(Shares((batch,) * count))
-            return Trial(batch, fits=peaks is not None, memory_peak_bytes=peaks[tightest] if peaks else None)
+            return Trial(batch, peaks is not None, peaks[tightest] if peaks else None)
 
-        step = 1 if all(device.simulated for device in self._devices) else max(1, int(_TOLERANCE_ON_GPU * low))
+        exact = all(device.simulated for device in self._devices)
+        step = 1 if exact else max(1, int(_TOLERANCE_ON_GPU * low))
         fails = -(-share // step) * step
         found = find_limit(
             attempt,

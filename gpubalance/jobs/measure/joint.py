@@ -112,8 +112,8 @@ class JointRun:
 
         It is no longer than a round, as nothing is decided by it.
         """
-        length = Length.of_round(self.measuring.duration_s)
-        self._window(series, 1, length, f"measuring {series.split}, a global batch of {series.split.global_batch}")
+        split, length = series.split, Length.of_round(self.measuring.duration_s)
+        self._window(series, 1, length, f"measuring {split}, a global batch of {split.global_batch}")
 
     def _window(self, series: Series, number: int, length: Length, doing: str) -> SplitWindow:
         """The series' window of that number, measured now unless an interrupted run left it."""
@@ -156,7 +156,8 @@ class JointRun:
         four = (own, self.even.series, self.even.largest, self.even.best_at_largest)
         known = [one if one and one.timings and one.stamped else None for one in four]
         began_s = min((one.began_s for one in known if one), default=0.0)
-        measured, even, largest, best = (one.measurement(asked.split.used, began_s) if one else None for one in known)
+        used = asked.split.used
+        measured, even, largest, best = (one.measurement(used, began_s) if one else None for one in known)
         if measured is None:
             return None
         even = measured if self.even.is_own else even

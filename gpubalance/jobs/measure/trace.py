@@ -30,7 +30,8 @@ def trace(
     where = {number: f"{device.label}: " if apart else "" for number, device in firsts.items()}
     own = {number: tracing.of(device) if apart else tracing for number, device in firsts.items()}
     what = "each device, at once" if len(splits) > 1 else str(*splits.values())
-    there = f", into {tracing.folder} on {', '.join(map(str, hosts_of([*firsts.values()])))}" if are_reached() else ""
+    hosts = ", ".join(map(str, hosts_of([*firsts.values()])))
+    there = f", into {tracing.folder} on {hosts}" if are_reached() else ""
     watch(Doing(f"tracing {tracing.steps} steps of {what}{there}", stays=bool(there)))
     found = party.each(lambda number, worker: worker.trace(splits[number], own[number]), [*splits])
     return [

@@ -29,8 +29,9 @@ class Window(Record):
     @model_validator(mode="after")
     def _has_a_value_for_each_device(self) -> Self:
         lengths = {len(self.memory_peak_bytes), len(self.throttled)}
-        values = [own for one in self.stamped if one.timeline is None for own in (one.compute_s, one.update_s)]
-        lengths |= {len(own or ()) for own in values}
+        for one in self.stamped:
+            if one.timeline is None:
+                lengths |= {len(one.compute_s or ()), len(one.update_s or ())}
         if len(lengths) > 1:
             raise ValueError("a value for each device is needed")
         return self
