@@ -38,6 +38,14 @@ def result_of(*arguments: str, environment: dict[str, str] | None = None) -> dic
     return result
 
 
+def told_of(path: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+    """The result in that file, and what is told of it."""
+    done = here(*arguments, "-o", str(path), "--quiet")
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(path.read_text())
+    return result, " ".join(done.stdout.split())
+
+
 def contended(folder: Path, factor: float) -> str:
     """The published pair, whose devices take that many times as long while both compute."""
     profile = folder / "contended.toml"
@@ -49,7 +57,7 @@ def contended(folder: Path, factor: float) -> str:
 @pytest.mark.parametrize("factor", [1.0, 1.1])
 def test_each_device_gives_at_once_what_contention_leaves_of_it_alone(tmp_path: Path, factor: float) -> None:
     asked = ("independent", "--simulate", contended(tmp_path, factor), "--batches", "1024", "512", *LONG)
-    result = result_of(*asked)
+    result, told = told_of(tmp_path / "result.json", *asked)
     alone = [1024 / (0.04898 + 0.00069634 * 1024), 512 / (0.0212 + 0.00107 * 512)]
     for replica, rate in zip(result["replicas"], alone, strict=True):
         assert replica["solo_throughput"] == pytest.approx(rate)
@@ -61,7 +69,6 @@ def test_each_device_gives_at_once_what_contention_leaves_of_it_alone(tmp_path: 
     # 1.26 GiB and 9.1 MiB a sample, without what a joint run takes more.
     memory = [replica["memory_peak_bytes"] / 2**30 for replica in result["replicas"]]
     assert memory == pytest.approx([1.26 + 1024 * 9.1 / 1024, 1.26 + 512 * 9.1 / 1024])
-    told = " ".join(here(*asked).stdout.split())
     assert ("no contention was found" in told) == (factor == 1.0)
     assert told.count("gives 9.1 % less than alone (9.1 to 9.1): its steps take 10.0 % longer") == 2 * (factor == 1.1)
 
@@ -116,15 +123,14 @@ def test_what_can_not_be_is_refused(in_process: Program, options: str, error: st
     assert done.err.startswith(error)
 
 
-def test_it_is_held_against_the_best_joint_run_of_the_same_devices() -> None:
+def test_it_is_held_against_the_best_joint_run_of_the_same_devices(tmp_path: Path) -> None:
     for split in ("120 80", "60 40"):
         assert here("run", "--simulate", QUICK_PAIR, "--batches", *split.split(), *SHORT).returncode == 0
-    result = result_of(*PAIR, *SHORT)
+    result, told = told_of(tmp_path / "result.json", *PAIR, *SHORT)
     assert result["joint"]["batches"] == [120, 80]
     # Both compute for 32 ms, and the joint run shares gradients for 6 ms more.
     assert result["joint"]["throughput"]["median"] == pytest.approx(200 / 0.038)
     assert result["throughput"]["median"] == pytest.approx(200 / 0.032)
-    told = " ".join(here(*PAIR, *SHORT).stdout.split())
     assert "one model on all of them, split 120/80: 5263 samples/s (of unknown precision: that run was short)" in told
     assert "short), 15.8 % less: sync and waiting" in told
     assert result_of(*PAIR, *SHORT, "--precision", "tf32")["joint"] is None
