@@ -29,10 +29,15 @@ def ending_now(records: Sequence[Any]) -> list[Any]:
 
 
 class Once:
-    """The records of a command, each under a key; without a journal nothing is kept. `again` counts those it had."""
+    """The records of a command, each under a key; without a journal nothing is kept. `again` counts those it had.
+
+    It says where new ones follow those, as a job tells both alike.
+    """
 
     def __init__(self, journal: Journal | None, watch: Watch) -> None:
         self._journal = journal
+        self._watch = watch
+        self._is_new = False
         self._left: dict[type[BaseModel], dict[str, Any]] = {}
         self.again: Counter[type[BaseModel]] = Counter()
         if journal is not None:
@@ -65,4 +70,7 @@ class Once:
     def keep(self, key: str, record: BaseModel) -> None:
         """Keeps a record."""
         if self._journal is not None:
+            if not self._is_new and any(self.again.values()):
+                self._watch(Doing("what was told so far was measured before the interruption"))
+            self._is_new = True
             self._journal.add(key, record)
