@@ -50,7 +50,7 @@ class OwnModels(Record):
         if len(models) not in (1, len(devices)):
             raise UsageError(
                 f"{len(models)} models for {len(devices)} devices",
-                remedy="give one model for all, or one a device, in the order of --gpus; --gpus names those that train",
+                remedy="give one model for all, or one a device in the order of --gpus",
             )
         models *= len(devices) // len(models)
         each = [one.model_copy(update={"model": model}) for model in models]

@@ -35,7 +35,7 @@ class Devices(Record):
     )
     hosts: str | None = devices_option(
         "--hosts NAME,…",
-        "Use the devices of these hosts, named alpha:0 alpha:1 beta:0; ray: of a Ray cluster's nodes.",
+        "Use the devices of these hosts, named alpha:0 alpha:1 beta:0. ray: of a Ray cluster's nodes.",
     )
     via: str | None = devices_option(
         "--via PREFIX", "The command that reaches a host. Default: ssh -o BatchMode=yes {host}."

@@ -30,7 +30,7 @@ class GivenSplit(Record):
 
     batches: tuple[Batch, ...] | None = split_option(
         "--batches N…",
-        "Samples of each device in one step, in the order of --gpus: --batches 820 568; 0 leaves one out. "
+        "Samples of each device in one step, in the order of --gpus: --batches 820 568. 0 leaves one out. "
         f"Default: {DEFAULT_BATCH} each.",
     )
     micro_batches: tuple[Batch, ...] | None = split_option(
@@ -70,7 +70,7 @@ class GivenSplit(Record):
         try:
             split = Shares(self.batches or (DEFAULT_BATCH,) * len(asked["devices"]), self.micro_batches or ())
         except ValueError as error:
-            remedy = "each device has one of each, in the order of --gpus; 0 leaves it out"
+            remedy = "each device has one of each, in the order of --gpus. 0 leaves a device out"
             raise UsageError(f"--batches: {error}", remedy=remedy) from None
         return RunRequest(**asked, split=split, measuring=measuring)
 
@@ -97,7 +97,7 @@ class GivenSplit(Record):
         name = next((name for name, value in given if value), "the model's settings" if others else None)
         if name is not None:
             raise UsageError(
-                f"{name} and --plan: the plan has its own", remedy="leave one out; gpubalance plan makes another plan"
+                f"{name} and --plan: the plan has its own", remedy="leave one out. gpubalance plan makes another plan"
             )
 
 

@@ -80,6 +80,6 @@ def noise_scale(text: str) -> float:
     if found.noise_scale is None:
         raise BadInput(
             f"{text} has no noise scale: {found.unknown}",
-            remedy="train for longer with split.monitor(noise=…), or with a smaller every=; or leave --noise-scale out",
+            remedy="train for longer with split.monitor(noise=…), or with a smaller every=, or leave --noise-scale out",
         )
     return found.noise_scale

@@ -103,7 +103,7 @@ class _Patient:
             self.devices, self.joint = simulated_devices(_INSTEAD)
             none = "none can be used" if every else "none here"
             instead = f"the rest is checked on {_INSTEAD} simulated devices"
-            yield skipped("no-gpu", f"{none}: {instead}; --simulate asks for no GPU")
+            yield skipped("no-gpu", f"{none}: {instead}. --simulate asks for no GPU")
 
     def _software(self, party: Party) -> Iterator[Check]:
         """The checks of TensorFlow and its libraries. Afterwards the devices are those that TensorFlow has."""

@@ -52,7 +52,7 @@ def _checks(gpu: Gpu) -> Iterator[Check]:
     if not gpu.uuid.startswith("unknown-"):  # it answers
         held = [f"PID {process.pid} holds {format_bytes(process.memory_bytes)}" for process in gpu.processes or ()]
         shared = None if gpu.processes is None else bool(held)
-        mend = "`gpubalance devices` lists them; end those that you do not need"
+        mend = "`gpubalance devices` lists them. End those that you do not need"
         yield _judged("processes", shared, "none", f"is not alone: {', '.join(held)}", mend)
         yield from _health(gpu.index, within_or(None, lambda: read_health(gpu.uuid)) or Health())
 
@@ -89,7 +89,7 @@ def _health(index: int, health: Health) -> Iterator[Check]:
     mend = "check its power cables and supply"
     if "thermal" in (reasons or ""):
         mend = "cool it: fans, dust, room between the cards"
-    mend += f"; `{smi} -q -d PERFORMANCE,TEMPERATURE,POWER` says more"
+    mend += f". `{smi} -q -d PERFORMANCE,TEMPERATURE,POWER` says more"
     throttled = None if reasons is None else bool(reasons)
     yield _judged("throttling", throttled, "none now", f"is throttled now: {reasons}", mend)
     lost, mended = health.ecc_uncorrected, health.ecc_corrected
@@ -97,7 +97,7 @@ def _health(index: int, health: Health) -> Iterator[Check]:
         yield skipped("ecc", "the GPU has no ECC, or it is off")
     elif lost:
         bad = f"has {lost} uncorrected memory errors since the driver was loaded: results may be wrong"
-        mend = f"reboot; `{smi} -q -d ECC,ROW_REMAPPER` shows whether it goes on"
+        mend = f"reboot. `{smi} -q -d ECC,ROW_REMAPPER` shows whether it goes on"
         yield check("ecc", "failure", bad, mend)
     else:
         yield ok("ecc", f"no uncorrected errors{f', {mended} corrected' if mended else ''}")

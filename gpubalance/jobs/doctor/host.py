@@ -53,7 +53,7 @@ def _free_bytes(folder: Path) -> int:
 
 def memory_check(free: int) -> Check:
     """The check of the host's `free` bytes."""
-    short = f"; a worker with TensorFlow and CUDA takes up to {format_bytes(_WORKER_TAKES)}"
+    short = f". A worker with TensorFlow and CUDA takes up to {format_bytes(_WORKER_TAKES)}"
     mend = "close other programs: `ps aux --sort=-rss | head` shows the largest"
     return _room("host-memory", free, _GIB, _WORKER_TAKES, mend, short=short)
 
@@ -66,7 +66,7 @@ def disk_check(folder: Path, free: int) -> Check:
 
 def shared_check(free: int) -> Check:
     """The check of the `free` bytes in /dev/shm."""
-    short, mend = "; NCCL may need more, and says «unhandled system error» then", known("nccl-system").remedy
+    short, mend = ". NCCL may need more, and then says «unhandled system error»", known("nccl-system").remedy
     return _room("shared-memory", free, 0, _GIB, mend, where=" in /dev/shm", short=short)
 
 

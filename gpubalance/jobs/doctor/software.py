@@ -81,10 +81,10 @@ def capabilities(found: Inspected, gpus: Sequence[Gpu]) -> Check:
     without = [gpu for gpu in slow if not any(one <= own[gpu.index] for one in ptx)]
     if without:
         built = ", ".join(found.capabilities)
-        return explained(code, "capability-too-old", f"none for {_with_capability(without)}; it is built for {built}")
+        return explained(code, "capability-too-old", f"none for {_with_capability(without)}. It is built for {built}")
     if slow:
         detail = f"none for {_with_capability(slow)}: the driver compiles it at the first start, for minutes"
-        return check(code, "warning", detail, "wait once; `export CUDA_CACHE_MAXSIZE=4294967296` keeps all of it")
+        return check(code, "warning", detail, "wait once. `export CUDA_CACHE_MAXSIZE=4294967296` keeps all of it")
     return ok(code, f"for {_with_capability(known)}")
 
 

@@ -61,12 +61,15 @@ class Steps:
 
     def checks(self, devices: Sequence[Device], joint: JointProfile) -> list[Check]:
         """All devices train in one process. If that fails each is tried alone, to find the faulty one."""
-        together = not any(device.uuid.startswith("MIG-") for device in devices)  # else a process sees one of them
-        found = list(self._step(devices, joint)) if together else []
-        if found and (len(devices) == 1 or not _failures(found)):
+        if any(device.uuid.startswith("MIG-") for device in devices):  # a process sees one of them
+            return self._each(devices, joint)
+        found = list(self._step(devices, joint))
+        if len(devices) == 1 or not _failures(found):
             return found
-        alone = [one for device in devices for one in self._step([device], JointProfile())]
-        return _failures(alone) or found or alone
+        return _failures(self._each(devices, JointProfile())) or found
+
+    def _each(self, devices: Sequence[Device], joint: JointProfile) -> list[Check]:
+        return [found for device in devices for found in self._step([device], joint)]
 
     def _step(self, devices: Sequence[Device], joint: JointProfile) -> Iterator[Check]:
         names, model = ", ".join(device.label for device in devices), self._settings.model
@@ -132,10 +135,10 @@ def _copy(party: Party, devices: Sequence[Device], source: int, target: int) -> 
 
 def _all_arrived(times: Mapping[str, CopyTime]) -> str:
     names, slowest = min(times.items(), key=lambda one: one[1].bytes_per_s)
-    rate = f"the slowest {format_bytes(round(slowest.bytes_per_s))}/s, {names}"
+    rate = f"The slowest: {format_bytes(round(slowest.bytes_per_s))}/s, {names}"
     ways = ", ".join(sorted({time.peer_to_peer for time in times.values() if time.peer_to_peer}))
-    whole = f"{len(times)} copies of {format_bytes(slowest.bytes)}, all arrived whole; {rate}"
-    return f"{whole}; peer-to-peer: {ways}" if ways else whole
+    whole = f"{len(times)} copies of {format_bytes(slowest.bytes)}, all arrived whole. {rate}"
+    return f"{whole}. Peer-to-peer: {ways}" if ways else whole
 
 
 def all_reduce(party: Party, devices: Sequence[Device], nbytes: int, watch: Watch) -> Iterator[Check | AllReduceTime]:
