@@ -29,7 +29,6 @@ from gpubalance.render.report.charts.style import (
 )
 from gpubalance.render.report.steps import steps_of, why_no_even
 from gpubalance.render.solo_gap import losses
-from gpubalance.results.probe import DeviceProbe
 from gpubalance.results.subject import Subject
 from gpubalance.settings.shares import Shares, pieces_text, share_text
 from gpubalance.text import clean
@@ -165,18 +164,13 @@ def _peaks(subject: Subject) -> Iterator[tuple[int, int, int, int | None]]:
             held: int = getattr(subject.layers or one, "micro_batch", 0) or getattr(one, "batch", 0)
             yield one.device, held, one.memory_peak_bytes, None
     for i, probe in enumerate(subject.probes if subject.kind == "probe" else ()):
-        peaks = _by_batch(probe) if probe else {}
-        if probe and peaks:
-            needed = probe.batch_limit.needed_bytes if probe.batch_limit else None
-            yield i, max(peaks), peaks[max(peaks)], needed
-
-
-def _by_batch(one: DeviceProbe) -> dict[int, int]:
-    """The memory of each batch that trained."""
-    tried = one.batch_limit.trials if one.batch_limit else ()
-    known = [(trial.batch, trial.memory_peak_bytes) for trial in tried if trial.outcome == "fits"]
-    known += [(point.batch, point.memory_peak_bytes) for point in one.curve]
-    return {batch: peak for batch, peak in known if peak is not None}
+        limit = probe and probe.batch_limit
+        trained = [trial for trial in limit.trials if trial.outcome == "fits"] if limit else []
+        known = {trial.batch: trial.memory_peak_bytes for trial in trained}
+        known |= {point.batch: point.memory_peak_bytes for point in (probe.curve if probe else ())}
+        batch = max((batch for batch, peak in known.items() if peak is not None), default=0)
+        if batch:
+            yield i, batch, known[batch] or 0, limit.needed_bytes if limit else None
 
 
 def at_once(subject: Subject) -> Drawing | str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from gpubalance.numbers.units import format_rate
 from gpubalance.render.report.charts.chart import Drawing
@@ -61,7 +61,9 @@ def _draw(subject: Subject, probed: dict[int, DeviceProbe], width: int) -> Figur
     if subject.split is not None:
         axes.plot([], [], "o", color=INK, markersize=12, markerfacecolor="none", label="chosen batch")
     axes.set_ylim(bottom=0)
-    batch_ticks(axes, 6 if narrow else 10)
+    axes.xaxis.set_major_locator(LogLocator(base=2, numticks=6 if narrow else 10))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda batch, _: f"{batch:g}"))
     axes.set_xlabel("batch, samples")
     axes.set_ylabel("throughput, samples/s")
     legend(made, 1)
@@ -92,14 +94,3 @@ def _draw_device(axes: Axes, i: int, one: DeviceProbe, chosen: int, name: str) -
         rate = chosen / known_s if known_s > 0 else float(np.interp(chosen, batches, rates))
         ring: dict[str, Any] = {"markersize": 13, "markerfacecolor": "none", "markeredgewidth": 1.8}
         axes.plot(chosen, rate, marker="o", color=style["color"], zorder=4, **ring)
-
-
-def batch_ticks(axes: Axes, most: int) -> None:
-    """Labels the axis with powers of two, written out."""
-    low, high = axes.get_xlim()
-    first, last = int(np.ceil(np.log2(max(low, 1)))), int(np.floor(np.log2(max(high, 2))))
-    powers = list(range(first, last + 1)) or [first]
-    step = -(-len(powers) // most)
-    axes.set_xticks([2.0**power for power in powers[::-1][::step]][::-1])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
