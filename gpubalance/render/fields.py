@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
@@ -22,7 +23,6 @@ _SUFFIXES = {"_s": "ms", "_bytes": "GiB", "_c": "°C", "_w": "W", "_j": "J", "_m
 # Factors from the result's unit to the displayed one.
 _SCALES = {"ms": 1e3, "µs": 1e6, "GiB": 2.0**-30, "%": 100.0}
 _NAME_WIDTH = 22
-_FROM, _TO = "from (95 %)", "to (95 %)"
 # Records that are figures themselves, which a table has without being asked for their fields.
 _NO_FIGURES = {"device", *Result.model_fields}
 _FIGURES = {StepTime, Throughput, SoloRate, StepSpread}
@@ -93,22 +93,15 @@ def _of_field(kind: type[Record], name: str) -> Iterator[Column]:
     field = kind.model_fields[name]
     parts = _parts(field.annotation)
     found = [one for one in (*field.metadata, *parts) if isinstance(one, Shown)]
-    shown = Shown(
-        next((one.label for one in found if one.label), ""),
-        next((one.unit for one in found if one.unit is not None), None),
-        all(one.has_ratio for one in found),
-        next((one.brief for one in found if one.brief), ""),
-    )
+    shown = reduce(_joined, found, Shown())
     of, base = _records(parts), name.removesuffix("_s").removesuffix("_ci95")
     if inside or (of and not of & _FIGURES) or StepSpread in of:
         for inner in (column for one in of for column in columns_of(one, *filter(None, [inside]))):
             yield inner._replace(value=_within(name, inner.value))
     elif StepTime in of:
-        ends = Shown(_FROM, "ms"), Shown(_TO, "ms")
         yield named(name, shown, _reader(name, "median"))
         yield named("mad_s", Shown("MAD"), _reader(name, "mad"))
-        for key, end, at in zip((f"{base}_from_s", f"{base}_to_s"), ends, (0, 1), strict=True):
-            yield named(key, end, _reader(name, "ci95", at))
+        yield from _ends(base, shown, name, "ci95", suffix="_s")
         yield named("steps_per_sample", Shown("steps a timing"), _reader(name, "steps_per_sample"))
         yield named("samples", Shown("timings"), _reader(name, "samples"))
     elif Throughput in of:
@@ -124,10 +117,16 @@ def _of_field(kind: type[Record], name: str) -> Iterator[Column]:
         yield named(name, shown, _reader(name), text=is_text)
 
 
-def _ends(base: str, shown: Shown, *path: str) -> Iterator[Column]:
+def _joined(one: Shown, other: Shown) -> Shown:
+    """What the first does not say is as in the other."""
+    unit = other.unit if one.unit is None else one.unit
+    return Shown(one.label or other.label, unit, one.has_ratio and other.has_ratio, one.brief or other.brief)
+
+
+def _ends(base: str, shown: Shown, *path: str, suffix: str = "") -> Iterator[Column]:
     """Both ends of an interval, as `BASE_from` and `BASE_to`."""
-    for at, (end, label) in enumerate((("from", _FROM), ("to", _TO))):
-        yield named(f"{base}_{end}", Shown(label, shown.unit), _reader(*path, at))
+    for at, end in enumerate(("from", "to")):
+        yield named(f"{base}_{end}{suffix}", Shown(f"{end} (95 %)", shown.unit), _reader(*path, at))
 
 
 def _reader(*path: str | int) -> Callable[[Any], Cell]:
