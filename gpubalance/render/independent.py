@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.ratio import MATTERS
-from gpubalance.numbers.units import format_duration, format_percent, format_rate, format_seconds
+from gpubalance.numbers.units import format_duration, format_percent, format_seconds
 from gpubalance.render.fields import device_grid, names_of
-from gpubalance.render.rates import half_text, rate_text
+from gpubalance.render.rates import half_text, per_s, rate_text
 from gpubalance.render.table import BLANK, CUT_SHORT, Grid, Part, shorten_front
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel, OwnWindow
 from gpubalance.results.telemetry import Telemetry
@@ -21,7 +21,7 @@ def turn_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> 
     rates = {f"{one.device.label} [{one.batch}]": one.throughput.median for one in windows}
     if len(rates) > 1:
         rates["total"] = sum(rates.values())
-    told = "; ".join(f"{whose} {format_rate(rate)} samples/s" for whose, rate in rates.items())
+    told = "; ".join(f"{whose} {per_s(rate)}" for whose, rate in rates.items())
     return f"window {number} of {of}, {name}: {told}"
 
 
@@ -59,7 +59,7 @@ def _answer(result: Independent, labels: Sequence[str]) -> Iterator[str]:
     yield f"{len(result.measured)} devices at once: {rate_text(result.throughput)}, {trained}{fed}"
     if result.solo_sum:
         part = format_percent(result.throughput.median / result.solo_sum, 1)
-        yield f"{part} of what they give alone, {format_rate(result.solo_sum)} samples/s in total"
+        yield f"{part} of what they give alone, {per_s(result.solo_sum)} in total"
     if result.joint is not None:
         yield joint_text(result, result.joint)
 
@@ -67,7 +67,7 @@ def _answer(result: Independent, labels: Sequence[str]) -> Iterator[str]:
 def joint_text(result: Independent, joint: HeldAgainst) -> str:
     """What one model on all these devices gives of that, and so what sync and waiting cost."""
     split, rate, ends = joint.split, joint.throughput.median, joint.throughput.ci95
-    text = f"one model on all of them, split {split}: {format_rate(rate)} samples/s"
+    text = f"one model on all of them, split {split}: {per_s(rate)}"
     if ends is None or ends[1] - ends[0] > 2 * _EXACT * rate:
         text += f" ({half_text(rate, ends).lstrip() or 'of unknown precision'}: that run was short)"
     if result.throughput is None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds
 from gpubalance.render.fields import device_grid
-from gpubalance.render.rates import rate_text
+from gpubalance.render.rates import per_s, rate_text
 from gpubalance.render.table import BLANK, CUT_SHORT, Part, prose
 from gpubalance.results.layers import Layers, LayersRound, Stage
 from gpubalance.settings.device import Device
@@ -35,7 +35,7 @@ def cut_done_text(tried: LayersRound, devices: Sequence[Device], global_batch: i
 
 def pipe_window_text(number: int, of: int, throughput: float, step_time_s: float) -> str:
     """`window 1 of 3: 775 samples/s, step 661 ms`."""
-    return f"window {number} of {of}: {format_rate(throughput)} samples/s, step {format_seconds(step_time_s)}"
+    return f"window {number} of {of}: {per_s(throughput)}, step {format_seconds(step_time_s)}"
 
 
 def layers_told(result: Layers) -> Iterator[Part]:
@@ -58,7 +58,7 @@ def _answer(result: Layers) -> Iterator[str]:
     if result.forced:
         held = result.baselines
         uncut = max(one.throughput for one in (held.solo_best, held.split) if one is not None)
-        yield f"cut because of --force: uncut it gives {format_rate(uncut)} samples/s"
+        yield f"cut because of --force: uncut it gives {per_s(uncut)}"
     predicted = _predicted_text(result.predicted.step_time_s, result.predicted.ci95)
     step = f"{format_seconds(result.step_time_s.median)}, {predicted}"
     yield f"{count_text(result.micro_batches, result.micro_batch)} a step, 1f1b: {step}"
@@ -85,7 +85,7 @@ def _baselines(result: Layers) -> Iterator[str]:
         yield f"the batch split: {held.split_why_not}"
         return
     how = "measured" if split.measured else "predicted"
-    yield f"the batch split {split.split}: {format_rate(split.throughput)} samples/s, {how}"
+    yield f"the batch split {split.split}: {per_s(split.throughput)}, {how}"
 
 
 def blocks_text(stage: Stage) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from gpubalance.numbers.units import format_bytes, format_rate, format_seconds
 from gpubalance.render.probe import curve_lines, device_line
+from gpubalance.render.rates import per_s
 from gpubalance.render.table import prose, shorten, sparkline
 from gpubalance.results.probe import CurvePoint
 from gpubalance.results.telemetry import Moment
@@ -126,7 +127,7 @@ def own_lines(courses: Sequence[OwnCourse], width: int, height: int) -> list[Tex
     lines[0].stylize("dim")
     lines += _beside(devices, gauges, shown, width)
     at_once = [one.rates["at once"] for one in courses if "at once" in one.rates]
-    return [*lines, Text(shorten(f"at once {format_rate(sum(at_once))} samples/s", width))] if at_once else lines
+    return [*lines, Text(shorten(f"at once {per_s(sum(at_once))}", width))] if at_once else lines
 
 
 def _columns(
@@ -204,7 +205,7 @@ def throttled_text(device: Device, gauges: Moment | None) -> str:
 
 def _total_line(name: str, rates: Sequence[float], width: int) -> Text:
     """`total 1584  2205 samples/s  ▅▆▅▆`, with as many of the last rates as fit."""
-    rate = f"{format_rate(rates[-1])} samples/s" if rates else "…"
+    rate = f"{per_s(rates[-1])}" if rates else "…"
     text = shorten(f"{name}  {rate}  ", width)
     room = max(0, min(_LONGEST_BAR, width - len(text)))
     return Text.assemble(text, (sparkline(list(rates)[-room:] if room else []), "cyan"))

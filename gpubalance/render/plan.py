@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds, three_digits
 from gpubalance.planning.noise import efficiency
 from gpubalance.render.fields import device_grid, names_of
-from gpubalance.render.rates import largest_even_text, measured_at_largest_even, other_batch, pipeline_told
+from gpubalance.render.rates import largest_even_text, measured_at_largest_even, other_batch, per_s, pipeline_told
 from gpubalance.render.run import imbalance_text, run_told, step_text
 from gpubalance.render.solo_gap import REST, losses
 from gpubalance.render.table import BLANK, Grid, Part, sparkline
@@ -70,11 +70,11 @@ def plan_told(plan: Plan, epoch: int | None = None) -> Iterator[Part]:
 def _answer(plan: Plan, epoch: int | None) -> Iterator[str]:
     predicted = plan.predicted
     how = "predicted" if plan.balance is None else "from its measurements, not yet proven by a run"
-    rate = f"{format_rate(predicted.throughput)} samples/s {how}"
+    rate = f"{per_s(predicted.throughput)} {how}"
     yield f"batches {' '.join(map(str, plan.batches))}: {rate}, model {plan.settings.model}"
     even, largest = predicted.even, predicted.largest_even
     if even is not None and predicted.speedup_over_even is not None:
-        rate = f"{format_rate(even.throughput)} samples/s{other_batch(plan.global_batch, even.split.global_batch)}"
+        rate = f"{per_s(even.throughput)}{other_batch(plan.global_batch, even.split.global_batch)}"
         yield f"{predicted.speedup_over_even:.3f} × the even split {even.split}, which is predicted to give {rate}"
     if largest is not None:
         yield largest_even_text(largest.split, largest.throughput, plan.batch_multiple)
@@ -122,7 +122,7 @@ def _gap(plan: Plan) -> str:
         losses(plan.devices, gap, _MOST_CAUSES) if gap else (), key=lambda one: (one.cause == REST, -abs(one.rate))
     )
     causes = ", ".join(f"{loss.text.removeprefix('−')} {loss.cause}" for loss in told)
-    return f"lost against the devices alone ({format_rate(gap.solo_sum)} samples/s): {causes}" if gap and told else ""
+    return f"lost against the devices alone ({per_s(gap.solo_sum)}): {causes}" if gap and told else ""
 
 
 def _goodput(plan: Plan) -> Iterator[Part]:

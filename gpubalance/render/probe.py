@@ -12,7 +12,7 @@ from gpubalance.numbers.units import (
     format_rate,
     format_seconds,
 )
-from gpubalance.render.rates import pipeline_told
+from gpubalance.render.rates import per_s, pipeline_told
 from gpubalance.render.table import BLANK, WIDTH, Part, shorten, sparkline, table
 from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, StepTimeModel, Trial
 from gpubalance.settings.device import Device
@@ -110,7 +110,7 @@ def _best(one: DeviceProbe) -> str:
     if best is None or sensible is None:
         return ""
     smaller = "" if sensible.batch == best.batch else f", 95 % of it from {sensible.batch}"
-    return f"{format_rate(best.throughput)} samples/s at batch {best.batch}{smaller}"
+    return f"{per_s(best.throughput)} at batch {best.batch}{smaller}"
 
 
 def _facts(device: Device, one: DeviceProbe) -> Iterator[str]:

@@ -13,9 +13,14 @@ from gpubalance.settings.shares import Shares
 _NOTHING_USUAL = "no usual remedy is missing: do less for each sample, or do it once, beforehand"
 
 
+def per_s(rate: float | None) -> str:
+    """`2205 samples/s`."""
+    return f"{format_rate(rate)} samples/s"
+
+
 def rate_text(rate: Throughput) -> str:
     """`2205 samples/s ± 0.1 %`, without the latter if the interval is unknown."""
-    return f"{format_rate(rate.median)} samples/s{half_text(rate.median, rate.ci95)}"
+    return f"{per_s(rate.median)}{half_text(rate.median, rate.ci95)}"
 
 
 def half_text(value: float, interval: Interval) -> str:
@@ -42,7 +47,7 @@ def largest_even_text(split: Shares, rate: float, multiple: int = 1) -> str:
     A run finds the largest that fit, a plan knows only multiples of its probe's.
     """
     which = f" and in multiples of {multiple}" if multiple > 1 else ""
-    rates = f"{format_rate(rate)} samples/s"
+    rates = f"{per_s(rate)}"
     return f"equal shares in one piece{which}, {split}, a global batch of {split.global_batch}: {rates}"
 
 

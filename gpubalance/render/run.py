@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds
 from gpubalance.render.fields import device_grid, names_of
-from gpubalance.render.rates import largest_even_text, other_batch, pipeline_told, rate_text, within
+from gpubalance.render.rates import largest_even_text, other_batch, per_s, pipeline_told, rate_text, within
 from gpubalance.render.table import BLANK, CUT_SHORT, Part
 from gpubalance.render.worth import worth_text
 from gpubalance.results.run import Measurement, Pipeline, Replica, Run, alone_in_use
@@ -18,7 +18,7 @@ _SHOWN = 1e-3  # of a step: what is less changes none of its figures
 
 def window_text(number: int, of: int, name: str, devices: Sequence[Device], measured: Measurement) -> str:
     """One line: `GPU:0 [820] 1280 samples/s …` for each device and the total; only the total for the even split."""
-    rate, head = f"{format_rate(measured.throughput.median)} samples/s", f"window {number} of {of}"
+    rate, head = f"{per_s(measured.throughput.median)}", f"window {number} of {of}"
     if name:
         batches = f"[{' '.join(map(str, measured.batches))}]"
         what = f"{batches} with batches held on the devices" if name == "held" else f"the {name} split {batches}"
@@ -32,7 +32,7 @@ def _replica(one: Replica) -> str:
     update = f" update {format_seconds(one.update_s)}" if one.update_s else ""
     memory = "" if one.memory_peak_bytes is None else f" {format_bytes(one.memory_peak_bytes)}"
     times = f"compute {format_seconds(one.compute_s)}{update} wait {format_seconds(one.wait_s)}"
-    return f"[{share_text(one.batch, one.micro_batch)}] {format_rate(one.throughput)} samples/s {times}{memory}"
+    return f"[{share_text(one.batch, one.micro_batch)}] {per_s(one.throughput)} {times}{memory}"
 
 
 def run_told(run: Run, epoch: int | None = None, pipeline: Pipeline | None = None) -> Iterator[Part]:
@@ -105,7 +105,7 @@ def _answer(run: Run) -> Iterator[str]:
         yield f"this is the even split, {even.split}"
     elif even is not None and run.speedup_over_even is not None:
         gain = f"{run.speedup_over_even:.3f} × the even split {even.split}{within(run.speedup_ci95)}"
-        rate = f"{format_rate(even.throughput.median)} samples/s"
+        rate = f"{per_s(even.throughput.median)}"
         yield f"{gain}, which gave {rate}{other_batch(run.global_batch, even.global_batch)}"
     if largest is not None:
         yield largest_even_text(largest.split, largest.throughput.median)
@@ -115,7 +115,7 @@ def _answer(run: Run) -> Iterator[str]:
 
 def alone_text(run: Run) -> str:
     """`what the devices gave alone, 2286 samples/s in total`, and that of those in use if some are left out."""
-    text = f"what the devices gave alone, {format_rate(run.baselines.solo_sum)} samples/s in total"
+    text = f"what the devices gave alone, {per_s(run.baselines.solo_sum)} in total"
     if all(run.batches):
         return text
     return f"{text}, {format_rate(alone_in_use(run.baselines.solo_best, run.batches))} of those in use"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from gpubalance.numbers.units import format_rate
 from gpubalance.render.independent import independent_told
 from gpubalance.render.layers import layers_told
 from gpubalance.render.plan import plan_told
 from gpubalance.render.probe import probe_told
 from gpubalance.render.queue import queue_told
+from gpubalance.render.rates import per_s
 from gpubalance.render.run import run_told
 from gpubalance.render.table import BLANK, Grid, Part
 from gpubalance.results.independent import Independent
@@ -48,5 +48,5 @@ def answer_of(result: Reported) -> Answer:
     first, *others = (part for part in told_of(result) if isinstance(part, str | Grid) and part not in ("", BLANK))
     if isinstance(result, Probe):
         bests = [one.solo_best.throughput for one in result.probes if one.solo_best]
-        return Answer(f"each device alone: {format_rate(sum(bests))} samples/s in total", (first, *others))
+        return Answer(f"each device alone: {per_s(sum(bests))} in total", (first, *others))
     return Answer(str(first), tuple(others))

@@ -9,6 +9,7 @@ from gpubalance.render.independent import contention_texts, joint_text
 from gpubalance.render.layers import blocks_text, spans_of
 from gpubalance.render.probe import OUTCOMES
 from gpubalance.render.queue import length_text
+from gpubalance.render.rates import per_s
 from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.rows import Bar, Key, Row, draw_rows, rows_chart
 from gpubalance.render.report.charts.style import (
@@ -72,7 +73,7 @@ def steps(subject: Subject) -> Drawing | str:
     scale, unit = (1.0, "s") if max(step.step_time_s for step in found) >= 10 else (1e3, "ms")
     rows = []
     for step in found:
-        rows.append(Row(f"{step.title} {Shares(step.batches)}", f"{format_rate(step.throughput)} samples/s"))
+        rows.append(Row(f"{step.title} {Shares(step.batches)}", f"{per_s(step.throughput)}"))
         for part in step.parts:
             left = _named(subject, part.device, f"batch {share_text(part.batch, part.micro_batch)}")
             waits = f"waits {format_seconds(part.wait_s)}" if part.wait_s else "no wait"
@@ -92,7 +93,7 @@ def gap(subject: Subject) -> Drawing | str:
         if subject.plan is not None and subject.plan.balance is not None:
             return "what each device gives alone is not known, or the split was not proven by a run"
         return "`gpubalance balance` divides it, in the plan that it writes"
-    rows = [Row(f"{format_rate(found.solo_sum)} samples/s alone", f"{format_rate(found.throughput)} together")]
+    rows = [Row(f"{per_s(found.solo_sum)} alone", f"{format_rate(found.throughput)} together")]
     for loss in losses(subject.devices, found):
         part = format_percent(loss.rate / found.solo_sum, 1).replace("-", "−")
         rows.append(Row(loss.cause, f"{loss.text}, {part}", {_LOSS if loss.rate >= 0 else _GAIN: loss.rate}))

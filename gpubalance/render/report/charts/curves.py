@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from gpubalance.numbers.units import format_rate
+from gpubalance.render.rates import per_s
 from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.style import INK, NARROW, device_name, figure, legend, look
 from gpubalance.results.probe import DeviceProbe
@@ -29,7 +29,7 @@ def curves(subject: Subject) -> Drawing | str:
     lines = []
     for i, one in probed.items():
         best = max(one.curve, key=lambda point: point.throughput.median)
-        most = f"{subject.label(i)}: up to {format_rate(best.throughput.median)} samples/s"
+        most = f"{subject.label(i)}: up to {per_s(best.throughput.median)}"
         lines.append(f"{most} at batch {best.batch}, {_limit(one)}{_chosen(subject, i)}.")
     lines.append("Marks are measured, with their 95 % intervals; lines are the model that is planned with.")
     return " ".join(lines), lambda width: _draw(subject, probed, width)
