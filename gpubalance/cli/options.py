@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import UsageError
-from gpubalance.settings.choices import default_model
+from gpubalance.settings.choices import AllReduce, default_model, one_of
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.record import Record, option
 from gpubalance.settings.requests import Settings
@@ -115,7 +115,7 @@ def _refuse_what_they_cannot(devices: Sequence[Device], all_reduce: str) -> None
     if len(devices) > 1 and any(device.uuid.startswith("MIG-") for device in devices):
         raise UsageError("CUDA shows a process one MIG slice only: there is no joint run", remedy="name one slice")
     if devices[0].simulated and all_reduce == "nccl":
-        raise UsageError("--all-reduce nccl needs GPUs", remedy="use auto, hierarchical or one-device")
+        raise UsageError("--all-reduce nccl needs GPUs", remedy=f"use {one_of(AllReduce, but='nccl')}")
     if len(hosts_of(devices)) > 1 and all_reduce not in ("auto", "nccl"):
         hosts = ", ".join(host for host in hosts_of(devices) if host)
         raise UsageError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, get_args
 
 Precision = Literal["float32", "tf32", "mixed_float16", "mixed_bfloat16"]
 AllReduce = Literal["auto", "nccl", "hierarchical", "one-device"]
@@ -18,6 +18,12 @@ DEFAULT_BATCH = 64
 SAVED_MODEL = ".keras"
 # Other formats of saved models, which run code from the file when they are loaded.
 UNSAFE_MODELS = (".h5", ".hdf5", ".pkl", ".pickle", ".joblib", ".pt", ".pth")
+
+
+def one_of(choice: Any, but: str = "") -> str:
+    """The words of a choice, `but` that one, as one lists them: `auto, nccl, hierarchical or one-device`."""
+    *words, last = [word for word in get_args(choice) if word != but]
+    return f"{', '.join(words)} or {last}"
 
 
 def default_model(*, simulated: bool) -> str:

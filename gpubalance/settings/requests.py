@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from gpubalance.settings.choices import AllReduce, Baseline, Input, Precision
+from gpubalance.settings.choices import AllReduce, Baseline, Input, Precision, one_of
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Record, Room, Seconds, option
 from gpubalance.settings.shares import Shares
@@ -62,14 +62,12 @@ class Settings(Record):
         "--data NAME",
         "Your samples: a function, named as for --model, that gives a tf.data.Dataset, a PyDataset or arrays.",
     )
-    precision: Precision = _training("--precision KIND", "float32, tf32, mixed_float16 or mixed_bfloat16.", "float32")
+    precision: Precision = _training("--precision KIND", f"{one_of(Precision)}.", "float32")
     xla: bool = _training("--xla/--no-xla", "Compile the forward and backward pass.", default=False)
     input: Input = _training(
         "--input PLACE", "Keep the samples on the device, or feed them from the host: device, host.", "device"
     )
-    all_reduce: AllReduce = _training(
-        "--all-reduce KIND", "How gradients are summed: auto, nccl, hierarchical or one-device.", "auto"
-    )
+    all_reduce: AllReduce = _training("--all-reduce KIND", f"How gradients are summed: {one_of(AllReduce)}.", "auto")
 
     @property
     def alone(self) -> Settings:
