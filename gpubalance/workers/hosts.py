@@ -72,7 +72,8 @@ class Script(Process):
         except PartialResult as error:
             error.remedy += " all its processes have been ended"
             raise
-        assert isinstance(said, Ended)  # noqa: S101  (a script's last message)
+        if not isinstance(said, Ended):
+            raise self.unreadable("no script says that")
         if said.missing is not None:
             where = self._devices[0].host or "this host"
             remedy = "the script, and what it reads, must be in the same folder on each host"

@@ -54,7 +54,7 @@ def main() -> None:
     """Holds one process until it ends, or until nobody wants it any more."""
     host = sys.argv[1] if len(sys.argv) > 1 else None
     replies = Writer(os.fdopen(1, "wb", 0), beats=host is not None)
-    requests = heard(0, _ALONE_S if host else None)
+    requests = heard(os.fdopen(0, "rb", 0), _ALONE_S if host else None)
     # While it is open, no other process gets this address
     with socket.socket() as reserved:
         reserved.bind((_address(host) if host else "127.0.0.1", 0))
@@ -73,7 +73,7 @@ def main() -> None:
     held.end()
 
 
-def heard(pipe: int, alone_s: float | None) -> Iterator[bytes]:
+def heard(pipe: IO[bytes], alone_s: float | None) -> Iterator[bytes]:
     """The lines that come until their sender is gone or, if given, silent for `alone_s`."""
     reader = Reader(pipe)
     with contextlib.suppress(EOFError):
@@ -84,7 +84,8 @@ def heard(pipe: int, alone_s: float | None) -> Iterator[bytes]:
 class Reader:
     """The lines of a pipe, without beats. `rest` is the beginning of the next one."""
 
-    def __init__(self, pipe: int) -> None:
+    def __init__(self, pipe: IO[bytes]) -> None:
+        """`pipe` has no buffer."""
         self._pipe, self.rest = pipe, b""
         self._waiting = select.poll()  # `select` takes no high number
         self._waiting.register(pipe, select.POLLIN)
@@ -93,7 +94,7 @@ class Reader:
         """Those that have come, None if nothing has, not even a beat. Raises EOFError at the end or for a long one."""
         if not self._waiting.poll(None if within_s is None else 1000 * within_s):
             return None
-        chunk = os.read(self._pipe, _CHUNK)
+        chunk = b"" if self._pipe.closed else self._pipe.read(_CHUNK)
         if not chunk or len(self.rest) > LONGEST_MESSAGE:
             raise EOFError
         *lines, self.rest = (self.rest + chunk.replace(_BEAT, b"")).split(b"\n")

@@ -148,9 +148,9 @@ def test_a_script_that_prints_without_end_holds_up_no_other(tmp_path: Path) -> N
 def test_what_starts_a_script_hears_when_its_controller_is_silent() -> None:
     reading, writing = os.pipe()
     os.write(writing, b"\0first\n\0sec\0ond\n\0")
-    assert list(heard(reading, alone_s=0.2)) == [b"first", b"second"]
-    for end in (reading, writing):
-        os.close(end)
+    with os.fdopen(reading, "rb", 0) as pipe:
+        assert list(heard(pipe, alone_s=0.2)) == [b"first", b"second"]
+    os.close(writing)
 
 
 def test_a_plan_knows_what_its_hosts_are_reached_by_and_no_command(script: str, tmp_path: Path) -> None:

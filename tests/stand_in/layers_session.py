@@ -10,10 +10,7 @@ simulated schedule says, and are only counted. The script may have
 
 from __future__ import annotations
 
-import os
-import runpy
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpubalance.errors import BadInput
 from gpubalance.planning.pipeline.graph import Block, Edge, Graph
@@ -22,35 +19,21 @@ from gpubalance.planning.pipeline.schedule import simulate
 from gpubalance.results.block import BlockTimed
 from gpubalance.results.timing import Timing
 
-_SCRIPT = os.environ.get("ENGINE_STAND_IN_SCRIPT")
+if TYPE_CHECKING:
+    from tests.stand_in.session import Session
+else:
+    from gpubalance.engine.session import Session  # in a worker the same
+
 _NAMES = ("conv2d", *(f"conv2d_{number}" for number in range(1, 8)))
 
 
-class LayersSession:
+class LayersSession(Session):
     """A stand-in with the interface of the real LayersSession."""
 
     def __init__(self, devices: Any, settings: Any, joint: Any, *, seed: int) -> None:
-        del seed
-        self.settings = settings
-        self._devices, self._joint = devices, joint
-        self._script = runpy.run_path(_SCRIPT) if _SCRIPT and Path(_SCRIPT).exists() else {}
-        self._graph = self.describe()
-        self._number = 0
+        self._joint, self._graph = joint, self.describe()
         self._peaks: tuple[int | None, ...] = (None,) * len(devices)
-        self._call("built", devices)
-
-    def _call(self, name: str, *arguments: Any) -> Any:
-        return self._script[name](*arguments) if name in self._script else None
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "model": {"name": self.settings.model, "parameters": 648, "gradient_bytes": 2592},
-            "tensorflow": "0",
-            "keras": "0",
-            "cuda": None,
-            "cudnn": None,
-            "memory_limit_bytes": tuple(device.memory_bytes for device in self._devices),
-        }
+        super().__init__(devices, settings, joint, seed=seed)
 
     def describe(self, cuts: Any = ()) -> Graph:
         unknown = [name for name in cuts if name not in _NAMES[1:]]
@@ -104,7 +87,7 @@ class LayersSession:
         loads, joint = tuple(self._load(device, micro_batch) for device in self._devices), self._joint
         link = joint.link_latency_s, joint.link_bytes_per_s
         cut = Cut(Problem(self._graph, loads, micro_batch, micro_batches, *link), segments)
-        self._hold(cut, order)
+        self._hold_cut(cut, order)
         slower = [self._call("slower", self._devices[one.device], one.first, one.last) or 1.0 for one in segments]
         for name in ("forward_s", "backward_s"):
             times = tuple(s * by for s, by in zip(getattr(cut.costs, name), slower, strict=True))
@@ -117,7 +100,7 @@ class LayersSession:
             stamps = {"timeline": timeline, "step_s": timeline.step_time_s} if stamped else {}
             yield Timing(steps=steps, seconds=steps * timeline.step_time_s, input_wait_s=0.0, **stamps)
 
-    def _hold(self, cut: Cut, order: Any) -> None:
+    def _hold_cut(self, cut: Cut, order: Any) -> None:
         peaks = [round(cut.held(tasks)[0]) for tasks in order]
         peaks = [peak + (self._call("held", self._devices[n]) or 0) if peak else 0 for n, peak in enumerate(peaks)]
         for number, (device, peak) in enumerate(zip(self._devices, peaks, strict=True)):

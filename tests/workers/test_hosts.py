@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 
@@ -108,31 +110,28 @@ FAILS = """
 import os, signal, time
 def step(devices, *_):
     if devices[0].host == "beta":
-        {act}
+        {}
     time.sleep(600)
 """
+LOSSES = {
+    "os.abort()": "^beta:0: the worker was ended by SIGABRT while",
+    "os.kill(os.getppid(), signal.SIGKILL)": "^beta is lost: the connection ended",
+    "os.kill(os.getppid(), signal.SIGSTOP)": "^beta is lost: nothing has come from it",
+}
 
 
-@pytest.mark.parametrize(
-    ("act", "kind", "says"),
-    [
-        ("os.abort()", PartialResult, "^beta:0: the worker was ended by SIGABRT while"),
-        ("os.kill(os.getppid(), signal.SIGKILL)", PartialResult, "^beta is lost: the connection ended"),
-        ("os.kill(os.getppid(), signal.SIGSTOP)", PartialResult, "^beta is lost: nothing has come from it"),
-    ],
-    ids=["the worker dies", "the connection ends", "nothing comes any more"],
-)
-def test_what_is_lost_is_told_with_its_host_and_nothing_is_left(
-    party_that: Callable[..., Party],
-    act: str,
-    kind: type[GpubalanceError],
-    says: str,
-) -> None:
-    with party_that(FAILS.format(act=act)) as party:
-        party.start()
+def test_what_is_lost_is_told_with_its_host_and_nothing_is_left(party_that: Callable[..., Party]) -> None:
+    """All at the same time, as a host is waited for 20 s: a worker dies, a connection ends, nothing comes any more."""
+    with ThreadPoolExecutor(len(LOSSES)) as threads, ExitStack() as ended:
+        parties = []
+        for act in LOSSES:
+            parties.append(ended.enter_context(party_that(FAILS.format(act))))
+            parties[-1].start()
         there = below()
-        with pytest.raises(kind, match=says):
-            party.ask(measured)
+        asked = [threads.submit(party.ask, measured) for party in parties]
+        for one, says in zip(asked, LOSSES.values(), strict=True):
+            with pytest.raises(PartialResult, match=says):
+                one.result()
     assert not left_of(there)
 
 
