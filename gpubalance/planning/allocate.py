@@ -73,26 +73,15 @@ def _on_these(problem: Problem, required: int | None) -> Allocation:
     return best
 
 
-@dataclass(frozen=True)
-class Worth:
-    """The best splits in which a device has samples and in which it has none; None if there is no such split.
+def gain(problem: Problem, device: int) -> float | None:
+    """The fraction by which a device raises the objective: below 0 if it is not worth adding.
 
-    `gain` is the fraction by which the device raises the objective: below 0 if it is not worth adding.
+    The best split with at least one granule on it, against the best without it; None if there is no such split.
     """
-
-    within: Allocation | None
-    without: Allocation | None
-    gain: float | None
-
-
-def worth(problem: Problem, device: int) -> Worth:
-    """What a device contributes: the best split with at least one granule on it, against the best without it."""
     loads = list(problem.loads)
     loads[device] = replace(loads[device], limit=0)
-    without = replace(problem, loads=tuple(loads))
-    with_it, without_it = _or_none(problem, device), _or_none(without, None)
-    gain = problem.value(with_it) / problem.value(without_it) - 1 if with_it and without_it else None
-    return Worth(with_it, without_it, gain)
+    within, without = _or_none(problem, device), _or_none(replace(problem, loads=tuple(loads)), None)
+    return problem.value(within) / problem.value(without) - 1 if within and without else None
 
 
 def _or_none(problem: Problem, required: int | None) -> Allocation | None:
@@ -143,15 +132,15 @@ class _Solver:
     def _best(self, sync_s: float, *, alone: bool = False, above: float = 0.0, before_s: float = math.inf) -> _Given:
         """The best split by a deadline before `before_s`; its value is 0 if none is above `above`."""
         value = self._value(sync_s, before_s)
-        found = best_deadline(self._fleet, value, alone=alone, above=above)
-        if not found.value:
-            return _Given(np.zeros(0), found.time_s, 0.0)
-        by_s = max(found.time_s, self._first_s)  # a required device counts from 0 s on
+        deadline_s, worth = best_deadline(self._fleet, value, alone=alone, above=above)
+        if not worth:
+            return _Given(np.zeros(0), deadline_s, 0.0)
+        by_s = max(deadline_s, self._first_s)  # a required device counts from 0 s on
         most = int(min(self._most, most_in_all(self._fleet, by_s, alone=alone)))
         units = given(self._fleet, most, by_s, alone=alone)
         if units is not None:
-            return _Given(units, by_s, found.value)
-        best = self._best(sync_s, alone=alone, above=above, before_s=found.time_s * (1 - ROUNDING))
+            return _Given(units, by_s, worth)
+        best = self._best(sync_s, alone=alone, above=above, before_s=deadline_s * (1 - ROUNDING))
         for total in range(most, int(self._least) - 1, -1):
             bar = max(above, best.value * (1 + TIE))
             if value(np.array(total), np.array(by_s)) <= bar:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -24,18 +23,12 @@ _IN_CACHE = 1 << 15
 Value: TypeAlias = Callable[[Floats, Floats], Floats]
 
 
-@dataclass(frozen=True)
-class Deadline:
-    """A deadline, in seconds, and the value of the best split that keeps it."""
-
-    time_s: float
-    value: float
-
-
 def best_deadline(
     fleet: Fleet, value: Value, *, alone: bool = False, above: float = 0.0, at_once: int = _AT_ONCE
-) -> Deadline:
-    """The deadline T with the highest value of (G(T), T), the shortest of equals; (∞, 0) if no value is above `above`.
+) -> tuple[float, float]:
+    """The deadline T, in seconds, with the highest value of (G(T), T), the shortest of equals, and that value.
+
+    They are (∞, 0) if no value is above `above`.
 
     G(T) is the sum of what all devices have done by T, or with `alone` the most that one has done. It rises only when a
     granule is done, so the best T is one of these times. If they are too many to list, time is divided: in (a, b]
@@ -77,8 +70,8 @@ def best_deadline(
     all_times, all_values = np.concatenate(times), np.concatenate(values)
     best = all_values.max()
     if best <= above:
-        return Deadline(np.inf, 0.0)
-    return Deadline(float(all_times[all_values >= best * (1 - TIE)].min()), float(best))
+        return np.inf, 0.0
+    return float(all_times[all_values >= best * (1 - TIE)].min()), float(best)
 
 
 def _blocks(fleet: Fleet, deadlines: int) -> Iterator[slice]:

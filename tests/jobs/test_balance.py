@@ -15,9 +15,9 @@ from gpubalance.jobs.keep.saved_probes import save
 from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
-from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointProfile
+from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
-from tests.jobs.probes import SMALL, devices_of, holding_nothing, probe_of
+from tests.jobs.probes import SMALL, holding_nothing, probe_of
 from tests.render.golden import told
 
 pytestmark = pytest.mark.usefixtures("either_engine")
@@ -134,20 +134,6 @@ def test_four_unlike_devices_finish_together(wrong: tuple[float, ...], rounds: i
     _, how = balanced(small, plain, wrong=wrong, rounds=rounds, accumulate=1)
     assert run_of(how).imbalance <= 1.02
     assert len(how.rounds) <= rounds
-
-
-def test_a_card_that_throttles_while_it_is_proven_is_followed() -> None:
-    profile = DeviceProfile(
-        name="hot", alpha_s=0.010, beta_s=0.0004, memory=1024 * MIB, base_memory=64 * MIB, memory_per_sample=4 * MIB
-    )
-    hot = profile.model_copy(update={"drift": (DriftPoint(from_s=4.0, factor=1 / 0.7),)})
-    joint = JointProfile(sync_s=0.004)
-    made, how = balanced(devices_of(hot, profile), joint, global_batch=320)
-    assert "throttled" in {warning.code for warning in made.warnings}
-    slow = [(0.010 + 0.0004 * b) / 0.7 for b in range(0, 321, 8)]
-    fast = [0.010 + 0.0004 * (320 - b) for b in range(0, 321, 8)]
-    optimum = 320 / (min(map(max, slow, fast)) + joint.sync_s)
-    assert run_of(how).throughput.median >= 0.98 * optimum
 
 
 def with_knees(*samples: int) -> tuple[tuple[Device, ...], JointProfile]:

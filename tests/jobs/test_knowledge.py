@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.balance.knowledge import WORTH_A_ROUND, Knowledge
+from gpubalance.jobs.balance.knowledge import Knowledge
 from gpubalance.jobs.plan.problem import best_split
 from gpubalance.planning.problem import Allocation
 from gpubalance.settings.device import JointProfile
@@ -125,15 +125,6 @@ def test_what_noise_leaves_open_is_no_change() -> None:
     assert list(known.changed()) == []
 
 
-def test_the_best_is_the_fastest_that_was_measured_and_no_model_is_asked() -> None:
-    known = knowledge()
-    slower = learn(known, (72, 48), 1.0, sync_s=0.010)
-    learn(known, (64, 48), 1.0)
-    assert best_of(known) == (64, 48)
-    assert learn(known, (56, 48), 1.0, sync_s=0.010) < slower
-    assert best_of(known) == (64, 48)
-
-
 def seen(known: Knowledge, batches: tuple[int, int], *steps_s: float) -> None:
     """Learns a split with these step times."""
     measured = measurement_of(batches, [steps_s[0]] * 2)
@@ -164,36 +155,11 @@ def test_of_two_splits_that_are_too_close_to_tell_the_one_that_is_known_less_exa
     assert (found and found.planned.split.batches) == doubtful
 
 
-@pytest.mark.parametrize(("spread", "may"), [(WIDE, True), (NARROW, False)])
-def test_a_split_that_is_not_known_exactly_may_give_what_another_promises(spread: tuple[float, ...], may: bool) -> None:
-    known = knowledge()
-    seen(known, (64, 48), *(0.112 * part for part in spread))
-    best = known.best()
-    assert best is not None
-    assert best.may_give(1008) is may
-    assert not best.may_give(1100)
-
-
 def test_a_size_that_was_measured_more_than_once_takes_what_it_took_on_average() -> None:
     known = knowledge()
     for factor in (0.99, 1.01, 1.03):
         learn(known, (64, 32), factor)
     assert known.problem.loads[0].model.step_time_s(64) == pytest.approx(1.01 * (0.008 + 0.0002 * 64))
-
-
-def test_what_is_measured_once_more_adds_to_what_was_seen_and_is_given_up_some_time() -> None:
-    known = knowledge()
-    assert known.in_doubt() is None
-    open_parts, doubts = [], []
-    for _ in range(3):
-        for batches in ((64, 48), (56, 48)):
-            seen(known, batches, *(sum(batches) / 1000 * part for part in WIDE))
-        best = known.best()
-        assert best is not None
-        open_parts.append(best.open_part)
-        doubts.append(known.in_doubt() is not None)
-    assert WORTH_A_ROUND < open_parts[-1] < open_parts[0]
-    assert doubts == [True, True, False]
 
 
 def test_what_a_device_gave_before_it_changed_is_forgotten_and_what_others_gave_is_not() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.planning.allocate import allocate, worth
+from gpubalance.planning.allocate import allocate, gain
 from gpubalance.planning.model import Line
 from gpubalance.planning.problem import Load, Problem
 from gpubalance.planning.sync import sync_over_hosts, with_sync
@@ -69,5 +69,5 @@ def test_a_host_behind_a_slow_network_is_left_out_and_told_why() -> None:
     found = allocate(problem)
     assert found.split.batches == (100, 100, 0)
     assert found.binds[2] == "sync"
-    assert (worth(problem, 2).gain or 0.0) < 0
+    assert (gain(problem, 2) or 0.0) < 0
     assert allocate(with_sync(problem, {1: 0.001, 2: 0.002})).split.used == (0, 1, 2)

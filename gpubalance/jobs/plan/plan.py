@@ -18,7 +18,7 @@ from gpubalance.jobs.plan.problem import (
     other_split,
     problem_of,
 )
-from gpubalance.planning.allocate import worth
+from gpubalance.planning.allocate import gain
 from gpubalance.planning.noise import efficiency, learning_rate_factor, linear_factor, square_root_factor
 from gpubalance.planning.problem import Allocation, Load, Problem
 from gpubalance.results.common import Warning_, now
@@ -150,8 +150,7 @@ def _left_out(problem: Problem, found: Allocation) -> tuple[LeftOut, ...]:
     problem = replace(problem, micro_batches=max(found.split.counts), within=0.0)
     idle = [i for i, batch in enumerate(found.split.batches) if not batch]
     return tuple(
-        LeftOut(device=i, gain=worth(problem, i).gain if number < _MOST_EXPLAINED else None)
-        for number, i in enumerate(idle)
+        LeftOut(device=i, gain=gain(problem, i) if number < _MOST_EXPLAINED else None) for number, i in enumerate(idle)
     )
 
 
