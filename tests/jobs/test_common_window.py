@@ -45,11 +45,3 @@ def test_the_fast_one_goes_on_until_the_slow_one_has_enough() -> None:
     window.take(1, timing(10.0))
     assert window.is_over()
     assert [len(window.counted[number]) for number in (0, 1)] == [19, 2]
-
-
-def test_a_worker_that_fails_ends_it() -> None:
-    window = CommonWindow([0, 1], Length.exactly(5.0))
-    window.take(0, timing())
-    window.leave()
-    assert window.is_over()
-    assert window.overlap_s == 0.0
