@@ -19,11 +19,12 @@ Shapes: TypeAlias = tuple[tuple[int | None, ...], ...]
 Fingerprint: TypeAlias = tuple[tuple[str, int], ...]  # see `Verdict.fingerprint`
 
 
-def unlike(plan: Plan, model: Any, simulate: int | str | Path | None = None) -> str:
-    """How the model differs from the plan's, with the command that measures this one; empty if it does not.
+def unlike(plan: Plan, model: Any, simulate: int | str | Path | None = None, step: Fingerprint | None = None) -> str:
+    """How the model, or its step, differs from the plan's, with the command that measures this one; else empty.
 
     `simulate` is what the plan was loaded with. A number at the end of a name says nothing: Keras numbers the models of
-    one name in a process.
+    one name in a process. Of a step's operations that do not take long there may be a half more, as with another metric
+    or two.
     """
     known = plan.model
     if known is None:
@@ -32,31 +33,22 @@ def unlike(plan: Plan, model: Any, simulate: int | str | Path | None = None) -> 
     was, now = known.input_shapes, input_shapes(model)
     is_named = _unnumbered(model.name) == _unnumbered(known.name)
     is_shaped = was is None or now is None or _alike(was, now)
-    if parameters == known.parameters and is_named and is_shaped:
-        return ""
-    of_plan, of_this = ("", "") if is_shaped else [f", samples of {shapes_text(one or ())}" for one in (was, now)]
     here = _balance(plan, simulate, is_named=is_named)
-    return (
-        f"the plan was measured with {plan.settings.model} (the model {known.name}, {known.parameters:,} parameters"
-        f"{of_plan}); this model, {model.name}, has {parameters:,}{of_this}: {here}"
-    )
-
-
-def another_step(plan: Plan, model: Any, step: Fingerprint | None, simulate: int | str | Path | None = None) -> str:
-    """The warning about a step with other operations than the one that was measured; empty for the same, or unknown.
-
-    Of those that do not take long there may be a half more, as with another metric or two.
-    """
-    was = plan.model.step if plan.model else None
-    if was is None or step is None:
+    if parameters != known.parameters or not is_named or not is_shaped:
+        of_plan, of_this = ("", "") if is_shaped else [f", samples of {shapes_text(one or ())}" for one in (was, now)]
+        return (
+            f"the plan was measured with {plan.settings.model} (the model {known.name}, {known.parameters:,} "
+            f"parameters{of_plan}); this model, {model.name}, has {parameters:,}{of_this}: {here}"
+        )
+    if known.step is None or step is None:
         return ""
-    (*heavy, (_, fewer)), (*heavy_here, (_, more)) = sorted((was, step), key=lambda one: one[-1][1])
+    (*heavy, (_, fewer)), (*heavy_here, (_, more)) = sorted((known.step, step), key=lambda one: one[-1][1])
     if heavy == heavy_here and more <= _ALIKE * fewer:
         return ""
-    there, here = (", ".join(f"{kind} {count}" for kind, count in one) for one in (was, step))
+    measured, trained = (", ".join(f"{kind} {count}" for kind, count in one) for one in (known.step, step))
     return (
-        f"the plan was measured with another step of {model.name} (operations: {there}) than the one that trains "
-        f"({here}): {_balance(plan, simulate, is_named=True)}"
+        f"the plan was measured with another step of {model.name} (operations: {measured}) than the one that trains "
+        f"({trained}): {here}"
     )
 
 

@@ -142,9 +142,7 @@ class Steps(KerasFunctions):
             self._tell(text)
         if what == "train":
             found.refuse_small(shares.smallest, self._model)
-            if self._split.plan is not None and not measured.unlike(self._split.plan, self._model):
-                step = found.fingerprint
-                self._tell(measured.another_step(self._split.plan, self._model, step, self._split.simulate))
+            self._tell_of_another_model(found.fingerprint)
 
     def _bring(self, method: str, bound: dict[str, Any]) -> None:
         """Brings the method's data into the split's batches, and warns of what that changes."""
@@ -177,10 +175,10 @@ class Steps(KerasFunctions):
             with self._place.strategy.scope():
                 optimizer.build(self._model.trainable_variables)
 
-    def _tell_of_another_model(self) -> None:
-        """Warns of a model that the plan was not measured with."""
+    def _tell_of_another_model(self, step: measured.Fingerprint | None = None) -> None:
+        """Warns of a model, or a step of it, that the plan was not measured with."""
         if self._split.plan is not None:
-            self._tell(measured.unlike(self._split.plan, self._model, self._split.simulate))
+            self._tell(measured.unlike(self._split.plan, self._model, self._split.simulate, step))
 
     def _tell(self, text: str) -> None:
         """Warns once of a text, at the user's line; of several processes only the first warns."""

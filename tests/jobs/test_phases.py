@@ -106,6 +106,14 @@ def test_that_it_takes_over_twice_as_long_is_told_once_as_soon_as_it_is_known() 
     assert silent.told[0].endswith(" that were announced")
 
 
+def test_a_time_limit_that_is_too_short_is_told_at_once() -> None:
+    for limit_s, told in ((sum(_usual_s()) - 1, 1), (sum(_usual_s()) + 1, 0)):
+        command = Command(REQUEST.model_copy(update={"measuring": Measuring(time_limit_s=limit_s)}))
+        for name in NAMES[:2]:
+            command.phase(name, 1.0)
+        assert len(command.told) == told
+
+
 def test_what_is_asked_for_counts() -> None:
     long = REQUEST.model_copy(update={"measuring": Measuring(windows=5, duration_s=60.0)})
     assert estimate(long).phases[-1].seconds == 600

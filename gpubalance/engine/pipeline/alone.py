@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine import runtime
-from gpubalance.engine.pipeline.blocks import Blocks, bytes_of
+from gpubalance.engine.pipeline.blocks import Blocks
+from gpubalance.engine.pipeline.calls import bytes_of
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss
 from gpubalance.engine.pipeline.section import Passed, Section
 from gpubalance.engine.pipeline.traced import copied

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-import keras
 import numpy as np
-import tensorflow as tf
 
-from gpubalance.engine.pipeline.calls import Call, Calls
+from gpubalance.engine.pipeline.calls import Calls
 from gpubalance.errors import BadInput, Refused
 from gpubalance.planning.pipeline.graph import Block, Edge, Graph
 
@@ -37,17 +33,14 @@ class Blocks:
     @cached_property
     def graph(self) -> Graph:
         """The blocks as planning needs them. Every boundary may be cut."""
-        work = [operations_of(call, self.calls) for call in self.calls.calls]
-        spans = [*zip(self.starts, self._ends, strict=True)]
-        blocks = tuple(self._block(first, end, sum(work[first:end]) / (sum(work) or 1)) for first, end in spans)
-        return Graph(blocks, self._edges(), frozenset(range(1, len(blocks))))
-
-    def _block(self, first: int, end: int, share: float) -> Block:
-        calls = self.calls.calls[first:end]
-        names = dict.fromkeys((calls[0].name, calls[-1].name))
-        variables = {id(variable): variable for call in calls for variable in call.variables}
-        kept = sum(self.calls.bytes_of(slot) for call in calls for slot in call.gives)
-        return Block(" … ".join(names), end - first, sum(map(bytes_of, variables.values())), kept, share)
+        blocks, sizes = [], self.calls.sizes
+        for first, end in zip(self.starts, self._ends, strict=True):
+            calls = self.calls.calls[first:end]
+            names = " … ".join(dict.fromkeys((calls[0].name, calls[-1].name)))
+            operations, weights, kept = sizes[first:end].sum(axis=0).tolist()
+            share = operations / (sizes[:, 0].sum() or 1)
+            blocks.append(Block(names, end - first, int(weights), int(kept), float(share)))
+        return Graph(tuple(blocks), self._edges(), frozenset(range(1, len(blocks))))
 
     def _edges(self) -> tuple[Edge, ...]:
         owner = np.searchsorted(self.starts, range(len(self.calls.calls)), side="right") - 1
@@ -97,8 +90,8 @@ def _cut_before(name: str, calls: Calls, in_the_way: dict[int, str]) -> int:
 
 def _narrowest(calls: Calls, allowed: Sequence[int]) -> list[int]:
     """One cut in each of MOST − 1 stretches of about equal size, where the fewest bytes cross."""
-    sizes = _sizes(calls)
-    until = np.cumsum(sizes) / sum(sizes)
+    parts = (calls.sizes / np.maximum(calls.sizes.sum(axis=0), 1.0)).sum(axis=1)
+    until = np.cumsum(parts) / parts.sum()
     chosen: dict[int, tuple[tuple[float, ...], int]] = {}
     for cut in allowed:
         stretch, place = divmod(float(until[cut - 1]) * MOST - 0.5, 1.0)
@@ -108,34 +101,3 @@ def _narrowest(calls: Calls, allowed: Sequence[int]) -> list[int]:
         if number not in chosen or (cost, cut) < chosen[number]:
             chosen[number] = cost, cut
     return sorted(cut for _, cut in chosen.values())
-
-
-def _sizes(calls: Calls) -> Any:
-    """Each call's size: the sum of its fractions of the model's operations, weights and activations."""
-    of_each = [
-        (operations_of(one, calls), sum(map(bytes_of, one.variables)), sum(map(calls.bytes_of, one.gives)))
-        for one in calls.calls
-    ]
-    sizes = np.array(of_each, float)
-    return (sizes / np.maximum(sizes.sum(axis=0), 1.0)).sum(axis=1)
-
-
-def bytes_of(variable: Any) -> int:
-    """A variable's bytes."""
-    return int(math.prod(variable.shape) * tf.as_dtype(variable.dtype).size)
-
-
-def operations_of(call: Call, calls: Calls) -> float:
-    """Rough operations of one sample's forward pass: two for each weight of a matrix at each position, and one for each
-    number of the output.
-    """
-    given = [calls.tensors[slot].shape[1:] for slot in call.gives]
-    taken = [calls.tensors[slot].shape[1:] for slot in call.takes]
-    is_spread = isinstance(call.operation, keras.layers.RNN) or "Transpose" in type(call.operation).__name__
-    shape = (taken if is_spread and taken else given or [()])[0]
-    places = math.prod(size or 1 for size in shape[:-1])
-    matrices = [variable.shape for variable in call.variables if len(variable.shape) > 1]
-    if isinstance(call.operation, keras.layers.Embedding):
-        matrices = []
-    numbers = sum(math.prod(size or 1 for size in shape) for shape in given)
-    return float(2 * places * sum(map(math.prod, matrices)) + numbers)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine import keras_inside
@@ -65,6 +67,17 @@ class Calls:
         """The bytes of a slot's tensor for one sample; an open dimension counts as 1."""
         tensor = self.tensors[slot]
         return int(math.prod(size or 1 for size in tensor.shape[1:]) * tf.as_dtype(tensor.dtype).size)
+
+    @cached_property
+    def sizes(self) -> Any:
+        """A row for each call: its operations for a sample, bytes of weights, once for all calls, and of outputs."""
+        rows, seen = [], set[int]()
+        for call in self.calls:
+            own = {id(variable): bytes_of(variable) for variable in call.variables}
+            weights = sum(size for number, size in own.items() if number not in seen)
+            seen |= own.keys()
+            rows.append((operations_of(call, self), weights, sum(map(self.bytes_of, call.gives))))
+        return np.array(rows, float)
 
     def crossing(self, cut: int) -> list[int]:
         """The slots made before the call `cut` and taken by it or later. A model's inputs are on all devices."""
@@ -148,3 +161,24 @@ def _inputs_of(inner: Any, node: Any) -> list[Any] | None:
         for tensor, symbol in zip(given, wanted, strict=False)
     ]
     return given if len(given) == len(wanted) and all(alike) else None
+
+
+def bytes_of(variable: Any) -> int:
+    """A variable's bytes."""
+    return int(math.prod(variable.shape) * tf.as_dtype(variable.dtype).size)
+
+
+def operations_of(call: Call, calls: Calls) -> float:
+    """Rough operations of one sample's forward pass: two for each weight of a matrix at each position, and one for each
+    number of the output.
+    """
+    given = [calls.tensors[slot].shape[1:] for slot in call.gives]
+    taken = [calls.tensors[slot].shape[1:] for slot in call.takes]
+    is_spread = isinstance(call.operation, keras.layers.RNN) or "Transpose" in type(call.operation).__name__
+    shape = (taken if is_spread and taken else given or [()])[0]
+    places = math.prod(size or 1 for size in shape[:-1])
+    matrices = [variable.shape for variable in call.variables if len(variable.shape) > 1]
+    if isinstance(call.operation, keras.layers.Embedding):
+        matrices = []
+    numbers = sum(math.prod(size or 1 for size in shape) for shape in given)
+    return float(2 * places * sum(map(math.prod, matrices)) + numbers)

@@ -99,6 +99,7 @@ class _Before:
         graph, blocks = problem.graph, len(problem.graph.blocks)
         self._problem = problem
         self._passes_s = [(_finite(load.forward_s), _finite(load.backward_s)) for load in problem.loads]
+        self._shortest_s = _runs(np.min([np.add(*both) for both in self._passes_s], axis=0))[0]  # of the blocks before
         self._sent_s = _sent(problem)
         ends = np.isin(np.arange(blocks + 1), [0, blocks, *graph.cuts])
         self._is_run = np.triu(np.outer(ends, ends), 1)
@@ -128,7 +129,11 @@ class _Before:
         whole_s = np.max(bounds_s, axis=0)
         starts = np.column_stack([first, old.starts])
         devices = np.column_stack([np.full_like(first, device), old.devices])
-        least_s = whole_s + np.where(first == 0, _runs(load.update_s)[first, after], 0.0)
+        # Blocks before take at least their shortest times, and the busiest of the free devices the mean of that.
+        free = len(self._problem.loads) - behind - 1
+        spread_s = count * self._shortest_s[first] / free if free else np.where(first > 0, np.inf, 0.0)
+        update_s = np.where(first == 0, _runs(load.update_s)[first, after], 0.0)
+        least_s = np.maximum(whole_s + update_s, spread_s)
         grown = _Tails(starts, devices, whole_s, passes_s + back_s, least_s)
         return grown.rows(np.flatnonzero(least_s < below_s))
 
