@@ -16,7 +16,7 @@ from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.layers.blocks import check_cuts, time_blocks
 from gpubalance.jobs.layers.known import Known
 from gpubalance.jobs.layers.result import layers_result
-from gpubalance.jobs.layers.series import CutSeries, TriedCut, cut_key, cut_text, segments_of
+from gpubalance.jobs.layers.series import CutSeries, TriedCut, cut_key, cut_text
 from gpubalance.jobs.layers.uncut import Uncut, refuse_what_is_faster_uncut, uncut
 from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.length import Length
@@ -168,7 +168,7 @@ class Cutting:
     def _note(self, placed: Placement, step_time_s: float | None, ran_out: int | None = None) -> None:
         record = LayersRound(
             number=len(self.rounds) + 1,
-            segments=segments_of(placed),
+            segments=placed.segments,
             predicted_s=placed.step_time_s,
             predicted_ci95=placed.ci95,
             outcome="oom" if step_time_s is None else "measured",

@@ -75,14 +75,9 @@ class CutSeries(Series):
         return pipe(worker, Pipe(segments=placed.segments, order=placed.orders, **sizes, **how))
 
 
-def segments_of(placed: Placement) -> tuple[tuple[int, int, int], ...]:
-    """(first block, last block, device) of each segment."""
-    return tuple((one.first, one.last, one.device) for one in placed.segments)
-
-
 def cut_key(placed: Placement) -> str:
     """Text that is equal for equal cuts with equal micro-batches, and as many of them in flight."""
-    return f"{placed.problem.micro_batch} {segments_of(placed)} {placed.in_flight}"
+    return f"{placed.problem.micro_batch} {[*map(tuple, placed.segments)]} {placed.in_flight}"
 
 
 def cut_text(placed: Placement, devices: tuple[Device, ...]) -> str:
