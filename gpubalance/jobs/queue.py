@@ -50,9 +50,8 @@ class _Log:
         except OSError as error:
             self._give_up(error)
 
-    def take(self, line: str, label: str, stream: str) -> None:
+    def take(self, line: str, *_: str) -> None:
         """Takes a line that the command printed."""
-        del label, stream
         self.lines.append(line)
         self._said = line if line.strip() else self._said
         try:
@@ -224,16 +223,9 @@ class _Commands:
         shares = []
         for number, time_ in enumerate(times):
             own = [one for one in here if one.device == number]
-            busy_s = sum(one.duration_s for one in own)
-            shares.append(
-                QueueShare(
-                    device=number,
-                    ended_well=sum(one.exit == 0 for one in own),
-                    busy_s=busy_s,
-                    utilisation=busy_s / makespan_s if makespan_s else None,
-                    speed=min(known) / time_ if time_ else None,
-                )
-            )
+            well, busy_s = sum(one.exit == 0 for one in own), sum(one.duration_s for one in own)
+            speed = min(known) / time_ if time_ else None
+            shares.append(QueueShare(device=number, ended_well=well, busy_s=busy_s, speed=speed))
         alone = [one.duration_s * (shares[one.device].speed or 0.0) for one in here if one.exit == 0]
         alone_s = sum(alone) if alone and all(alone) else None
         commands = tuple(self._found.values())

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import model_validator
 
-from gpubalance.results.common import Count, Number, OfDevices, Part, Positive, Ratio, Warning_, unsound
+from gpubalance.results.common import Count, Number, OfDevices, Positive, Ratio, Warning_, unsound
 from gpubalance.settings.record import Record, Shown
 
 
@@ -60,7 +60,6 @@ class QueueShare(Record):
     device: Count
     ended_well: Annotated[Count, Shown("ended well", brief="ended well")]
     busy_s: Annotated[Number, Shown("busy", "s", brief="busy")]
-    utilisation: Annotated[Part | None, Shown("of the time", brief="of the time")]
     speed: Annotated[Ratio | None, Shown("speed", brief="speed")]
 
 

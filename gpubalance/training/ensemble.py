@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from gpubalance.devices.profile import IN_A_SCRIPT
 from gpubalance.errors import BadInput, NothingFits
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.ensemble import Trained, place_models
-from gpubalance.settings.device import Device, DeviceProfile
+from gpubalance.settings.device import Device
 from gpubalance.text import clean
 from gpubalance.training.distribute import copied
 from gpubalance.training.keras_functions import check_model
@@ -87,23 +88,16 @@ class Ensemble:
 
         from gpubalance.engine.pace import sleep_until
 
-        profile = self.devices[device].profile
-
-        class Paced(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
-            """Holds a simulated device to its profile's time of a batch."""
-
-            def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None:
-                del batch, logs
-                self.began_s = time.perf_counter()
-
-            def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
-                del batch
-                samples = len(keras.tree.flatten(logs["outputs"])[0])
-                sleep_until(self.began_s + _paced_s(profile, samples))
-
+        began_s = time.perf_counter()
         with tf.device(self._names[device]):
-            model = self._there[number, device]
-            return model.predict(data, callbacks=[Paced()] if profile else None, **options)
+            outputs = self._there[number, device].predict(data, **options)
+        sleep_until(began_s + self._paced_s(device, len(keras.tree.flatten(outputs)[0])))
+        return outputs
+
+    def _paced_s(self, device: int, samples: int) -> float:
+        """What a simulated device takes for so many, in batches of the size of the first; 0 on others."""
+        profile = self.devices[device].profile
+        return math.ceil(samples / self._size) * profile.alpha_s + samples * profile.beta_s if profile else 0.0
 
     def _place(self, batch: Any) -> None:
         """Measures the models and decides. Raises NothingFits, for a model that can't fit before it measures any."""
@@ -112,6 +106,7 @@ class Ensemble:
         from gpubalance.engine.runtime import memory_bytes, memory_limits_bytes
 
         samples, numbers = len(keras.tree.flatten(batch)[0]), range(len(self._models))
+        self._size = samples
         whole = memory_limits_bytes(self.devices, self._names)
         taken = [memory_bytes(name, "current") or 0 for name in self._names]
         limits = [limit and limit - there for limit, there in zip(whole, taken, strict=True)]
@@ -177,7 +172,7 @@ class Ensemble:
                 if not profile:  # a GPU has no room for all of them at once
                     self._there.pop((number, device), None)
             working[device] = max(working[device], (memory_bytes(name, "peak") or 0) - before)
-            times_s[device] = max(median(took_s[1:]), _paced_s(profile, samples))
+            times_s[device] = max(median(took_s[1:]), self._paced_s(device, samples))
         return Trained(times_s, one.held, working)
 
     def _put(self, number: int, device: int) -> Any:
@@ -193,11 +188,6 @@ class Ensemble:
     def _is_there(self, number: int, device: int) -> bool:
         end = f"device:{self._names[device]}"
         return all(variable.value.device.endswith(end) for variable in self._models[number].variables)
-
-
-def _paced_s(profile: DeviceProfile | None, samples: int) -> float:
-    """What a simulated device takes for a batch; 0 for others."""
-    return profile.alpha_s + profile.beta_s * samples if profile else 0.0
 
 
 def _model(given: Any) -> Any:
