@@ -47,7 +47,8 @@ def queue(
     out = Output(reporting, quiet=reporting.quiet, resumed=Queue if how.resume else None)
     with held(request.devices), journal_of_queue(request) as kept:
         out.check_goes_on(kept)
-        _check_logs(how.logs, len(lines), overwrite=reporting.overwrite or how.resume)
+        if how.logs is not None:
+            _check_logs(how.logs, len(lines), overwrite=reporting.overwrite or how.resume)
         with out.left_by_an_error(text, warnings), Progress(quiet=reporting.quiet) as tell:
             result = queue_job(request, logs_of(request, kept), tell, kept)
         out.give(result, text, warnings, kept)
@@ -89,17 +90,13 @@ def _fault(line: str) -> str:
         return checked.stderr.strip().rpartition(": ")[2] if checked.returncode else ""
 
 
-def _check_logs(folder: Path | None, count: int, *, overwrite: bool) -> None:
+def _check_logs(folder: Path, count: int, *, overwrite: bool) -> None:
     """Makes the folder. Raises EnvironmentFault if nothing can be written there, UsageError for others' logs."""
     from gpubalance.cli.output import make_folder
     from gpubalance.errors import UsageError
 
-    if folder is None:
-        return
     make_folder("--logs", folder)
     there = [name for name in (f"{number:03}.log" for number in range(1, count + 1)) if (folder / name).exists()]
     if there and not overwrite:
-        raise UsageError(
-            f"--logs {folder} has the logs of a queue: {there[0]}",
-            remedy="give another --logs, --resume or --overwrite",
-        )
+        what = f"--logs {folder} has the logs of a queue: {there[0]}"
+        raise UsageError(what, remedy="give another --logs, --resume or --overwrite")

@@ -259,11 +259,8 @@ def queue(request: QueueRequest, logs: Path, watch: Watch, journal: Journal) -> 
     result = commands.result()
     if result.failed:
         numbers = ", ".join(str(one.number) for one in result.failed)
-        raise PartialResult(
-            f"{len(result.failed)} of {len(result.commands)} commands failed: {numbers}",
-            remedy=f"the others are done; once these are mended, {RESUME}",
-            partial=result,
-        )
+        what = f"{len(result.failed)} of {len(result.commands)} commands failed: {numbers}"
+        raise PartialResult(what, remedy=f"once these are mended, {RESUME}", partial=result)
     return result
 
 

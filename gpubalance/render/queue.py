@@ -64,7 +64,8 @@ def queue_told(result: Queue) -> Iterator[Part]:
     counts = [(well, "ended well"), (len(failed), "failed"), (len(commands) - well - len(failed), "not done")]
     told = ", ".join(f"{count} {how}" for count, how in counts if count)
     before = sum(one.resumed for one in commands)
-    took = f"{_count(len(commands), 'command')} on {_count(len(result.devices), 'device')}"
+    many, devices = len(commands), len(result.devices)
+    took = f"{many} command{'s' * (many != 1)} on {devices} device{'s' * (devices != 1)}"
     yield f"{took} in {length_text(result.makespan_s)}: {told if well < len(commands) else 'all ended well'}"
     yield f"{before} of them before the queue was resumed" if before else ""
     shared = sum(one.ended_well > 0 for one in result.shares) > 1
@@ -88,10 +89,6 @@ def queue_told(result: Queue) -> Iterator[Part]:
         yield BLANK
         yield f"{where}; the end of what it printed{f', {one.log}' if one.log else ''}:" if one.tail else where
         yield from (f"  | {line}" for line in one.tail if line)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _commands(result: Queue) -> Grid:

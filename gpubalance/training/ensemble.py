@@ -139,14 +139,10 @@ class Ensemble:
         needs = [held + working for held, working in zip(one.held, one.working, strict=True)]
         of = zip(one.times_s, needs, limits, strict=True)
         if not any(time_s is not None and (limit is None or need <= limit) for time_s, need, limit in of):
-            has = ", ".join(
-                f"{format_bytes(need)} of {format_bytes(limit)} on {device.label}"
-                for need, limit, device in zip(needs, limits, self.devices, strict=True)
-            )
-            raise NothingFits(
-                f"the model {self._models[number].name} (number {number}) fits on no device: it needs {has}",
-                remedy="give a smaller batch_size, or leave it out",
-            )
+            each = zip(needs, limits, self.devices, strict=True)
+            has = ", ".join(f"{format_bytes(need)} of {format_bytes(limit)} on {d.label}" for need, limit, d in each)
+            name = f"the model {self._models[number].name} (number {number})"
+            raise NothingFits(f"{name} fits on no device: it needs {has}", remedy="give a smaller batch_size")
 
     def _measured(self, number: int, batch: Any, samples: int, one: Trained, limits: Sequence[int | None]) -> Trained:
         """The time of a batch on each device that may hold it, and what it takes there beside the weights."""
