@@ -16,7 +16,6 @@ from gpubalance.errors import RESUME, Interrupted, PartialResult
 from gpubalance.jobs.events import CommandBegun, CommandEnded, Doing, QueueSeen, Watch, one_at_a_time
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.keep.journals import free_journal
-from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved_probes import find_device, kept_probes
 from gpubalance.planning.queue import Outlook, outlook, relative_times
 from gpubalance.remedies import match
@@ -92,13 +91,15 @@ class _Commands:
     """The commands of a queue: which wait, which run where, and how the others ended."""
 
     def __init__(
-        self, request: QueueRequest, logs: Path, watch: Watch, once: Once, threads: ThreadPoolExecutor
+        self, request: QueueRequest, logs: Path, watch: Watch, journal: Journal, threads: ThreadPoolExecutor
     ) -> None:
         self._devices, self._pull = request.devices, request.pull
-        self._logs, self._watch, self._once, self._threads = logs, watch, once, threads
+        self._logs, self._watch, self._journal, self._threads = logs, watch, journal, threads
+        journal.tell = lambda text: watch(Doing(text))
         self._began_s = time.monotonic()
-        every = [QueuedCommand(number=n, command=text) for n, text in enumerate(request.commands, 1)]
-        self._found = {one.number: self._resumed(one) for one in every}
+        every = (QueuedCommand(number=n, command=text) for n, text in enumerate(request.commands, 1))
+        left, where = journal.left(QueuedCommand), journal.left(Device)
+        self._found = {one.number: self._resumed(one, left.get(_key(one)), where.get(_key(one))) for one in every}
         self._waiting = deque(one for one in self._found.values() if not one.resumed)
         self._again = deque[QueuedCommand]()  # on the device with the most memory
         self._running: dict[int, _Running] = {}
@@ -106,12 +107,12 @@ class _Commands:
         self._memory = [device.memory_bytes or 0 for device in self._devices]
         self._largest = self._memory.index(max(self._memory))
 
-    def _resumed(self, one: QueuedCommand) -> QueuedCommand:
-        """The command as an earlier run ended it; of its tries those on devices that are here too."""
-        left, on = self._once.had(_key(one), QueuedCommand), self._once.had(_key(one), Device)
+    def _resumed(self, one: QueuedCommand, left: QueuedCommand | None, on: Device | None) -> QueuedCommand:
+        """The command as an earlier run ended it `on` a device, with that try if the device is here too."""
         if left is None:
             return one
-        here = [left.tries[-1].model_copy(update={"device": self._devices.index(on)})] if on in self._devices else []
+        tries = left.tries[-1:] if on in self._devices else ()
+        here = [last.model_copy(update={"device": self._devices.index(on)}) for last in tries]
         return left.model_copy(update={"resumed": True, "tries": tuple(here)})
 
     def run(self) -> None:
@@ -178,8 +179,8 @@ class _Commands:
         self._found[found.number] = found
         del self._running[device]
         if found.ended_well:
-            self._once.keep(_key(found), self._devices[device])
-            self._once.keep(_key(found), found)
+            self._journal.add(_key(found), self._devices[device])
+            self._journal.add(_key(found), found)
         if again:
             self._again.append(found)
         next_on = self._devices[self._largest] if again else None
@@ -248,7 +249,7 @@ def queue(request: QueueRequest, logs: Path, watch: Watch, journal: Journal) -> 
     """
     watch = one_at_a_time(watch)
     with ThreadPoolExecutor(len(request.devices)) as threads:
-        commands = _Commands(request, logs, watch, Once(journal, watch), threads)
+        commands = _Commands(request, logs, watch, journal, threads)
         try:
             commands.run()
         except KeyboardInterrupt as interrupt:
