@@ -15,8 +15,7 @@ from typer.exceptions import TyperException
 
 from gpubalance.cli import complete
 from gpubalance.cli.command import Command
-from gpubalance.cli.common import ConfigOption, HelpOption
-from gpubalance.cli.config import Given
+from gpubalance.cli.config import ConfigOption, Given, HelpOption
 from gpubalance.cli.failures import name_resuming, show_bug, show_error
 from gpubalance.cli.interrupt import handle_interrupts
 from gpubalance.cli.next_command import program, typed

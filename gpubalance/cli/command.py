@@ -36,7 +36,7 @@ class Command(TyperCommand):
     def __getattr__(self, name: str) -> Any:
         if name not in ("params", "callback", "help"):
             raise AttributeError(name)
-        from gpubalance.cli.common import common
+        from gpubalance.cli.config import common
         from gpubalance.cli.parameters import with_options
 
         function = getattr(import_module(f"gpubalance.cli.{self.name}"), str(self.name))

@@ -1,4 +1,4 @@
-"""`--config FILE`: options of every command from a TOML file, as if they were typed; the command line overrides it.
+"""The options that every command has. `--config FILE` is the others' from a TOML file; the command line overrides it.
 
 quiet = true                # for every command that has the flag
 [run]                       # for `gpubalance run`; overrides what is given for every command
@@ -11,9 +11,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
@@ -155,3 +156,35 @@ def _shown(value: object) -> str:
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "a table"
     return clean(repr(value) if isinstance(value, str) else str(value).lower(), 40)
+
+
+def _show_help(ctx: typer.Context, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        with suppress(SystemExit):  # raised by Rich if the reader of a pipe has gone
+            print(ctx.get_help())
+        raise typer.Exit
+
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Take options from a TOML file, unless they are given here.",
+        callback=take,
+        is_eager=True,
+    ),
+]
+# Typer's own shows a <bool> beside the option
+HelpOption = Annotated[
+    bool,
+    typer.Option("--help", "-h", metavar="", help="Show this message and exit.", callback=_show_help, is_eager=True),
+]
+
+
+def common(
+    verbose: Annotated[bool, typer.Option("--verbose", metavar="", help="Show the traceback of an error.")] = False,
+    config: ConfigOption = None,
+    help: HelpOption = False,
+) -> None:
+    """The options of every command, which main() reads."""

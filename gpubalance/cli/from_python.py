@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpubalance.cli.balance import balance as command
 from gpubalance.cli.command import Command
-from gpubalance.cli.common import common
-from gpubalance.cli.config import as_typed, flags
+from gpubalance.cli.config import as_typed, common, flags
 from gpubalance.cli.parameters import with_options
 from gpubalance.errors import BadInput, Interrupted
 
