@@ -11,8 +11,6 @@ from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.settings.requests import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gpubalance.render.doctor import Paint
     from gpubalance.results.checkup import Checkup, Checkups
 
@@ -51,17 +49,17 @@ def doctor(
             found: Checkup | Checkups = doctor_of(hosts, words, gpus.gpus, progress)
         else:
             found = doctor_job(gpus.simulate, gpus.gpus, model, progress)
-        _refuse_failures(found, found.hosts if isinstance(found, Checkups) else [found])
+        for checkup in found.hosts if isinstance(found, Checkups) else [found]:
+            _refuse_failure(checkup, found)
     out.give(found, text)
 
 
-def _refuse_failures(found: Checkup | Checkups, checkups: Sequence[Checkup]) -> None:
+def _refuse_failure(checkup: Checkup, found: Checkup | Checkups) -> None:
     """Raises EnvironmentFault for the failure to mend first."""
-    for checkup in checkups:
-        failure = checkup.first_failure
-        if failure is not None:
-            where = f"{checkup.host}: " if checkup.host else ""
-            raise EnvironmentFault(f"{where}{failure.what}: {failure.detail}", remedy=failure.next or "", partial=found)
+    first = checkup.first_failure
+    if first is not None:
+        where = f"{checkup.host}: " if checkup.host else ""
+        raise EnvironmentFault(f"{where}{first.what}: {first.detail}", remedy=first.next or "", partial=found)
 
 
 def _paint() -> Paint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import signal
 import time
 
@@ -21,21 +22,16 @@ class Signalled(KeyboardInterrupt):
 
 
 class Handler:
-    """Raises Signalled in the main thread; ignores signals that follow soon."""
+    """Raises Signalled in the main thread; ignores signals that follow soon. `number` is the last signal's."""
 
-    def __init__(self) -> None:
-        self._raised: tuple[int, float] | None = None
+    number: int | None = None
+    _raised_s = -math.inf
 
     def __call__(self, number: int, frame: object) -> None:
         del frame
-        if self._raised is None or time.monotonic() - self._raised[1] > _ENDS_WITHIN_S:
-            self._raised = number, time.monotonic()
+        if time.monotonic() - self._raised_s > _ENDS_WITHIN_S:
+            self.number, self._raised_s = number, time.monotonic()
             raise Signalled(number)
-
-    @property
-    def number(self) -> int | None:
-        """The number of the last signal that was raised."""
-        return None if self._raised is None else self._raised[0]
 
 
 def handle_interrupts() -> Handler:

@@ -122,13 +122,12 @@ def _check_simulated(plan: Plan, path: Path, simulate: str | None) -> None:
     """Raises UsageError for a plan for simulated devices if --simulate is missing."""
     if simulate is not None or not plan.devices[0].simulated:
         return
-    paced = any(device.profile for device in plan.devices)
     names = ", ".join(f"{device.label} {device.name}" for device in plan.devices)
+    paced = any(device.profile for device in plan.devices)
     source = "PROFILE.toml" if paced else str(1 + max(device.index for device in plan.devices))
-    which = ", with the profile that it was made with" if paced else ""
     raise UsageError(
         f"{path} is a plan for simulated devices ({names})",
-        remedy=f"simulate them{which}: gpubalance run --simulate {source} --plan {shlex.quote(str(path))}\n"
+        remedy=f"simulate them as it was made: gpubalance run --simulate {source} --plan {shlex.quote(str(path))}\n"
         "--force runs it on the GPUs that are here",
     )
 
@@ -148,15 +147,13 @@ def _planned_settings(plan: Plan, path: str, model: str | None, data: str | None
             f"the plan's batches are for {known.model}, and suit no other model: --model {model}",
             remedy=f"leave --model out, or make a plan for it:\n{other} -o other.json",
         )
-    unnamed = [
-        *([f"a model of your own, {known.model}"] if own and model is None else []),
-        *([f"samples of your own, {known.data}"] if known.data is not None and data is None else []),
-    ]
-    if unnamed:
-        named = {"--model": (model or known.model) if own else None, "--data": data or known.data}
-        words = [word for option, name in named.items() if name for word in (option, name)]
+    its = {"--model": known.model if own else None, "--data": known.data}
+    given = {"--model": model, "--data": data}
+    if any(name and given[option] is None for option, name in its.items()):
+        words = [word for option, name in its.items() if name for word in (option, given[option] or name)]
+        named = " and ".join(filter(None, its.values()))
         raise BadInput(
-            f"the plan is for {' and '.join(unnamed)}, and a plan runs no code and opens no file by itself",
+            f"the plan is for {named}, and a plan runs no code and opens no file by itself",
             remedy=f"name what it is for: gpubalance run --plan {shlex.join([path, *words])}",
         )
     return known.model_copy(update={"model": model or known.model, "data": data})
