@@ -96,9 +96,6 @@ def test_an_old_driver_names_the_one_that_is_needed(tmp_path: Path) -> None:
     assert software.driver_for_build(BUILD, reading).status == "ok"
     told_nothing = reading.model_copy(update={"cuda_driver_version": None})
     assert software.driver_for_build(BUILD, told_nothing).status == "skipped"
-
-
-def test_an_nvml_of_another_driver_is_a_mismatch(tmp_path: Path) -> None:
     _, found = checks_of(tmp_path, TWO_UNLIKE_GPUS.replace("nvml 12.550.54.14", "nvml 12.560.35.03"))
     assert found["nvml"][0].status == "warning"
     assert found["nvml"][0].next == known("driver-mismatch").remedy
@@ -181,6 +178,10 @@ def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
     assert check.status == "failure"
     assert check.detail.startswith("can't be loaded: libcudnn.so.9, libnccl.so.2 (libnccl.so.2: file too short)")
     assert check.next == known("cuda-library-missing").remedy
+    # A build without CUDA is a failure only where there are GPUs.
+    found = BUILD.model_copy(update={"cuda": None, "cudnn": None, "libraries": {}, "capabilities": ()})
+    assert [c.status for c in software.software_checks(found, Reading(), [gpu(0, "8.6")])] == ["failure"]
+    assert [c.status for c in software.software_checks(found, None, [])] == ["ok"]
 
 
 @pytest.mark.parametrize(
@@ -212,12 +213,6 @@ def test_the_build_has_code_for_a_gpu_or_the_driver_makes_it(capability: str, st
     assert software.capabilities(BUILD, [gpu(0, capability)]).status == status
 
 
-def test_a_build_without_cuda_is_a_failure_only_where_there_are_gpus() -> None:
-    found = BUILD.model_copy(update={"cuda": None, "cudnn": None, "libraries": {}, "capabilities": ()})
-    assert [c.status for c in software.software_checks(found, Reading(), [gpu(0, "8.6")])] == ["failure"]
-    assert [c.status for c in software.software_checks(found, None, [])] == ["ok"]
-
-
 def test_tensorflows_list_is_held_against_nvmls() -> None:
     devices = [Device(index=i, uuid=f"GPU-{i}", name="card", memory_bytes=1, simulated=False) for i in range(3)]
     why = "TensorFlow 2.21.0 leaves it out"
@@ -226,9 +221,6 @@ def test_tensorflows_list_is_held_against_nvmls() -> None:
     assert found[0].detail == f"GPU:1 (card): {why}"
     assert found[0].next == known("left-out").remedy
     assert "it has GPU:0" in found[2].detail
-
-
-def test_memory_growth_that_is_off_or_overruled() -> None:
     assert memory_growth(True, None).status == "ok"
     assert memory_growth(False, None).next == "export TF_FORCE_GPU_ALLOW_GROWTH=true"
     assert memory_growth(True, "false").next == "unset TF_FORCE_GPU_ALLOW_GROWTH"
