@@ -18,10 +18,6 @@ _NAME_WIDTH = 36
 _NARROW = 60  # below this width there is no room for the ratio
 _HEAD_WIDTH, _NARROW_HEAD_WIDTH = 20, 11
 _GLOBAL = named("global_batch", Shown(), lambda result: result.global_batch)
-_IN_A_SPLIT = (
-    *("throughput", "step_time_s", "step_spread", "sync_s", "imbalance"),
-    *("speedup_over_even", "even_global_batch", "scaling_efficiency"),
-)
 _Row = tuple[str, str, str, str]  # its name, both figures and their ratio
 
 
@@ -142,7 +138,7 @@ def _warnings(results: Sequence[ComparedResult], names: Sequence[str]) -> Iterat
 
 def _figures(pair: _Pair, width: int) -> list[str]:
     """A table: the split's figures, then each device's under its name, without rows that are empty in both results."""
-    sections = [("", [*_rows([_GLOBAL, *_compared(ComparedResult, *_IN_A_SPLIT)], pair.first, pair.other)])]
+    sections = [("", [*_rows([_GLOBAL, *_compared(ComparedResult)], pair.first, pair.other)])]
     for one in pair.against.devices:
         before, after = _devices_of(pair, one.baseline, one.other)
         titles = dict.fromkeys(f"{device.label} {device.name}" for device in (before, after) if device)
@@ -168,10 +164,10 @@ def _heads(first: str, other: str, width: int) -> tuple[str, str]:
     return next((heads for heads in cuts if first == other or heads[0] != heads[1]), ("baseline", "other"))
 
 
-def _compared(kind: type[Record], *names: str) -> list[Column]:
+def _compared(kind: type[Record]) -> list[Column]:
     """The columns that are compared: numbers, but for batches, which have a row of their own, and ends of intervals."""
-    without, ends = ("batch", "micro_batch"), ("_from", "_to")
-    columns = (column for column in columns_of(kind, *names) if not column.is_text)
+    without, ends = ("batch", "micro_batch", "complete"), ("_from", "_to")
+    columns = (column for column in columns_of(kind) if not column.is_text)
     return [column for column in columns if column.key not in without and not column.key.endswith(ends)]
 
 

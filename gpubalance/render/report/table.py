@@ -52,8 +52,19 @@ class Table(NamedTuple):
 class Tables(list[Table]):
     """A result's tables."""
 
-    def add(self, id_: str, title: str, rows: Rows, *names: str, note: str = "", long: bool = False) -> None:
+    def add(
+        self,
+        id_: str,
+        title: str,
+        rows: Rows,
+        *names: str,
+        of: type[Record] | None = None,
+        note: str = "",
+        long: bool = False,
+    ) -> None:
         """A table whose rows are what leads each, and the fields of these names of its record, or all its figures.
+
+        These are the fields of its class, or of the base `of`.
 
         No table without rows, and no column that no row knows.
         """
@@ -63,7 +74,7 @@ class Tables(list[Table]):
         first, record = listed[0]
         texts = {key for lead, _ in listed for key, cell in lead.items() if isinstance(cell, str)}
         leads = [named(key, _LEADS.get(key, Shown()), text=key in texts) for key in first]
-        columns = columns_of(type(record), *names) if record is not None else ()
+        columns = columns_of(of or type(record), *names) if record is not None else ()
         cells = [(*lead.values(), *(column.value(one) for column in columns)) for lead, one in listed]
         known = [any(cell is not None for cell in column) for column in zip(*cells, strict=True)]
         heads, *kept = (tuple(compress(row, known)) for row in ((*leads, *columns), *cells))

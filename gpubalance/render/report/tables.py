@@ -15,17 +15,13 @@ from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers, LayersRound
 from gpubalance.results.plan import Plan, Predicted
 from gpubalance.results.queue import Queue
-from gpubalance.results.run import Baselines, Run
+from gpubalance.results.run import Baselines, Measurement, Run
 from gpubalance.results.subject import Subject
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares, run_text
 
 _TIMING = "A timing is the mean of consecutive steps that were timed together."
-_STEP = (
-    *("global_batch", "step_time_s", "step_spread", "throughput", "sync_s", "input_wait_s", "slow_s", "excess_s"),
-    "imbalance",
-)
 _WORK = (
     *("flops_per_sample", "flops_per_s", "peak_flops_per_s", "mfu", "samples_per_joule", "steady", "on_line"),
     *("measured_s", "elapsed_s", "children", "complete"),
@@ -82,7 +78,7 @@ def _run(add: Add, run: Run) -> None:
         for name, one in splits.items()
         for replica in one.replicas
     ]
-    add("step", "Steps", (({"split": name}, one) for name, one in splits.items()), *_STEP)
+    add("step", "Steps", (({"split": name}, one) for name, one in splits.items()), of=Measurement)
     add("parts", "Each device's part of the step", parts)
     even = against.even and against.even.global_batch
     lead = {"global_batch": run.global_batch, "even_global_batch": even, "solo_sum": against.solo_sum}
