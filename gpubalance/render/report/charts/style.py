@@ -85,7 +85,6 @@ def _settings(salt: str) -> dict[Any, Any]:
     """Axes without a box, with a pale grid, in the page's ink."""
     sizes = ("font.size", "axes.titlesize", "axes.labelsize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize")
     inks = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")
-    ticks = ("xtick.major.size", "xtick.minor.size", "ytick.major.size", "ytick.minor.size")
     return {
         "svg.fonttype": "none",  # text stays text
         "svg.hashsalt": salt,
@@ -101,14 +100,10 @@ def _settings(salt: str) -> dict[Any, Any]:
         "axes.grid": True,
         "grid.color": GRID,
         "grid.linewidth": 0.7,
-        "hatch.linewidth": 0.8,
         "legend.frameon": False,
-        "legend.handlelength": 2.4,
         "legend.columnspacing": 1.4,
-        "legend.borderaxespad": 0.2,
         **dict.fromkeys(sizes, _TEXT_PX),
         **dict.fromkeys(inks, INK),
-        **dict.fromkeys(ticks, 3),
     }
 
 
