@@ -54,12 +54,6 @@ def test_the_whole_text(tmp_path: Path, width: int) -> None:
     assert "\n\n\n".join(texts) + "\n" == golden.read_text()
 
 
-def test_what_is_not_the_same_comes_before_every_verdict(tmp_path: Path) -> None:
-    text = comparison_text(of(tmp_path, a=BASELINE, b=mixed(slower(OTHER, 1.1))))
-    assert text.startswith("not the same (a.json → b.json): precision float32 → mixed_float16\n")
-    assert "b.json is slower than a.json, but not like with like" in text
-
-
 def test_a_verdict_on_runs_of_a_machine_that_was_not_quiet_carries_it(tmp_path: Path) -> None:
     text = comparison_text(of(tmp_path, a=BASELINE, b=disturbed(OTHER, 2.0)))
     verdict = " ".join(text.split("\n\n")[0].split())
