@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -19,8 +17,7 @@ _TIMES = 3  # the first is slower: it makes buffers, streams and NCCL's rings
 
 def inspect() -> dict[str, Any]:
     """TensorFlow's build, and whether each CUDA library that it wants can be loaded. No device is used."""
-    build = tf.sysconfig.get_build_info()
-    libraries = cuda_libraries.load_wanted(build, Path(tf.__file__).parents[1], os.environ)
+    build, libraries = tf.sysconfig.get_build_info(), runtime.wanted_libraries()
     problems = {name: one if isinstance(one, str) else None for name, one in libraries.items()}
     cudnn = next((one for name, one in libraries.items() if name.startswith("libcudnn")), "")
     return {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from gpubalance.system.versions import numbers
 
@@ -25,14 +24,6 @@ def wanted(cuda: str | None, cudnn: str | None) -> tuple[str, ...]:
     names = _NAMES.get(built_for[0], _NAMES[max(_NAMES)])
     cudnn_major, *_ = numbers(cudnn) or (9,)
     return tuple(f"lib{name}" for name in (*names, f"cudnn.so.{cudnn_major}", "nccl.so.2"))
-
-
-def load_wanted(
-    build: Mapping[str, Any], packages: Path, environment: Mapping[str, str]
-) -> dict[str, ctypes.CDLL | str]:
-    """The libraries that TensorFlow's `build` wants, by file name, each loaded or with the reason why it can't be."""
-    names = wanted(build.get("cuda_version"), build.get("cudnn_version"))
-    return {name: load(name, packages, environment) for name in names}
 
 
 def load(name: str, packages: Path, environment: Mapping[str, str]) -> ctypes.CDLL | str:

@@ -69,21 +69,20 @@ class Feed:
 
     def take(self, iterator: Iterator[Any]) -> Any:
         """The next global batch, as it came and dealt out. Raises StopIteration."""
-        batch = self._ahead.pop(iterator, _NOT_YET)
-        if batch is _NOT_YET:
-            return self._deal(next(iterator))
-        if batch is None:
+        dealt = self._ahead.pop(iterator, _NOT_YET)
+        if dealt is _NOT_YET:
+            dealt = self._deal(next(iterator, None))
+        if dealt is None:
             raise StopIteration
-        return batch
+        return dealt
 
     def look_ahead(self, iterator: Iterator[Any]) -> None:
         """Starts bringing the next global batch to the devices while they compute."""
-        batch = next(iterator, None)
-        self._ahead[iterator] = None if batch is None else self._deal(batch)
+        self._ahead[iterator] = self._deal(next(iterator, None))
 
-    def _deal(self, batch: Any) -> tuple[Any, Dealt]:
+    def _deal(self, batch: Any) -> tuple[Any, Dealt] | None:
         batch = cleaned(batch)
-        return batch, self.deal(batch)
+        return None if batch is None else (batch, self.deal(batch))
 
     def deal(self, batch: Any) -> Dealt:
         """Deals a batch in order, the first samples to the first replica. Raises BadInput if it can't be dealt out."""

@@ -116,9 +116,15 @@ def _grows(physical: Sequence[Any]) -> bool:
 
 def _missing_libraries() -> str:
     """`; these libraries can't be loaded: libcudnn.so.9`, of those that TensorFlow's build wants; empty if all can."""
-    tried = cuda_libraries.load_wanted(tf.sysconfig.get_build_info(), Path(tf.__file__).parents[1], os.environ)
-    missing = [name for name, library in tried.items() if isinstance(library, str)]
+    missing = [name for name, library in wanted_libraries().items() if isinstance(library, str)]
     return f"; these libraries can't be loaded: {', '.join(missing)}" if missing else ""
+
+
+def wanted_libraries() -> dict[str, Any]:
+    """The CUDA libraries that TensorFlow's build wants, by file name: loaded, or the reason why it can't be."""
+    build, packages = tf.sysconfig.get_build_info(), Path(tf.__file__).parents[1]
+    names = cuda_libraries.wanted(build.get("cuda_version"), build.get("cudnn_version"))
+    return {name: cuda_libraries.load(name, packages, os.environ) for name in names}
 
 
 def survey(devices: Sequence[Device]) -> tuple[dict[str, str], bool | None]:
@@ -201,12 +207,13 @@ def build_strategy(names: tuple[str, ...], all_reduce: str, cluster: Cluster | N
 def memory_limits_bytes(devices: Sequence[Device], names: Sequence[str]) -> tuple[int | None, ...]:
     """Bytes that TensorFlow's allocator may take of each device, None without a limit; a simulated one's memory."""
     return tuple(
-        device.profile.memory if device.profile else _memory_limit_bytes(name)
+        device.profile.memory if device.profile else memory_limit_bytes(name)
         for device, name in zip(devices, names, strict=True)
     )
 
 
-def _memory_limit_bytes(name: str) -> int | None:
+def memory_limit_bytes(name: str) -> int | None:
+    """Bytes that TensorFlow's allocator may take of a device; None if it has no limit of its own."""
     if name.startswith("GPU"):
         return next((int(gpu.memory_limit) for gpu in _local_gpus() if gpu.name == f"/device:{name}"), None)
     limit = os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB", "")

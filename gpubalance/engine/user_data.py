@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -12,16 +11,15 @@ import keras
 import tensorflow as tf
 from keras.src.trainers.data_adapters import get_data_adapter
 
-from gpubalance.engine.batches import Batches, are_open, is_batched, joined, regrouped
+from gpubalance.engine.batches import Batches, are_open, joined, regrouped
 from gpubalance.engine.feed import cleaned, samples_of
 from gpubalance.engine.labels import classes_of
 from gpubalance.engine.pool import Pool
 from gpubalance.engine.step.own import is_keras_own
 from gpubalance.engine.user_functions import kind_of, user_function
-from gpubalance.engine.users_lines import Made, own_traceback
+from gpubalance.engine.users_lines import Made, own_traceback, reason_of
 from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.results.timing import Remedy
-from gpubalance.text import clean
 
 _AT_A_TIME = 64  # samples that the pool reads at once
 _LOOKED_AT = 64  # of the user's own batches, to see how they differ in shape and which is the longest
@@ -75,17 +73,8 @@ class UserData:
 
     @property
     def samples(self) -> int | None:
-        """The number of samples, None if unknown; at most so many if it has not been read to its end."""
-        if self._pool.whole is not None:
-            return self._pool.whole
-        if self._is_arrays:
-            return len(keras.tree.flatten(self._given)[0])
-        if isinstance(self._given, keras.utils.PyDataset):
-            return None
-        count, size = int(self._given.cardinality()), 1
-        if is_batched(self._given, self._model):
-            size = self._made.batch_size(self._given) or 0
-        return count * size if count >= 0 and size else None
+        """The number of samples, None if they have not been read to their end."""
+        return self._pool.whole
 
     def joined_from(self, global_batch: int) -> int | None:
         """The number of samples in the user's own batches if they are regrouped for this size; None if they stay."""
@@ -150,41 +139,35 @@ class UserData:
 
     def _check(self, batch: Any) -> None:
         """Raises BadInput for a first batch that can't be trained on, if Keras would not say so in time."""
-        if self._checked:
-            return
-        if not self._is_own_step and (not isinstance(batch, tuple) or len(batch) not in (2, 3)):
-            has_one = not isinstance(batch, tuple) or len(batch) == 1
-            parts = "one part, where training needs labels too" if has_one else f"{len(batch)} parts, which is too many"
-            raise BadInput(f"{self._where}: its samples have {parts}", remedy="give (x, y) or (x, y, sample_weight)")
-        samples_of(batch)
-        is_usual = not self._is_own_step and bool(getattr(self._model, "outputs", None))
-        self._check_values(batch if isinstance(batch, tuple) else (batch,), takes_text=not is_usual)
-        if is_usual:
-            self._check_classes(batch[1])
+        problem = None if self._checked else next(self._problems(batch), None)
+        if problem:
+            raise BadInput(f"{self._where}{problem[0]}", remedy=problem[1])
         self._checked = True
 
-    def _check_values(self, batch: Any, *, takes_text: bool) -> None:
-        for part, values in zip(("inputs", "labels", "sample weights"), batch, strict=False):
+    def _problems(self, batch: Any) -> Iterator[tuple[str, str]]:
+        given = batch if isinstance(batch, tuple) else (batch,)
+        if not self._is_own_step and len(given) not in (2, 3):
+            parts = (
+                "one part, where training needs labels too"
+                if len(given) == 1
+                else f"{len(given)} parts, which is too many"
+            )
+            yield f": its samples have {parts}", "give (x, y) or (x, y, sample_weight)"
+        samples_of(batch)
+        is_usual = not self._is_own_step and bool(getattr(self._model, "outputs", None))
+        for part, values in zip(("inputs", "labels", "sample weights"), given, strict=False):
             flat = tf.nest.flatten(values)
-            if not takes_text and any(one.dtype == tf.string for one in flat):
-                remedy = "let it give numbers, such as those of classes"
-                raise BadInput(f"{self._where} has text among its {part}", remedy=remedy)
+            if is_usual and any(one.dtype == tf.string for one in flat):
+                yield f" has text among its {part}", "let it give numbers, such as those of classes"
             if any(bool(tf.reduce_any(tf.math.is_nan(one))) for one in flat if one.dtype.is_floating):
-                raise BadInput(
-                    f"{self._where}: the first batch has NaN among its {part}",
-                    remedy="clean the data: with NaN in it the loss is NaN too",
-                )
-
-    def _check_classes(self, labels: Any) -> None:
-        """Raises BadInput for classes that an output lacks: the loss is NaN on a GPU, and an error on a CPU."""
-        for output, label, classes in classes_of(self._model, labels):
+                nan = f": the first batch has NaN among its {part}"
+                yield nan, "clean the data: with NaN in it the loss is NaN too"
+        for output, label, classes in classes_of(self._model, given[1]) if is_usual else ():
             low, high = (int(reduced(label)) for reduced in (tf.reduce_min, tf.reduce_max))
-            if low < 0 or high >= classes:
-                raise BadInput(
-                    f"{self._where} gives labels from {low} to {high}, where the model's output {output} has {classes} "
-                    f"classes: 0 to {classes - 1}",
-                    remedy="number the classes from 0, or give the model as many outputs as there are",
-                )
+            if low < 0 or high >= classes:  # the loss is NaN on a GPU, and an error on a CPU
+                has = f"where the model's output {output} has {classes} classes: 0 to {classes - 1}"
+                remedy = "number the classes from 0, or give the model as many outputs as there are"
+                yield f" gives labels from {low} to {high}, {has}", remedy
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -194,22 +177,18 @@ class UserData:
         except GpubalanceError:
             raise
         except Exception as error:  # noqa: BLE001  (the user's own code, in TensorFlow's words)
-            line = _line(error)
+            line = reason_of(error)
             remedy = _FORMS if self._is_arrays else _PADDED if "different shapes" in line else _ALONE
             raise BadInput(f"{self._where} failed while it gave samples: {line}", remedy=remedy) from None
 
     def _too_few(self, global_batch: int) -> BadInput:
         samples = sum(samples_of(batch) for batch in self._epoch(global_batch))
         if not samples:
-            return BadInput(
-                f"{self._where}: the dataset is empty",
-                remedy="return one with samples: at least as many as the global batch",
-            )
-        return BadInput(
-            f"{self._where} has {samples} samples, fewer than the global batch of {global_batch}",
-            remedy=f"give more samples, or use smaller batches, {samples} in sum at most: for balance that is "
-            f"--max-global-batch {samples}",
-        )
+            remedy = "return one with samples: at least as many as the global batch"
+            return BadInput(f"{self._where}: the dataset is empty", remedy=remedy)
+        remedy = f"give more samples, or use smaller batches, {samples} in sum at most: for balance that is "
+        few = f"{self._where} has {samples} samples, fewer than the global batch of {global_batch}"
+        return BadInput(few, remedy=f"{remedy}--max-global-batch {samples}")
 
 
 def _is_arrays(given: Any) -> bool:
@@ -218,11 +197,3 @@ def _is_arrays(given: Any) -> bool:
         return False
     parts = [part for part in keras.tree.flatten(given) if part is not None]
     return bool(parts) and all(len(getattr(part, "shape", ())) > 0 for part in parts)
-
-
-def _line(error: BaseException) -> str:
-    """The first line of TensorFlow's error, without the names of its own nodes and transformations before it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = re.sub(r"^(\{\{[^}]*\}\}\s*)+", "", lines[0] if lines else "")
-    text = re.sub(r"^Error in user-defined function passed to .* iterator: \S+ ", "", text)
-    return clean(text if ":" in text[:60] else f"{type(error).__name__}: {text}", 300)

@@ -107,9 +107,7 @@ def _load_file(name: str, option: str, harmless: AbstractContextManager[None]) -
     key = path.resolve(), path.stat().st_mtime_ns
     if key in _LOADED:
         return _LOADED[key]
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None  # noqa: S101  (a path that ends in .py has a loader)
-    assert spec.loader is not None  # noqa: S101
+    spec: Any = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)  # dataclasses and pickle look it up by its name
     sys.path.append(str(path.parent.resolve()))  # so that it finds the modules beside it

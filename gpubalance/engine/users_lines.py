@@ -23,6 +23,10 @@ _LIBRARIES = tuple(
     f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(keras.__file__).parent, Path(tf.__file__).parent)
 )
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+# Names of nodes, numbers and codes of errors, and a dataset's transformations.
+_OF_TENSORFLOW = re.compile(
+    r"^\s*(\(\d+\) [A-Z_]+:\s*)?(\{\{[^}]*\}\}\s*)*(Error in user-defined function passed to .* iterator: \S+ )?"
+)
 
 
 def users_line() -> tuple[str, int]:
@@ -39,16 +43,20 @@ def own_traceback(error: BaseException) -> str:
     frames += [(file, int(line), name) for file, line, name in _FRAME.findall(str(error))]
     own = dict.fromkeys(frame for frame in frames if not _is_of_library(frame[0]))
     shown = traceback.format_list([traceback.FrameSummary(*frame) for frame in own])
-    is_of_graph = isinstance(error, tf.errors.OpError)
-    told = f"{type(error).__name__}: {reason_of(error)}" if is_of_graph else traceback.format_exception_only(error)
-    return "".join((*shown, *told)).rstrip()
+    if isinstance(error, tf.errors.OpError):
+        return "".join([*shown, reason_of(error)])
+    return "".join([*shown, *traceback.format_exception_only(error)]).rstrip()
 
 
 def reason_of(error: BaseException) -> str:
-    """An error's first line, or of a graph's error the one that says what is wrong: that before its node."""
+    """What an error says, in one line and without TensorFlow's own names before it.
+
+    That is the first line, of a graph's error the one before its node. It begins with the error's type, or another's.
+    """
     text, node, _ = str(error).strip().partition("\n\t [[{{node")
-    line = (text.splitlines() or [""])[-1 if node else 0]
-    return clean(re.sub(r"^ *\(\d+\) [A-Z_]+: *", "", line))
+    lines = text.splitlines() or [""]
+    line = _OF_TENSORFLOW.sub("", lines[-1 if node else 0])
+    return clean(line if ":" in line[:60] else f"{type(error).__name__}: {line}", 300)
 
 
 def _is_of_library(file: str) -> bool:
@@ -71,13 +79,6 @@ class Made:
             begin(dataset, *arguments, **named)
 
         return replaced(tf.data.Dataset, __init__=begun)
-
-    def batch_size(self, data: Any) -> int | None:
-        """The size of the dataset's batches, if a `batch` or `padded_batch` tells it, else None."""
-        batching = ("Batch", "batch", "FlatMap", "Interleave", "Window")
-        last = next((one for one in _sources(data) if any(name in _kind(one) for name in batching)), None)
-        size = getattr(last, "_batch_size", None)
-        return None if size is None else int(size)
 
     def usual_remedies(self, data: Any) -> tuple[Remedy, ...]:
         """What usually makes such data faster, at which lines; nothing is tried."""

@@ -17,7 +17,7 @@ from gpubalance.engine.batches import are_open, is_batched
 from gpubalance.engine.feed import Dealt, Feed
 from gpubalance.engine.step import built
 from gpubalance.engine.step.functions import Functions, at_a_time
-from gpubalance.engine.users_lines import users_line
+from gpubalance.engine.users_lines import own_traceback, users_line
 from gpubalance.errors import BadInput
 from gpubalance.settings.shares import Shares
 from gpubalance.training import data, measured
@@ -67,6 +67,8 @@ class Steps(KerasFunctions):
         except tf.errors.ResourceExhaustedError as error:
             names, split = self._place.names, self._split
             raise out_of_memory(str(error), names, split.devices, split.shares, self._begun, trains=trains) from error
+        except tf.errors.InvalidArgumentError as error:  # of a graph, whose own text is a hundred lines
+            raise BadInput(f"{method.__name__} of the model {model.name} failed:\n{own_traceback(error)}") from None
         except (AttributeError, ValueError) as error:
             if not (_OF_NOTHING.search(str(error)) and data.lacks_labels(bound)):
                 raise

@@ -54,37 +54,22 @@ def build(name: str) -> Any:
     return make_model(Settings(model=name))[0]
 
 
-def flops_of(model: Any, tf: Any) -> float:
-    """Forward FLOP of one sample, as TensorFlow's own profiler counts them."""
-    from tensorflow.python.profiler.model_analyzer import profile
-    from tensorflow.python.profiler.option_builder import ProfileOptionBuilder
-
-    concrete = tf.function(lambda x: model(x, training=False)).get_concrete_function(
-        tf.TensorSpec((1, *model.input_shape[1:]))
-    )
-    options = ProfileOptionBuilder(ProfileOptionBuilder.float_operation()).with_empty_output().build()
-    return float(profile(concrete.graph, options=options).total_float_ops)
-
-
 def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it(tensorflow: Any) -> None:
+    from gpubalance.engine.data import Samples
+    from gpubalance.engine.flops import count_step
+    from gpubalance.engine.labels import compile_for
+
     probe, small = build("probe"), build("small")
     assert probe.count_params() == pytest.approx(78.9e6, rel=0.001)
-    heavy = flops_of(probe, tensorflow)
-    assert heavy == pytest.approx(4e9, rel=0.2)
-    assert flops_of(small, tensorflow) <= heavy / 10_000
+    heavy, light = (count_step(one, [Samples(one, compile_for(one), seed=0).make(1)]) for one in (probe, small))
+    assert heavy == pytest.approx(3 * 4e9, rel=0.2)  # forward, and twice that backward
+    assert light is not None
+    assert 10_000 * light <= (heavy or 0.0)
 
     def kinds(model: Any) -> list[str]:
         return [type(layer).__name__ for layer in model.layers]
 
     assert kinds(small) == ["AveragePooling2D", *kinds(probe)]
-
-
-def test_a_keras_application(tensorflow: Any) -> None:
-    assert build("MobileNetV2").output_shape == (None, 1000)
-
-
-def test_a_users_file(tensorflow: Any, file: Path) -> None:
-    assert build(f"{file}:good").output_shape == (None, 2)
 
 
 def test_a_file_with_dataclasses_and_a_module_beside_it(tensorflow: Any, tmp_path: Path) -> None:
@@ -104,15 +89,15 @@ def test_a_file_with_dataclasses_and_a_module_beside_it(tensorflow: Any, tmp_pat
     assert build(f"{file}:build").output_shape == (None, 3)
 
 
-def test_a_users_module(tensorflow: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_named_by_an_application_a_file_a_module_or_what_was_saved(
+    tensorflow: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert build("MobileNetV2").output_shape == (None, 1000)
     monkeypatch.syspath_prepend(file.parent)
-    assert build("mine:good").output_shape == (None, 2)
-
-
-def test_a_saved_model(tensorflow: Any, file: Path, tmp_path: Path) -> None:
     saved = tmp_path / "net.keras"
     build(f"{file}:good").save(saved)
-    assert build(str(saved)).output_shape == (None, 2)
+    for name in (f"{file}:good", "mine:good", str(saved)):
+        assert build(name).output_shape == (None, 2)
 
 
 def test_a_saved_model_with_code_in_it_is_refused(tensorflow: Any, tmp_path: Path) -> None:

@@ -65,12 +65,6 @@ def test_the_update_follows_sync_and_is_each_devices_own(tensorflow: Any) -> Non
     assert stamps[0, 3] < stamps[1, 3]
 
 
-def test_the_all_reduce_waits_for_the_straggler(tensorflow: Any) -> None:
-    steps = Steps(dense_model, adam, [paced(0.01), paced(0.2)])
-    stamps = stamps_of(steps, (5, 5))
-    assert stamps[0, 2] >= stamps[1, 1]
-
-
 def test_a_queued_step_counts_from_the_end_of_the_one_before() -> None:
     """The host's own time between two steps is hidden behind the step before, as on a GPU; a pause is not."""
     from gpubalance.engine.pace import QUEUED_WITHIN_S

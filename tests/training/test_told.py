@@ -176,8 +176,8 @@ def with_loss(name: str, weights: Any = None) -> Any:
         losses = keras.losses.sparse_categorical_crossentropy(y, p)
         return ops.mean(ops.sum(ops.reshape(losses, (-1, 2)), axis=1))
 
-    known = (summed, dice, noisy, drawn, seldom, signs, positives, masked, weighed, by_ones)
-    known += (by_mean_weight, balanced, hardest, of_chosen, two_by_two)
+    known = [summed, dice, noisy, drawn, seldom, signs, positives, masked, weighed, by_ones]
+    known += [by_mean_weight, balanced, hardest, of_chosen, two_by_two]
     losses = {loss.__name__: loss for loss in known}
     return classifier(loss=lambda: losses[name], layers={"weights": weights})()
 

@@ -22,11 +22,9 @@ def check(model: Any, *, trains: bool) -> list[str]:
     """
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
-            raise BadInput(
-                f"the layer {layer.name} of the model {model.name} is stateful: it keeps a state for each sample of a "
-                "batch, of which a split gives each device a part",
-                remedy="stateful=False, or one device",
-            )
+            stateful = f"the layer {layer.name} of the model {model.name} is stateful: it keeps a state for each sample"
+            of_parts = f"{stateful} of a batch, of which a split gives each device a part"
+            raise BadInput(of_parts, remedy="stateful=False, or one device")
     if trains and model.compiled and getattr(model, "optimizer", None) is None:
         raise BadInput(
             f"the model {model.name} has no optimizer: its own compile does not set one",

@@ -130,28 +130,17 @@ def _refusing_by_hand(model: Any) -> Iterator[None]:
 def gradients_of(model: Any, part: Part, data: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
     """Runs `model.train_step`, the user's own if there is one: its gradients, their variables, and its logs."""
     logs = model.train_step(data)
-    step = f"the train_step of the model {model.name}"
-    if len(part.taken) > 1:
-        raise BadInput(
-            f"{step} applies gradients {len(part.taken)} times, not once",
-            remedy="such a model can't be trained with a split",
+    problem = next(_problems(model, part), None)
+    if problem:
+        raise BadInput(problem[0], remedy=problem[1])
+    if _changes_weights(model, part):
+        part.tell(
+            f"the train_step of the model {model.name} changes weights before it applies gradients, as SAM does: with "
+            "each device's own gradients, so the result is not exactly that of one device"
         )
-    if part.behind_masks:
-        raise BadInput(
-            f"the layer {part.behind_masks[0]} gets a mask: there Keras does not synchronise batch normalisation",
-            remedy="with synchronized=False each device normalises its own samples; LayerNormalization is exact",
-        )
-    _check_own_changes(model, part, step)
     if not part.taken:
         return [], [], logs
     grads, variables = part.taken[0]
-    if all(grad is None for grad in grads):
-        raise BadInput(
-            f"{step} gets no gradient for any weight",
-            remedy="compute the loss inside the tape, and scale it there: loss = self.optimizer.scale_loss(loss)",
-        )
-    if not part.is_scaled:
-        _refuse_unscaled(model, step)
     return (grads if part.is_scaled and not part.whole else _weighed(grads, part.weight)), variables, logs
 
 
@@ -159,45 +148,59 @@ def _weighed(grads: Sequence[Any], weight: Any) -> list[Any]:
     return [None if grad is None else tf.math.scalar_mul(tf.cast(weight, grad.dtype), grad) for grad in grads]
 
 
-def _refuse_unscaled(model: Any, step: str) -> None:
-    """Raises BadInput unless the gradients are a mean's, as a `train_step` without `optimizer.scale_loss` must have."""
+def _problems(model: Any, part: Part) -> Iterator[tuple[str, str]]:
+    """Why a split can't train what the step of a part did, and what to do."""
+    step = f"the train_step of the model {model.name}"
+    if len(part.taken) > 1:
+        several = f"{step} applies gradients {len(part.taken)} times, not once"
+        yield several, "such a model can't be trained with a split"
+    for layer in part.behind_masks:
+        yield (
+            f"the layer {layer} gets a mask: there Keras does not synchronise batch normalisation",
+            "with synchronized=False each device normalises its own samples; LayerNormalization is exact",
+        )
+    trained = handles(model.trainable_variables)
+    for variable in _changed_late(model, part, trained):
+        late = f"{step} changes {variable.path} after it applies gradients, but a split applies them when the "
+        yield f"{late}train_step is over", "change it in a callback: on_train_batch_end"
+    if not part.taken:
+        if _changes_weights(model, part):
+            by_itself = f"{step} changes weights without its optimizer: each device would get weights of its own"
+            yield by_itself, "self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))"
+    elif all(grad is None for grad in part.taken[0][0]):
+        remedy = "compute the loss inside the tape, and scale it there: loss = self.optimizer.scale_loss(loss)"
+        yield f"{step} gets no gradient for any weight", remedy
+    elif not part.is_scaled and (needs := _what_needs_scaling(model)):
+        remedy = "loss = self.optimizer.scale_loss(loss), before the gradients are taken"
+        yield f"{step} does not scale its loss, which {needs}", remedy
+
+
+def _what_needs_scaling(model: Any) -> str:
+    """What a `train_step` without `optimizer.scale_loss` must not have, as its gradients are those of a mean."""
     losses = [] if model._compile_loss is None else keras.tree.flatten(model._compile_loss._user_loss)
     if any(getattr(layer, "synchronized", False) for layer in model._flatten_layers()):
-        needs = "synchronised layers need"
-    elif any(getattr(loss, "reduction", "") in ("none", None) for loss in losses):
-        needs = "a loss without a reduction needs"
-    else:
-        return
-    raise BadInput(
-        f"{step} does not scale its loss, which {needs}",
-        remedy="loss = self.optimizer.scale_loss(loss), before the gradients are taken",
-    )
+        return "synchronised layers need"
+    return "a loss without a reduction needs" if any(_has_no_reduction(loss) for loss in losses) else ""
 
 
-def _check_own_changes(model: Any, part: Part, step: str) -> None:
-    """Warns of weights that a `train_step` changes by itself; raises BadInput if the devices' copies would differ."""
+def _has_no_reduction(loss: Any) -> bool:
+    return getattr(loss, "reduction", "") in ("none", None)
+
+
+def _changed_late(model: Any, part: Part, trained: set[int]) -> Iterator[Any]:
+    """Weights that a step changes after it has applied gradients, or others by what those change."""
     weights, trainable = ({id(one) for one in of} for of in (model.weights, model.trainable_variables))
-    states, trained = part.probing.states if part.probing else (), handles(model.trainable_variables)
     for change in part.changes:
-        own = id(change.variable) in trainable
-        if change.late and id(change.variable) in weights and (own or trained & sources(change.value)):
-            raise BadInput(
-                f"{step} changes {change.variable.path} after it applies gradients, but a split applies them when the "
-                "train_step is over",
-                remedy="change it in a callback: on_train_batch_end",
-            )
-    of_weights = (change.value for change in part.changes if id(change.variable) in trainable)
-    if not any(SAMPLES in sources(value, states) for value in of_weights):
-        return
-    if not part.taken:
-        raise BadInput(
-            f"{step} changes weights without its optimizer: each device would get weights of its own",
-            remedy="self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))",
-        )
-    part.tell(
-        f"{step} changes weights before it applies gradients, as SAM does: with each device's own gradients, so the "
-        "result is not exactly that of one device"
-    )
+        key = id(change.variable)
+        if change.late and key in weights and (key in trainable or trained & sources(change.value)):
+            yield change.variable
+
+
+def _changes_weights(model: Any, part: Part) -> bool:
+    """Whether a step changes weights by itself, by what it computes from samples."""
+    trainable, states = {id(one) for one in model.trainable_variables}, part.probing.states if part.probing else ()
+    values = (change.value for change in part.changes if id(change.variable) in trainable)
+    return any(SAMPLES in sources(value, states) for value in values)
 
 
 def handles(variables: Any) -> set[int]:

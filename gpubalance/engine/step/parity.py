@@ -78,7 +78,7 @@ def _tried(model: Any, batch: Any, device: str, count: int, *, trains: bool) -> 
             return _tried(model, batch, device, max(2, count // 2), trains=trains)
         failed = "two samples for want of memory"
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises for these samples; training may not
-        failed = f"a few samples ({type(error).__name__}: {reason_of(error)})"
+        failed = f"a few samples ({reason_of(error)})"
     return Verdict(warned=(f"{step} can't be tried on {failed}: {_UNKNOWN}",), is_known=False)
 
 

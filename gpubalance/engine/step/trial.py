@@ -61,14 +61,7 @@ class Trial:
         """The states as they are."""
         return {id(one): tf.convert_to_tensor(one.value) for one in self._states}
 
-    def run(
-        self,
-        at: Any,
-        states: dict[int, Any],
-        divisors: Any = None,
-        exponents: tuple[int, ...] = (),
-        copies: int = 1,
-    ) -> Ran:
+    def run(self, at: Any, states: dict[int, Any], divisors: Any = None, exponents: Any = (), copies: int = 1) -> Ran:
         """Runs the step on the samples `at` these places as a part of all, or on copies; gradients are those of a mean.
 
         Without `divisors` losses have their own. `exponents` are as in `Verdict`.
