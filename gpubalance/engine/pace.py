@@ -37,14 +37,12 @@ class Clock:
     computed_steps = 0
     summed_steps = 0
 
-    def lacks(self, micro_batch: int) -> str:
+    def lacks(self, _micro_batch: int) -> str:
         """Why the device's memory does not hold this many samples, by its profile; else empty."""
-        del micro_batch
         return ""
 
-    def begin(self, batch: int, micro_batch: int) -> float:
+    def begin(self, _batch: int, _micro_batch: int) -> float:
         """Called when the replica's inputs are there, and its compute begins."""
-        del batch, micro_batch
         return time.perf_counter()
 
     def computed(self) -> float:

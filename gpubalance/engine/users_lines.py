@@ -23,10 +23,9 @@ _LIBRARIES = tuple(
     f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(keras.__file__).parent, Path(tf.__file__).parent)
 )
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_IN_DATASET = "Error in user-defined function passed to"
 # Names of nodes, numbers and codes of errors, and a dataset's transformations.
-_OF_TENSORFLOW = re.compile(
-    r"^\s*(\(\d+\) [A-Z_]+:\s*)?(\{\{[^}]*\}\}\s*)*(Error in user-defined function passed to .* iterator: \S+ )?"
-)
+_OF_TENSORFLOW = re.compile(rf"^\s*(\(\d+\) [A-Z_]+:\s*)?(\{{\{{[^}}]*\}}\}}\s*)*({_IN_DATASET} .* iterator: \S+ )?")
 
 
 def users_line() -> tuple[str, int]:
@@ -51,11 +50,11 @@ def own_traceback(error: BaseException) -> str:
 def reason_of(error: BaseException) -> str:
     """What an error says, in one line and without TensorFlow's own names before it.
 
-    That is the first line, of a graph's error the one before its node. It begins with the error's type, or another's.
+    That is the first line, of a step's error the one before its node. It begins with the error's type, or another's.
     """
     text, node, _ = str(error).strip().partition("\n\t [[{{node")
     lines = text.splitlines() or [""]
-    line = _OF_TENSORFLOW.sub("", lines[-1 if node else 0])
+    line = _OF_TENSORFLOW.sub("", lines[0 if _IN_DATASET in lines[0] or not node else -1])
     return clean(line if ":" in line[:60] else f"{type(error).__name__}: {line}", 300)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,26 @@ def test_a_mistake_in_a_model_is_called_nothing_else(tensorflow: Any, settings: 
             assert (failure.cause, failure.remedy) == ("", "")
             assert text in failure.message
             assert isinstance(failure, kind)
+
+
+def test_an_error_of_a_graph_is_told_at_the_users_own_line(tensorflow: Any) -> None:
+    import keras
+
+    from gpubalance.engine.failures import explain
+
+    text = (
+        "Graph execution error:\n\nDetected at node TopKV2 defined at (most recent call last):\n"
+        f'  File "{Path(keras.__file__).parent}/src/losses/loss.py", line 67, in __call__\n\n'
+        '  File "/home/me/mine.py", line 5, in hardest\n\n'
+        "2 root error(s) found.\n  (0) INVALID_ARGUMENT:  input must have at least k columns. Had 3, needed 5\n"
+        "\t [[{{node replica_1/TopKV2}}]]\n0 successful operations."
+    )
+    failure = explain(tensorflow.errors.InvalidArgumentError(None, None, text), USERS)
+    assert failure.message.splitlines() == [
+        "--model mine.py:model failed:",
+        '  File "/home/me/mine.py", line 5, in hardest',
+        "InvalidArgumentError: input must have at least k columns. Had 3, needed 5",
+    ]
 
 
 def test_xla_without_its_tools_says_how_to_get_them(tensorflow: Any) -> None:

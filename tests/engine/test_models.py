@@ -160,6 +160,14 @@ def test_what_can_not_be_trained(tensorflow: Any, file: Path, name: str, says: s
     assert says.format(file=file) in f"{caught.value.message} {caught.value.remedy}"
 
 
+def test_a_command_without_data_does_not_advise_it(tensorflow: Any, file: Path) -> None:
+    from gpubalance.engine.models import make_model
+
+    with pytest.raises(BadInput, match="has the shape") as caught:
+        make_model(Settings(model=f"{file}:unknown_shape"), takes_data=False)
+    assert caught.value.remedy == "give the Input its sizes: for random samples only the batch may be unknown"
+
+
 SCRIPT = """
 import keras
 import numpy as np
