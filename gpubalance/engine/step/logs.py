@@ -11,7 +11,8 @@ import tensorflow as tf
 from gpubalance.engine.sources import SAMPLES, ancestors, sources
 from gpubalance.engine.step.gradients import handles
 from gpubalance.engine.step.part import Part
-from gpubalance.engine.step.verdict import MEAN, SUM, Verdict
+from gpubalance.engine.step.sums import weighed
+from gpubalance.engine.step.verdict import MEAN, Verdict
 from gpubalance.errors import BadInput
 
 NOT_FROM_PARTS = (
@@ -36,8 +37,7 @@ class Logs:
         values = _flat(values)
         if self._values is None:
             self.note(values, part)
-        weighed = ((tf.cast(values[name], tf.float32), power) for name, power in self._powers.items())
-        return [share if power == SUM else share * part.weight**power for share, power in weighed]
+        return [weighed(tf.cast(values[name], tf.float32), part.weight, power) for name, power in self._powers.items()]
 
     def note(self, values: Mapping[str, Any], part: Part) -> dict[str, Any]:
         """Takes the first part's logs and returns those that depend on samples.

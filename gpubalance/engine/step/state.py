@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from gpubalance.engine.step.own import is_keras_own
 from gpubalance.engine.step.points import number_of_replica
+from gpubalance.engine.step.sums import weighed
 from gpubalance.engine.step.verdict import MEAN, SUM, Verdict
 
 
@@ -54,8 +55,7 @@ class State:
 
     def _share(self, variable: Any, before: Any, weight: Any) -> Any:
         power = MEAN if self._whole else self._verdict.power(variable)
-        change = _change(before, tf.convert_to_tensor(variable.value))
-        return change if power == SUM else change * weight**power
+        return weighed(_change(before, tf.convert_to_tensor(variable.value)), weight, power)
 
     def _counted_once(self, variable: Any, before: Any, weight: Any) -> Any:
         """What a part adds to its own metric. A part of a whole number can't be added: the first one adds all."""

@@ -13,12 +13,18 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine.sources import has_fixed_rows
+from gpubalance.engine.step.verdict import SUM
 from gpubalance.errors import BadInput
 
 
 def batch_of(inputs: Any) -> Any:
     """The number of samples, an int32 scalar."""
     return tf.shape(tf.nest.flatten(inputs)[0])[0]
+
+
+def weighed(value: Any, weight: Any, power: Any) -> Any:
+    """A part's share of a quantity, times its weight to that power: over all parts the shares sum to the whole's."""
+    return value if isinstance(power, int) and power == SUM else value * tf.cast(weight**power, value.dtype)
 
 
 def over_replicas(grads: Sequence[Any]) -> list[Any]:

@@ -18,6 +18,7 @@ from keras.src.losses import loss as keras_loss
 from gpubalance.engine.step.own import is_keras_own
 from gpubalance.engine.step.part import Added, Change, Part, Reduced, in_parts, replaced
 from gpubalance.engine.step.state import metrics_of
+from gpubalance.engine.step.sums import weighed
 from gpubalance.errors import BadInput
 from gpubalance.system.versions import numbers
 
@@ -127,12 +128,8 @@ def _share(part: Part, added: Added) -> Any:
     place, part.added = part.added, part.added + 1
     if part.probing is not None:
         part.probing.added.append(added)
-        exponent = part.probing.exponents[place]
-    else:
-        exponent = part.verdict.exponent(place)
-        if not exponent:
-            return added.loss
-    return added.loss * tf.cast(part.weight**exponent, added.loss.dtype)
+        return weighed(added.loss, part.weight, part.probing.exponents[place])
+    return weighed(added.loss, part.weight, part.verdict.exponent(place))
 
 
 def _moments_of(layer: Any) -> Any:
