@@ -18,11 +18,19 @@ import tensorflow as tf
 from gpubalance.engine.place import Place
 from gpubalance.engine.step.gradients import gradients_of, inlined, taking_gradients
 from gpubalance.engine.step.logs import Logs
-from gpubalance.engine.step.noise import loss_scale, squared_norm, with_norms
 from gpubalance.engine.step.part import part_of
 from gpubalance.engine.step.points import FINISHED, SUMMED, Points, number_of_replica
 from gpubalance.engine.step.state import State
-from gpubalance.engine.step.sums import Rows, batch_of, over_micro_batches, over_replicas, refuse_what_cannot_accumulate
+from gpubalance.engine.step.sums import (
+    Rows,
+    batch_of,
+    loss_scale,
+    over_micro_batches,
+    over_replicas,
+    refuse_what_cannot_accumulate,
+    squared_norm,
+    with_norms,
+)
 from gpubalance.engine.step.verdict import Verdict
 from gpubalance.engine.step.weighing import weighing
 

@@ -1,7 +1,7 @@
-"""Sums gradients over micro-batches, one after the other, and then over replicas.
+"""Sums gradients over micro-batches, one after the other, and then over replicas, and takes their norms.
 
 A micro-batch's part of the loss is already divided by the *global* batch, so the sum over micro-batches is exactly the
-gradient of the whole batch, as the sum over replicas is.
+gradient of the whole batch, as the sum over replicas is. From squared norms the noise scale is estimated.
 """
 
 from __future__ import annotations
@@ -121,3 +121,27 @@ def refuse_what_cannot_accumulate(model: Any) -> None:
                 f"the model's layer {layer.name} synchronises batch normalisation, which micro-batches do not allow",
                 remedy="leave out --micro-batches, or micro_batches= of a Split; or synchronized=False",
             )
+
+
+def squared_norm(grads: Sequence[Any]) -> Any:
+    """‖g‖² over all gradients: a float32 scalar."""
+    return tf.add_n([_squares(grad) for grad in grads if grad is not None] or [tf.constant(0.0)])
+
+
+def with_norms(stamps: Any, squares: Any, summed: Sequence[Any], scale: Any) -> Any:
+    """A replica's stamps, then its parts' Σ‖h‖²/b and the whole batch's ‖g‖², without the optimizer's loss scale."""
+    norms = tf.stack([squares, squared_norm(summed)])
+    return tf.concat([stamps, tf.cast(norms, tf.float64) / tf.cast(scale, tf.float64) ** 2], axis=0)
+
+
+def _squares(grad: Any) -> Any:
+    if isinstance(grad, tf.IndexedSlices):  # an embedding's, in which a row may occur several times
+        rows, places = tf.unique(grad.indices)
+        grad = tf.math.unsorted_segment_sum(grad.values, places, tf.size(rows))
+    return tf.reduce_sum(tf.square(tf.cast(grad, tf.float32)))
+
+
+def loss_scale(optimizer: Any) -> Any:
+    """The factor by which the optimizer scales the loss, against float16's underflow; 1 if it does not."""
+    is_scaling = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    return tf.convert_to_tensor(optimizer.dynamic_scale if is_scaling else 1.0)
