@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -59,7 +60,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _is_of_library(file: str) -> bool:
-    return file.startswith((*_LIBRARIES, "<frozen ")) or "__autograph_generated_file" in file
+    return file.startswith((*_LIBRARIES, threading.__file__, "<frozen ")) or "__autograph_generated_file" in file
 
 
 class Made:
