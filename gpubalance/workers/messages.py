@@ -27,6 +27,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
+from gpubalance.planning.pipeline.graph import Graph, Segment
+from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.results.block import BlockTimed
 from gpubalance.results.common import Model, Refusal
 from gpubalance.results.timing import Pulled, Remedy, Timing
@@ -35,8 +37,9 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Record, Seconds
 from gpubalance.settings.requests import Settings, Tracing
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.layers_messages import Describe, Described, Pipe, TimeBlocks
 
+_Block = Annotated[int, Field(ge=0, lt=10**6)]
+_Count = Annotated[int, Field(ge=1, le=10**9)]
 Peak = Annotated[int, Field(ge=0, lt=2**63)] | None
 
 
@@ -100,6 +103,38 @@ class Trace(Record):
     tracing: Tracing
 
 
+class Describe(Record):
+    """Which blocks does the model have? With `cuts` they begin at these layers, and it may be cut nowhere else."""
+
+    cuts: tuple[str, ...] = ()
+
+
+class TimeBlocks(Record):
+    """Time each of these blocks alone on the one device, for `seconds` and at least so many passes."""
+
+    blocks: tuple[_Block, ...]
+    micro_batch: _Count
+    seconds: Seconds = 0.0
+    at_least: _Count = 3
+
+
+class Pipe(Record):
+    """Train with these segments, each device in its order, for `seconds` and at least `at_least` timings.
+
+    A stamped timing is one step. A task that takes longer than `patience_s` is reported as hanging.
+    """
+
+    segments: tuple[Segment, ...]
+    order: tuple[tuple[Task, ...], ...]
+    micro_batch: _Count
+    micro_batches: _Count
+    seconds: Seconds = 0.0
+    at_least: _Count = 1
+    steps_per_timing: _Count = 1
+    stamped: bool = False
+    patience_s: Annotated[float, Field(gt=0)] | None = None
+
+
 class Survey(Record):
     """Find out which of these GPUs TensorFlow has."""
 
@@ -152,6 +187,12 @@ class Traced(Record):
     """The trace is written. `missing` is why a GPU is not in it, None if all are."""
 
     missing: str | None
+
+
+class Described(Record):
+    """The model's blocks."""
+
+    graph: Graph
 
 
 class Surveyed(Record):

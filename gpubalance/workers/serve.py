@@ -23,12 +23,13 @@ from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.remedies import known, match
 from gpubalance.settings.record import Record
 from gpubalance.workers.code import code_key
-from gpubalance.workers.layers_messages import Describe, Described, Pipe, TimeBlocks
 from gpubalance.workers.messages import (
     AnyRequest,
     Copied,
     Copy,
     CountFlops,
+    Describe,
+    Described,
     Failed,
     Flops,
     Inspect,
@@ -36,6 +37,7 @@ from gpubalance.workers.messages import (
     Measure,
     Measured,
     Open,
+    Pipe,
     Pull,
     PulledAll,
     Ready,
@@ -44,6 +46,7 @@ from gpubalance.workers.messages import (
     Stop,
     Survey,
     Surveyed,
+    TimeBlocks,
     Trace,
     Traced,
     Where,

@@ -16,6 +16,8 @@ from gpubalance.errors import (
     Refused,
     TimeLimitPassed,
 )
+from gpubalance.planning.pipeline.graph import Graph
+from gpubalance.results.block import BlockTimed
 from gpubalance.results.timing import Pulled, Timing
 from gpubalance.settings.device import Device, JointProfile, hosts_of
 from gpubalance.settings.requests import Settings, Tracing
@@ -29,6 +31,8 @@ from gpubalance.workers.messages import (
     Copied,
     Copy,
     CountFlops,
+    Describe,
+    Described,
     Failed,
     Flops,
     Inspect,
@@ -36,6 +40,7 @@ from gpubalance.workers.messages import (
     Measure,
     Measured,
     Open,
+    Pipe,
     Pull,
     PulledAll,
     Ready,
@@ -44,6 +49,7 @@ from gpubalance.workers.messages import (
     Stop,
     Survey,
     Surveyed,
+    TimeBlocks,
     Trace,
     Traced,
 )
@@ -64,6 +70,8 @@ _FIRST_STEP_WITHIN_S = 900.0
 _STEP_WITHIN_S = 60.0
 _STEPS_WITHIN = 30.0  # times as long as such a timing took before
 _CHECKS_WITHIN_S = 120.0
+# The fraction of a silent worker's time after which it may itself report which of its devices hangs.
+_PATIENCE_PART = 0.5
 _KINDS: dict[str, type[GpubalanceError]] = {"refused": Refused, "input": BadInput}
 
 
@@ -153,6 +161,33 @@ class Worker:
         """Trains some steps with this split under TensorFlow's profiler. Returns why a GPU is missing, or None."""
         request = Trace(split=split, tracing=tracing)
         return self.ask(request, Traced, _FIRST_STEP_WITHIN_S, f"tracing steps on {self.names}").missing
+
+    def describe(self, cuts: Sequence[str] = ()) -> Graph:
+        """The blocks of a model that is to be cut. With `cuts` they begin at these layers.
+
+        BadInput says why one can't begin there.
+        """
+        request = Describe(cuts=tuple(cuts))
+        return self.ask(request, Described, _OPENS_WITHIN_S, "reading the model's graph").graph
+
+    def time_blocks(self, request: TimeBlocks) -> Iterator[BlockTimed]:
+        """Times each block on the worker's one device.
+
+        The first block that the device can't hold raises OutOfMemory, and the later ones are not timed.
+        """
+        doing = f"timing blocks of the model on {self.names}"
+        replies = self.replies(request, (BlockTimed, Measured), doing)
+        return (reply for reply in replies if isinstance(reply, BlockTimed))
+
+    def pipe(self, request: Pipe) -> Iterator[Timing | Measured]:
+        """Trains in these segments: yields each timing as it comes, and finally Measured.
+
+        OutOfMemory, and DeadlinePassed for a hanging device, name the device and what it was doing.
+        """
+        steps = request.steps_per_timing
+        patient = request.model_copy(update={"patience_s": _PATIENCE_PART * self.patience_s(None, steps)})
+        doing = f"training in {len(request.segments)} segments on {self.names}"
+        return self.replies(patient, (Timing, Measured), doing, steps=steps)
 
     def inspect(self) -> Inspected:
         """What TensorFlow's build needs, and which of its libraries can be loaded."""

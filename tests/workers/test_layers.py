@@ -14,10 +14,9 @@ from gpubalance.planning.pipeline.schedule import simulate
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.requests import Settings
-from gpubalance.workers import layers
-from gpubalance.workers.layers_messages import Pipe, TimeBlocks
-from gpubalance.workers.messages import Measured
+from gpubalance.workers.messages import Measured, Pipe, TimeBlocks
 from gpubalance.workers.party import Build, Party
+from gpubalance.workers.worker import Worker
 from tests.engine.pipelines import orders_of
 
 _MIB = 1 << 20
@@ -49,14 +48,14 @@ def party(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Party]:
 
 
 def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(party: Party) -> None:
-    graph = party.ask(layers.describe)
+    graph = party.ask(Worker.describe)
     segments = (Segment(0, 13, 0), Segment(14, 18, 1))
     whole_s = [profile.alpha_s + _SIZE * profile.beta_s for profile in _PROFILES]
     loads = tuple(Load.by_profile(graph, *one) for one in zip(_PROFILES, [_SIZE] * 2, whole_s, strict=True))
     orders = orders_of(segments, graph, _COUNT)
     planned = simulate(Cut(Problem(graph, loads, _SIZE, _COUNT, 0.005, 1e6), segments), orders)
     asked = Pipe(segments=segments, order=tuple(orders), micro_batch=_SIZE, micro_batches=_COUNT)
-    stamped, measured = party.ask(lambda worker: [*layers.pipe(worker, asked.model_copy(update={"stamped": True}))])
+    stamped, measured = party.ask(lambda worker: [*worker.pipe(asked.model_copy(update={"stamped": True}))])
     assert isinstance(stamped, Timing)
     assert isinstance(measured, Measured)
     assert stamped.timeline is not None
@@ -70,7 +69,7 @@ def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(part
         expected = (1000 * weights[device] + in_flight * _SIZE * 10 * live[device]) * _MIB
         assert measured.memory_peak_bytes[device] == pytest.approx(expected)
     twice = asked.model_copy(update={"steps_per_timing": 2})
-    timing, _ = party.ask(lambda worker: [*layers.pipe(worker, twice)])
+    timing, _ = party.ask(lambda worker: [*worker.pipe(twice)])
     assert isinstance(timing, Timing)
     assert timing.steps == 2
 
@@ -82,19 +81,19 @@ def _parts(graph: Any, segments: Any, name: str) -> list[float]:
 
 
 def test_what_a_device_does_not_hold_is_told_with_the_device_and_its_blocks(party: Party) -> None:
-    graph = party.ask(layers.describe)
+    graph = party.ask(Worker.describe)
     segments = (Segment(0, 5, 0), Segment(6, 18, 1))
     asked = Pipe(segments=segments, order=tuple(orders_of(segments, graph, 1)), micro_batch=1, micro_batches=1)
     with pytest.raises(OutOfMemory, match=r"GPU:1 ran out of memory in the forward pass .* blocks 6 to 18") as told:
-        party.ask(lambda worker: [*layers.pipe(worker, asked)])
+        party.ask(lambda worker: [*worker.pipe(asked)])
     assert told.value.replica == 1
 
 
 def test_blocks_are_timed_alone_and_cuts_are_before_layers(party: Party) -> None:
-    graph = party.ask(lambda worker: layers.describe(worker, ["flatten", "dense_3"]))
+    graph = party.ask(lambda worker: worker.describe(["flatten", "dense_3"]))
     assert [block.name.partition(" ")[0] for block in graph.blocks] == ["average_pooling2d", "flatten", "dense_3"]
     asked = TimeBlocks(blocks=(0, 2), micro_batch=_SIZE)
-    timed = party.ask(lambda worker: [*layers.time_blocks(worker, asked)])
+    timed = party.ask(lambda worker: [*worker.time_blocks(asked)])
     assert [(one.block, one.micro_batch) for one in timed] == [(0, _SIZE), (2, _SIZE)]
     for one in timed:
         forward_s = graph.blocks[one.block].share * 0.08 / 3
@@ -103,4 +102,4 @@ def test_blocks_are_timed_alone_and_cuts_are_before_layers(party: Party) -> None
         assert min(one.forward_s) >= forward_s - 1e-6
         assert min(one.backward_s) >= 2 * forward_s - 1e-6
     with pytest.raises(BadInput, match="nowhere"):
-        party.ask(lambda worker: layers.describe(worker, ["nowhere"]))
+        party.ask(lambda worker: worker.describe(["nowhere"]))

@@ -14,9 +14,7 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.settings.shares import Shares, count_text, run_text
-from gpubalance.workers.layers import describe, pipe
-from gpubalance.workers.layers_messages import Pipe
-from gpubalance.workers.messages import Measured
+from gpubalance.workers.messages import Measured, Pipe
 from gpubalance.workers.worker import Worker
 
 
@@ -64,7 +62,7 @@ class CutSeries(Series):
         if key not in worker.warm_pipeline:
             worker.warm_pipeline.clear()
             if self.cuts:  # without them every worker finds the same blocks
-                describe(worker, self.cuts)
+                worker.describe(self.cuts)
             self.settle(worker)
             worker.warm_pipeline[key] = self.warmup_steps
         self.warmup_steps = worker.warm_pipeline[key]
@@ -72,7 +70,7 @@ class CutSeries(Series):
     def _replies(self, worker: Worker, how: dict[str, Any]) -> Iterator[Timing | Measured]:
         placed, problem = self.placed, self.placed.problem
         sizes = {"micro_batch": problem.micro_batch, "micro_batches": problem.micro_batches}
-        return pipe(worker, Pipe(segments=placed.segments, order=placed.orders, **sizes, **how))
+        return worker.pipe(Pipe(segments=placed.segments, order=placed.orders, **sizes, **how))
 
 
 def cut_key(placed: Placement) -> str:
