@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gpubalance.settings.device import Device
@@ -73,10 +73,14 @@ def drawing(salt: str) -> Iterator[None]:
 
     The salt makes the names within an SVG the same each time, but different in each chart.
     """
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # users need not know that it builds its font cache
-    from matplotlib import style
+    log = logging.getLogger("matplotlib")
+    with ExitStack() as stack:
+        stack.callback(log.setLevel, log.level)
+        log.setLevel(logging.ERROR)  # users need not know that it builds its font cache
+        from matplotlib import style
 
-    with style.context(_settings(salt), after_reset=True), warnings.catch_warnings():
+        stack.enter_context(style.context(_settings(salt), after_reset=True))
+        stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
         yield
 
