@@ -44,7 +44,7 @@ def _against(first: Subject, other: Subject, number: int) -> Against:
             remedy="compare runs and plans with each other, and probes with probes",
         )
     same, before, after = first.source == other.source, first.result.throughput, other.result.throughput
-    found = None
+    pairs, found = pair_devices(first.devices, other.devices), None
     if before is not None and after is not None:
         found = _SAME if same else ratio_of_sums(after.median / before.median, other.parts, first.parts)
     return Against(
@@ -52,7 +52,7 @@ def _against(first: Subject, other: Subject, number: int) -> Against:
         same_measurement=same,
         unlike=unlike(first, other),
         ratio=_record(found) if found else None,
-        devices=tuple(_device(first, other, *pair, same=same) for pair in pair_devices(first.devices, other.devices)),
+        devices=tuple(_device(first, other, *pair, same=same) for pair in pairs),
     )
 
 

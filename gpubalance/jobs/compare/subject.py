@@ -9,7 +9,7 @@ from typing import Any
 
 from gpubalance.errors import BadInput
 from gpubalance.numbers.steady import unquiet
-from gpubalance.results.common import Throughput, Warning_
+from gpubalance.results.common import StepTime, Throughput, Warning_
 from gpubalance.results.comparison import ComparedDevice, ComparedResult
 from gpubalance.results.independent import Independent, OwnModel
 from gpubalance.results.layers import Layers, Stage
@@ -137,9 +137,14 @@ def _not_quiet(source: AnyResult) -> str | None:
         said = [unquiet(point.step_time_s.samples) for one in source.probes for point in one.curve]
         doubts = [doubt for doubt in said if doubt]
         # Among many points one may look unquiet by chance.
-        return f"at {len(doubts)} of {len(said)} batch sizes {doubts[0]}" if 2 * len(doubts) > len(said) else None
-    timed = [source] if isinstance(source, Run | Layers) else source.measured if isinstance(source, Independent) else []
-    return next((doubt for one in timed if one.step_time_s and (doubt := unquiet(one.step_time_s.samples))), None)
+        most = 2 * len(doubts) > len(said)
+        return f"at {len(doubts)} of {len(said)} batch sizes {doubts[0]}" if most else None
+    timed: list[StepTime | None] = []
+    if isinstance(source, Run | Layers):
+        timed = [source.step_time_s]
+    elif isinstance(source, Independent):
+        timed = [one.step_time_s for one in source.measured]
+    return next(filter(None, (unquiet(one.samples) for one in timed if one)), None)
 
 
 def _warnings(given: Iterable[Warning_], used: Iterable[tuple[Device, Part]]) -> list[Warning_]:
