@@ -71,7 +71,8 @@ def over_micro_batches(
 
     def part(index: Any) -> tuple[Any, Any]:
         end = first + index * micro_batch
-        some = tf.nest.map_structure(lambda values: values[tf.maximum(0, end - micro_batch) : end], data)
+        begin = tf.maximum(0, end - micro_batch)
+        some = tf.nest.map_structure(lambda values: values[begin:end], data)
         return gradients(some, tf.cast(batch_of(some), tf.float32) / global_batch)
 
     def add(index: Any, total: Any, sums: Any) -> tuple[Any, Any, Any]:
