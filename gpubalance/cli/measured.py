@@ -17,7 +17,7 @@ from gpubalance.devices.hosts import are_reached
 from gpubalance.devices.machine import Machine, held
 from gpubalance.errors import UsageError
 from gpubalance.jobs.events import Watch
-from gpubalance.jobs.keep.journals import Request, journal_of
+from gpubalance.jobs.keep.journals import journal_of
 from gpubalance.jobs.phases import Phases, estimate
 from gpubalance.render.estimate import estimate_text
 from gpubalance.render.table import Part
@@ -33,13 +33,14 @@ from gpubalance.settings.requests import (
     BalanceRequest,
     IndependentRequest,
     LayersRequest,
+    MeasureRequest,
     ProbeRequest,
     RunRequest,
     Tracing,
 )
 from gpubalance.workers.hosts import connected
 
-_RESULTS: dict[type[Request], type[AnyResult]] = {
+_RESULTS: dict[type[MeasureRequest], type[AnyResult]] = {
     RunRequest: Run,
     ProbeRequest: Probe,
     BalanceRequest: Plan,
@@ -51,7 +52,7 @@ _RESULTS: dict[type[Request], type[AnyResult]] = {
 def measured(
     gpus: Devices,
     machine: Machine,
-    request: Request,
+    request: MeasureRequest,
     care: Care,
     reporting: Reporting,
     job: Callable[..., Any],
@@ -102,7 +103,7 @@ def _estimate(request: ProbeRequest | BalanceRequest | LayersRequest, reporting:
     Output(reporting, quiet=True).give(estimate(request), lambda found: estimate_text(found) + kept)
 
 
-def _name_now(request: type[Request], *folders: Path | None) -> str:
+def _name_now(request: type[MeasureRequest], *folders: Path | None) -> str:
     """`run-20261121-142510`, local time, with a number if one of the folders already has that name."""
     stem = time.strftime(f"{request.__name__.removesuffix('Request').lower()}-%Y%m%d-%H%M%S")
     names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))

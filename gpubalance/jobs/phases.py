@@ -24,12 +24,13 @@ from gpubalance.settings.requests import (
     BalanceRequest,
     IndependentRequest,
     LayersRequest,
+    MeasureRequest,
     ProbeRequest,
     RunRequest,
 )
 from gpubalance.system.state import state_folder, write_whole
 
-Request = RunRequest | ProbeRequest | BalanceRequest | IndependentRequest | LayersRequest
+Clock = Callable[[], float]
 
 # What is usual, for small models on a machine with two cores.
 _START_S = 10.0  # until the first window: loads TensorFlow, builds the model, warms up
@@ -69,7 +70,7 @@ def estimate(request: ProbeRequest | BalanceRequest | LayersRequest) -> Estimate
     )
 
 
-def phases_of(request: Request) -> list[PhaseEstimate]:
+def phases_of(request: MeasureRequest) -> list[PhaseEstimate]:
     """The phases of a command, those of a probe that it may have to make first."""
     uncut = request.uncut if isinstance(request, LayersRequest) else request
     phases = phases_of(uncut.probe) if isinstance(uncut, BalanceRequest) else []
@@ -81,7 +82,7 @@ def phases_of(request: Request) -> list[PhaseEstimate]:
     return phases
 
 
-def _usual_s(request: Request) -> dict[str, float]:
+def _usual_s(request: MeasureRequest) -> dict[str, float]:
     """The seconds that the phases of a command usually take, without those of a probe."""
     devices = len(request.devices)
     if isinstance(request, ProbeRequest):
@@ -112,7 +113,12 @@ class Phases:
     """
 
     def __init__(
-        self, request: Request, watch: Watch, clock: Callable[[], float] = time.monotonic, *, resumed: bool = False
+        self,
+        request: MeasureRequest,
+        watch: Watch,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        resumed: bool = False,
     ) -> None:
         self._phases = phases_of(request)
         self._watch = watch

@@ -366,3 +366,7 @@ class QueueRequest(Queueing):
     devices: tuple[Device, ...]
     commands: tuple[str, ...]
     source: str
+
+
+# Of the commands that measure.
+MeasureRequest = RunRequest | ProbeRequest | BalanceRequest | IndependentRequest | LayersRequest

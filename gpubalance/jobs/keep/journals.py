@@ -9,17 +9,10 @@ from gpubalance.devices.hosts import typed_for_hosts
 from gpubalance.errors import InUse
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
-from gpubalance.settings.requests import (
-    BalanceRequest,
-    IndependentRequest,
-    LayersRequest,
-    ProbeRequest,
-    RunRequest,
-)
+from gpubalance.settings.requests import IndependentRequest, MeasureRequest, ProbeRequest
 from gpubalance.system.versions import software
 from gpubalance.workers.code import own_codes
 
-Request = RunRequest | ProbeRequest | BalanceRequest | IndependentRequest | LayersRequest
 # How long and how carefully it is measured, and what else does not change a measurement.
 _BESIDE = {"tracing", "for_split", "fresh", "force", "ahead", "least_samples", "rounds"}
 _BESIDE |= {"deadline_s", "time_limit_s"}
@@ -38,7 +31,7 @@ def tell_resumed(journal: Journal | None, watch: Watch) -> None:
         watch(Doing(text, stays=True))
 
 
-def journal_of(request: Request, driver: str | None, *, resume: bool) -> Journal:
+def journal_of(request: MeasureRequest, driver: str | None, *, resume: bool) -> Journal:
     """The journal of a command, the same for more rounds, more windows or another time limit.
 
     Raises InUse if another process is making the same probe; other commands have a journal each.
