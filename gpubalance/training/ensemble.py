@@ -105,20 +105,19 @@ class Ensemble:
 
         from gpubalance.engine.runtime import memory_bytes, memory_limits_bytes
 
-        samples, numbers = len(keras.tree.flatten(batch)[0]), range(len(self._models))
-        self._size = samples
+        self._size = len(keras.tree.flatten(batch)[0])
         whole = memory_limits_bytes(self.devices, self._names)
-        taken = [memory_bytes(name, "current") or 0 for name in self._names]
+        taken = [(memory_bytes(name, "current") or 0) * name.startswith("GPU") for name in self._names]
         limits = [limit and limit - there for limit, there in zip(whole, taken, strict=True)]
-        of_profiles = [samples * device.profile.memory_per_sample if device.profile else 0 for device in self.devices]
-        trained = [Trained([0.0] * len(limits), self._held(number), of_profiles) for number in numbers]
-        for number in numbers:
-            self._check(number, trained[number], limits)
+        of_profiles = [self._size * one.profile.memory_per_sample if one.profile else 0 for one in self.devices]
+        trained = [Trained([0.0] * len(limits), self._held(number), of_profiles) for number in range(len(self._models))]
+        for number, one in enumerate(trained):
+            self._check(number, one, limits)
         alike: dict[object, Trained] = {}
         for number, model in enumerate(self._models):
             kind = (type(model), tuple(map(type, model._flatten_layers())), tuple(w.shape for w in model.weights))
             if kind not in alike:
-                alike[kind] = self._measured(number, batch, samples, trained[number], limits)
+                alike[kind] = self._measured(number, batch, trained[number], limits)
             trained[number] = alike[kind]._replace(held=trained[number].held)
             self._check(number, trained[number], limits)
         placement = place_models(trained, limits)
@@ -144,7 +143,7 @@ class Ensemble:
             name = f"the model {self._models[number].name} (number {number})"
             raise NothingFits(f"{name} fits on no device: it needs {has}", remedy="give a smaller batch_size")
 
-    def _measured(self, number: int, batch: Any, samples: int, one: Trained, limits: Sequence[int | None]) -> Trained:
+    def _measured(self, number: int, batch: Any, one: Trained, limits: Sequence[int | None]) -> Trained:
         """The time of a batch on each device that may hold it, and what it takes there beside the weights."""
         import tensorflow as tf
 
@@ -167,8 +166,9 @@ class Ensemble:
             finally:
                 if not profile:  # a GPU has no room for all of them at once
                     self._there.pop((number, device), None)
-            working[device] = max(working[device], (memory_bytes(name, "peak") or 0) - before)
-            times_s[device] = max(median(took_s[1:]), self._paced_s(device, samples))
+            if name.startswith("GPU"):
+                working[device] = (memory_bytes(name, "peak") or 0) - before
+            times_s[device] = max(median(took_s[1:]), self._paced_s(device, self._size))
         return Trained(times_s, one.held, working)
 
     def _put(self, number: int, device: int) -> Any:
