@@ -108,7 +108,7 @@ class Ensemble:
         self._size = len(keras.tree.flatten(batch)[0])
         whole = memory_limits_bytes(self.devices, self._names)
         taken = [(memory_bytes(name, "current") or 0) * name.startswith("GPU") for name in self._names]
-        limits = [limit and limit - there for limit, there in zip(whole, taken, strict=True)]
+        limits = [limit and max(0, limit - there) for limit, there in zip(whole, taken, strict=True)]
         of_profiles = [self._size * one.profile.memory_per_sample if one.profile else 0 for one in self.devices]
         trained = [Trained([0.0] * len(limits), self._held(number), of_profiles) for number in range(len(self._models))]
         for number, one in enumerate(trained):
