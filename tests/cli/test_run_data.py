@@ -1,4 +1,4 @@
-"""`gpubalance run --data`: whether the user's pipeline keeps up, and what is said where it does not."""
+"""`--data`: whether the pipeline keeps up, and ragged text. Other kinds are in tests/engine/test_user_data.py."""
 
 from __future__ import annotations
 
@@ -6,13 +6,44 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.cli.program import here
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.numbers.units import format_seconds
+from gpubalance.settings.requests import Settings
+from gpubalance.workers.code import code_key
+from tests.cli.program import QUICK_PAIR, here
+from tests.jobs.probes import probe_of
+from tests.stand_in import engine
 
-# A pipeline of 40 samples/s in front of devices that take 8 in 0.1 s. It never ends, so no cache holds it.
 FILE = """
 import time
+import keras
 import numpy as np
 import tensorflow as tf
+
+layers = keras.layers
+
+def text_net():
+    ids, mask = keras.Input((None,), dtype="int32", name="ids"), keras.Input((None,), name="mask")
+    words = layers.Embedding(50, 16, mask_zero=True)(ids)
+    words = layers.Dense(64, activation="relu")(words) * layers.Reshape((-1, 1))(mask)
+    outputs = layers.Dense(2, activation="softmax")(layers.GlobalAveragePooling1D()(words))
+    return keras.Model({"ids": ids, "mask": mask}, outputs, name="text")
+
+def sentences():
+    random = np.random.default_rng(1)
+    for length in random.integers(3, 60, 400):
+        time.sleep(0.001)  # else a pipeline that is measured keeps all cores busy
+        yield random.integers(1, 50, length).astype("int32"), length % 2
+
+def text():
+    signature = tf.TensorSpec((None,), tf.int32), tf.TensorSpec((), tf.int64)
+    data = tf.data.Dataset.from_generator(sentences, output_signature=signature)
+    data = data.map(lambda ids, label: ({"ids": ids, "mask": tf.ones(tf.shape(ids))}, label))
+    return data.padded_batch(8).prefetch(2)
+
+def net():
+    return keras.Sequential([keras.Input((28, 28, 1)), layers.Flatten(), layers.Dense(10, "softmax")])
 
 def waits(values):
     time.sleep(0.025)
@@ -21,46 +52,36 @@ def waits(values):
 def decode(x, y):
     return tf.ensure_shape(tf.numpy_function(waits, [x], tf.float32), (28, 28, 1)), y
 
-def samples():
-    images = np.zeros((300, 28, 28, 1), "float32")
-    return tf.data.Dataset.from_tensor_slices((images, np.zeros(300, "int64"))).repeat()
-
-def net():
-    import keras
-
-    layers = keras.layers.Flatten(), keras.layers.Dense(10, "softmax")
-    return keras.Sequential([keras.Input((28, 28, 1)), *layers])
-
-def slow():
-    return samples().map(decode).batch(4)
-
+def slow():  # 40 samples/s; it never ends, so no cache holds it
+    images, labels = np.zeros((300, 28, 28, 1), "float32"), np.zeros(300, "int64")
+    samples = tf.data.Dataset.from_tensor_slices((images, labels)).repeat()
+    return samples.map(decode).batch(4)
 """
-DEVICE = '[[device]]\nname = "Slow {}"\nalpha_s = 0.1\nbeta_s = 0.00001\n'
+# Slower than the text, so that nothing is tried to make that faster.
+DEVICE = '[[device]]\nname = "Slow {}"\nalpha_s = 0.02\nbeta_s = 0.00001\n'
 
 
-def run(folder: Path, function: str) -> tuple[dict[str, Any], str]:
-    """The result and the summary of a run."""
+def _run(
+    folder: Path, model: str, function: str, *options: str, environment: dict[str, str] | None = None
+) -> tuple[dict[str, Any], str]:
     (folder / "mine.py").write_text(FILE)
-    (folder / "pair.toml").write_text("\n".join(map(DEVICE.format, "AB")))
-    split = ("--simulate", "pair.toml", "--batches", "4", "4", "--baseline", "none", "--model", "mine.py:net")
-    brief = ("--windows", "1", "--duration", "1", "-o", "run.json", "--overwrite")
-    done = here("run", *split, *brief, "--data", f"mine.py:{function}", cwd=folder)
+    (folder / "slow.toml").write_text("\n".join(map(DEVICE.format, "AB")))
+    named = ("--model", f"mine.py:{model}", "--data", f"mine.py:{function}")
+    brief = ("--windows", "1", "--duration", "0.3", "--baseline", "none", "-o", "run.json")
+    done = here("run", "--simulate", "slow.toml", *named, *brief, *options, cwd=folder, environment=environment)
     assert done.returncode == 0, done.stderr
-    assert "with batches held on the devices: " in done.stderr
-    result: dict[str, Any] = json.loads((folder / "run.json").read_text())
-    assert result["settings"]["data"] == f"mine.py:{function}"
-    return result, done.stdout
+    return json.loads((folder / "run.json").read_text()), done.stdout
 
 
 def test_a_slow_pipeline_is_named_first_with_the_line_to_change(tmp_path: Path) -> None:
-    result, summary = run(tmp_path, "slow")
+    result, summary = _run(tmp_path, "net", "slow", "--batches", "4", "4", "--duration", "1")
     pipeline = result["pipeline"]
     assert pipeline["binds"]
     assert pipeline["alone"]["median"] <= 40  # a sleep is never shorter
     assert pipeline["held"]["median"] > 1.5 * pipeline["alone"]["median"]
     assert result["throughput"]["median"] < 1.1 * pipeline["alone"]["median"]
     assert result["input_wait_s"] > result["step_time_s"]["median"] / 4
-    line = 1 + FILE.splitlines().index("    return samples().map(decode).batch(4)")
+    line = 1 + FILE.splitlines().index("    return samples.map(decode).batch(4)")
     (remedy,) = pipeline["remedies"]
     assert remedy == {"where": f"mine.py, line {line}", "what": "map(…, num_parallel_calls=tf.data.AUTOTUNE)"}
     assert summary.startswith("your input pipeline gives ")
@@ -69,3 +90,75 @@ def test_a_slow_pipeline_is_named_first_with_the_line_to_change(tmp_path: Path) 
     assert max(map(len, summary.split("\nnext: ")[0].splitlines())) <= 80
     # The devices wait from the end of a step until their data is there, and no longer.
     assert {"stamps-cost", "parts-exceed-step"}.isdisjoint(warning["code"] for warning in result["warnings"])
+
+
+def test_ragged_text_has_steps_that_differ_and_are_told(tmp_path: Path) -> None:
+    result, summary = _run(tmp_path, "text_net", "text", "--batches", "5", "3")
+    spread = result["step_spread"]
+    assert 0 < spread["p50_s"] <= spread["p95_s"]  # equal where the host has all data ready
+    assert spread["steps"] >= 14
+    assert result["slow_s"] == 0
+    assert not result["pipeline"]["binds"]
+    assert summary.startswith("your input pipeline alone gives ")
+    assert result["model"]["input_shapes"] == [[None], [None]]
+    alike = format_seconds(spread["p50_s"]) == format_seconds(spread["p95_s"])
+    told = "their steps take the same time" if alike else "half of the steps take "
+    assert f"batches differ in shape: {told}" in summary
+    assert "batches-joined" not in summary
+    assert result["step_time_s"]["steps_per_sample"] % 7 == 0
+
+
+def test_a_run_and_a_balance_whose_steps_differ_are_compared_and_reported(tmp_path: Path) -> None:
+    """One step of five is long."""
+    unlike = "def unlike(): return True\ndef step(devices, batches, number): return 0.01 if number % 5 else 0.05"
+    own = engine(tmp_path, unlike)
+    result, _ = _run(tmp_path, "text_net", "text", "--batches", "5", "3", environment=own)
+    plan, answer = _balanced(tmp_path, own)
+    proof = plan["balance"]["run"]
+    assert 0 < proof["step_spread"]["p50_s"] < proof["step_spread"]["p95_s"]
+    assert "batches differ in shape: half of the steps take " in answer
+    assert max(map(len, answer.split("\nnext: ")[0].splitlines())) <= 80
+    both = ("run.json", "plan.json")
+    page = here("report", *both, "--html", "report.html", cwd=tmp_path)
+    assert page.returncode == 0, page.stderr
+    html = (tmp_path / "report.html").read_text()
+    assert html.count("batches differ in shape: half of the steps take ") == len(both)
+    assert "95 % take up to" in html  # what it means
+    compared = " ".join(here("compare", *both, cwd=tmp_path).stdout.split())
+    assert "samples from the pipeline → held on the devices" in compared
+    assert f"95 % up to {format_seconds(result['step_spread']['p95_s'])} " in compared
+
+
+def _balanced(folder: Path, environment: dict[str, str]) -> tuple[dict[str, Any], str]:
+    """The plan of a balance of the text, by a kept probe, and what it printed."""
+    named = ("mine.py:text_net", "mine.py:text")
+    code = code_key(*(str(folder / name) for name in named))
+    probe = probe_of(simulated_devices(QUICK_PAIR)[0])
+    settings = Settings(model=named[0], data=named[1])
+    save(probe.model_copy(update={"settings": settings, "model": None, "code": code}))
+    brief = ("--global-batch", "8", "--rounds", "1", "--round-duration", "0.3", "--windows", "1", "--duration", "0.3")
+    asked = ("--simulate", QUICK_PAIR, "--model", named[0], "--data", named[1], *brief, "-o", "plan.json")
+    done = here("balance", *asked, cwd=folder, environment=environment)
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "plan.json").read_text()), done.stdout
+
+
+def test_padded_batches_of_another_size_are_joined_and_that_is_told(tmp_path: Path) -> None:
+    """That they are is tested in tests/engine/test_user_data.py."""
+    own = engine(tmp_path, "def joined_from(global_batch): return 8")
+    result, _ = _run(tmp_path, "text_net", "text", "--batches", "8", "4", environment=own)
+    (warning,) = [one for one in result["warnings"] if one["code"] == "batches-joined"]
+    assert "own batches have 8 samples" in warning["message"]
+    assert "padded_batch(12)" in warning["next"]
+
+
+def test_a_probe_of_ragged_text_says_that_its_steps_differ(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FILE)
+    own = engine(tmp_path, "def unlike(): return True")
+    named = ("--model", "mine.py:text_net", "--data", "mine.py:text")
+    brief = ("--max-batch", "8", "--duration", "0.2", "--json")
+    done = here("probe", "--simulate", "1", *named, *brief, cwd=tmp_path, environment=own)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert all(point["unlike"] for point in result["probes"][0]["curve"])
+    assert "batches-differ" in [warning["code"] for warning in result["warnings"]]
