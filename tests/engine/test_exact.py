@@ -210,26 +210,6 @@ def test_a_weight_without_a_gradient_does_no_harm(tensorflow: Any) -> None:
     assert all(np.isfinite(trained(with_an_unused_weight, sgd, profile=PACED, micro_batches=(35, 30))[1]))
 
 
-def test_mean_of_means_would_fail(tensorflow: Any) -> None:
-    """Keras' way, the mean of the replicas' means, is another gradient at 70/30: the test above sees it."""
-    import keras
-
-    tf = tensorflow
-    expected, _ = train_on_one_device(dense_model, sgd)
-    keras.utils.set_random_seed(7)
-    model, optimizer = dense_model(), sgd()
-    loss_of = keras.losses.SparseCategoricalCrossentropy()
-    variables = [v.value for v in model.trainable_variables]
-    for inputs, labels in samples((6,)):
-        grads = []
-        for part in (slice(0, 70), slice(70, 100)):
-            with tf.GradientTape() as tape:
-                loss = loss_of(labels[part], model(inputs[part], training=True))
-            grads.append(tape.gradient(loss, variables))
-        optimizer.apply([(a + b) / 2 for a, b in zip(*grads, strict=True)], model.trainable_variables)
-    assert difference([v.numpy() for v in model.weights], expected) > 100 * TOLERANCE
-
-
 @pytest.mark.parametrize(
     ("bad_sample", "micro_batches"),
     [(99, None), (69, (35, 30))],

@@ -60,9 +60,6 @@ def a_list():
 def without_labels():
     return sliced(IMAGES)
 
-def bare():
-    return tf.data.Dataset.from_tensor_slices(IMAGES)
-
 def empty():
     return one_by_one().take(0)
 
@@ -90,9 +87,6 @@ def not_padded():
 
 def classes_from_1():
     return sliced(IMAGES, LABELS + 1)
-
-def words_for_labels():
-    return sliced(IMAGES, np.where(LABELS, "cat", "dog"))
 
 def four_parts():
     return sliced(IMAGES, LABELS, LABELS, LABELS)
@@ -131,14 +125,12 @@ WRONG = {
     "nothing": "gave nothing, which is not a dataset",
     "a_list": "gave a list, which is not a dataset",
     "without_labels": "its samples have one part, where training needs labels too",
-    "bare": "its samples have one part, where training needs labels too",
     "empty": "the dataset is empty",
     "short_arrays": "failed while it gave samples: .*same number of samples",
     "text": "has text among its inputs",
     "not_a_number": "the first batch has NaN among its inputs",
     "not_padded": "failed while it gave samples: .* different shapes",
     "classes_from_1": "gives labels from 1 to 2, where the model's output .* has 2 classes: 0 to 1",
-    "words_for_labels": "has text among its labels",
     "four_parts": "its samples have 4 parts, which is too many",
     "broken_parts": "failed while it gave samples: ValueError: bad row 3",
     "parts_without_number": "failed while it gave samples: .*num_batches",

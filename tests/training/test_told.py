@@ -539,13 +539,6 @@ def test_what_is_told_is_trained(tensorflow: Any, name: str) -> None:
         assert len({copy.numpy().tobytes() for copy in variable.value.values}) == 1
 
 
-def test_a_loss_of_the_batch_by_axis_is_told(tensorflow: Any) -> None:
-    import keras
-
-    told = checked(in_all(keras.losses.CosineSimilarity(axis=0)), y=np.eye(3, dtype="float32")[Y]).warned
-    assert "not a mean over samples" in "".join(told)
-
-
 def test_a_sum_is_found_with_dropout_and_two_samples(tensorflow: Any) -> None:
     split = simulated((2, 4))
     with split.scope():
@@ -621,8 +614,11 @@ def test_code_of_ones_own_that_takes_a_mean_is_trained_in_silence(tensorflow: An
     assert (found.warned, found.refused) == ((), None)
 
 
-def test_keras_own_dice_that_is_exact_is_trained_in_silence(tensorflow: Any) -> None:
-    """Over classes that sum to 1 its divisor is the number of samples."""
+def test_of_keras_own_losses_one_by_axis_is_told_and_dice_that_is_exact_is_not(tensorflow: Any) -> None:
+    """Over classes that sum to 1 the divisor of Dice is the number of samples."""
     import keras
 
-    assert checked(in_all(keras.losses.Dice()), y=np.eye(3, dtype="float32")[Y]).warned == ()
+    labels = np.eye(3, dtype="float32")[Y]
+    assert checked(in_all(keras.losses.Dice()), y=labels).warned == ()
+    told = checked(in_all(keras.losses.CosineSimilarity(axis=0)), y=labels).warned
+    assert "not a mean over samples" in "".join(told)
