@@ -104,10 +104,8 @@ def calls_of(model: Any) -> Calls:
             remedy="layers need a functional or Sequential model: keras.Model(inputs, outputs)",
         )
     reader = _Reader()
-    slots = {id(tensor): reader.slot(tensor) for tensor in root.inputs}
-    reader.read(root, slots, "")
-    inputs = tuple(slots[id(tensor)] for tensor in root.inputs)
-    outputs = tuple(slots[id(tensor)] for tensor in root.outputs)
+    inputs = reader.new(root.inputs)
+    outputs = reader.read(root, inputs, "")
     made = dict.fromkeys(inputs, -1)
     last = {}
     for number, call in enumerate(reader.calls):
@@ -122,26 +120,26 @@ class _Reader:
         self.calls: list[Call] = []
         self.tensors: list[Any] = []  # by slot
 
-    def slot(self, tensor: Any) -> int:
-        self.tensors.append(tensor)
-        return len(self.tensors) - 1
+    def new(self, tensors: Sequence[Any]) -> tuple[int, ...]:
+        """Gives tensors slots."""
+        self.tensors += tensors
+        return tuple(range(len(self.tensors) - len(tensors), len(self.tensors)))
 
-    def read(self, function: Any, slots: dict[int, int], path: str) -> None:
-        """Adds a Functional's calls; `slots` has its inputs' slots, and gets all others."""
+    def read(self, function: Any, given: Sequence[int], path: str) -> tuple[int, ...]:
+        """Adds a Functional's calls on inputs of these slots, and returns its outputs' slots."""
+        slots = dict(zip(map(id, function.inputs), given, strict=True))
         for node in keras_inside.nodes_in_order(function):
             name = path + node.operation.name
             inner = keras_inside.graph_of(node.operation)
-            given = _inputs_of(inner, node) if inner is not None else None
-            if inner is not None and given is not None:
-                own = {id(symbol): slots[id(tensor)] for symbol, tensor in zip(inner.inputs, given, strict=True)}
-                self.read(inner, own, f"{name}/")
-                outputs = [own[id(tensor)] for tensor in inner.outputs]
-                slots.update((id(tensor), slot) for tensor, slot in zip(node.outputs, outputs, strict=True))
-                continue
-            gives = tuple(self.slot(tensor) for tensor in node.outputs)
-            slots.update((id(tensor), slot) for tensor, slot in zip(node.outputs, gives, strict=True))
-            takes = tuple(dict.fromkeys(slots[id(tensor)] for tensor in node.input_tensors))
-            self.calls.append(Call(name, node.operation, node.arguments, slots, takes, gives))
+            taken = _inputs_of(inner, node) if inner is not None else None
+            if taken is None:
+                gives = self.new(node.outputs)
+                takes = tuple(dict.fromkeys(slots[id(tensor)] for tensor in node.input_tensors))
+                self.calls.append(Call(name, node.operation, node.arguments, slots, takes, gives))
+            else:
+                gives = self.read(inner, [slots[id(tensor)] for tensor in taken], f"{name}/")
+            slots.update(zip(map(id, node.outputs), gives, strict=True))
+        return tuple(slots[id(tensor)] for tensor in function.outputs)
 
 
 def _inputs_of(inner: Any, node: Any) -> list[Any] | None:

@@ -17,7 +17,7 @@ from gpubalance.engine.pace import QUEUED_WITHIN_S, ComputeTimes, noise_seed, sl
 from gpubalance.planning.pipeline.graph import Graph, Segment
 from gpubalance.planning.pipeline.problem import Cut, Load, Problem
 from gpubalance.planning.pipeline.schedule import simulate
-from gpubalance.planning.pipeline.timeline import Task, Timeline
+from gpubalance.planning.pipeline.timeline import Orders, Task, Timeline
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 
 
@@ -73,7 +73,7 @@ class Pace:
         link = joint.link_latency_s, joint.link_bytes_per_s
         return Cut(Problem(self._graph, tuple(loads), self._micro_batch, 1, *link), self._segments)
 
-    def begin(self, orders: Sequence[Sequence[Task]]) -> Cut:
+    def begin(self, orders: Orders) -> Cut:
         """What a step is to take. Raises TaskFailedError for a task that its device's memory does not hold."""
         cut, extra = self._cut(), self._joint.extra_memory
         for device, (order, load) in enumerate(zip(orders, cut.problem.loads, strict=False)):
@@ -89,7 +89,7 @@ class Pace:
                 raise TaskFailedError(device, doing(order[first - 1], self._segments)) from cause
         return cut
 
-    def end(self, cut: Cut, orders: Sequence[Sequence[Task]], began_s: float) -> Timeline:
+    def end(self, cut: Cut, orders: Orders, began_s: float) -> Timeline:
         """Waits until the step is over; it takes longer where real compute took longer."""
         timeline = simulate(cut, orders)
         late_s = sleep_until(began_s + timeline.step_time_s)

@@ -21,7 +21,7 @@ from gpubalance.engine.pipeline.step import Step, StoppedError
 from gpubalance.engine.pipeline.traced import copied
 from gpubalance.engine.pipeline.update import Update
 from gpubalance.planning.pipeline.graph import Segment, links_between
-from gpubalance.planning.pipeline.timeline import Task
+from gpubalance.planning.pipeline.timeline import Orders, Task
 
 
 class Pipeline:
@@ -77,7 +77,7 @@ class Pipeline:
     def step(
         self,
         batch: Sequence[MicroBatch],
-        orders: Sequence[Sequence[Task]],
+        orders: Orders,
         *,
         stamped: bool = False,
         patience_s: float | None = None,
@@ -100,7 +100,7 @@ class Pipeline:
             step.timeline = step.measured()
         return step
 
-    def _work(self, step: Step, orders: Sequence[Sequence[Task]], patience_s: float | None) -> None:
+    def _work(self, step: Step, orders: Orders, patience_s: float | None) -> None:
         submit = self._threads.submit
         left = {submit(step.work, device, orders[device]) for device in self.update.devices}
         while left:

@@ -21,7 +21,7 @@ from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss, mi
 from gpubalance.engine.pipeline.pace import pace_of
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.planning.pipeline.graph import Graph, Segment
-from gpubalance.planning.pipeline.timeline import Task
+from gpubalance.planning.pipeline.timeline import Orders
 from gpubalance.results.block import BlockTimed
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
@@ -79,7 +79,7 @@ class LayersSession:
     def pipe(
         self,
         segments: Sequence[Segment],
-        order: Sequence[Sequence[Task]],
+        order: Orders,
         micro_batch: int,
         micro_batches: int,
         *,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from gpubalance.planning.pipeline.graph import Link, Segment
 from gpubalance.planning.pipeline.problem import Cut
-from gpubalance.planning.pipeline.timeline import Pass, Task, Timed, Timeline
+from gpubalance.planning.pipeline.timeline import Orders, Pass, Task, Timed, Timeline
 
 MOST_AHEAD = 2  # so many times the devices behind it a segment may be ahead, to hide transfers
 
@@ -52,7 +52,7 @@ def inputs_of(task: Task, links: Sequence[Link]) -> Iterator[Task]:
         yield task._replace(kind="forward")
 
 
-def simulate(cut: Cut, queues: Sequence[Sequence[Task]]) -> Timeline:
+def simulate(cut: Cut, queues: Orders) -> Timeline:
     """The step that does each queue's tasks in order; a task begins once its device is free and its inputs are there.
 
     A queue holds a device's tasks. If it holds a segment's, and a device has several, the device always takes the task

@@ -17,6 +17,10 @@ class Task(NamedTuple):
     micro_batch: int
 
 
+# Each device's tasks, in the order in which it does them.
+Orders: TypeAlias = Sequence[Sequence[Task]]
+
+
 class Timed(NamedTuple):
     """A task on its device, in seconds from the step's start.
 
