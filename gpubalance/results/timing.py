@@ -1,4 +1,4 @@
-"""What a worker measures, sends and stores: timings of steps, and of a user's data without a model."""
+"""What a worker measures, sends and stores: timings of steps, of a user's data alone, and of a model's blocks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from gpubalance.settings.record import Record, Seconds
 
 # Whatever takes time takes at least this many seconds: nothing is divided by 0 or becomes infinite.
 Duration = Annotated[float, Field(ge=1e-9, le=1e6)]
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_Times = Annotated[tuple[Duration, ...], Field(min_length=1)]
 
 
 class Timing(Record):
@@ -49,3 +51,20 @@ class Remedy(Record):
 
     where: str
     what: str
+
+
+class BlockTimed(Record):
+    """A block alone on a device, at a micro-batch of samples: seconds of each of its passes, and of each update.
+
+    `fixed_bytes` are weights, gradients and slots; `held_bytes` what a micro-batch in flight takes; `working_bytes`
+    what a backward pass takes for a moment beside these. The last two are null if no allocator reports them.
+    """
+
+    block: _Count
+    micro_batch: Annotated[int, Field(ge=1, le=10**6)]
+    forward_s: _Times
+    backward_s: _Times
+    update_s: Annotated[tuple[Seconds, ...], Field(min_length=1)]
+    fixed_bytes: _Count
+    held_bytes: _Count | None
+    working_bytes: _Count | None

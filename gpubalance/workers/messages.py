@@ -29,9 +29,8 @@ from pydantic import Field
 
 from gpubalance.planning.pipeline.graph import Graph, Segment
 from gpubalance.planning.pipeline.timeline import Task
-from gpubalance.results.block import BlockTimed
 from gpubalance.results.common import Model, Refusal
-from gpubalance.results.timing import Pulled, Remedy, Timing
+from gpubalance.results.timing import BlockTimed, Pulled, Remedy, Timing
 from gpubalance.settings.cluster import Address, Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Record, Seconds

@@ -17,8 +17,7 @@ from gpubalance.errors import (
     TimeLimitPassed,
 )
 from gpubalance.planning.pipeline.graph import Graph
-from gpubalance.results.block import BlockTimed
-from gpubalance.results.timing import Pulled, Timing
+from gpubalance.results.timing import BlockTimed, Pulled, Timing
 from gpubalance.settings.device import Device, JointProfile, hosts_of
 from gpubalance.settings.requests import Settings, Tracing
 from gpubalance.settings.shares import Shares

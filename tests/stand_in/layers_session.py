@@ -16,8 +16,7 @@ from gpubalance.errors import BadInput
 from gpubalance.planning.pipeline.graph import Block, Edge, Graph
 from gpubalance.planning.pipeline.problem import Cut, Load, Problem
 from gpubalance.planning.pipeline.schedule import simulate
-from gpubalance.results.block import BlockTimed
-from gpubalance.results.timing import Timing
+from gpubalance.results.timing import BlockTimed, Timing
 
 if TYPE_CHECKING:
     from tests.stand_in.session import Session

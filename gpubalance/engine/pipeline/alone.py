@@ -16,7 +16,7 @@ from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss
 from gpubalance.engine.pipeline.section import Passed, Section
 from gpubalance.engine.pipeline.traced import copied
 from gpubalance.engine.pipeline.update import Update
-from gpubalance.results.block import BlockTimed
+from gpubalance.results.timing import BlockTimed
 
 
 class Alone:

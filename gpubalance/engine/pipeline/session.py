@@ -22,8 +22,7 @@ from gpubalance.engine.pipeline.pace import pace_of
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.planning.pipeline.graph import Graph, Segment
 from gpubalance.planning.pipeline.timeline import Orders
-from gpubalance.results.block import BlockTimed
-from gpubalance.results.timing import Timing
+from gpubalance.results.timing import BlockTimed, Timing
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 

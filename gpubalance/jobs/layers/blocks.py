@@ -9,7 +9,7 @@ from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.once import Once
 from gpubalance.planning.pipeline.graph import Graph
-from gpubalance.results.block import BlockTimed
+from gpubalance.results.timing import BlockTimed
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import LayersRequest

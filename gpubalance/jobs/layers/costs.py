@@ -13,7 +13,7 @@ from gpubalance.planning.model import monotone_curve
 from gpubalance.planning.pipeline.place import Placement
 from gpubalance.planning.pipeline.problem import Load
 from gpubalance.planning.pipeline.timeline import Pass, Timeline
-from gpubalance.results.block import BlockTimed
+from gpubalance.results.timing import BlockTimed
 
 _DOES_NOT_FIT = [math.inf, math.inf, 0.0, 0.0, 0.0, 0.0]
 
