@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, OutOfMemory, PartialResult
-from gpubalance.jobs.events import Event, PointDone
+from gpubalance.jobs.events import PointDone
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.turns import in_turns
 from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, Slowed
 from gpubalance.jobs.probe.bench import Bench
-from gpubalance.jobs.probe.point import ONE_WINDOW, measure_update
+from gpubalance.jobs.probe.point import ONE_WINDOW, measure_update, quiet
 from gpubalance.planning.curve import knee_sizes, octaves, off_line, sensible_of, sensible_size, wanted_precision
 from gpubalance.planning.memory import predict_limit
 from gpubalance.planning.model import fit_line
@@ -103,7 +103,7 @@ class Alone:
         self._fill()
         self.work = self.work or self._work()
         sizes = [_Size(batch) for batch in sorted(self.points)]
-        in_turns(lambda: sizes, self._measure_again, ONE_WINDOW, self._slowed, _quiet)
+        in_turns(lambda: sizes, self._measure_again, ONE_WINDOW, self._slowed, quiet)
 
     def _explore(self) -> None:
         """Measures octaves, every second one once memory predicts a limit, up to half of it: all in one worker."""
@@ -272,7 +272,3 @@ class Alone:
             self.bench.watch(PointDone(self.bench.device, point))
         now, again = point or self.points[batch], point is not None
         self.points[batch] = now.model_copy(update={"steady": False, "measured_again": again})
-
-
-def _quiet(event: Event) -> None:
-    del event

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from functools import partial
 
 from gpubalance.jobs.events import Event
 from gpubalance.jobs.measure.length import Length
@@ -56,7 +55,7 @@ class Point:
         """
         settled = self._series.settle(worker, first=first)
         self._last = settled if self._series.steps_per_timing(self._length.timing_s) == 1 else []
-        in_turns(lambda: [self], partial(_window, worker), ONE_WINDOW, self._slowed, _quiet)
+        in_turns(lambda: [self], lambda *_: self._window(worker), ONE_WINDOW, self._slowed, quiet)
         return self._result()
 
     @property
@@ -64,8 +63,7 @@ class Point:
         """The seconds spent in its measured steps."""
         return self._series.timed_s
 
-    def window(self, worker: Worker) -> None:
-        """Measures a window."""
+    def _window(self, worker: Worker) -> None:
         with self._sensors.watching():
             settled = [] if self.windows else self._last
             self._last = self._series.until_known(worker, self._length, settled, until_s=self._until_s)
@@ -99,10 +97,6 @@ def measure_update(worker: Worker, batch: int) -> float:
     return median([sum(one.update_s or ()) for one in timings if isinstance(one, Timing)][_UNLIKE_STEPS:])
 
 
-def _window(worker: Worker, point: Point, number: int, of: int) -> None:
-    del number, of
-    point.window(worker)
-
-
-def _quiet(event: Event) -> None:
+def quiet(event: Event) -> None:
+    """Watches nothing: what a point's turns tell is told of the point."""
     del event
