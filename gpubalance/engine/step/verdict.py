@@ -91,11 +91,11 @@ def _or_mean(power: int | None) -> int:
 def power_of(whole: Any, parts: Sequence[tuple[float, Any]], near: float) -> int | None:
     """The power with which the parts, each with its weight, make the whole; OTHER if there is none.
 
-    Quantities are marks: [..., (norm, two linear marks)], which agree within `near` of the largest norm, and a little
-    of that of the whole. What is 0 everywhere counts as a mean.
+    Quantities are marks: [..., (norm, two linear marks)], which agree within `near` of the largest norm, and of several
+    within a little of all together. What is 0 everywhere counts as a mean.
     """
     norms = reduce(np.maximum, [whole[..., 0], *(part[..., 0] for _, part in parts)])
-    within = near * norms + _FLOOR * np.linalg.norm(whole[..., 0])
+    within = near * norms + (_FLOOR * np.linalg.norm(whole[..., 0]) if whole.ndim > 1 else 0.0)
 
     def makes(power: int) -> bool:
         summed = sum(weight**power * part for weight, part in parts)
