@@ -91,8 +91,12 @@ gpu 1 process compute 7 1000 python
     ("script", "problem", "remedy"),
     [
         ("init_error 9\nnvml 12.550.54.14", ("not loaded", "550.54.14"), "reboot or reload the driver"),
-        ("init_error 18\nnvml 12.560.35.03", ("driver that is loaded is", "560.35.03"), "reboot or reload the driver"),
-        ("init_error 18", ("but its library is of unknown version",), "reboot or reload the driver"),
+        (
+            "init_error 18\nnvml 12.560.35.03",
+            ("driver that is loaded is", "560.35.03"),
+            "reboot, or `sudo modprobe -r nvidia_uvm",
+        ),
+        ("init_error 18", ("but its library is of unknown version",), "reboot, or `sudo modprobe"),
         ("init_error 4", ("no permission",), "/dev/nvidia"),
         ("init_error 999", ("NVML does not start: Unknown Error",), "nvidia-smi"),
         ("init_error 27", ("NVML does not start: stand-in error 27",), "nvidia-smi"),
