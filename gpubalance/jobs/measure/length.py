@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
+from gpubalance.jobs.measure.warnings import HOPELESS, PRECISE_ENOUGH
 from gpubalance.numbers.stats import half_width
 from gpubalance.results.timing import Timing
 from gpubalance.settings.requests import Measuring
@@ -69,7 +69,7 @@ class Length(NamedTuple):
     def is_reached(self, timings: Sequence[Timing], *, moves: bool = False) -> bool:
         """Whether these timings are enough; while a GPU's clock or temperature `moves`, no precision is.
 
-        Half the time is enough if all of it would not make the step time precise either.
+        Half the time is enough if all of it would not make the step time nearly precise either.
         """
         taken_s = sum(one.seconds for one in timings)
         if len(timings) < self.at_least or taken_s < self.least_s:
@@ -78,7 +78,7 @@ class Length(NamedTuple):
         if taken_s >= self.most_s or moves or known is None:
             return taken_s >= self.most_s
         expected = known * math.sqrt(taken_s / self.most_s)  # at the end
-        return known <= self.within or (expected > self.within and taken_s >= self.most_s / 2)
+        return known <= self.within or (expected > max(HOPELESS, self.within) and taken_s >= self.most_s / 2)
 
     def less(self, part: float, timings: int) -> Length:
         """What is left of a window after so many timings in that part of it; enough for an interval at least."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from gpubalance.jobs.events import Doing, TimeLeft, Watch
-from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, Slowed, slowed_text
+from gpubalance.jobs.measure.warnings import HOPELESS, PRECISE_ENOUGH, Slowed, slowed_text
 from gpubalance.numbers.units import format_percent
 from gpubalance.settings.requests import Measuring
 
@@ -35,7 +35,7 @@ def in_turns(
     """Measures windows of each subject in turns, so that a drifting machine affects all alike.
 
     `turn` measures a subject's window of that number, of so many; it may drop a subject, so `subjects` is asked again
-    before each. More windows follow until all are known within ± 1 %, if those that `measuring` allows can be enough,
+    before each. More windows follow until all are known within ± 1 %, if those that `measuring` allows can come near to it,
     and one after a GPU was throttled.
     """
     of, was_slowed = measuring.windows, False
@@ -63,5 +63,5 @@ def in_turns(
 
 
 def _can_settle(known: float, windows: int, most: int) -> bool:
-    """Whether `most` windows could be precise enough, if so many tell a step time within ± `known`; inf if unknown."""
-    return windows < most and (math.isinf(known) or known * math.sqrt(windows / most) <= PRECISE_ENOUGH)
+    """Whether `most` windows could come near to it, if so many tell a step time within ± `known`; inf if unknown."""
+    return windows < most and (math.isinf(known) or known * math.sqrt(windows / most) <= HOPELESS)
