@@ -70,8 +70,9 @@ class GivenSplit(Record):
         try:
             split = Shares(self.batches or (DEFAULT_BATCH,) * len(asked["devices"]), self.micro_batches or ())
         except ValueError as error:
-            remedy = "each device has one of each, in the order of --gpus. 0 leaves a device out"
-            raise UsageError(f"--batches: {error}", remedy=remedy) from None
+            option = "--micro-batches" if self.micro_batches else "--batches"
+            remedy = "each device has one, in the order of --gpus. A batch of 0 leaves a device out"
+            raise UsageError(f"{option}: {error}", remedy=remedy) from None
         return RunRequest(**asked, split=split, measuring=measuring)
 
     def by_plan(

@@ -27,7 +27,7 @@ class Shares:
     def __post_init__(self) -> None:
         object.__setattr__(self, "micro_batches", self.micro_batches or self.batches)
         if len(self.batches) != len(self.micro_batches):
-            raise ValueError(f"{len(self.batches)} batches and {len(self.micro_batches)} micro-batches")
+            raise ValueError(f"each batch needs one micro-batch, not {len(self.micro_batches)} for {len(self.batches)}")
         if not all(isinstance(size, int) for size in (*self.batches, *self.micro_batches)):
             raise ValueError("batches and micro-batches must be whole numbers")
         if min(self.batches, default=0) < 0:

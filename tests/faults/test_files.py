@@ -120,7 +120,7 @@ WRONG_IN_A_PROBE: dict[str, list[Any]] = {
 
 # What does not fit together, with what is said of it.
 WRONG_IN_A_BALANCE = [
-    ("batches", [1], "micro_batches: 1 batches and 2 micro-batches"),
+    ("batches", [1], "micro_batches: each batch needs one micro-batch, not 2 for 1"),
     ("balance.run.replicas.0.device", 7, "balance.run.replicas.0.device: there is no device 7"),
     ("balance.run.replicas.0.device", 1, "balance.run.replicas: a device is there twice"),
     ("balance.run.replicas.0.batch", 0, "balance.run.replicas.0.batch takes 1 or more, not 0"),
@@ -217,7 +217,8 @@ def without_room(arguments: list[str], machine: Machine, most: int) -> subproces
 
     return subprocess.run(
         [PROGRAM, *arguments],
-        env=variables() | machine.environment,
+        # Python would keep what it compiles too, cut at the limit, and every later program would fail to read that.
+        env=variables() | machine.environment | {"PYTHONDONTWRITEBYTECODE": "1"},
         preexec_fn=limit,
         capture_output=True,
         text=True,
