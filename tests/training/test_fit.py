@@ -170,7 +170,7 @@ def test_a_models_own_fit_evaluate_and_predict_are_its_splits(tensorflow: Any) -
     assert apart(again, one_device) == 0
 
 
-def test_evaluate_and_predict_are_one_devices_and_in_order(tensorflow: Any) -> None:
+def test_evaluate_and_predict_are_one_devices_and_in_order(tensorflow: Any, caplog: pytest.LogCaptureFixture) -> None:
     import keras
 
     one_device, _ = alone()
@@ -187,6 +187,7 @@ def test_evaluate_and_predict_are_one_devices_and_in_order(tensorflow: Any) -> N
     for count in (240, 101, 2):
         for one in (model, uncompiled):
             assert split.predict(one, X[:count], verbose=0) == pytest.approx(one_device.predict(X[:count], verbose=0))
+    assert "node name" not in caplog.text  # TensorFlow warns of an argument whose name begins with _
 
 
 def test_a_saved_model_needs_no_gpubalance_and_goes_on_with_it(tensorflow: Any, tmp_path: Path) -> None:

@@ -178,8 +178,8 @@ def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
         gather = tf.distribute.get_replica_context().all_gather
         return keras.tree.map_structure(lambda own: gather(own, axis=0), outputs)
 
-    def step(values: Sequence[Any], *_: Any) -> Any:
-        return keras.tree.map_structure(together, place.strategy.run(replica, (values,)))
+    def step(*arguments: Any) -> Any:  # the parts of a batch first; TensorFlow warns of names that begin with _
+        return keras.tree.map_structure(together, place.strategy.run(replica, arguments[:1]))
 
     return step
 
