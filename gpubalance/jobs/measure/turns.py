@@ -35,7 +35,7 @@ def in_turns(
     """Measures windows of each subject in turns, so that a drifting machine affects all alike.
 
     `turn` measures a subject's window of that number, of so many; it may drop a subject, so `subjects` is asked again
-    before each. More windows follow until all are known within ± 1 %, if those that `measuring` allows can come near to it,
+    before each. More windows follow until all are known within ± 1 %, if those that `measuring` allows can come near,
     and one after a GPU was throttled.
     """
     of, was_slowed = measuring.windows, False
