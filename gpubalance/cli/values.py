@@ -43,7 +43,7 @@ def _checked(option: str, name: str, does: str) -> str:
     if path.suffix in (".py", SAVED_MODEL) and not path.is_file():
         called = called or (":FUNCTION" if path.suffix == ".py" else "")
         names = " or ".join(f"{option} {clean(one)}{called}" for one in near(path))
-        remedy = f"did you mean {names}?" if names else f"give the path of a file: {option} folder/file{path.suffix}"
+        remedy = f"did you mean {names}?" if names else f"give its path: {option} folder/file{path.suffix}{called}"
         raise UsageError(f"{option}: there is no file {shown}", remedy=remedy)
     text = _text_of(path) if path.suffix == ".py" else None
     # A name can be defined in many ways: here it only must occur.

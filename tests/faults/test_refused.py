@@ -55,7 +55,7 @@ REFUSED = {
         ("--all-reduce nccl", 2, "needs GPUs"),
         ("--no-such-option", 2, "--no-such-option"),
         ("--model '\udc80.py:build'", 2, "its name is not UTF-8"),
-        ("--model no.py:build", 2, "there is no file no.py"),
+        ("--model no.py:build", 2, "there is no file no.py\n  → give its path: --model folder/file.py:build\n"),
         ("--model no.keras", 2, "there is no file no.keras"),
         ("--model resnet5", 4, "there is no model 'resnet5': did you mean ResNet50?\n  → use probe, small, a keras"),
         ("--model models.py", 2, "name the one that builds the model: --model models.py:net or --model models.py:two"),
