@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import re
 import subprocess
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +15,8 @@ from gpubalance.settings.requests import Queueing, QueueRequest
 
 _MOST_BYTES = 16 << 20
 _WRITE = "write one command a line, as you type them in a shell: gpubalance guide queue"
+_WHOLE = "close its quotes, and write all of a command on one line"
+_PLAIN = re.compile(r"[\w ./=,:@%+-]*")  # words, which a shell can read
 CommandsFile = Annotated[
     str, typer.Argument(metavar="COMMANDS.txt", help="A file with a command a line; - reads them from stdin.")
 ]
@@ -52,6 +54,7 @@ def queue(
         with out.left_by_an_error(text, warnings), Progress(quiet=reporting.quiet) as tell:
             result = queue_job(request, logs_of(request, kept), tell, kept)
         out.give(result, text, warnings, kept)
+        kept.keep()  # lines may be added, and only they are run by --resume
 
 
 def _read(commands: str) -> tuple[str, ...]:
@@ -67,7 +70,7 @@ def _read(commands: str) -> tuple[str, ...]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise BadInput(f"can't read {name}: {why}", remedy=meant(Path(commands), _WRITE)) from None
-    text = content.decode(errors="replace")
+    text = content.decode("utf-8-sig", errors="replace")
     if len(content) > _MOST_BYTES or {"\0", "\ufffd"} & {*text}:
         raise BadInput(f"{name} is not text", remedy=_WRITE)
     lines = tuple(line for typed in text.splitlines() if (line := typed.strip()) and not line.startswith("#"))
@@ -76,18 +79,18 @@ def _read(commands: str) -> tuple[str, ...]:
     for line in lines:
         why = _fault(line)
         if why:
-            raise BadInput(f"{name}: the shell can't read `{clean(line)}`: {clean(why)}", remedy="close its quotes")
+            raise BadInput(f"{name}: the shell can't read `{clean(line)}`: {clean(why)}", remedy=_WHOLE)
     return lines
 
 
 def _fault(line: str) -> str:
-    """What a shell finds wrong with a line whose quotes look odd; empty if nothing."""
-    try:
-        shlex.split(line, comments=True)
+    """What a shell finds wrong with a line; empty if nothing."""
+    if (len(line) - len(line.rstrip("\\"))) % 2:
+        return "it goes on in the next line"
+    if _PLAIN.fullmatch(line):
         return ""
-    except ValueError:
-        checked = subprocess.run(["/bin/sh", "-n", "-c", line], capture_output=True, text=True, check=False)  # noqa: S603
-        return checked.stderr.strip().rpartition(": ")[2] if checked.returncode else ""
+    checked = subprocess.run(["/bin/sh", "-n", "-c", line], capture_output=True, text=True, check=False)  # noqa: S603
+    return checked.stderr.strip().rpartition(": ")[2] if checked.returncode else ""
 
 
 def _check_logs(folder: Path, count: int, *, overwrite: bool) -> None:

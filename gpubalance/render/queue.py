@@ -50,10 +50,11 @@ def running_lines(devices: Sequence[Device], running: Sequence[RunningCommand], 
             continue
         since = f"{timedelta(seconds=int(now_s - one.began_s))!s:>8}"
         head = f"{label}  {one.command.number:03}  {since}  "
-        lines.append(Text(head + shorten(clean(one.command.command, _LONGEST), max(8, width - len(head)))))
+        lines.append(Text(head + clean(one.command.command, _LONGEST)))
         if one.last and height >= 2 * len(devices):
-            indent = " " * (label_width + 2)
-            lines.append(Text(indent + shorten(one.last, max(8, width - len(indent))), "dim"))
+            lines.append(Text(" " * (label_width + 2) + one.last, "dim"))
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")  # by the columns that it takes
     return lines[: max(1, height)]
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpubalance.results.queue import Queue
+from gpubalance.devices.machine import find_machine
+from gpubalance.render.queue import running_lines
+from gpubalance.results.queue import Queue, QueuedCommand, RunningCommand
 from tests.cli.program import PROGRAM, QUICK_PAIR, children_of, gpubalance, here, lines_until, lives, start
 from tests.cli.terminal import command_in_terminal
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
@@ -64,6 +66,14 @@ def test_a_command_sees_its_device_alone_and_is_run_by_the_shell(tmp_path: Path)
     assert Path(second.log or "").read_text() == "c  b\n2\nend\n"
     assert first.command == TELLS
     assert [one.tries[0].exit for one in result.commands] == [0, 0]
+
+
+def test_a_file_of_another_editor_is_read(tmp_path: Path) -> None:
+    (tmp_path / "trials.txt").write_bytes(b"\xef\xbb\xbfecho a\\\\\r\n  echo b\r\n")
+    done = here("queue", "trials.txt", *PAIR, "--json", "-q", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = Queue.model_validate_json(done.stdout)
+    assert [one.command for one in result.commands] == ["echo a\\\\", "echo b"]
 
 
 def test_gpus_are_seen_by_their_uuid_and_not_shared_with_another_queue(tmp_path: Path) -> None:
@@ -122,6 +132,13 @@ def test_mended_lines_are_run_by_resume_and_the_others_are_not(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     assert "2 of 4 commands ended well before" in done.stderr
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "two"]
+    with Path(trials).open("a") as file:
+        file.write("echo 5 >> ran\n")
+    assert here("queue", trials, *PAIR, "--logs", "logs", "--resume", cwd=tmp_path).returncode == 0
+    assert sorted((tmp_path / "ran").read_text().split()) == ["4", "5", "two"]
+    done = here("queue", trials, *PAIR, "--logs", "logs", "--resume", cwd=tmp_path)
+    assert "5 commands on 2 devices in 0.0 s: all ended well" in done.stdout
+    assert sorted((tmp_path / "ran").read_text().split()) == ["4", "5", "two"]
 
 
 def test_a_killed_queue_that_is_resumed_runs_each_once(tmp_path: Path) -> None:
@@ -182,6 +199,8 @@ def test_a_command_that_is_killed_takes_its_children_along_and_a_killed_child_on
         (None, PAIR, 4, "can't read trials.txt: No such file or directory"),
         ("\n# nothing\n", PAIR, 4, "trials.txt has no command"),
         ("echo fine\necho 'not\n", PAIR, 4, "trials.txt: the shell can't read `echo 'not`"),
+        ("for n in 1 2; do\necho $n\ndone\n", PAIR, 4, "trials.txt: the shell can't read `for n in 1 2; do`"),
+        ("train \\\n --lr 1\n", PAIR, 4, "trials.txt: the shell can't read `train \\`: it goes on in the next line"),
         (b"\xff\xfe", PAIR, 4, "trials.txt is not text"),
         (b"a\0b", PAIR, 4, "trials.txt is not text"),
         ("true", (), 3, "no NVIDIA driver"),
@@ -227,6 +246,16 @@ def test_a_terminal_shows_what_each_device_runs_and_stdin_gives_commands(tmp_pat
     assert seen.ever("       epoch 2")
     assert seen.ever("GPU:1  idle")
     assert "Traceback" not in seen.written.decode()
+
+
+def test_wide_characters_are_cut_at_the_terminals_edge() -> None:
+    devices = find_machine(2).devices
+    running = RunningCommand(
+        0, QueuedCommand(number=1, command="echo " + 60 * "\u8a9e"), time.monotonic(), 60 * "\u8a9e"
+    )
+    lines = running_lines(devices, [running], 80, 10)
+    assert [line.cell_len for line in lines] == [pytest.approx(80, abs=1), pytest.approx(80, abs=1), 11]
+    assert max(line.cell_len for line in lines) <= 80
 
 
 def test_report_draws_a_timeline_of_the_devices(tmp_path: Path) -> None:

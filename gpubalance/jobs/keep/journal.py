@@ -120,7 +120,7 @@ class Journal:
         self._helps = False
 
     def keep(self) -> None:
-        """Keeps the file even if the command ends well, as its result could not be saved."""
+        """Keeps the file even if the command ends well: its result could not be saved, or more may be asked."""
         self._keep = True
 
     def close(self) -> None:
