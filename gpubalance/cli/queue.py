@@ -73,7 +73,7 @@ def _read(commands: str) -> tuple[str, ...]:
     text = content.decode("utf-8-sig", errors="replace")
     if len(content) > _MOST_BYTES or {"\0", "\ufffd"} & {*text}:
         raise BadInput(f"{name} is not text", remedy=_WRITE)
-    lines = tuple(line for typed in text.splitlines() if (line := typed.strip()) and not line.startswith("#"))
+    lines = tuple(line for typed in text.split("\n") if (line := typed.strip()) and not line.startswith("#"))
     if not lines:
         raise BadInput(f"{name} has no command", remedy=_WRITE)
     for line in lines:

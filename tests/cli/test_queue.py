@@ -69,11 +69,11 @@ def test_a_command_sees_its_device_alone_and_is_run_by_the_shell(tmp_path: Path)
 
 
 def test_a_file_of_another_editor_is_read(tmp_path: Path) -> None:
-    (tmp_path / "trials.txt").write_bytes(b"\xef\xbb\xbfecho a\\\\\r\n  echo b\r\n")
+    (tmp_path / "trials.txt").write_bytes(b"\xef\xbb\xbfecho a\\\\\r\n  echo b\xe2\x80\xa8c\r\n")
     done = here("queue", "trials.txt", *PAIR, "--json", "-q", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     result = Queue.model_validate_json(done.stdout)
-    assert [one.command for one in result.commands] == ["echo a\\\\", "echo b"]
+    assert [one.command for one in result.commands] == ["echo a\\\\", "echo b\u2028c"]
 
 
 def test_gpus_are_seen_by_their_uuid_and_not_shared_with_another_queue(tmp_path: Path) -> None:
