@@ -298,6 +298,7 @@ def test_without_a_driver_it_says_so_first_and_checks_the_rest(tmp_path: Path) -
     ]
     assert [device.label for device in checkup.devices] == ["CPU:0", "CPU:1"]
     assert [(copy.source, copy.target, copy.intact) for copy in checkup.copies] == [(0, 1, True), (1, 0, True)]
+    assert checkup.checks[6].detail.endswith("all arrived whole")  # no rate: it would be the host's memory's
     assert checkup.all_reduce is not None
     assert checkup.all_reduce.bytes > 1000
     assert "… a training step of small on CPU:0, CPU:1" in done.stderr
