@@ -62,7 +62,7 @@ def what_all_say(strategy: Any, cluster: Cluster) -> Callable[[float], tuple[flo
 
     def said(number: float) -> tuple[float, ...]:
         numbers = [0.0] * count
-        numbers[cluster.rank] = number
+        numbers[cluster.rank] = float(number)
         return tuple(total(tf.constant(numbers, tf.float64)).numpy().tolist())
 
     return said

@@ -15,10 +15,13 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src import backend
 
 from gpubalance.engine.step.part import replaced
 from gpubalance.errors import BadInput
 
+# The mask that a layer put on a tensor, or None; puts a mask on a tensor, for the layers that take it.
+mask_of, put_mask = backend.get_keras_mask, backend.set_keras_mask
 SUM = "_all_reduce_sum_gradients"
 # Options of an optimizer that do not work under a strategy, and what to do instead.
 _NOT_OVER_DEVICES = {
@@ -55,23 +58,10 @@ def graph_of(operation: Any) -> Any | None:
 
 def nodes_in_order(function: Any) -> list[Any]:
     """A Functional's calls, depth first from its outputs: each comes after its inputs, and a branch is in one piece."""
-    inside = {id(node) for nodes in function._nodes_by_depth.values() for node in nodes}
-    done: set[int] = set()
-    order: list[Any] = []
-    for tensor in function.outputs:
-        operation, index, _ = tensor._keras_history
-        stack = [(operation._inbound_nodes[index], False)]
-        while stack:
-            node, is_ready = stack.pop()
-            if id(node) in done or id(node) not in inside:
-                continue
-            if is_ready or node.is_input:
-                done.add(id(node))
-                order.append(node)
-            else:
-                stack.append((node, True))
-                stack += [(parent, False) for parent in reversed(node.parent_nodes)]
-    return [node for node in order if not node.is_input]
+    from keras.src.ops.function import _build_map
+
+    nodes, _ = _build_map(function.inputs, function.outputs)
+    return [node for node in nodes if not node.is_input]
 
 
 def run_as_graph(operation: Any, *, training: bool, arguments: Any, values: Mapping[int, Any]) -> list[Any]:
@@ -88,20 +78,6 @@ def run_as_graph(operation: Any, *, training: bool, arguments: Any, values: Mapp
 def inputs_of(function: Any, given: Any) -> list[Any]:
     """A Functional's flat inputs from a user's data, cast as it does, and taken by name from a dict."""
     return list(function._standardize_inputs(given))
-
-
-def mask_of(tensor: Any) -> Any | None:
-    """The mask that a layer put on a tensor, or None."""
-    from keras.src.backend import get_keras_mask
-
-    return get_keras_mask(tensor)
-
-
-def put_mask(tensor: Any, mask: Any) -> None:
-    """Puts a mask on a tensor, for the layers that take it."""
-    from keras.src.backend import set_keras_mask
-
-    set_keras_mask(tensor, mask)
 
 
 def without_xla() -> contextlib.AbstractContextManager[None]:

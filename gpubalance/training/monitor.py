@@ -67,7 +67,7 @@ class EpochTimes:
             for of, to in ((BEGAN, COMPUTED), (SUMMED, FINISHED))
         )
         sync_s = statistics.median(float(own[:, SUMMED].max() - own[:, COMPUTED].max()) for own in stamps)
-        noise = noise_scale([norms for own, split in steps if (norms := _norms(own, split)) is not None])
+        noise = noise_scale(_norms(steps))
         return cls(epoch, batches, compute_s, update_s, sync_s, noise.value, noise.ci95)
 
     @property
@@ -95,9 +95,8 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         self.epochs: list[EpochTimes] = []
         self._split = split
-        self._every = every
+        self.every, self.noise = every, noise
         self._rebalance = rebalance
-        self._noise = noise
         self._writer = _writer(log_dir) if log_dir else None
         self._norms: deque[Norms] = deque(maxlen=_RECENT)
         self._stamps: list[tuple[Any, Shares]] = []
@@ -109,19 +108,21 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         del logs
         self._stamps.clear()
         self._norms.clear()
-        self._split.stamp(self._every, self._note, noise=bool(self._noise))
+        self._split.stamp_for(self)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Prints the noise scale if it was asked for."""
         del logs
-        if self._noise:
+        if self.noise:
             print_msg(noise_text(noise_scale(self._norms), self._split.shares, self._split.plan))
 
-    def _note(self, stamps: Any, split: Shares) -> None:
+    def note(self, stamps: Any, split: Shares) -> None:
+        """Takes a stamped step's seconds [replica, (began, computed, summed, finished)] and its split.
+
+        To measure the noise, two more columns have its norms, unless each replica had the whole batch.
+        """
         self._stamps.append((stamps, split))
-        norms = _norms(stamps, split)
-        if norms is not None:
-            self._norms.append(norms)
+        self._norms += _norms([(stamps, split)])
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Reports what was measured. If the split no longer fits, warns once, or changes it."""
@@ -132,8 +133,8 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         times = EpochTimes.of(epoch, noted)
         self.epochs.append(times)
         self._write(times)
-        if isinstance(self._noise, str | Path):
-            self._write_noise(Path(self._noise))
+        if isinstance(self.noise, str | Path):
+            self._write_noise(Path(self.noise))
         for seen, batch, compute_s in zip(self._seen, times.batches, times.compute_s, strict=True):
             seen[batch] = compute_s
         if self._rebalance and times.imbalance > _REBALANCED_FROM:
@@ -199,12 +200,13 @@ def _writer(log_dir: str | Path) -> Any:
         raise EnvironmentFault(f"can't write to log_dir={log_dir}: {why}", remedy="give another folder") from None
 
 
-def _norms(stamps: Any, split: Shares) -> Norms | None:
-    """The norms of a step in which the noise was measured, else None."""
-    if stamps.shape[1] == _STAMPS:
-        return None
-    own, whole = float(stamps[:, _STAMPS].sum()), float(stamps[0, _STAMPS + 1])
-    return Norms(split.global_batch, sum(split.counts), own, whole)
+def _norms(steps: Sequence[tuple[Any, Shares]]) -> list[Norms]:
+    """The norms of those steps in which the noise was measured."""
+    return [
+        Norms(split.global_batch, sum(split.counts), float(own[:, _STAMPS].sum()), float(own[0, _STAMPS + 1]))
+        for own, split in steps
+        if own.shape[1] > _STAMPS
+    ]
 
 
 def _model(seen: dict[int, float]) -> Line | Curve:

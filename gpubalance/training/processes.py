@@ -30,15 +30,17 @@ class Alike:
     """
 
     def __init__(self, place: Place) -> None:
-        self._all_say = what_all_say(place.strategy, place.cluster) if place.cluster else None
-        self._labels = place.labels
+        cluster = place.cluster
+        self._all = what_all_say(place.strategy, cluster) if cluster else lambda number: (number,)
+        self._labels = place.labels if cluster else place.labels[:1]
+        self._compared = _BATCHES_COMPARED if cluster else 0
         self.begin({})
 
     def begin(self, sizes: Mapping[str, int]) -> None:
         """Starts another pass over data of these sizes. Raises BadInput if they differ between processes."""
-        self._left = _BATCHES_COMPARED
+        self._left = self._compared
         self._asks = False
-        for what, size in sizes.items() if self._all_say else ():
+        for what, size in sizes.items():
             said = self._all(size)
             if UNKNOWN_SIZE in said:  # an unknown length is compared before each step instead
                 self._asks = True
@@ -52,7 +54,7 @@ class Alike:
 
     def check(self, batch: Any, model: Any) -> None:
         """Compares the first batches' contents, and the step that training continues from. Called before each step."""
-        if not self._left or self._all_say is None:
+        if not self._left:
             return
         if self._left == _BATCHES_COMPARED and getattr(model, "optimizer", None) is not None:
             self._refuse(
@@ -81,10 +83,6 @@ class Alike:
         if others:
             told = ", ".join(f"{one:.0f} in {label}" for label, one in [pairs[0], *others])
             raise BadInput(f"{what} {told}", remedy=remedy)
-
-    def _all(self, number: Any) -> tuple[float, ...]:
-        assert self._all_say is not None  # noqa: S101  (asked in a cluster only)
-        return self._all_say(float(number))
 
 
 def _digest(batch: Any) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,39 +12,20 @@ from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.shares import Shares
 
-_WHOLE = "give whole numbers: 4 and 3 instead of 0.57 and 0.43"
+_EACH = "give a whole number for each device, in the order of gpus: 4 and 3, not 0.57 and 0.43; 0 leaves one out"
 
 
 def shares_of(sizes: Sequence[int], micro_batches: Sequence[int], devices: int, *, what: str = "batches") -> Shares:
     """The shares of these sizes, which errors call `what`: batches or ratios. Raises UsageError, with what to give."""
     for name, given in ((what, sizes), ("micro-batches", micro_batches)):
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            raise UsageError(
-                f"{name} are a list, one for each device, not {given!r}",
-                remedy=f"{name.replace('-', '_')}=[{', '.join(['…'] * devices)}] for {_devices(devices)}",
-            )
-        wrong = [size for size in given if isinstance(size, bool) or not isinstance(size, int)]
-        if wrong:
-            unit = "" if what == "ratios" else " of samples"
-            raise UsageError(f"{name} are whole numbers{unit}, not {wrong[0]!r}", remedy=_WHOLE)
+        if not isinstance(given, Iterable) or any(type(size) is not int for size in given):
+            raise UsageError(f"{name} are a list of whole numbers, not {given!r}", remedy=_EACH)
     if len(sizes) != devices:
-        raise UsageError(_count(sizes, what, devices), remedy="give one for every device; 0 leaves a device out")
-    if micro_batches and len(micro_batches) != devices:
-        raise UsageError(
-            _count(micro_batches, "micro-batches", devices),
-            remedy="give one for every device: its whole batch, where it takes that in one piece",
-        )
-    if min(sizes) < 0:
-        raise UsageError(f"{what} can't be below 0, as {min(sizes)} is", remedy="0 leaves a device out")
-    if not any(sizes):
-        raise UsageError(f"all {what} are 0, so no device would train", remedy="give at least one device more than 0")
-    for batch, micro in zip(sizes, micro_batches or sizes, strict=True):
-        if not min(1, batch) <= micro <= batch:
-            raise UsageError(
-                f"a device with a batch of {batch} can't take it in micro-batches of {micro}",
-                remedy=f"give from 1 to {batch}; {batch} takes it in one piece" if batch else "give 0, as its batch is",
-            )
-    return Shares(tuple(sizes), tuple(micro_batches))
+        raise UsageError(f"the number of {what} is {len(sizes)}, that of devices {devices}", remedy=_EACH)
+    try:
+        return Shares(tuple(sizes), tuple(micro_batches))
+    except ValueError as error:
+        raise UsageError(str(error).replace("batches", what, 1), remedy=_EACH) from None
 
 
 def check_hosts(devices: Sequence[Device], cluster: Cluster | None) -> None:
@@ -81,21 +62,7 @@ def check_monitor(shares: Shares, every: Any, noise: Any, *, rebalance: bool) ->
 
 def _check_writable(path: Path) -> None:
     """Raises EnvironmentFault at once for a file that could not be written after the first epoch."""
-    if path.is_dir():
-        raise EnvironmentFault(f"noise={path} is a folder", remedy=f"give a file's name: {path / 'noise.json'}")
     folder = path.resolve().parent
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        remedy = f"mkdir -p {folder}" if isinstance(error, FileNotFoundError) else "give another file"
-        raise EnvironmentFault(f"can't write noise={path}: {error.strerror}", remedy=remedy) from None
-
-
-def _count(given: Sequence[int], what: str, devices: int) -> str:
-    """`1 batch for 2 devices`."""
-    name = what if len(given) != 1 else {"ratios": "ratio"}.get(what, what.removesuffix("es"))
-    return f"{len(given)} {name} for {_devices(devices)}"
-
-
-def _devices(count: int) -> str:
-    return f"{count} device{'s' * (count != 1)}"
+    if path.is_dir() or not os.access(folder, os.W_OK):
+        why = f"noise={path} is no file in a folder that can be written"
+        raise EnvironmentFault(why, remedy=f"give a file's name, and make its folder: mkdir -p {folder}")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpubalance.devices.machine import find_machine
 from gpubalance.devices.profile import IN_A_SCRIPT
@@ -21,18 +21,7 @@ from gpubalance.training.sizes import check_hosts, check_monitor, shares_of
 if TYPE_CHECKING:
     from gpubalance.engine.place import Place
     from gpubalance.results.plan import Plan
-
-
-class Stamping(NamedTuple):
-    """Stamps every `every`-th step, with `noise` also the norms of its gradients.
-
-    `told` is called with a stamped step's seconds [replica, (began, computed, summed, finished)] and with its split. To
-    measure the noise, two more columns have its norms (see `training`), unless each replica had the whole batch.
-    """
-
-    every: int
-    told: Callable[[Any, Shares], None]
-    noise: bool
+    from gpubalance.training.monitor import Monitor
 
 
 class Split(Trainer):
@@ -105,7 +94,7 @@ class Split(Trainer):
         self.of_any_batch = False
         self.plan: Plan | None = None
         self.simulate: int | str | Path | None = None  # what the plan was loaded with
-        self.stamping: Stamping | None = None
+        self.stamping: Monitor | None = None
         self.told: set[str] = set()  # warnings
         if len(self.devices) > 1 and "keras" in sys.modules:  # else the scope will load it
             from gpubalance.training import own_fit
@@ -182,14 +171,14 @@ class Split(Trainer):
 
         return Monitor(self, every=every, rebalance=rebalance, noise=noise, log_dir=log_dir)
 
-    def stamp(self, every: int, told: Callable[[Any, Shares], None], *, noise: bool) -> None:
-        """Stamps steps of the model that trains until that ends: see `Stamping`. Raises BadInput if none trains."""
+    def stamp_for(self, monitor: Monitor) -> None:
+        """Tells the monitor of its steps of the model that trains until that ends. Raises BadInput if none trains."""
         if not any(steps.is_open for steps in self._steps):
             raise BadInput(
                 "the monitor's split is not what trains the model",
                 remedy="split.fit(model, …, callbacks=[split.monitor()]), both of one split",
             )
-        self.stamping = Stamping(every, told, noise)
+        self.stamping = monitor
 
     @cached_property
     def place(self) -> Place:

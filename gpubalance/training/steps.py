@@ -86,14 +86,14 @@ class Steps(KerasFunctions):
         sizes = at_a_time(dealt.shares, self._split.shares)
         self._begun = Shares(dealt.shares, dealt.shares if dealt.whole else sizes)
         self._trained += 1
-        stamping = self._split.stamping
-        stamped = stamping is not None and self._trained % stamping.every == 0
-        noisy = stamping is not None and stamping.noise
+        monitor = self._split.stamping
+        stamped = monitor is not None and self._trained % monitor.every == 0
+        noisy = monitor is not None and bool(monitor.noise)
         logs, stamps, is_new = self._functions.train(dealt, sizes, stamped=stamped, noisy=noisy)
         if stamped and is_new:
             self._trained -= 1  # the first run of a trace is slower: the next step is stamped instead
-        elif stamped and stamping is not None:
-            stamping.told(stamps.numpy(), Shares(dealt.shares, sizes))
+        elif stamped and monitor is not None:
+            monitor.note(stamps.numpy(), Shares(dealt.shares, sizes))
         self._feed.look_ahead(iterator)
         return logs
 
