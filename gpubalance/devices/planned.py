@@ -39,17 +39,19 @@ def reach_planned(plan: Plan, hosts: str | None, via: str | None) -> None:
         raise PlanMismatch(f"the plan is for devices on {', '.join(missing)}, and --hosts names {', '.join(reached)}")
 
 
-def planned_devices(plan: Plan, devices: Sequence[Device], *, force: bool | None = None) -> tuple[Device, ...]:
+def planned_devices(
+    plan: Plan, devices: Sequence[Device], *, used: Sequence[int] | None = None, force: bool | None = None
+) -> tuple[Device, ...]:
     """The plan's devices as they are numbered here now. Raises PlanMismatch with each difference.
 
-    A device is recognised by its UUID, as an index changes when a card is added. A device without samples may be
-    missing. With `force` a missing device is replaced by the one with its index, else by the first unused one:
-    PlanMismatch is raised only if there are too few. None means that the user can't ask for that here.
+    A device is recognised by its UUID, as an index changes when a card is added. Only those in `used` must be here, by
+    default those with samples. With `force` a missing device is replaced by the one with its index, else by the first
+    unused one: PlanMismatch is raised only if there are too few. None means that the user can't ask for that here.
     """
     if force:
         return _nearest(plan, devices)
     remedy = _MAKE_ONE if force is None else _OR_FORCE
-    return _alike(plan.devices, plan.split.used, devices, "the plan is for other devices", remedy)
+    return _alike(plan.devices, used or plan.split.used, devices, "the plan is for other devices", remedy)
 
 
 def cut_devices(result: Layers, devices: Sequence[Device]) -> tuple[Device, ...]:
@@ -111,12 +113,12 @@ def _changes(planned: Device, found: Device | None) -> Iterator[str]:
 def check_model(planned: Model | None, found: Model, *, what: str = "plan", remedy: str = "") -> None:
     """Raises PlanMismatch if the model has changed: its batch limits and times no longer hold then."""
     if planned is not None and not planned.is_like(found):
-        raise PlanMismatch(
-            f"the {what} is for a model {_told(planned, found)}, this is {_told(found, planned)}", remedy=remedy
-        )
+        why = f"the {what} is for a model {model_text(planned, found)}, this is {model_text(found, planned)}"
+        raise PlanMismatch(why, remedy=remedy)
 
 
-def _told(model: Model, other: Model) -> str:
+def model_text(model: Model, other: Model) -> str:
+    """`small with 648 parameters`, and the shapes of its samples if the other one's are known and differ."""
     shapes = model.input_shapes
     samples = f", of samples of {shapes_text(shapes)}" if shapes and other.input_shapes not in (None, shapes) else ""
     return f"{model.name} with {model.parameters:,} parameters{samples}"

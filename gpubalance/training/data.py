@@ -52,7 +52,7 @@ def _in_batches(data: tf.data.Dataset, model: Any, global_batch: int) -> tf.data
     return regrouped(data, model, global_batch)
 
 
-def check(options: dict[str, Any], *, steps: int | None, devices: int, trains: bool) -> None:
+def check(options: dict[str, Any], *, devices: int, trains: bool) -> None:
     """Raises BadInput without data, and for an endless dataset without a number of steps.
 
     If it `trains`, also for a batch_size with fewer samples than devices.
@@ -61,6 +61,7 @@ def check(options: dict[str, Any], *, steps: int | None, devices: int, trains: b
     if data is None:
         raise BadInput("there is no data: x is None", remedy="give arrays, x and y, or a dataset")
     if isinstance(data, tf.data.Dataset):
+        steps = options.get("steps_per_epoch" if trains else "steps")
         if steps is None and int(data.cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise BadInput("the dataset never ends, and an epoch would not either", remedy="give steps_per_epoch")
     elif trains and size is not None and size < devices:

@@ -62,15 +62,11 @@ def copied(model: Any, scope: Any, *, compiled: bool = True) -> Any:
                 compile_it(copy)
     # What Keras' code or the user's `get_config` raises for a model that can't be saved.
     except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
+        why, remedy = _reason(error), "build it in split.scope() instead"
         if "could not be loaded" in str(error) and not all(layer.built for layer in model._flatten_layers()):
-            raise BadInput(
-                f"Keras can't copy the model {model.name} before its layers have weights, which its first batch makes",
-                remedy="call it once before, model(x[:1]), or build it in split.scope() instead",
-            ) from error
-        raise BadInput(
-            f"Keras can't copy the model {model.name}: {_reason(error)}",
-            remedy="build it in split.scope() instead",
-        ) from error
+            why = "its layers have no weights before its first batch"
+            remedy = f"call it once before, model(x[:1]), or {remedy}"
+        raise BadInput(f"Keras can't copy the model {model.name}: {why}", remedy=remedy) from error
     return copy
 
 

@@ -10,16 +10,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gpubalance.devices.machine import find_machine
-from gpubalance.devices.profile import IN_A_SCRIPT
 from gpubalance.errors import BadInput, NothingFits
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.ensemble import Trained, place_models
-from gpubalance.settings.device import Device
 from gpubalance.text import clean
 from gpubalance.training.distribute import copied
 from gpubalance.training.keras_functions import check_model
-from gpubalance.training.place import take_names
+from gpubalance.training.sizes import machine_for
 
 _BATCH, _TIMED = 32, 3  # Keras' own batch; predictions that are timed
 _CALL = "gpubalance.Ensemble([model, other], gpus=[0, 1])"
@@ -45,13 +42,13 @@ class Ensemble:
         Raises BadInput for what is no model, and EnvironmentFault if TensorFlow was used before without these devices,
         as it is by a model that was built: then make the ensemble of files.
         """
-        machine = find_machine(simulate, option=IN_A_SCRIPT)
-        named = [gpus] if isinstance(gpus, int | str) else gpus
-        self.devices: tuple[Device, ...] = machine.select(None if named is None else [str(gpu) for gpu in named])
+        from gpubalance.training.place import take_names
+
+        self.devices = machine_for(gpus, simulate)[1]
         self.placement: tuple[int, ...] = ()
         self._names = take_names(self.devices)
         self._models = [_model(one) for one in models]
-        self._there: dict[tuple[int, int], Any] = {}  # a model on a device
+        self._there: list[Any] = []  # the models where they are placed
         if not self._models:
             raise BadInput("an ensemble needs a model", remedy=_CALL)
 
@@ -90,7 +87,7 @@ class Ensemble:
 
         began_s = time.perf_counter()
         with tf.device(self._names[device]):
-            outputs = self._there[number, device].predict(data, **options)
+            outputs = self._there[number].predict(data, **options)
         sleep_until(began_s + self._paced_s(device, len(keras.tree.flatten(outputs)[0])))
         return outputs
 
@@ -100,7 +97,7 @@ class Ensemble:
         return math.ceil(samples / self._size) * profile.alpha_s + samples * profile.beta_s if profile else 0.0
 
     def _place(self, batch: Any) -> None:
-        """Measures the models and decides. Raises NothingFits, for a model that can't fit before it measures any."""
+        """Measures the models and decides. Raises NothingFits."""
         import keras
 
         from gpubalance.engine.runtime import memory_bytes, memory_limits_bytes
@@ -109,23 +106,19 @@ class Ensemble:
         whole = memory_limits_bytes(self.devices, self._names)
         taken = [(memory_bytes(name, "current") or 0) * name.startswith("GPU") for name in self._names]
         limits = [limit and max(0, limit - there) for limit, there in zip(whole, taken, strict=True)]
-        of_profiles = [self._size * one.profile.memory_per_sample if one.profile else 0 for one in self.devices]
-        trained = [Trained([0.0] * len(limits), self._held(number), of_profiles) for number in range(len(self._models))]
-        for number, one in enumerate(trained):
-            self._check(number, one, limits)
+        trained: list[Trained] = []
         alike: dict[object, Trained] = {}
         for number, model in enumerate(self._models):
             kind = (type(model), tuple(map(type, model._flatten_layers())), tuple(w.shape for w in model.weights))
+            held = self._held(number)
             if kind not in alike:
-                alike[kind] = self._measured(number, batch, trained[number], limits)
-            trained[number] = alike[kind]._replace(held=trained[number].held)
-            self._check(number, trained[number], limits)
+                alike[kind] = self._measured(number, batch, held, limits)
+            trained.append(alike[kind]._replace(held=held))
+            self._check(number, trained[-1], limits)
         placement = place_models(trained, limits)
         if placement is None:
             raise NothingFits("the models do not fit on the devices together", remedy="leave some of them out")
-        self._there = {(n, device): one for (n, device), one in self._there.items() if placement[n] == device}
-        for number, device in enumerate(placement):
-            self._put(number, device)
+        self._there = [self._on(device, number) for number, device in enumerate(placement)]
         self.placement = placement
 
     def _held(self, number: int) -> list[int]:
@@ -143,43 +136,39 @@ class Ensemble:
             name = f"the model {self._models[number].name} (number {number})"
             raise NothingFits(f"{name} fits on no device: it needs {has}", remedy="give a smaller batch_size")
 
-    def _measured(self, number: int, batch: Any, one: Trained, limits: Sequence[int | None]) -> Trained:
+    def _measured(self, number: int, batch: Any, held: Sequence[int], limits: Sequence[int | None]) -> Trained:
         """The time of a batch on each device that may hold it, and what it takes there beside the weights."""
         import tensorflow as tf
 
         from gpubalance.engine.runtime import memory_bytes, reset_memory_peak
 
         times_s: list[float | None] = [None] * len(limits)
-        working = list(one.working)
+        working = [self._size * one.profile.memory_per_sample if one.profile else 0 for one in self.devices]
         for device, name in enumerate(self._names):
-            profile, limit = self.devices[device].profile, limits[device]
-            if limit is not None and one.held[device] + working[device] > limit:
+            limit = limits[device]
+            if limit is not None and held[device] + working[device] > limit:
                 continue
             try:
-                model = self._put(number, device)
+                model = self._on(device, number)
                 reset_memory_peak(name)
                 before = memory_bytes(name, "current") or 0
                 with tf.device(name):
                     took_s = [_seconds(model, batch) for _ in range(1 + _TIMED)]
             except tf.errors.ResourceExhaustedError:
                 continue
-            finally:
-                if not profile:  # a GPU has no room for all of them at once
-                    self._there.pop((number, device), None)
             if name.startswith("GPU"):
                 working[device] = (memory_bytes(name, "peak") or 0) - before
             times_s[device] = max(median(took_s[1:]), self._paced_s(device, self._size))
-        return Trained(times_s, one.held, working)
+        return Trained(times_s, held, working)
 
-    def _put(self, number: int, device: int) -> Any:
+    def _on(self, device: int, number: int) -> Any:
         """The model on that device: itself if it is there, else a copy."""
         import tensorflow as tf
 
-        if (number, device) not in self._there:
-            model, scope = self._models[number], tf.device(self._names[device])
-            is_there = self._is_there(number, device)
-            self._there[number, device] = model if is_there else copied(model, scope, compiled=False)
-        return self._there[number, device]
+        model = self._models[number]
+        if self._is_there(number, device):
+            return model
+        return copied(model, tf.device(self._names[device]), compiled=False)
 
     def _is_there(self, number: int, device: int) -> bool:
         end = f"device:{self._names[device]}"

@@ -52,7 +52,7 @@ class Trainer(ABC):
         self, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
     ) -> Any:
         """A model's `fit`, `evaluate` or `predict`, Keras' own or a subclass's, over these devices."""
-        own = [steps for steps in self._steps if steps.is_of(model)]
+        own = [steps for steps in self._steps if steps.model is model]
         if any(steps.is_open for steps in own):
             return keras_method(model, *arguments, **options)  # called by Keras' fit, or by a callback
         known = next((steps for steps in own if steps.is_current), None) or self._functions_for(model)
@@ -68,26 +68,22 @@ class KerasFunctions(ABC):
     """A model's train, test and predict functions as it is compiled now. `is_open`: Keras is calling them."""
 
     def __init__(self, model: Any) -> None:
-        self._model = model
+        self.model = model
         self._compiled = _compiled(model)
         self.is_open = False
-
-    def is_of(self, model: Any) -> bool:
-        """Whether these functions are for that model."""
-        return self._model is model
 
     @property
     def is_current(self) -> bool:
         """Whether the model has not been compiled again."""
-        return all(before is now for before, now in zip(self._compiled, _compiled(self._model), strict=True))
+        return all(before is now for before, now in zip(self._compiled, _compiled(self.model), strict=True))
 
     @abstractmethod
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method with its arguments by name."""
 
     @contextmanager
-    def used(self, *, steps: int | None) -> Iterator[None]:
-        """Makes Keras' methods of the model call these functions inside the block, for as many steps if a user says."""
+    def used(self, options: dict[str, Any]) -> Iterator[None]:
+        """Makes Keras' methods of the model, called with these options, call these functions inside the block."""
         from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
         from gpubalance.engine.step.part import replaced
@@ -97,11 +93,12 @@ class KerasFunctions(ABC):
         self.is_open = True
         try:
             with (
-                replaced(self._model, _distribute_strategy=None, **own),
+                replaced(self.model, _distribute_strategy=None, **own),
                 replaced(TFEpochIterator, _get_iterator=batches),
                 warnings.catch_warnings(),
             ):
-                if steps is None:  # a regrouped dataset does not know its length, so Keras warns when it ends
+                # A regrouped dataset does not know its length, so Keras warns when it ends.
+                if options.get("steps_per_epoch", options.get("steps")) is None:
                     warnings.filterwarnings("ignore", message="Your input ran out of data")
                 yield
         finally:
@@ -129,7 +126,7 @@ class KerasFunctions(ABC):
 
     def _several(self, iterator: Iterator[Any], step: Callable[[Iterator[Any]], Any]) -> Any:
         logs = None
-        for _ in range(self._model.steps_per_execution):
+        for _ in range(self.model.steps_per_execution):
             try:
                 logs = step(iterator)
             except StopIteration:

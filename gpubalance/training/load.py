@@ -37,23 +37,16 @@ def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = No
             "gpubalance balance --no-xla finds its split",
             stacklevel=2,
         )
-    used = [plan.devices[number] for number in plan.split.used]
-    cluster = cluster_of(os.environ) if len(hosts_of(used)) > 1 else None
-    check_hosts(used, cluster)
-    names = ", ".join(f"{device.label} {device.name}" for device in plan.devices)
-    machine = _machine_for(
-        plan,
-        simulate,
-        f"{path} is a plan for simulated devices ({names}): it trains on this machine's CPU, at their pace, but "
-        "without what the profile's [joint] adds to a step. simulate= in load_plan says that this is meant, and "
-        "adds it; for GPUs, balance without --simulate",
-    )
-    devices, joint = plan.devices, machine.joint if machine else JointProfile()
-    if machine and cluster is None:
+    used = plan.split.used
+    chosen = [plan.devices[number] for number in used]
+    cluster = cluster_of(os.environ) if len(hosts_of(chosen)) > 1 else None
+    check_hosts(chosen, cluster)
+    machine, devices = _machine_for(plan, path, simulate), plan.devices
+    if cluster:  # this process has one of them
+        planned_devices(plan, machine.devices, used=[used[cluster.rank]])
+    else:
         devices = planned_devices(plan, machine.devices)
-    elif machine and cluster:
-        planned_devices(_part_of(plan, plan.split.used[cluster.rank]), machine.devices)
-    split = Split.of(devices, plan.split, joint, plan.settings.all_reduce, cluster)
+    split = Split.of(devices, plan.split, machine.joint, plan.settings.all_reduce, cluster)
     split.plan, split.simulate = plan, simulate
     split.limits = tuple(share.limit for share in plan.shares if share.batch)
     return split
@@ -68,26 +61,19 @@ def load_layers(path: str | Path | Layers, *, simulate: int | str | Path | None 
     result. Warns of one for simulated devices without `simulate`.
     """
     result = result_of(path, Layers)
-    machine = _machine_for(
-        result,
-        simulate,
-        f"{path} is of simulated devices: it trains on this machine's CPU, at their pace. simulate= in load_layers "
-        "says that this is meant; for GPUs, run layers without --simulate",
-    )
-    if machine is None:
-        return Pipelined(result, result.devices, JointProfile())
+    machine = _machine_for(result, path, simulate)
     return Pipelined(result, cut_devices(result, machine.devices), machine.joint)
 
 
-def _machine_for(result: Plan | Layers, simulate: int | str | Path | None, told: str) -> Machine | None:
-    """The machine to train on; None, with the warning, for simulated devices that nobody asked for."""
-    if simulate is None and result.devices[0].simulated:
-        warnings.warn(told, stacklevel=3)
-        return None
-    return find_machine(simulate, option=IN_A_SCRIPT)
-
-
-def _part_of(plan: Plan, number: int) -> Plan:
-    """The plan reduced to one of its devices, the only one that this process of a cluster has."""
-    parts = ("devices", "batches", "micro_batches", "shares")
-    return plan.model_copy(update={name: getattr(plan, name)[number : number + 1] for name in parts})
+def _machine_for(result: Plan | Layers, path: object, simulate: int | str | Path | None) -> Machine:
+    """The machine to train on; with a warning the result's own devices, if they are simulated and nobody says so."""
+    if simulate is not None or not result.devices[0].simulated:
+        return find_machine(simulate, option=IN_A_SCRIPT)
+    names = ", ".join(f"{device.label} {device.name}" for device in result.devices)
+    warnings.warn(
+        f"{path} is of simulated devices ({names}): it trains on this machine's CPU, at their pace, but without what "
+        "their profile's [joint] adds to a step. simulate= says that this is meant, and adds it; for GPUs, measure "
+        "without --simulate",
+        stacklevel=3,
+    )
+    return Machine(result.devices, JointProfile(), None)

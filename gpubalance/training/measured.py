@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from gpubalance.devices.planned import model_text
 from gpubalance.engine.models import input_shapes
-from gpubalance.results.common import shapes_text
+from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
 
 # The part by which two steps may differ in operations that do not take long.
 _ALIKE = 1.5
-Shapes: TypeAlias = tuple[tuple[int | None, ...], ...]
 Fingerprint: TypeAlias = tuple[tuple[str, int], ...]  # see `Verdict.fingerprint`
 
 
@@ -29,16 +29,18 @@ def unlike(plan: Plan, model: Any, simulate: int | str | Path | None = None, ste
     known = plan.model
     if known is None:
         return ""
-    parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
-    was, now = known.input_shapes, input_shapes(model)
+    found = Model(
+        name=model.name,
+        parameters=sum(math.prod(variable.shape) for variable in model.trainable_variables),
+        gradient_bytes=known.gradient_bytes,
+        input_shapes=input_shapes(model),
+    )
     is_named = _unnumbered(model.name) == _unnumbered(known.name)
-    is_shaped = was is None or now is None or _alike(was, now)
     here = _balance(plan, simulate, is_named=is_named)
-    if parameters != known.parameters or not is_named or not is_shaped:
-        of_plan, of_this = ("", "") if is_shaped else [f", samples of {shapes_text(one or ())}" for one in (was, now)]
+    if not is_named or not known.is_like(found.model_copy(update={"name": known.name})):
         return (
-            f"the plan was measured with {plan.settings.model} (the model {known.name}, {known.parameters:,} "
-            f"parameters{of_plan}); this model, {model.name}, has {parameters:,}{of_this}: {here}"
+            f"the plan was measured with {plan.settings.model} (the model {model_text(known, found)}), and this model "
+            f"is {model_text(found, known)}: {here}"
         )
     if known.step is None or step is None:
         return ""
@@ -63,14 +65,6 @@ def _balance(plan: Plan, simulate: int | str | Path | None, *, is_named: bool) -
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or "train.py").name
     command = shlex.join([*words, "--model", f"{script}:FUNCTION"])
     return f"{command}, the function that builds it, finds its split"
-
-
-def _alike(was: Shapes, now: Shapes) -> bool:
-    """Whether shapes agree; an open dimension agrees with any."""
-    if [len(shape) for shape in was] != [len(shape) for shape in now]:
-        return False
-    pairs = (pair for shapes in zip(was, now, strict=True) for pair in zip(*shapes, strict=True))
-    return all(one == other or None in (one, other) for one, other in pairs)
 
 
 def _unnumbered(name: str) -> str:

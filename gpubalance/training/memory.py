@@ -18,25 +18,21 @@ def out_of_memory(
     `tried` has the shares of the last step that began, None before the first.
     """
     replica = _replica(text, names)
-    where = "a device" if replica is None else f"{devices[replica].label} ({devices[replica].name})"
-    error = OutOfMemory(f"{where} ran out of memory {_with(tried, replica)}", replica=replica)
-    less = _less(devices, own, tried, replica, trains=trains)
+    where, having, less = "a device", "before its first step", "take smaller batches"
+    if tried is not None:
+        having = f"with the batches {tried}"
+    if replica is not None:
+        where = f"{devices[replica].label} ({devices[replica].name})"
+    if tried is not None and replica is not None:
+        having = f"with its batch of {share_text(tried.batches[replica], tried.micro_batches[replica])}"
+        less = _less(devices, own, tried, replica, trains=trains)
+    error = OutOfMemory(f"{where} ran out of memory {having}", replica=replica)
     error.remedy = f"{less}; gpubalance balance --margin 1GiB makes a plan that leaves more memory free"
     return error
 
 
-def _with(tried: Shares | None, replica: int | None) -> str:
-    if tried is None:
-        return "before its first step"
-    if replica is None:
-        return f"with the batches {tried}"
-    return f"with its batch of {share_text(tried.batches[replica], tried.micro_batches[replica])}"
-
-
-def _less(devices: Sequence[Device], own: Shares, tried: Shares | None, replica: int | None, *, trains: bool) -> str:
+def _less(devices: Sequence[Device], own: Shares, tried: Shares, replica: int, *, trains: bool) -> str:
     """What to type: the split's own batches, or half of that device's, as nobody knows what would fit."""
-    if tried is None or replica is None:
-        return "take smaller batches"
     if not trains:
         return f"take a smaller batch_size, such as {max(1, tried.global_batch // 2)}, or a split with less there"
     if tried.batches[replica] > own.batches[replica]:

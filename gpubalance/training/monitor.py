@@ -103,16 +103,14 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._seen: list[dict[int, float]] = [{} for _ in split.devices]  # compute by batch
         self._has_warned = False
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, _: Any = None) -> None:
         """Stamps every `every`-th step from now on."""
-        del logs
         self._stamps.clear()
         self._norms.clear()
         self._split.stamp_for(self)
 
-    def on_train_end(self, logs: Any = None) -> None:
+    def on_train_end(self, _: Any = None) -> None:
         """Prints the noise scale if it was asked for."""
-        del logs
         if self.noise:
             print_msg(noise_text(noise_scale(self._norms), self._split.shares, self._split.plan))
 
@@ -124,9 +122,8 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._stamps.append((stamps, split))
         self._norms += _norms([(stamps, split)])
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, _: Any = None) -> None:
         """Reports what was measured. If the split no longer fits, warns once, or changes it."""
-        del logs
         noted, self._stamps = self._stamps, []
         if not noted:
             return

@@ -49,9 +49,9 @@ class PipelinedSteps(KerasFunctions):
 
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in batches of the result's global batch."""
-        data.in_batches_of(self._cut.result.global_batch, self._model, options)
-        with self.used(steps=options.get("steps_per_epoch" if method.__name__ == "fit" else "steps")):
-            return method(self._model, **options)
+        data.in_batches_of(self._cut.result.global_batch, self.model, options)
+        with self.used(options):
+            return method(self.model, **options)
 
     def _blocks(self) -> Blocks:
         """The result's blocks in this model. Raises PlanMismatch if they differ.
@@ -65,7 +65,7 @@ class PipelinedSteps(KerasFunctions):
             if all(mine.weights_bytes == its.weights_bytes for mine, its in pairs):
                 return blocks
         raise PlanMismatch(
-            f"the model {self._model.name} has other layers than {self._cut.result.model.name}, which was cut",
+            f"the model {self.model.name} has other layers than {self._cut.result.model.name}, which was cut",
             remedy="gpubalance layers --model FILE.py:FUNCTION cuts this one",
         )
 
@@ -81,10 +81,10 @@ class PipelinedSteps(KerasFunctions):
             self._is_tried = True
         batch = self._micro_batches(given)
         orders = self._cut.orders(len(batch))
-        with keras_inside.uncounted(self._model):  # it would count each micro-batch alike, whatever its size
+        with keras_inside.uncounted(self.model):  # it would count each micro-batch alike, whatever its size
             done = self._guarded(lambda: self._pipeline.step(batch, orders))
         outputs = self._together([self._pipeline.outputs.packed(one) for one in done.finals])
-        if self._model._compile_loss.metrics:
+        if self.model._compile_loss.metrics:
             self._loss_of(given, outputs)
         return self._logged(given, outputs, sum(map(float, done.losses)))
 
@@ -102,7 +102,7 @@ class PipelinedSteps(KerasFunctions):
         """The compiled loss of a whole batch, which also counts each output's loss."""
         _, labels, *weights = given
         with tf.device("/CPU:0"):
-            return float(self._model._compile_loss(labels, outputs, *weights))
+            return float(self.model._compile_loss(labels, outputs, *weights))
 
     def _outputs(self, micro: MicroBatch) -> tuple[Any, Any]:
         return self._guarded(lambda: self._pipeline.infer(micro))  # type: ignore[no-any-return]
@@ -134,13 +134,13 @@ class PipelinedSteps(KerasFunctions):
             numbers = np.array([self._loss_of(some, outputs), *map(float, added)])
             return np.stack([abs(numbers), numbers, numbers], axis=1)
 
-        with keras_inside.uncounted(self._model):
+        with keras_inside.uncounted(self.model):
             whole, first, rest = of(slice(None)), of(slice(cut)), of(slice(cut, None))
-        is_summed = {*refuse.reductions_of(self._model._compile_loss)} == {"sum"}
+        is_summed = {*refuse.reductions_of(self.model._compile_loss)} == {"sum"}
         for place, marks in enumerate(whole):
             power = power_of(marks, [(cut / count, first[place]), (1 - cut / count, rest[place])], _NEAR)
             if power != MEAN and not (place == 0 and is_summed):
-                _tell(self._model, of_layers=bool(place), is_sum=power == SUM)
+                _tell(self.model, of_layers=bool(place), is_sum=power == SUM)
 
     def _together(self, outputs: Sequence[Any]) -> Any:
         """The outputs of all micro-batches as one, in the host's memory."""
@@ -154,7 +154,7 @@ class PipelinedSteps(KerasFunctions):
             return self._logs(inputs, labels, outputs, tf.constant(loss))
 
     def _metrics(self, inputs: Any, labels: Sequence[Any], outputs: Any, loss: Any) -> Any:
-        model, weights = self._model, labels[1] if len(labels) > 1 else None
+        model, weights = self.model, labels[1] if len(labels) > 1 else None
         samples = tf.shape(tf.nest.flatten(inputs)[0])[0]
         model._loss_tracker.update_state(loss, sample_weight=samples)
         return model.compute_metrics(inputs, labels[0], outputs, weights)

@@ -7,12 +7,23 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpubalance.devices.machine import Machine, find_machine
+from gpubalance.devices.profile import IN_A_SCRIPT
 from gpubalance.errors import EnvironmentFault, PlanMismatch, UsageError
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.shares import Shares
 
 _EACH = "give a whole number for each device, in the order of gpus: 4 and 3, not 0.57 and 0.43; 0 leaves one out"
+
+
+def machine_for(
+    gpus: Sequence[int | str] | int | str | None, simulate: int | str | Path | None
+) -> tuple[Machine, tuple[Device, ...]]:
+    """The machine, and those of its devices that a script names. Raises what `gpubalance run` raises."""
+    machine = find_machine(simulate, option=IN_A_SCRIPT)
+    named = [gpus] if isinstance(gpus, int | str) else gpus
+    return machine, machine.select(None if named is None else [str(gpu) for gpu in named])
 
 
 def shares_of(sizes: Sequence[int], micro_batches: Sequence[int], devices: int, *, what: str = "batches") -> Shares:

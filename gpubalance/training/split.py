@@ -9,14 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubalance.devices.machine import find_machine
-from gpubalance.devices.profile import IN_A_SCRIPT
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.shares import Shares
 from gpubalance.training.keras_functions import KerasFunctions, Trainer
-from gpubalance.training.sizes import check_hosts, check_monitor, shares_of
+from gpubalance.training.sizes import check_hosts, check_monitor, machine_for, shares_of
 
 if TYPE_CHECKING:
     from gpubalance.engine.place import Place
@@ -61,9 +59,7 @@ class Split(Trainer):
                 "batches and ratios can't both be given: ratios divide a batch of any size",
                 remedy="leave one of them out",
             )
-        machine = find_machine(simulate, option=IN_A_SCRIPT)
-        named = [gpus] if isinstance(gpus, int | str) else gpus
-        devices = machine.select(None if named is None else [str(gpu) for gpu in named])
+        machine, devices = machine_for(gpus, simulate)
         sizes, what = (batches, "batches") if ratios is None else (ratios, "ratios")
         self._set(devices, shares_of(sizes, micro_batches or (), len(devices), what=what), machine.joint)
         self.of_any_batch = ratios is not None

@@ -51,7 +51,7 @@ class Steps(KerasFunctions):
 
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in the split's batches."""
-        model, trains, bound = self._model, method.__name__ == "fit", options
+        model, trains, bound = self.model, method.__name__ == "fit", options
         made_under(model, self._place.strategy, method.__name__)
         self._bring(method.__name__, bound)
         self._has_its_batches = not trains or self._split.of_any_batch
@@ -59,10 +59,9 @@ class Steps(KerasFunctions):
             self._has_its_batches |= data.batch_of(bound["x"]) == self._split.global_batch
         self._is_built, self._begun = False, None
         self._make_optimizer()
-        steps = bound.get("steps_per_epoch" if trains else "steps")
         try:
             self._alike.begin(data.sizes(bound))
-            with self.used(steps=steps):
+            with self.used(bound):
                 return method(model, **bound)
         except tf.errors.ResourceExhaustedError as error:
             names, split = self._place.names, self._split
@@ -118,9 +117,9 @@ class Steps(KerasFunctions):
                 ) from None
             raise
         self._alike.has(dealt.samples)
-        self._alike.check(batch, self._model)
+        self._alike.check(batch, self.model)
         if not self._is_built:  # what Keras leaves to the first batch
-            built.build(self._model, self._place.strategy, batch, trains=what == "train")
+            built.build(self.model, self._place.strategy, batch, trains=what == "train")
             self._is_built = True
             if what == "train":
                 self._tell_of_another_model()
@@ -143,18 +142,17 @@ class Steps(KerasFunctions):
         for text in found.warned:
             self._tell(text)
         if what == "train":
-            found.refuse_small(shares.smallest, self._model)
+            found.refuse_small(shares.smallest, self.model)
             self._tell_of_another_model(found.fingerprint)
 
     def _bring(self, method: str, bound: dict[str, Any]) -> None:
         """Brings the method's data into the split's batches, and warns of what that changes."""
-        split, model, trains = self._split, self._model, method == "fit"
+        split, model, trains = self._split, self.model, method == "fit"
         for text in built.check(model, trains=trains):
             self._tell(text)
         if not split.is_first:
             quiet(bound)
-        steps = bound.get("steps_per_epoch" if trains else "steps")
-        data.check(bound, steps=steps, devices=len(split.devices), trains=trains)
+        data.check(bound, devices=len(split.devices), trains=trains)
         if trains and all(layer.built for layer in model._flatten_layers()):
             self._tell_of_another_model()
         if split.of_any_batch:
@@ -164,23 +162,23 @@ class Steps(KerasFunctions):
             data.in_batches_of(split.global_batch, model, bound)
             is_other = bound["x"] is not given and is_batched(given, model) and not are_open(given, model)
             if trains and is_other:
-                self._tell(data.regrouping(given, split.global_batch, steps))
+                self._tell(data.regrouping(given, split.global_batch, bound.get("steps_per_epoch")))
         if self._place.cluster is not None:  # or one process would wait for ever for those that ended
             end_together(method, bound, self._alike)
 
     def _make_optimizer(self) -> None:
         """Creates the optimizer's variables in the scope: a callback that restores them would do so outside."""
-        optimizer = getattr(self._model, "optimizer", None)
+        optimizer = getattr(self.model, "optimizer", None)
         # The model's own `built` does not tell: build(shape) of a subclass sets it without creating variables.
-        is_built = all(layer.built for layer in self._model._flatten_layers())
+        is_built = all(layer.built for layer in self.model._flatten_layers())
         if is_built and optimizer is not None and not optimizer.built:
             with self._place.strategy.scope():
-                optimizer.build(self._model.trainable_variables)
+                optimizer.build(self.model.trainable_variables)
 
     def _tell_of_another_model(self, step: measured.Fingerprint | None = None) -> None:
         """Warns of a model, or a step of it, that the plan was not measured with."""
         if self._split.plan is not None:
-            self._tell(measured.unlike(self._split.plan, self._model, self._split.simulate, step))
+            self._tell(measured.unlike(self._split.plan, self.model, self._split.simulate, step))
 
     def _tell(self, text: str) -> None:
         """Warns once of a text, at the user's line; of several processes only the first warns."""

@@ -54,10 +54,7 @@ def test_predictions_are_each_model_s_own(models: list[Any], samples: Any, tenso
     assert sorted(set(ensemble.placement)) == [0, 1]
     labelled = tensorflow.data.Dataset.from_tensor_slices((samples, np.zeros(70))).batch(16)
     np.testing.assert_allclose(ensemble.predict(labelled, mean=True), np.mean(own, axis=0), atol=1e-6)
-    devices = [
-        {variable.value.device[-5:] for variable in ensemble._there[place].variables}
-        for place in enumerate(ensemble.placement)
-    ]
+    devices = [{variable.value.device[-5:] for variable in model.variables} for model in ensemble._there]
     assert devices == [{f"CPU:{device}"} for device in ensemble.placement]
     assert models[-1].optimizer is not None
 

@@ -526,7 +526,7 @@ def test_what_a_vectoriser_learned_is_copied_and_what_keras_cannot_load_is_refus
 
     unbuilt = Unbuilt()
     unbuilt.build((None, 6))
-    with pytest.raises(BadInput, match=r"before its layers have weights(.|\n)*model\(x\[:1\]\)"):
+    with pytest.raises(BadInput, match=r"its layers have no weights before(.|\n)*model\(x\[:1\]\)"):
         gpubalance.distribute(unbuilt, ratios=[4, 3], simulate="2")
 
 

@@ -49,9 +49,7 @@ def test_a_plan_of_another_model_is_told_once(tensorflow: Any, tmp_path: Path) -
     for name, known in others.items():
         path = tmp_path / f"{name}.json"
         path.write_text(made.model_copy(update={"model": known}).model_dump_json())
-        with pytest.warns(
-            UserWarning, match=r"is a plan for simulated devices \(GPU:0 .*simulate= in load_plan says that"
-        ):
+        with pytest.warns(UserWarning, match=r"is of simulated devices \(GPU:0 .*simulate= says that"):
             split = load_plan(path)
         with split.scope():
             model = classifier()()
@@ -59,13 +57,15 @@ def test_a_plan_of_another_model_is_told_once(tensorflow: Any, tmp_path: Path) -
     assert texts["this"] == [[], []]
     ((text,), again) = texts["other"]
     assert again == []
-    assert text.startswith("the plan was measured with small (the model small, 648 parameters); this model, sequential")
+    assert text.startswith(
+        "the plan was measured with small (the model small with 648 parameters), and this model is sequential"
+    )
     assert re.search(
-        r"has 163: gpubalance balance --simulate PROFILE.toml --model \S+.py:FUNCTION, the function that", text
+        r"163 parameters: gpubalance balance --simulate PROFILE.toml --model \S+.py:FUNCTION, the function that", text
     )
     ((text,), _) = texts["larger"]
-    assert "163 parameters, samples of 12); this model, sequential" in text
-    assert "has 163, samples of 6: gpubalance balance" in text
+    assert "163 parameters, of samples of 12), and this model is sequential" in text
+    assert "163 parameters, of samples of 6: gpubalance balance" in text
     ((text,), _) = texts["another step"]
     assert "measured with another step of sequential" in text
     assert re.search(r"\(operations: MatMul 12, others 200\) than the one that trains \(MatMul 5, others \d+\): ", text)
