@@ -66,12 +66,3 @@ def what_all_say(strategy: Any, cluster: Cluster) -> Callable[[float], tuple[flo
         return tuple(total(tf.constant(numbers, tf.float64)).numpy().tolist())
 
     return said
-
-
-def as_the_first_says(strategy: Any, cluster: Cluster) -> Callable[[bool], bool]:
-    """A function that returns the first process's value in all processes.
-
-    Their clocks differ, and one that takes a step more than the others would wait for them for ever.
-    """
-    all_say = what_all_say(strategy, cluster)
-    return lambda value: bool(all_say(value)[0])

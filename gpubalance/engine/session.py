@@ -60,7 +60,8 @@ class Session:
         self._devices, self.in_cluster = tuple(devices[here]), cluster is not None
         self._names = runtime.set_up(self._devices, settings, seed=seed, joins=self.in_cluster)
         strategy = runtime.build_strategy(self._names, settings.all_reduce, cluster)
-        self._goes_on = hosts.as_the_first_says(strategy, cluster) if cluster else bool
+        self._all_say = hosts.what_all_say(strategy, cluster) if cluster else lambda own: (own,)
+        self._limits_bytes = runtime.memory_limits_bytes(self._devices, self._names)
         profiles = [device.profile for device in devices]
         self._clocks = clocks(profiles, joint, seed=seed, in_cluster=self.in_cluster)
         self._place = Place(strategy, self._names, tuple(self._clocks), cluster=cluster)
@@ -95,14 +96,14 @@ class Session:
         facts["model"]["step"] = self._verdict.fingerprint
         return facts | {
             "import_s": self._import_s,
-            "memory_limit_bytes": self._memory_limit_bytes,
+            "memory_limit_bytes": self._limits_bytes,
             "warned": self._verdict.warned,
             "refused": self._verdict.refused,
         }
 
-    @property
-    def _memory_limit_bytes(self) -> tuple[int | None, ...]:
-        return runtime.memory_limits_bytes(self._devices, self._names)
+    def _goes_on(self, own: bool) -> bool:
+        """What the first process says: one that takes a step more than the others would wait for them for ever."""
+        return bool(self._all_say(own)[0])
 
     def step_flops(self) -> float | None:
         """The operations of a step for a sample, the mean of some if samples differ in shape; None if unknown."""
@@ -184,7 +185,7 @@ class Session:
         else:
             # In a cluster all processes must hold the same number, without knowing each other's memory: the fewest.
             free = 0 if self.in_cluster else psutil.virtual_memory().available
-            held = data.held(self._feed, source, [min(free, limit or free) for limit in self._memory_limit_bytes])
+            held = data.held(self._feed, source, [min(free, limit or free) for limit in self._limits_bytes])
             self._turn, self._data = len(held), itertools.cycle(held)
         self._turn = self._turn if source.differs else 1
         self._run()  # unmeasured: data is new, caches and the pipeline fill

@@ -25,6 +25,7 @@ _AT_A_TIME = 64  # samples that the pool reads at once
 _LOOKED_AT = 64  # of the user's own batches, to see how they differ in shape and which is the longest
 _PADDED = "let the dataset make the batches, and pad them: padded_batch(64)"
 _ALONE = "read all of it once without gpubalance to find the sample: for batch in dataset(): pass"
+_PARTS = "give (x, y) or (x, y, sample_weight)"
 _FORMS = "return a tf.data.Dataset, a PyDataset or arrays, as (x, y) or (x, y, sample_weight)"
 
 
@@ -147,12 +148,7 @@ class UserData:
     def _problems(self, batch: Any) -> Iterator[tuple[str, str]]:
         given = batch if isinstance(batch, tuple) else (batch,)
         if not self._is_own_step and len(given) not in (2, 3):
-            parts = (
-                "one part, where training needs labels too"
-                if len(given) == 1
-                else f"{len(given)} parts, which is too many"
-            )
-            yield f": its samples have {parts}", "give (x, y) or (x, y, sample_weight)"
+            yield f": a sample's parts must be two or three, and are {len(given)}", _PARTS
         samples_of(batch)
         is_usual = not self._is_own_step and bool(getattr(self._model, "outputs", None))
         for part, values in zip(("inputs", "labels", "sample weights"), given, strict=False):

@@ -24,8 +24,12 @@ def in_batches_of(global_batch: int, model: Any, options: dict[str, Any]) -> Non
     Batches that the user sizes otherwise (by `batch_size`, a PyDataset, a generator) stay as they are.
     """
     for name in ("x", "validation_data"):
-        if isinstance(options.get(name), tf.data.Dataset):
-            options[name] = _in_batches(options[name], model, global_batch)
+        data = options.get(name)
+        if isinstance(data, tf.data.Dataset):
+            # Of these a smaller batch stays a step of its own, as `repeat` leaves at the end of each epoch: `rebatch`
+            # would fill it up from the next one.
+            are_its = is_batched(data, model) and batch_of(data) == global_batch
+            options[name] = data.prefetch(tf.data.AUTOTUNE) if are_its else regrouped(data, model, global_batch)
     if _is_array(options.get("x")) and options.get("batch_size") is None:
         options["batch_size"] = global_batch
 
@@ -39,17 +43,6 @@ def check_batched(model: Any, options: dict[str, Any]) -> None:
                 f"the dataset ({name}) gives single samples, and a split by ratios divides batches",
                 remedy="batch it: dataset.batch(1000)",
             )
-
-
-def _in_batches(data: tf.data.Dataset, model: Any, global_batch: int) -> tf.data.Dataset:
-    """Regroups a dataset, unless its own batches have that size already.
-
-    A smaller batch among those, as `repeat` leaves at the end of each epoch, stays a step of its own: `rebatch` would
-    fill it up from the next one.
-    """
-    if is_batched(data, model) and batch_of(data) == global_batch:
-        return data.prefetch(tf.data.AUTOTUNE)
-    return regrouped(data, model, global_batch)
 
 
 def check(options: dict[str, Any], *, devices: int, trains: bool) -> None:

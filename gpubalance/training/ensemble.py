@@ -128,11 +128,10 @@ class Ensemble:
 
     def _check(self, number: int, one: Trained, limits: Sequence[int | None]) -> None:
         """Raises NothingFits for a model that no device holds."""
-        needs = [held + working for held, working in zip(one.held, one.working, strict=True)]
-        of = zip(one.times_s, needs, limits, strict=True)
-        if not any(time_s is not None and (limit is None or need <= limit) for time_s, need, limit in of):
-            each = zip(needs, limits, self.devices, strict=True)
-            has = ", ".join(f"{format_bytes(need)} of {format_bytes(limit)} on {d.label}" for need, limit, d in each)
+        needs = map(sum, zip(one.held, one.working, strict=True))
+        each = list(zip(needs, limits, self.devices, one.times_s, strict=True))
+        if not any(time_s is not None and (limit is None or need <= limit) for need, limit, _, time_s in each):
+            has = ", ".join(f"{format_bytes(need)} of {format_bytes(limit)} on {d.label}" for need, limit, d, _ in each)
             name = f"the model {self._models[number].name} (number {number})"
             raise NothingFits(f"{name} fits on no device: it needs {has}", remedy="give a smaller batch_size")
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import tempfile
 import warnings
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -36,17 +38,18 @@ def take_over() -> None:
 
 
 def _by_the_first(save: Any) -> Any:
-    """A `save` for several processes that train one model: all take part, and only the first one's file stays."""
+    """A `save` for several processes that train one model: all take part, and only the first one's file stays.
+
+    The others must save too, as reading a metric's variables sums them over all processes.
+    """
 
     @functools.wraps(save)
     def method(model: Any, filepath: Any, *arguments: Any, **options: Any) -> Any:
         split = getattr(model, _SPLIT, None)
         if split is None or split.is_first:
             return save(model, filepath, *arguments, **options)
-        from gpubalance.training.processes import apart
-
-        with apart(filepath) as instead:
-            return save(model, instead, *arguments, **options)
+        with tempfile.TemporaryDirectory() as folder:
+            return save(model, str(Path(folder) / Path(filepath).name), *arguments, **options)
 
     return method
 

@@ -75,7 +75,8 @@ class Pipelined(Trainer):
         peak = next((one.memory_peak_bytes for one in self.result.stages if one.device == device), None)
         before = f": it held {format_bytes(peak)} when the model was cut" if peak is not None else ""
         error = OutOfMemory(f"{self.devices[device].label} ran out of memory in {doing}{before}", replica=device)
-        size = self.result.micro_batch
-        smaller = f", --micro-batch {size // 2} makes its parts smaller" if size > 1 else ""
-        error.remedy = f"cut it again: gpubalance layers --margin 1GiB leaves more memory free{smaller}"
+        error.remedy = (
+            "cut it again: gpubalance layers --margin 1GiB leaves more memory free, and with a smaller --micro-batch "
+            "its parts are smaller"
+        )
         return error

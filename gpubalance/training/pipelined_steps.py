@@ -43,7 +43,7 @@ class PipelinedSteps(KerasFunctions):
         optimizer = model.optimizer if model.compiled else keras.optimizers.SGD()
         self._pipeline = Pipeline(model, blocks, cut.segments, cut.names, optimizer)
         placed = cut.devices, blocks.graph, cut.segments, cut.joint
-        self._pipeline.pace = pace_of(*placed, cut.result.micro_batch, seed=0)
+        self._pipeline.pace = pace_of(*placed, cut.result.micro_batch, 0)
         self._logs = tf.function(self._metrics, autograph=False, reduce_retracing=True)
         self._is_tried = False
 

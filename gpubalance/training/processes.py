@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -19,7 +16,7 @@ from gpubalance.training.data import UNKNOWN_SIZE
 
 _BATCHES_COMPARED = 3
 _AS_MUCH = "read the same files in every process: a split gives each device its part of the same batches"
-# The callbacks that write what all processes have. In a checkpoint all must take part: see `apart`.
+# The callbacks that write what all processes have. In a checkpoint all must take part: see own_fit.
 _WRITERS = (keras.callbacks.CSVLogger, keras.callbacks.RemoteMonitor, keras.callbacks.TensorBoard)
 
 
@@ -154,27 +151,12 @@ class _Restore(keras.callbacks.BackupAndRestore):  # type: ignore[misc]
         """Does nothing: the first process removes the backup."""
 
 
-@contextlib.contextmanager
-def apart(path: Any) -> Iterator[str]:
-    """A temporary path for what any but the first process saves; the files are deleted.
-
-    Such a process must save too: reading a metric's variables sums them over all processes.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        yield str(Path(folder) / Path(path).name)
-
-
-def _without_writing(callbacks: Any) -> list[Any]:
-    """The callbacks without writers, for any but the first process, which writes backups and logs for all."""
+def quiet(bound: dict[str, Any]) -> None:
+    """Changes a Keras method's arguments so that this process neither prints nor writes; the first one does for all."""
     kept = []
-    for one in keras.tree.flatten(callbacks or []):
+    for one in keras.tree.flatten(bound.get("callbacks") or []):
         if isinstance(one, keras.callbacks.BackupAndRestore):
             kept.append(_Restore(one.backup_dir, one.save_freq, one.double_checkpoint))
         elif not isinstance(one, _WRITERS):
             kept.append(one)
-    return kept
-
-
-def quiet(bound: dict[str, Any]) -> None:
-    """Changes a Keras method's arguments so that this process neither prints nor writes; the first one does."""
-    bound.update(verbose=0, callbacks=_without_writing(bound.get("callbacks")))
+    bound.update(verbose=0, callbacks=kept)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -21,61 +22,49 @@ from gpubalance.planning.pipeline.timeline import Orders, Task, Timeline
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 
 
-def pace_of(
-    devices: Sequence[Device],
-    graph: Graph,
-    segments: Sequence[Segment],
-    joint: JointProfile,
-    micro_batch: int,
-    *,
-    seed: int,
-) -> Pace | None:
-    """The pace of these segments; None for devices that have none."""
+def pace_of(devices: Sequence[Device], *placed: Any) -> Pace | None:
+    """The pace of what is `placed` on these devices, as Pace takes it; None if they have no profiles."""
     profiles = [device.profile for device in devices if device.profile is not None]
-    return Pace(profiles, graph, tuple(segments), joint, micro_batch, seed=seed) if profiles else None
+    return Pace(profiles, *placed) if profiles else None
 
 
+@dataclass(eq=False)
 class Pace:
     """What steps take by the devices' profiles. `steps` counts them, `late_steps` those whose real compute took longer.
 
     `free_s` is when the last one ended, `peak_bytes` the most that each device has held.
     """
 
-    def __init__(
-        self,
-        profiles: Sequence[DeviceProfile],
-        graph: Graph,
-        segments: tuple[Segment, ...],
-        joint: JointProfile,
-        micro_batch: int,
-        *,
-        seed: int,
-    ) -> None:
-        self._profiles = profiles
-        self._graph = graph
-        self._segments = segments
-        self._joint = joint if len({one.device for one in segments}) > 1 else JointProfile()
-        self._micro_batch = micro_batch
-        self._times = [ComputeTimes(one, seed=noise_seed(seed, number)) for number, one in enumerate(profiles)]
-        self._first_s: float | None = None
-        self.peak_bytes: list[int | None] = [None] * len(profiles)
-        self.steps = self.late_steps = 0
-        self.free_s = 0.0
+    profiles: Sequence[DeviceProfile]
+    graph: Graph
+    segments: tuple[Segment, ...]
+    joint: JointProfile
+    micro_batch: int
+    seed: int
+    steps = late_steps = 0
+    free_s = 0.0
+    _first_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if len({one.device for one in self.segments}) == 1:
+            self.joint = JointProfile()
+        self._times = [ComputeTimes(one, seed=noise_seed(self.seed, n)) for n, one in enumerate(self.profiles)]
+        self.peak_bytes: list[int | None] = [None] * len(self.profiles)
 
     def _cut(self) -> Cut:
         """What the next step's passes take: each draws its own noise."""
-        now, joint = time.perf_counter(), self._joint
+        now, joint = time.perf_counter(), self.joint
         self._first_s = now if self._first_s is None else self._first_s
         loads = []
-        for profile, times in zip(self._profiles, self._times, strict=True):
-            whole_s = times.next_s(self._micro_batch, elapsed_s=now - self._first_s) * joint.contention
-            loads.append(Load.by_profile(self._graph, profile, self._micro_batch, whole_s))
+        for profile, times in zip(self.profiles, self._times, strict=True):
+            whole_s = times.next_s(self.micro_batch, elapsed_s=now - self._first_s) * joint.contention
+            loads.append(Load.by_profile(self.graph, profile, self.micro_batch, whole_s))
         link = joint.link_latency_s, joint.link_bytes_per_s
-        return Cut(Problem(self._graph, tuple(loads), self._micro_batch, 1, *link), self._segments)
+        return Cut(Problem(self.graph, tuple(loads), self.micro_batch, 1, *link), self.segments)
 
     def begin(self, orders: Orders) -> Cut:
         """What a step is to take. Raises TaskFailedError for a task that its device's memory does not hold."""
-        cut, extra = self._cut(), self._joint.extra_memory
+        cut, extra = self._cut(), self.joint.extra_memory
         for device, (order, load) in enumerate(zip(orders, cut.problem.loads, strict=False)):
             if not order:
                 continue
@@ -86,7 +75,7 @@ class Pace:
                 first = next(end for end in ends if cut.held(order[:end])[0] + extra > load.memory_bytes)
                 message = f"OOM on replica {device}: its stage needs {needs} of {load.memory_bytes} B"
                 cause = tf.errors.ResourceExhaustedError(None, None, message)
-                raise TaskFailedError(device, doing(order[first - 1], self._segments)) from cause
+                raise TaskFailedError(device, doing(order[first - 1], self.segments)) from cause
         return cut
 
     def end(self, cut: Cut, orders: Orders, began_s: float) -> Timeline:

@@ -65,8 +65,8 @@ class LayersSession:
         self._pipeline = None
         micro = self._micro_batch(micro_batch)
         for block in blocks:
-            parts = self._devices[:1], self._blocks.graph, [Segment(block, block, 0)], self._joint
-            pace = pace_of(*parts, micro_batch, seed=self._seed)
+            parts = self._blocks.graph, (Segment(block, block, 0),), self._joint
+            pace = pace_of(self._devices[:1], *parts, micro_batch, self._seed)
             try:
                 by_profile = pace.alone(at_least) if pace else {}
                 run = Alone(self._blocks, (block, block), self._names[0], self._outputs, self._fresh_optimizer())
@@ -120,8 +120,8 @@ class LayersSession:
             self._pipeline, self._used = None, None
             self._pipeline = Pipeline(self._model, self._blocks, segments, self._names, self._fresh_optimizer())
         if self._used is None or self._used[1] != micro_batch:
-            parts = self._devices, self._blocks.graph, segments, self._joint
-            self._pipeline.pace = pace_of(*parts, micro_batch, seed=self._seed)
+            parts = self._devices, self._blocks.graph, tuple(segments), self._joint
+            self._pipeline.pace = pace_of(*parts, micro_batch, self._seed)
         return self._pipeline
 
     def _fresh_optimizer(self) -> Any:
