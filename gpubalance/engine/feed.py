@@ -101,10 +101,10 @@ class Feed:
     def _layout_of(self, batch: Any) -> Layout:
         shapes = _shapes(batch)
         if shapes not in self._layouts:
-            like = str(tf.nest.map_structure(lambda values: (values.dtype.name, values.shape.rank), batch))
+            like = str(tf.nest.map_structure(lambda one: (one.dtype.name, one.shape.rank), batch))
             found = self._layouts.setdefault(like, Layout(like, None, None))
             self._layouts[shapes] = found
-            own = tf.nest.map_structure(lambda values: tf.TensorSpec([None, *values.shape[1:]], values.dtype), batch)
+            own = tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape[1:]], one.dtype), batch)
             wider = own if found.signature is None else tf.nest.map_structure(_either, found.signature, own)
             if wider != found.signature:
                 # One call for each batch: separate operations would cost a step more than the cutting itself.
@@ -115,7 +115,7 @@ class Feed:
 
     def _on_devices(self, batch: Any, places: Any) -> tuple[Any, ...]:
         return tuple(
-            tf.nest.map_structure(lambda values, at=places[number], on=name: _part(values, at, on), batch)
+            tf.nest.map_structure(lambda one, at=places[number], on=name: _part(one, at, on), batch)
             for number, name in enumerate(self.names)
         )
 

@@ -21,7 +21,7 @@ def count_step(model: Any, samples: Sequence[Any]) -> float | None:
     Counts the operations that TensorFlow has a formula for, which take nearly all of the time: convolutions, matrix
     products, biases. None if a split can't train the model, its profiler can't read the graph, or finds nothing.
     """
-    specs = [tf.nest.map_structure(lambda array: tf.TensorSpec(array.shape, array.dtype), one) for one in samples]
+    specs = [tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), x) for x in samples]
     try:
         counted = {key: _count(model, one) for key, one in {str(one): one for one in specs}.items()}
     except Exception as error:  # noqa: BLE001  (never worth losing the measurement for)

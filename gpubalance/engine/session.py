@@ -61,7 +61,7 @@ class Session:
         self._names = runtime.set_up(self._devices, settings, seed=seed, joins=self.in_cluster)
         strategy = runtime.build_strategy(self._names, settings.all_reduce, cluster)
         self._all_say = hosts.what_all_say(strategy, cluster) if cluster else lambda own: (own,)
-        self._limits_bytes = runtime.memory_limits_bytes(self._devices, self._names)
+        self._limits = runtime.memory_limits_bytes(self._devices, self._names)
         profiles = [device.profile for device in devices]
         self._clocks = clocks(profiles, joint, seed=seed, in_cluster=self.in_cluster)
         self._place = Place(strategy, self._names, tuple(self._clocks), cluster=cluster)
@@ -96,7 +96,7 @@ class Session:
         facts["model"]["step"] = self._verdict.fingerprint
         return facts | {
             "import_s": self._import_s,
-            "memory_limit_bytes": self._limits_bytes,
+            "memory_limit_bytes": self._limits,
             "warned": self._verdict.warned,
             "refused": self._verdict.refused,
         }
@@ -185,7 +185,7 @@ class Session:
         else:
             # In a cluster all processes must hold the same number, without knowing each other's memory: the fewest.
             free = 0 if self.in_cluster else psutil.virtual_memory().available
-            held = data.held(self._feed, source, [min(free, limit or free) for limit in self._limits_bytes])
+            held = data.held(self._feed, source, [min(free, one or free) for one in self._limits])
             self._turn, self._data = len(held), itertools.cycle(held)
         self._turn = self._turn if source.differs else 1
         self._run()  # unmeasured: data is new, caches and the pipeline fill

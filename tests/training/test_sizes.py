@@ -25,7 +25,7 @@ EACH = "give a whole number for each device, in the order of gpus: 4 and 3, not 
         ({"batches": "84"}, f"batches are a list of whole numbers, not '84' → {EACH}"),
         ({"batches": [-8, 4]}, f"batches must not be below 0 → {EACH}"),
         ({"batches": [0, 0]}, f"at least one device needs a batch above 0 → {EACH}"),
-        ({"batches": [8, 4], "micro_batches": [4]}, f"2 batches and 1 micro-batches → {EACH}"),
+        ({"batches": [8, 4], "micro_batches": [4]}, f"each batch needs one micro-batch, not 1 for 2 → {EACH}"),
         (
             {"batches": [8, 4], "micro_batches": [16, 4]},
             f"micro-batches must be from 1 to their batch, not 16 of 8 → {EACH}",
