@@ -118,7 +118,7 @@ class Ensemble:
         placement = place_models(trained, limits)
         if placement is None:
             raise NothingFits("the models do not fit on the devices together", remedy="leave some of them out")
-        self._there = [self._on(device, number) for number, device in enumerate(placement)]
+        self._there = [self._on(number, device) for number, device in enumerate(placement)]
         self.placement = placement
 
     def _held(self, number: int) -> list[int]:
@@ -148,7 +148,7 @@ class Ensemble:
             if limit is not None and held[device] + working[device] > limit:
                 continue
             try:
-                model = self._on(device, number)
+                model = self._on(number, device)
                 reset_memory_peak(name)
                 before = memory_bytes(name, "current") or 0
                 with tf.device(name):
@@ -160,7 +160,7 @@ class Ensemble:
             times_s[device] = max(median(took_s[1:]), self._paced_s(device, self._size))
         return Trained(times_s, held, working)
 
-    def _on(self, device: int, number: int) -> Any:
+    def _on(self, number: int, device: int) -> Any:
         """The model on that device: itself if it is there, else a copy."""
         import tensorflow as tf
 
