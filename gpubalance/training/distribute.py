@@ -11,15 +11,16 @@ from typing import Any
 
 from gpubalance.errors import BadInput
 from gpubalance.training.keras_functions import check_model
+from gpubalance.training.sizes import Gpus, Simulate
 from gpubalance.training.split import Split
 
 
 def distribute(
     model: Any,
-    gpus: Sequence[int | str] | int | str | None = None,
+    gpus: Gpus = None,
     ratios: Sequence[int] = (),
     *,
-    simulate: int | str | Path | None = None,
+    simulate: Simulate = None,
 ) -> Any:
     """Copies a Keras model. The copy's `fit`, `evaluate` and `predict` divide each batch over GPUs by `ratios`.
 

@@ -16,7 +16,7 @@ from gpubalance.planning.ensemble import Trained, place_models
 from gpubalance.text import clean
 from gpubalance.training.distribute import copied
 from gpubalance.training.keras_functions import check_model
-from gpubalance.training.sizes import machine_for
+from gpubalance.training.sizes import Gpus, Simulate, machine_for
 
 _BATCH, _TIMED = 32, 3  # Keras' own batch; predictions that are timed
 _CALL = "gpubalance.Ensemble([model, other], gpus=[0, 1])"
@@ -33,9 +33,9 @@ class Ensemble:
     def __init__(
         self,
         models: Sequence[Any],
-        gpus: Sequence[int | str] | int | str | None = None,
+        gpus: Gpus = None,
         *,
-        simulate: int | str | Path | None = None,
+        simulate: Simulate = None,
     ) -> None:
         """`models` are Keras models or `.keras` files, which are loaded where they predict; the others as for `Split`.
 

@@ -15,11 +15,11 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.records import result_of
 from gpubalance.settings.device import JointProfile, hosts_of
 from gpubalance.training.pipelined import Pipelined
-from gpubalance.training.sizes import check_hosts
+from gpubalance.training.sizes import Simulate, check_hosts
 from gpubalance.training.split import Split
 
 
-def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = None) -> Split:
+def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
     """The split of a plan, on the devices here; for a plan of several hosts the part that TF_CONFIG gives this process.
 
     The plan is what `gpubalance.balance` returned, or a file that `gpubalance balance -o FILE` or `plan -o FILE` wrote.
@@ -52,7 +52,7 @@ def load_plan(path: str | Path | Plan, *, simulate: int | str | Path | None = No
     return split
 
 
-def load_layers(path: str | Path | Layers, *, simulate: int | str | Path | None = None) -> Pipelined:
+def load_layers(path: str | Path | Layers, *, simulate: Simulate = None) -> Pipelined:
     """The stages of a result of `gpubalance layers -o FILE`, on the devices here.
 
     `simulate` is the device profile, as for --simulate, of a result for simulated devices.
@@ -65,7 +65,7 @@ def load_layers(path: str | Path | Layers, *, simulate: int | str | Path | None 
     return Pipelined(result, cut_devices(result, machine.devices), machine.joint)
 
 
-def _machine_for(result: Plan | Layers, path: object, simulate: int | str | Path | None) -> Machine:
+def _machine_for(result: Plan | Layers, path: object, simulate: Simulate) -> Machine:
     """The machine to train on; with a warning the result's own devices, if they are simulated and nobody says so."""
     if simulate is not None or not result.devices[0].simulated:
         return find_machine(simulate, option=IN_A_SCRIPT)

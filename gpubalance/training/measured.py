@@ -13,13 +13,14 @@ from gpubalance.devices.planned import model_text
 from gpubalance.engine.models import input_shapes
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
+from gpubalance.training.sizes import Simulate
 
 # The part by which two steps may differ in operations that do not take long.
 _ALIKE = 1.5
 Fingerprint: TypeAlias = tuple[tuple[str, int], ...]  # see `Verdict.fingerprint`
 
 
-def unlike(plan: Plan, model: Any, simulate: int | str | Path | None = None, step: Fingerprint | None = None) -> str:
+def unlike(plan: Plan, model: Any, simulate: Simulate = None, step: Fingerprint | None = None) -> str:
     """How the model, or its step, differs from the plan's, with the command that measures this one; else empty.
 
     `simulate` is what the plan was loaded with. A number at the end of a name says nothing: Keras numbers the models of
@@ -54,7 +55,7 @@ def unlike(plan: Plan, model: Any, simulate: int | str | Path | None = None, ste
     )
 
 
-def _balance(plan: Plan, simulate: int | str | Path | None, *, is_named: bool) -> str:
+def _balance(plan: Plan, simulate: Simulate, *, is_named: bool) -> str:
     """What measures this model. The plan's function builds it only if the model is named as the plan's is."""
     words = ["gpubalance", "balance"]
     if plan.devices[0].simulated:

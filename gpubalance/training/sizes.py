@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from gpubalance.devices.machine import Machine, find_machine
 from gpubalance.devices.profile import IN_A_SCRIPT
@@ -14,12 +14,12 @@ from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.shares import Shares
 
+Gpus: TypeAlias = Sequence[int | str] | int | str | None
+Simulate: TypeAlias = int | str | Path | None
 _EACH = "give a whole number for each device, in the order of gpus: 4 and 3, not 0.57 and 0.43; 0 leaves one out"
 
 
-def machine_for(
-    gpus: Sequence[int | str] | int | str | None, simulate: int | str | Path | None
-) -> tuple[Machine, tuple[Device, ...]]:
+def machine_for(gpus: Gpus, simulate: Simulate) -> tuple[Machine, tuple[Device, ...]]:
     """The machine, and those of its devices that a script names. Raises what `gpubalance run` raises."""
     machine = find_machine(simulate, option=IN_A_SCRIPT)
     named = [gpus] if isinstance(gpus, int | str) else gpus

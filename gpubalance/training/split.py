@@ -14,7 +14,7 @@ from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.shares import Shares
 from gpubalance.training.keras_functions import KerasFunctions, Trainer
-from gpubalance.training.sizes import check_hosts, check_monitor, machine_for, shares_of
+from gpubalance.training.sizes import Gpus, Simulate, check_hosts, check_monitor, machine_for, shares_of
 
 if TYPE_CHECKING:
     from gpubalance.engine.place import Place
@@ -41,12 +41,12 @@ class Split(Trainer):
 
     def __init__(
         self,
-        gpus: Sequence[int | str] | int | str | None = None,
+        gpus: Gpus = None,
         batches: Sequence[int] = (),
         *,
         ratios: Sequence[int] | None = None,
         micro_batches: Sequence[int] | None = None,
-        simulate: int | str | Path | None = None,
+        simulate: Simulate = None,
     ) -> None:
         """A batch for each of the GPUs, in their order; `micro_batches` where a device takes its batch in parts.
 
@@ -89,7 +89,7 @@ class Split(Trainer):
         self.limits = (self.global_batch,) * len(self.devices)
         self.of_any_batch = False
         self.plan: Plan | None = None
-        self.simulate: int | str | Path | None = None  # what the plan was loaded with
+        self.simulate: Simulate = None  # what the plan was loaded with
         self.stamping: Monitor | None = None
         self.told: set[str] = set()  # warnings
         if len(self.devices) > 1 and "keras" in sys.modules:  # else the scope will load it
