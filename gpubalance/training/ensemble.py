@@ -25,9 +25,10 @@ _CALL = "gpubalance.Ensemble([model, other], gpus=[0, 1])"
 class Ensemble:
     """Trained Keras models that predict at the same time, each on one of the devices.
 
-    Which one is where is decided by the first batch that they get: each model's time on each device is measured, and
-    what it takes there of the memory. The device that ends last ends as soon as in any other placement, exactly for up
-    to some ten models. `placement` has for each model the number of its device among `devices`.
+    Which one is where is decided by the first batch that they get, and again by one that is larger than those before:
+    each model's time on each device is measured, and what it takes there of the memory. The device that ends last ends
+    as soon as in any other placement, exactly for up to some ten models. `placement` has for each model the number of
+    its device among `devices`.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Ensemble:
         self._names = take_names(self.devices)
         self._models = [_model(one) for one in models]
         self._there: list[Any] = []  # the models where they are placed
+        self._size = 0  # samples of the batch that decided it
         if not self._models:
             raise BadInput("an ensemble needs a model", remedy=_CALL)
 
@@ -63,15 +65,17 @@ class Ensemble:
 
         if hasattr(data, "__next__"):
             raise BadInput("a generator ends with the first model", remedy="give arrays, a PyDataset or a Dataset")
-        if not self.placement:
-            self._place(_first_batch(data, batch_size or _BATCH))
+        batch = _first_batch(data, batch_size or _BATCH)
+        size = len(keras.tree.flatten(batch)[0])
+        if size > self._size:
+            self._place(batch, size)
         options = {"batch_size": batch_size, "steps": steps, "verbose": 0}
         outputs: dict[int, Any] = {}
 
         def work(device: int) -> None:
             for number, its in enumerate(self.placement):
                 if its == device:
-                    outputs[number] = self._predicted(number, device, data, options)
+                    outputs[number] = self._predicted(number, device, data, options, size)
 
         used = sorted(set(self.placement))
         with ThreadPoolExecutor(len(used)) as threads:
@@ -79,7 +83,7 @@ class Ensemble:
         each = [outputs[number] for number in range(len(self._models))]
         return keras.tree.map_structure(lambda *of: sum(of) / len(of), *each) if mean else each
 
-    def _predicted(self, number: int, device: int, data: Any, options: dict[str, Any]) -> Any:
+    def _predicted(self, number: int, device: int, data: Any, options: dict[str, Any], size: int) -> Any:
         import keras
         import tensorflow as tf
 
@@ -88,21 +92,19 @@ class Ensemble:
         began_s = time.perf_counter()
         with tf.device(self._names[device]):
             outputs = self._there[number].predict(data, **options)
-        sleep_until(began_s + self._paced_s(device, len(keras.tree.flatten(outputs)[0])))
+        sleep_until(began_s + self._paced_s(device, len(keras.tree.flatten(outputs)[0]), size))
         return outputs
 
-    def _paced_s(self, device: int, samples: int) -> float:
-        """What a simulated device takes for so many, in batches of the size of the first; 0 on others."""
+    def _paced_s(self, device: int, samples: int, size: int) -> float:
+        """What a simulated device takes for so many samples in batches of that size; 0 on others."""
         profile = self.devices[device].profile
-        return math.ceil(samples / self._size) * profile.alpha_s + samples * profile.beta_s if profile else 0.0
+        return math.ceil(samples / size) * profile.alpha_s + samples * profile.beta_s if profile else 0.0
 
-    def _place(self, batch: Any) -> None:
+    def _place(self, batch: Any, size: int) -> None:
         """Measures the models and decides. Raises NothingFits."""
-        import keras
-
         from gpubalance.engine.runtime import memory_bytes, memory_limits_bytes
 
-        self._size = len(keras.tree.flatten(batch)[0])
+        self._there, self.placement, self._size = [], (), 0
         whole = memory_limits_bytes(self.devices, self._names)
         taken = [(memory_bytes(name, "current") or 0) * name.startswith("GPU") for name in self._names]
         limits = [limit and max(0, limit - there) for limit, there in zip(whole, taken, strict=True)]
@@ -112,14 +114,14 @@ class Ensemble:
             kind = (type(model), tuple(map(type, model._flatten_layers())), tuple(w.shape for w in model.weights))
             held = self._held(number)
             if kind not in alike:
-                alike[kind] = self._measured(number, batch, held, limits)
+                alike[kind] = self._measured(number, batch, size, held, limits)
             trained.append(alike[kind]._replace(held=held))
             self._check(number, trained[-1], limits)
         placement = place_models(trained, limits)
         if placement is None:
             raise NothingFits("the models do not fit on the devices together", remedy="leave some of them out")
         self._there = [self._on(number, device) for number, device in enumerate(placement)]
-        self.placement = placement
+        self.placement, self._size = placement, size
 
     def _held(self, number: int) -> list[int]:
         """The bytes that a model's weights will take on each device; none on a GPU that has them."""
@@ -135,14 +137,16 @@ class Ensemble:
             name = f"the model {self._models[number].name} (number {number})"
             raise NothingFits(f"{name} fits on no device: it needs {has}", remedy="give a smaller batch_size")
 
-    def _measured(self, number: int, batch: Any, held: Sequence[int], limits: Sequence[int | None]) -> Trained:
+    def _measured(
+        self, number: int, batch: Any, size: int, held: Sequence[int], limits: Sequence[int | None]
+    ) -> Trained:
         """The time of a batch on each device that may hold it, and what it takes there beside the weights."""
         import tensorflow as tf
 
         from gpubalance.engine.runtime import memory_bytes, reset_memory_peak
 
         times_s: list[float | None] = [None] * len(limits)
-        working = [self._size * one.profile.memory_per_sample if one.profile else 0 for one in self.devices]
+        working = [size * one.profile.memory_per_sample if one.profile else 0 for one in self.devices]
         for device, name in enumerate(self._names):
             limit = limits[device]
             if limit is not None and held[device] + working[device] > limit:
@@ -157,7 +161,7 @@ class Ensemble:
                 continue
             if name.startswith("GPU"):
                 working[device] = (memory_bytes(name, "peak") or 0) - before
-            times_s[device] = max(median(took_s[1:]), self._paced_s(device, self._size))
+            times_s[device] = max(median(took_s[1:]), self._paced_s(device, size, size))
         return Trained(times_s, held, working)
 
     def _on(self, number: int, device: int) -> Any:

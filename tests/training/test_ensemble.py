@@ -90,6 +90,17 @@ def test_what_does_not_fit_is_named_before_anything_predicts(
     assert not ensemble.placement
 
 
+def test_a_larger_batch_is_placed_anew(tmp_path: Path, tensorflow: Any) -> None:
+    profile = tmp_path / "small.toml"
+    profile.write_text(SMALL.format("1 MiB") + 'memory_per_sample = "8 KiB"\n')
+    model, x = dense(3), np.ones((200, 64), "float32")
+    ensemble = gpubalance.Ensemble([model], simulate=profile)
+    ensemble.predict(x[:1])
+    with pytest.raises(NothingFits, match=r"it needs 1.56 MiB of 1.00 MiB"):
+        ensemble.predict(x, batch_size=200)
+    np.testing.assert_allclose(ensemble.predict(x)[0], model.predict(x, verbose=0), atol=1e-6)
+
+
 def test_what_is_no_model_or_no_data_is_refused(tmp_path: Path, tensorflow: Any) -> None:
     with pytest.raises(BadInput, match="takes a Keras model first, and got a value of type int"):
         gpubalance.Ensemble([1], simulate=1)
