@@ -123,7 +123,7 @@ def test_what_another_split_takes_is_no_change_of_speed() -> None:
         assert "throttled" not in {warning.code for warning in ended.warnings}, seed
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.004, 0.1])
+@pytest.mark.parametrize("noise", [0.0, 0.004, 0.3])
 def test_a_window_lasts_until_its_step_time_is_known_and_no_longer(noise: float) -> None:
     devices, joint = noisy_devices(PAIR, noise)
     told: list[Measurement] = []
@@ -137,10 +137,10 @@ def test_a_window_lasts_until_its_step_time_is_known_and_no_longer(noise: float)
         assert step.ci95 is not None
         known = (step.ci95[1] - step.ci95[0]) / 2 <= 0.005 * step.median
         assert known or sum(step.samples) > 3  # of five seconds, without the stamped steps
-        assert noise < 0.1 or (len(step.samples) > 3 and sum(step.samples) < 7)  # ten would not do either
+        assert noise < 0.3 or (len(step.samples) > 3 and sum(step.samples) < 7)  # ten would not do either
     # Five timings each, of which two were stamped steps.
     assert noise or run.steps == 5 * len(told)
-    assert noise < 0.1 or len(told) == 2  # nor would more windows
+    assert noise < 0.3 or len(told) == 2  # nor would more windows
 
 
 class Busy:
