@@ -74,7 +74,8 @@ def test_a_worker_that_cannot_be_started_is_one_error() -> None:
             process()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert psutil.Process().num_fds() == before
+    left = 2 * (sys.version_info < (3, 11, 4))  # Python's own fault: github.com/python/cpython/issues/87474
+    assert psutil.Process().num_fds() == before + left
 
 
 @pytest.mark.usefixtures("stand_in")
