@@ -20,7 +20,7 @@ from gpubalance.results.probe import CurvePoint
 from gpubalance.settings.device import Device
 
 if TYPE_CHECKING:
-    from gpubalance.cli.progress import Remaining
+    from gpubalance.cli.remaining import Remaining
 
 _REFRESHES_A_SECOND = 2
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shutil
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
@@ -13,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gpubalance.cli.output import say
+from gpubalance.cli.remaining import Remaining
 from gpubalance.errors import TimeLimitPassed
 from gpubalance.jobs import events
 from gpubalance.numbers.units import format_duration
@@ -27,57 +27,6 @@ if TYPE_CHECKING:
 _SLOWER, _ROUND_S = 1.5, 10  # the slowdown of a busy machine; proposed limits are multiples of this
 # Attempts and their outcomes stay above the screen.
 _STAY = (events.RoundDone, events.CutDone, events.PipeWindowDone, events.TrialDone, events.CommandEnded)
-
-
-class Remaining:
-    """The current phase, and the expected end of all of them."""
-
-    def __init__(self) -> None:
-        self._phase = events.PhaseBegun("", 1, 0)
-        self._began_s = self._until_s = time.monotonic()
-
-    def take(self, event: events.Event) -> None:
-        """Notes a new phase, or a better estimate; any other event says nothing."""
-        now_s = time.monotonic()
-        if isinstance(event, events.PhaseBegun):
-            if not self._phase.name:
-                self._began_s = now_s
-            self._phase, self._until_s = event, now_s + event.left_s
-        elif isinstance(event, events.TimeLeft):
-            self._until_s = now_s + event.seconds
-
-    @property
-    def line(self) -> str:
-        """The line for the beginning of a phase, for where lines stay: `phase 2 of 4, proof: about 19 s; about …`."""
-        one, where = self._phase, f"phase {self._phase.number} of {self._phase.of}, " if self._phase.of > 1 else ""
-        if not one.left_s:  # of a command that goes on
-            return f"{where}{one.name}"
-        if not where:
-            return f"{one.name}: about {format_duration(self.whole_s)}"
-        rest = f"{format_duration(self.whole_s)} in all" if one.number == 1 else self._of_whole
-        return f"{where}{one.name}: about {format_duration(one.seconds)}; about {rest}"
-
-    @property
-    def short(self) -> str:
-        """The text for a screen: `phase 2 of 4, about 3 min of 6 left`; without a time once it has passed."""
-        where = [f"phase {self._phase.number} of {self._phase.of}"] if self._phase.of > 1 else []
-        return ", ".join([*where, *([f"about {self._of_whole}"] if self._left_s > 0 else [])])
-
-    @property
-    def whole_s(self) -> float:
-        """About how long all of it takes; 0 before the first phase."""
-        return time.monotonic() - self._began_s + self._left_s if self._phase.name else 0.0
-
-    @property
-    def _left_s(self) -> float:
-        """The seconds that are left, at least those of the later phases."""
-        return max(self._until_s - time.monotonic(), self._phase.left_s - self._phase.seconds)
-
-    @property
-    def _of_whole(self) -> str:
-        left, whole = format_duration(self._left_s), format_duration(self.whole_s)
-        number, unit = whole.split()
-        return f"{left} of {number if left.endswith(f' {unit}') else whole} left"
 
 
 @cache

@@ -33,6 +33,7 @@ def place_models(models: Sequence[Trained], memory: Sequence[int | None]) -> tup
     devices = range(len(memory))
 
     def extend(depth: int, loads_s: list[float], held: list[int], working: list[int], chosen: dict[int, int]) -> None:
+        """Tries each device for the next model of the order, and those after it on all."""
         nonlocal best, tried
         tried += 1
         rest_s = sum(least_s[n] for n in order[depth:])

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from gpubalance.cli.progress import Remaining
+from gpubalance.cli.remaining import Remaining
 from gpubalance.jobs.events import PhaseBegun, TimeLeft
 from tests.cli.program import ROOT
 from tests.cli.terminal import Seen, in_terminal

@@ -62,6 +62,7 @@ def training(model: Any, place: Place, verdict: Verdict, kind: Kind) -> Callable
         refuse_what_cannot_accumulate(model)
 
     def step(*arguments: Any) -> tuple[Any, Any]:
+        """All replicas' parts of a step."""
         logs = Logs(model, verdict, whole=kind.whole, xla=kind.xla)
         of_here = place.strategy.experimental_local_results
 
