@@ -13,76 +13,32 @@ from pathlib import Path
 from shutil import rmtree
 
 from gpubalance.errors import RESUME, Interrupted, PartialResult
+from gpubalance.jobs.command_log import CommandLog
 from gpubalance.jobs.events import CommandBegun, CommandEnded, Doing, QueueSeen, Watch, one_at_a_time
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.keep.journals import free_journal
 from gpubalance.jobs.keep.saved_probes import find_device, kept_probes
 from gpubalance.planning.queue import Outlook, outlook, relative_times
-from gpubalance.remedies import match
 from gpubalance.results.common import now
 from gpubalance.results.queue import Queue, QueuedCommand, QueueShare, RunningCommand, Try
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import QueueRequest
 from gpubalance.system.state import current_folder, state_folder
-from gpubalance.text import clean
 from gpubalance.workers.hosts import Script
 from gpubalance.workers.keeper import GRACE_S
 from gpubalance.workers.process import signals_held, worker_environment
 
 _LOOKS_EVERY_S = 0.25
 _KEPT = 100  # queues
-_KEPT_LINES, _TAIL_LINES, _LONGEST_LINE = 2000, 10, 300
 _SHELL = "import os, sys; os.dup2(1, 2); os.execv('/bin/sh', ['sh', '-c', sys.argv[1]])"
 _FROM_WORKERS = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED")
-
-
-class _Log:
-    """Where a command's output goes: its file, as long as that can be written, and its last lines."""
-
-    def __init__(self, path: Path, watch: Watch, *, again: bool) -> None:
-        self.lines = deque[str](maxlen=_KEPT_LINES)
-        self.path: Path | None = path
-        self._said = ""
-        self._watch = watch
-        try:
-            self._file = path.open("a" if again else "w", encoding="utf-8", buffering=1)
-        except OSError as error:
-            self._give_up(error)
-
-    def take(self, line: str, *_: str) -> None:
-        """Takes a line that the command printed."""
-        self.lines.append(line)
-        self._said = line if line.strip() else self._said
-        try:
-            if self.path:
-                self._file.write(line + "\n")
-        except OSError as error:
-            self._give_up(error)
-
-    def _give_up(self, error: OSError) -> None:
-        self._watch(Doing(f"can't write {self.path}: {error.strerror}: the command goes on without a log", stays=True))
-        self.path = None
-
-    @property
-    def last(self) -> str:
-        """The last line that says anything."""
-        return clean(self._said)
-
-    def tail(self) -> tuple[str, ...]:
-        """The last lines."""
-        return tuple(clean(line, _LONGEST_LINE) for line in list(self.lines)[-_TAIL_LINES:])
-
-    def tells_of_memory(self) -> bool:
-        """Whether a device's memory ran out, as far as the output says."""
-        rows = (match(line) for line in self.lines)
-        return any(row is not None and row.code == "out-of-memory" for row in rows)
 
 
 @dataclass(frozen=True)
 class _Running:
     command: QueuedCommand
     script: Script
-    log: _Log
+    log: CommandLog
     began_s: float
     code: Future[int]
 
@@ -153,7 +109,7 @@ class _Commands:
     def _begin(self, device: int, command: QueuedCommand) -> None:
         on = self._devices[device]
         text = command.command.replace("{device}", on.label).replace("{number}", str(command.number))
-        log = _Log(self._logs / f"{command.number:03}.log", self._watch, again=bool(command.tries))
+        log = CommandLog(self._logs / f"{command.number:03}.log", self._watch, again=bool(command.tries))
         with signals_held():
             script = Script([on])
             script.start(_environment(on), ["-c", _SHELL, text])

@@ -1,0 +1,54 @@
+"""What a command of a queue printed: in a file, and its last lines for messages."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+from gpubalance.jobs.events import Doing, Watch
+from gpubalance.remedies import match
+from gpubalance.text import clean
+
+_KEPT_LINES, _TAIL_LINES, _LONGEST_LINE = 2000, 10, 300
+
+
+class CommandLog:
+    """Where a command's output goes: its file, as long as that can be written, and its last lines."""
+
+    def __init__(self, path: Path, watch: Watch, *, again: bool) -> None:
+        self.lines = deque[str](maxlen=_KEPT_LINES)
+        self.path: Path | None = path
+        self._said = ""
+        self._watch = watch
+        try:
+            self._file = path.open("a" if again else "w", encoding="utf-8", buffering=1)
+        except OSError as error:
+            self._give_up(error)
+
+    def take(self, line: str, *_: str) -> None:
+        """Takes a line that the command printed."""
+        self.lines.append(line)
+        self._said = line if line.strip() else self._said
+        try:
+            if self.path:
+                self._file.write(line + "\n")
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self._watch(Doing(f"can't write {self.path}: {error.strerror}: the command goes on without a log", stays=True))
+        self.path = None
+
+    @property
+    def last(self) -> str:
+        """The last line that says anything."""
+        return clean(self._said)
+
+    def tail(self) -> tuple[str, ...]:
+        """The last lines."""
+        return tuple(clean(line, _LONGEST_LINE) for line in list(self.lines)[-_TAIL_LINES:])
+
+    def tells_of_memory(self) -> bool:
+        """Whether a device's memory ran out, as far as the output says."""
+        rows = (match(line) for line in self.lines)
+        return any(row is not None and row.code == "out-of-memory" for row in rows)
