@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpubalance.jobs.measure.timings import Timings
 
 PRECISE_ENOUGH = 0.01
-HOPELESS = 0.04  # time that would leave a step time less known than that is saved
+HOPELESS = 0.06  # time that would leave a step time less known than that is saved
 _STAMPS_CHEAP = 0.03
 LATE = 0.1
 _FEWEST_SLOW = 2
