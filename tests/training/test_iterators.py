@@ -46,7 +46,8 @@ def test_a_generator_that_validates_is_asked_by_one_thread_at_a_time(tensorflow:
             time.sleep(0.002)
             yield X[:100], Y[:100]
 
-    split.fit(model, X, Y, validation_data=endless(), validation_steps=1, epochs=20, verbose=0)
+    trained = split.fit(model, X, Y, validation_data=endless(), validation_steps=1, epochs=20, verbose=0)
+    assert len(trained.history["val_loss"]) == 20  # two threads at once would be an error: "already executing"
 
 
 def test_an_interrupted_training_ends_at_once_and_says_only_that() -> None:
