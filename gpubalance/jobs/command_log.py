@@ -40,6 +40,11 @@ class CommandLog:
         self.path = None
 
     @property
+    def name(self) -> str | None:
+        """The file's path; None if it could not be written."""
+        return str(self.path) if self.path else None
+
+    @property
     def last(self) -> str:
         """The last line that says anything."""
         return clean(self._said)

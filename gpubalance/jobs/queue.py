@@ -115,6 +115,7 @@ class _Commands:
             script.start(_environment(on), ["-c", _SHELL, text])
             code = self._threads.submit(script.code, log.take)
             self._running[device] = _Running(command, script, log, time.monotonic(), code)
+        self._found[command.number] = command.model_copy(update={"log": log.name})
         self._watch(CommandBegun(on, command))
 
     def _end(self, device: int, one: _Running) -> None:
@@ -127,7 +128,7 @@ class _Commands:
         found = one.command.model_copy(
             update={
                 "tries": (*one.command.tries, tried),
-                "log": str(one.log.path) if one.log.path else None,
+                "log": one.log.name,
                 "tail": one.log.tail() if code else (),
             }
         )

@@ -166,15 +166,16 @@ def test_a_queue_is_resumed_on_the_devices_that_are_left(tmp_path: Path) -> None
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_no_process_is_left_of_a_queue_that_is_ended(number: int, code: int, tmp_path: Path) -> None:
     deaf = "trap '' INT TERM; echo begun; sleep 300 & sleep 300; sleep 300"
-    process = start("queue", written(tmp_path, deaf, "sleep 300 | sleep 300", "true"), *PAIR, cwd=tmp_path)
+    process = start("queue", written(tmp_path, deaf, "sleep 300 | sleep 300", "true"), *PAIR, "--json", cwd=tmp_path)
     lines_until(process, "002 begins")
     while len(children := children_of(process.pid)) < 8:
         time.sleep(0.05)
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == code
     assert none_left(children)
     if number != signal.SIGKILL:
+        assert [bool(one.log) for one in Queue.model_validate_json(out).commands] == [True, True, False]
         assert "interrupted: 0 of 3 commands had ended well" in err
 
 

@@ -48,7 +48,7 @@ def test_what_is_added_is_there_under_its_key_and_kind() -> None:
 def test_without_resume_it_begins_anew() -> None:
     written("b")
     Journal("b", "a test", resume=False).close()
-    assert Journal.is_left("b")  # nothing has taken its place yet
+    assert Journal.left_at("b")  # nothing has taken its place yet
     journal = Journal("b", "a test", resume=False)
     assert journal.passes_over  # what `--resume` would go on with
     journal.add("8", DONE["16"])

@@ -172,6 +172,16 @@ def test_two_at_once_have_a_journal_each_and_the_one_that_is_left_is_gone_on_wit
         assert journal.resumed
 
 
+def test_of_two_that_are_left_the_newest_is_gone_on_with() -> None:
+    asked = request(baseline="none")
+    with journal_of(asked, None, resume=False):
+        newest, _ = interrupted(asked)
+    older, _ = interrupted(asked)
+    os.utime(older.path, (1, 1))
+    with journal_of(asked, None, resume=True) as journal:
+        assert journal.path == newest.path != older.path
+
+
 def test_an_interrupt_before_anything_is_finished_promises_nothing() -> None:
     asked = request(baseline="none")
     journal, ended = interrupted(asked, lambda event: isinstance(event, Doing) and "window 1" in event.text)
@@ -204,8 +214,8 @@ def test_the_oldest_journals_go_and_never_the_one_that_is_used() -> None:
     journal.close()
     with Journal("old-10", "a test", resume=True) as journal:
         assert [one.created for one in journal.left(PlannedWith).values()] == ["10", "again"]
-    assert not Journal.is_left("old-0")
-    assert Journal.is_left("old-109")
+    assert not Journal.left_at("old-0")
+    assert Journal.left_at("old-109")
 
 
 @pytest.mark.parametrize(

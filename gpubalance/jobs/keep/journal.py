@@ -53,9 +53,10 @@ class Journal:
         self._keep = False
 
     @staticmethod
-    def is_left(key: str) -> bool:
-        """Whether an interrupted command has left anything under the key."""
-        return any(_read(_path(key)))
+    def left_at(key: str) -> float:
+        """When an interrupted command last left anything under the key, in seconds since 1970; 0 if none did."""
+        path = _path(key)
+        return path.stat().st_mtime if any(_read(path)) else 0.0
 
     def __enter__(self) -> Journal:
         return self

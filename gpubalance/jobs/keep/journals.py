@@ -60,10 +60,10 @@ def software_key(model: str, data: str | None = None) -> str:
 def free_journal(key: str, resume: bool) -> Journal:
     """The first journal of this key that no process holds: on simulated devices equal commands may run at once.
 
-    With `resume`, journals in which something was left come first.
+    With `resume`, journals in which something was left come first, the newest before the others.
     """
     keys = [key, *(f"{key}-{number}" for number in range(1, 100))]
-    for one in sorted(keys, key=Journal.is_left, reverse=True) if resume else keys:
+    for one in sorted(keys, key=Journal.left_at, reverse=True) if resume else keys:
         try:
             return Journal(one, "the journal of this command", resume=resume)
         except InUse:
