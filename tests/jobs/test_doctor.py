@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import DeadlinePassed, PartialResult
 from gpubalance.jobs.doctor import software
-from gpubalance.jobs.doctor.gpus import driver_checks, gpu_checks
-from gpubalance.jobs.doctor.host import available_memory, disk_check, guarded, memory_check, shared_check
+from gpubalance.jobs.doctor.check import guarded
+from gpubalance.jobs.doctor.machine import available_memory, driver_checks, gpu_checks, looked
 from gpubalance.jobs.doctor.work import Steps, memory_growth, tensorflow_devices
 from gpubalance.remedies import known
 from gpubalance.results.checkup import Check, Checkup
@@ -227,12 +228,16 @@ def test_tensorflows_list_is_held_against_nvmls() -> None:
 
 
 def test_the_hosts_memory_and_disk(tmp_path: Path) -> None:
+    def room(free: int) -> tuple[int, Path]:
+        return free, tmp_path
+
     gib = 2**30
-    assert [memory_check(free).status for free in (8 * gib, 2 * gib, gib // 2)] == ["ok", "warning", "failure"]
-    assert [disk_check(tmp_path, free).status for free in (8 * gib, gib // 2, 0)] == ["ok", "warning", "failure"]
-    assert [shared_check(free).status for free in (8 * gib, 64 << 20)] == ["ok", "warning"]
-    for check in (memory_check(0), disk_check(tmp_path, 0), shared_check(0)):
-        assert check.next
+    rooms = {"host-memory": (8 * gib, 2 * gib, gib // 2), "disk": (8 * gib, gib // 2, 0), "shared-memory": (gib, 1, -1)}
+    for code, frees in rooms.items():
+        good, few, none = (next(looked(code, partial(room, free))) for free in frees)
+        assert [good.status, few.status, none.status] == ["ok", "warning", "failure"]
+        assert (good.next, few.next) == (None, none.next)
+        assert none.next
     # A container's limit is what its programs have, not the host's memory.
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("400000\n")
@@ -242,14 +247,15 @@ def test_the_hosts_memory_and_disk(tmp_path: Path) -> None:
 
 
 def test_a_check_that_raises_or_hangs_is_a_failed_check() -> None:
-    def broken() -> Check:
+    def broken() -> tuple[int, None]:
         raise OSError(28, "No space left on device")
 
-    def hanging() -> Check:
+    def hanging() -> tuple[int, None]:
         time.sleep(600)
         raise AssertionError
 
-    raised, hung = guarded("disk", broken), guarded("disk", hanging, 0.1)
+    (raised,) = guarded("disk", looked("disk", broken))
+    (hung,) = guarded("disk", looked("disk", hanging, 0.1))
     assert (raised.status, raised.next) == ("failure", known("disk-full").remedy)
     assert hung.status == "failure"
     assert "no answer" in hung.detail

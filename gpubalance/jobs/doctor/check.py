@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from gpubalance.errors import GpubalanceError
@@ -60,9 +60,9 @@ def failed(code: str, error: Exception, where: str = "") -> Check:
     return check(code, "failure", detail, row.remedy if row else None)
 
 
-def tried(code: str, work: Callable[[], T], where: str = "") -> T | Check:
-    """What `work` returns, or the failed check if it raises: one check is no reason to lose the others."""
+def guarded(code: str, found: Iterable[T], where: str = "") -> Iterator[T | Check]:
+    """What is found, and a failed check if that raises: one check is no reason to lose the others."""
     try:
-        return work()
+        yield from found
     except Exception as error:  # noqa: BLE001
-        return failed(code, error, where)
+        yield failed(code, error, where)

@@ -10,9 +10,8 @@ from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.errors import EnvironmentFault, Interrupted, UsageError
-from gpubalance.jobs.doctor.check import failed, skipped, tried
-from gpubalance.jobs.doctor.gpus import driver_checks, gpu_checks
-from gpubalance.jobs.doctor.host import host_checks
+from gpubalance.jobs.doctor.check import failed, guarded, skipped
+from gpubalance.jobs.doctor.machine import driver_checks, gpu_checks, host_checks
 from gpubalance.jobs.doctor.software import software_checks
 from gpubalance.jobs.doctor.work import Steps, all_reduce, copies, tensorflow_devices
 from gpubalance.jobs.events import Doing, Watch
@@ -77,7 +76,10 @@ class _Patient:
         yield from self._machine(simulate, gpus)
         yield from host_checks(gpus=len(self.gpus))
         with Party(self.devices, purpose="check") as party:
-            yield from self._software(party)
+            devices, self.devices = self.devices, ()  # until TensorFlow has them
+            yield from guarded("tensorflow", self._software(party, devices))
+            if self.devices and not devices[0].simulated:
+                yield from guarded("tensorflow-devices", self._survey(party, devices))
             if self.devices:
                 yield from self._work(party, model)
             else:
@@ -105,25 +107,18 @@ class _Patient:
             instead = f"the rest is checked on {_INSTEAD} simulated devices"
             yield skipped("no-gpu", f"{none}: {instead}. --simulate asks for no GPU")
 
-    def _software(self, party: Party) -> Iterator[Check]:
-        """The checks of TensorFlow and its libraries. Afterwards the devices are those that TensorFlow has."""
+    def _software(self, party: Party, devices: tuple[Device, ...]) -> Iterator[Check]:
         self.watch(Doing("loading TensorFlow and its libraries"))
-        inspected = tried("tensorflow", lambda: party.ask(Worker.inspect))
-        if isinstance(inspected, Check):
-            self.devices = ()
-            yield inspected
-            return
+        inspected = party.ask(Worker.inspect)
+        self.devices = devices
         yield from software_checks(inspected, self.reading, self.gpus)
-        if self.devices[0].simulated:
-            return
+
+    def _survey(self, party: Party, devices: tuple[Device, ...]) -> Iterator[Check]:
+        self.devices = ()
         self.watch(Doing("asking TensorFlow which of the GPUs it can use"))
-        surveyed = tried("tensorflow-devices", lambda: party.ask(Worker.survey))
-        if isinstance(surveyed, Check):
-            self.devices = ()
-            yield surveyed
-            return
-        yield from tensorflow_devices(surveyed, self.devices)
-        self.devices = tuple(device for device in self.devices if device.uuid not in surveyed.missing)
+        surveyed = party.ask(Worker.survey)
+        self.devices = tuple(device for device in devices if device.uuid not in surveyed.missing)
+        yield from tensorflow_devices(surveyed, devices)
 
     def _work(self, party: Party, model: str | None) -> Iterator[Finding]:
         devices, watch = self.devices, self.watch
@@ -135,8 +130,8 @@ class _Patient:
             yield from _not_tried("the step has summed its gradients between the hosts", *_BETWEEN)
             return
         party.regroup(devices)
-        yield from copies(party, devices, watch)
-        yield from all_reduce(party, devices, steps.size or _GRADIENT_BYTES, watch)
+        yield from guarded("peer-to-peer", copies(party, devices, watch))
+        yield from guarded("all-reduce", all_reduce(party, devices, steps.size or _GRADIENT_BYTES, watch))
 
 
 def _not_tried(why: str, *topics: str) -> Iterator[Check]:

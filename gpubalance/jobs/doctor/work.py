@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import permutations
 
 from gpubalance.devices.health import read_peer_to_peer
-from gpubalance.errors import GpubalanceError
-from gpubalance.jobs.doctor.check import check, explained, failed, ok, skipped, tried
+from gpubalance.jobs.doctor.check import check, explained, guarded, ok, skipped
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.numbers.units import format_bytes, format_seconds
 from gpubalance.remedies import known, match
@@ -61,27 +59,23 @@ class Steps:
 
     def checks(self, devices: Sequence[Device], joint: JointProfile) -> list[Check]:
         """All devices train in one process. If that fails each is tried alone, to find the faulty one."""
-        if any(device.uuid.startswith("MIG-") for device in devices):  # a process sees one of them
-            return self._each(devices, joint)
-        found = list(self._step(devices, joint))
-        if len(devices) == 1 or not _failures(found):
-            return found
-        return _failures(self._each(devices, JointProfile())) or found
+        is_cut = any(device.uuid.startswith("MIG-") for device in devices)  # a process sees one of them
+        together = [] if is_cut else self._step(devices, joint)
+        if together and (len(devices) == 1 or not _failures(together)):
+            return together
+        alone = [found for device in devices for found in self._step([device], JointProfile())]
+        return (_failures(alone) or together) if together else alone
 
-    def _each(self, devices: Sequence[Device], joint: JointProfile) -> list[Check]:
-        return [found for device in devices for found in self._step([device], joint)]
+    def _step(self, devices: Sequence[Device], joint: JointProfile) -> list[Check]:
+        names = ", ".join(device.label for device in devices)
+        return [*guarded("training-step", self._trained(devices, joint, names), f"{names}: ")]
 
-    def _step(self, devices: Sequence[Device], joint: JointProfile) -> Iterator[Check]:
-        names, model = ", ".join(device.label for device in devices), self._settings.model
+    def _trained(self, devices: Sequence[Device], joint: JointProfile, names: str) -> Iterator[Check]:
+        model, patience_s = self._settings.model, _STEP_WITHIN_S + LOADS_WITHIN_S
         self._watch(Doing(f"a training step of {model} on {names}"))
-        build, patience_s = Build(self._settings, joint), _STEP_WITHIN_S + LOADS_WITHIN_S
-        try:
-            with Party(devices, build=build, purpose="check", deadline_s=patience_s) as party:
-                replies = party.ask(lambda worker: list(worker.measure(Shares((BATCH,) * len(worker.devices)))))
-                self.size = party.facts.model.gradient_bytes
-        except GpubalanceError as error:
-            yield failed("training-step", error, f"{names}: ")
-            return
+        with Party(devices, build=Build(self._settings, joint), purpose="check", deadline_s=patience_s) as party:
+            replies = party.ask(lambda worker: list(worker.measure(Shares((BATCH,) * len(worker.devices)))))
+            self.size = party.facts.model.gradient_bytes
         if not all(reply.loss_is_finite for reply in replies if isinstance(reply, Timing)):
             detail = f"{names}: the loss is not a number on random data"
             remedy = "nvidia-smi -q -d ECC, and compare with the same step on another GPU: --gpus"
@@ -94,7 +88,7 @@ def _failures(checks: Sequence[Check]) -> list[Check]:
 
 
 def copies(party: Party, devices: Sequence[Device], watch: Watch) -> Iterator[Check | CopyTime]:
-    """Copies random data from each device to each other one, and compares what arrives."""
+    """Copies random data from each device to each other one, and compares what arrives. Raises what a worker does."""
     if len(devices) < 2:
         yield skipped("peer-to-peer", "there is one device")
         return
@@ -102,11 +96,7 @@ def copies(party: Party, devices: Sequence[Device], watch: Watch) -> Iterator[Ch
     times = dict[str, CopyTime]()
     for source, target in permutations(range(len(devices)), 2):
         names = f"{devices[source].label} → {devices[target].label}"
-        copied = tried("peer-to-peer", partial(_copy, party, devices, source, target), f"{names}: ")
-        if isinstance(copied, Check):
-            yield copied
-            return  # each pair may hang for minutes: one is enough
-        times[names], wrong = copied
+        times[names], wrong = _copy(party, devices, source, target)
         yield times[names]
         if wrong:
             yield explained("peer-to-peer", "copy-differs", f"{names}: {wrong}")
@@ -136,24 +126,20 @@ def _copy(party: Party, devices: Sequence[Device], source: int, target: int) -> 
 def _all_arrived(times: Mapping[str, CopyTime], *, simulated: bool) -> str:
     names, slowest = min(times.items(), key=lambda one: one[1].bytes_per_s)
     whole = f"{len(times)} copies of {format_bytes(slowest.bytes)}, all arrived whole"
-    if simulated:  # at the pace of the host's memory
-        return whole
-    rate = f"{whole}. The slowest: {format_bytes(round(slowest.bytes_per_s))}/s, {names}"
     ways = ", ".join(sorted({time.peer_to_peer for time in times.values() if time.peer_to_peer}))
-    return f"{rate}. Peer-to-peer: {ways}" if ways else rate
+    # Simulated devices copy at the pace of the host's memory.
+    rate = "" if simulated else f". The slowest: {format_bytes(round(slowest.bytes_per_s))}/s, {names}"
+    return f"{whole}{rate}{f'. Peer-to-peer: {ways}' if ways else ''}"
 
 
 def all_reduce(party: Party, devices: Sequence[Device], nbytes: int, watch: Watch) -> Iterator[Check | AllReduceTime]:
-    """The check and the time of an all-reduce of as many bytes as the model's gradients have."""
+    """The check and the time of an all-reduce of as many bytes as the model's gradients have. Raises as `copies`."""
     if len(devices) < 2:
         yield skipped("all-reduce", "there is one device")
         return
     size = format_bytes(nbytes)
     watch(Doing(f"an all-reduce of {size} over the devices"))
-    found = tried("all-reduce", lambda: party.ask(lambda worker: worker.reduce(nbytes)))
-    if isinstance(found, Check):
-        yield found
-        return
+    found = party.ask(lambda worker: worker.reduce(nbytes))
     rate = nbytes / found.seconds
     yield AllReduceTime(
         bytes=nbytes,

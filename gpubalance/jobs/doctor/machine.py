@@ -1,0 +1,162 @@
+"""Checks of the driver, of each GPU as NVML describes it, and of the host's memory and disk. They change no setting."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+
+from gpubalance.devices.gpus import Gpu, Reading
+from gpubalance.devices.health import Health, nvidia_cards, read_health
+from gpubalance.jobs.doctor.check import check, explained, guarded, ok, skipped
+from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes
+from gpubalance.remedies import known, match
+from gpubalance.results.checkup import Check, Status
+from gpubalance.system.deadlines import ANSWERS_WITHIN_S, within, within_or
+from gpubalance.system.state import current_folder, state_folder
+
+_OFTEN_HARMLESS = ("hidden", "mig")  # somebody may have chosen it
+_FINE = ("ok", "skipped")
+Look = Callable[[], tuple[int, Path | None]]
+_GIB = 2**30
+# NCCL moves gradients through it where GPUs can't reach each other; Docker gives 64 MiB.
+_SHARED = Path("/dev/shm")  # noqa: S108  (asked for its size, nothing is written)
+_CGROUP = Path("/sys/fs/cgroup")
+# Below how many free bytes it fails, or is a warning; what is said then; the remedy.
+_ROOM = {
+    "host-memory": (
+        _GIB,
+        4 * _GIB,
+        ". A worker with TensorFlow and CUDA takes up to 4.00 GiB",
+        "close other programs: `ps aux --sort=-rss | head` shows the largest",
+    ),
+    "disk": (_GIB // 10, _GIB, "", "make room there: `du -xh {} | sort -h | tail`"),  # logs, probes, journals are small
+    "shared-memory": (
+        0,
+        _GIB,
+        ". NCCL may need more, and then says «unhandled system error»",
+        known("nccl-system").remedy,
+    ),
+}
+
+
+def driver_checks(reading: Reading) -> Iterator[Check]:
+    """The checks of the driver and NVML, whose version is CUDA's major one, then the driver's: 12.550.54.14."""
+    driver, cuda, nvml = reading.driver_version, reading.cuda_driver_version, reading.nvml_version
+    if reading.problem is not None:
+        cards = nvidia_cards()
+        here = f" (there is a card at {', '.join(cards)})" if cards else ""
+        yield explained("driver", reading.code or "nvml-broken", f"{reading.problem}{here}")
+        return
+    yield ok("driver", f"{driver or 'version ' + NOT_AVAILABLE}{f', for CUDA up to {cuda}' if cuda else ''}")
+    if nvml and driver and nvml.partition(".")[2] != driver:
+        yield explained("nvml", "driver-mismatch", f"{nvml} belongs to another driver than {driver}", "warning")
+    else:
+        yield ok("nvml", f"{nvml or NOT_AVAILABLE}, {len(reading.gpus)} GPU{'' if len(reading.gpus) == 1 else 's'}")
+
+
+def gpu_checks(gpus: Sequence[Gpu]) -> list[Check]:
+    """The checks of each topic on each GPU, its faults first. GPUs with the same result share a line."""
+    labels = dict[Check, list[str]]()
+    for gpu in gpus:
+        for found in _checks(gpu):
+            labels.setdefault(found, []).append(f"GPU:{gpu.index}")
+    topics = list(dict.fromkeys(found.code for found in labels))
+    in_order = sorted(labels, key=lambda found: (topics.index(found.code), found.status in _FINE))
+    return [_of(found, ", ".join(labels[found])) for found in in_order]
+
+
+def _of(found: Check, gpus: str) -> Check:
+    detail = f"{found.detail} ({gpus})" if found.status in _FINE else f"{gpus} {found.detail}"
+    return found.model_copy(update={"detail": detail})
+
+
+def _checks(gpu: Gpu) -> Iterator[Check]:
+    if gpu.unusable is None:
+        yield ok("gpu", "can be used")
+    else:
+        row = match(gpu.unusable)
+        status: Status = "warning" if row and row.code in _OFTEN_HARMLESS else "failure"
+        remedy = row.remedy.replace("-i N", f"-i {gpu.index}") if row else "see what `nvidia-smi` says of it"
+        yield check("gpu", status, f"can't be used: {gpu.unusable}", remedy)
+    if not gpu.uuid.startswith("unknown-"):  # it answers
+        yield from _health(gpu, within_or(None, lambda: read_health(gpu.uuid)) or Health())
+
+
+def _health(gpu: Gpu, health: Health) -> Iterator[Check]:
+    smi = f"nvidia-smi -i {gpu.index}"
+    held = [f"PID {one.pid} holds {format_bytes(one.memory_bytes)}" for one in gpu.processes or ()]
+    bad, mend = f"is not alone: {', '.join(held)}", "`gpubalance devices` lists them. End those that you do not need"
+    yield _judged("processes", held if gpu.processes is not None else None, "none", bad, mend)
+    bad = "drives a display, which takes memory and time, and whose watchdog ends long kernels"
+    mend = "plug the display in elsewhere, or `sudo systemctl isolate multi-user.target`"
+    yield _judged("display", health.display, "none", bad, mend)
+    bad = "has persistence off: the driver restarts it for each process, which takes seconds"
+    off = None if health.persistence is None else not health.persistence
+    yield _judged("persistence", off, "on", bad, f"sudo {smi} -pm 1")
+    cap, default = health.power_cap_w or 0.0, health.power_default_w or 0.0
+    bad = f"is capped at {cap:.0f} W of {default:.0f} W: slower, but perhaps on purpose"
+    yield _judged("power-cap", cap < default if cap else None, f"{cap:.0f} W", bad, f"sudo {smi} -pl {default:.0f}")
+    reasons = ", ".join(health.throttle_reasons or ())
+    cooler = "cool it: fans, dust, room between the cards"
+    mend = cooler if "thermal" in reasons else "check its power cables and supply"
+    mend += f". `{smi} -q -d PERFORMANCE,TEMPERATURE,POWER` says more"
+    yield _judged("throttling", health.throttle_reasons, "none now", f"is throttled now: {reasons}", mend)
+    lost, mended = health.ecc_uncorrected, health.ecc_corrected
+    if lost is None:
+        yield skipped("ecc", "the GPU has no ECC, or it is off")
+    elif lost:
+        bad = f"has {lost} uncorrected memory errors since the driver was loaded: results may be wrong"
+        yield check("ecc", "failure", bad, f"reboot. `{smi} -q -d ECC,ROW_REMAPPER` shows whether it goes on")
+    else:
+        yield ok("ecc", f"no uncorrected errors{f', {mended} corrected' if mended else ''}")
+
+
+def _judged(code: str, wrong: object, good: str, bad: str, remedy: str) -> Check:
+    """A check with one of two outcomes, skipped if `wrong` is None: NVML does not say."""
+    if wrong is None:
+        return skipped(code, "the driver does not say")
+    return check(code, "warning", bad, remedy) if wrong else ok(code, good)
+
+
+def host_checks(*, gpus: int) -> Iterator[Check]:
+    """The checks of memory and disk, and of shared memory if several GPUs may need it."""
+    looks: dict[str, Look] = {"host-memory": lambda: (available_memory(), None), "disk": _least_room}
+    if gpus > 1 and _SHARED.is_dir():
+        looks["shared-memory"] = lambda: _room(_SHARED)
+    for code, look in looks.items():
+        yield from guarded(code, looked(code, look))
+
+
+def looked(code: str, look: Look, seconds: float = ANSWERS_WITHIN_S) -> Iterator[Check]:
+    """The check of the free bytes that `look` finds, and in which folder. Raises what it does, and if it hangs."""
+    free, folder = within(look, seconds)
+    least, enough, short, mend = _ROOM[code]
+    detail = f"{format_bytes(free)} free{f' in {folder}' if folder else ''}"
+    status: Status = "failure" if free < least else "warning" if free < enough else "ok"
+    if status == "ok":
+        yield ok(code, detail)
+    else:
+        yield check(code, status, f"{detail}{short}", mend.format(folder))
+
+
+def available_memory(cgroup: Path = _CGROUP) -> int:
+    """Bytes that programs here can still take: the host's, or what is left of the container's limit if that is less."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return free
+    return min(free, max(0, int(limit) - int(used))) if limit.isdigit() else free
+
+
+def _room(folder: Path) -> tuple[int, Path]:
+    return shutil.disk_usage(folder).free, folder
+
+
+def _least_room() -> tuple[int, Path]:
+    """That of the folders of results and logs which has the least."""
+    return min(map(_room, (current_folder(), state_folder("logs"), Path(tempfile.gettempdir()))))
