@@ -22,6 +22,7 @@ from gpubalance.text import clean_lines
 
 # Their texts quote what the user wrote, which may be anything.
 _OF_THE_USER = (UsageError.exit_code, BadInput.exit_code)
+_OPENED = ("/dev/fd/", "/proc/self/fd/")
 
 
 def show_error(error: GpubalanceError, *, verbose: bool) -> int:
@@ -49,9 +50,9 @@ def _told(error: GpubalanceError) -> tuple[str, str]:
 def name_resuming(error: GpubalanceError, arguments: Sequence[str]) -> None:
     """Puts the full command into an error that --resume can continue; a fault of the machine must be mended first.
 
-    A time limit that was too short is left out of the command.
+    A time limit that was too short is left out of the command. What a shell has opened, by `<(…)`, can't be named.
     """
-    if not isinstance(error, EnvironmentFault):
+    if not isinstance(error, EnvironmentFault) and not any(one.startswith(_OPENED) for one in arguments):
         without = "--time-limit" if isinstance(error, TimeLimitPassed) else None
         error.remedy = error.remedy.replace(RESUME, f"{RESUME}:\n{resuming(arguments, without)}")
 

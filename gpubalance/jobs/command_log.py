@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from pathlib import Path
 
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.remedies import match
+from gpubalance.remedies import known
 from gpubalance.text import clean
 
-_KEPT_LINES, _TAIL_LINES, _LONGEST_LINE = 2000, 10, 300
+_TAIL_LINES, _LONGEST_LINE = 10, 300
+_NO_MEMORY = re.compile("|".join(known("out-of-memory").signs))
 
 
 class CommandLog:
-    """Where a command's output goes: its file, as long as that can be written, and its last lines."""
+    """Where a command's output goes: its file, as long as that can be written, and its last lines.
+
+    `lacks_memory`: a line says that a device's memory ran out.
+    """
 
     def __init__(self, path: Path, watch: Watch, *, again: bool) -> None:
-        self.lines = deque[str](maxlen=_KEPT_LINES)
+        self.lacks_memory = False
+        self._lines = deque[str](maxlen=_TAIL_LINES)
         self.path: Path | None = path
         self._said = ""
         self._watch = watch
@@ -27,7 +33,8 @@ class CommandLog:
 
     def take(self, line: str, *_: str) -> None:
         """Takes a line that the command printed."""
-        self.lines.append(line)
+        self._lines.append(line)
+        self.lacks_memory = self.lacks_memory or bool(_NO_MEMORY.search(line))
         self._said = line if line.strip() else self._said
         try:
             if self.path:
@@ -51,9 +58,4 @@ class CommandLog:
 
     def tail(self) -> tuple[str, ...]:
         """The last lines."""
-        return tuple(clean(line, _LONGEST_LINE) for line in list(self.lines)[-_TAIL_LINES:])
-
-    def tells_of_memory(self) -> bool:
-        """Whether a device's memory ran out, as far as the output says."""
-        rows = (match(line) for line in self.lines)
-        return any(row is not None and row.code == "out-of-memory" for row in rows)
+        return tuple(clean(line, _LONGEST_LINE) for line in self._lines)

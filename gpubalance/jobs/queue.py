@@ -123,7 +123,7 @@ class _Commands:
         one.script.end()
         start_s, end_s = one.began_s - self._began_s, time.monotonic() - self._began_s
         code = one.code.result()
-        lacked = code != 0 and one.log.tells_of_memory()
+        lacked = code != 0 and one.log.lacks_memory
         tried = Try(device=device, start_s=start_s, end_s=end_s, exit=code, out_of_memory=lacked)
         found = one.command.model_copy(
             update={

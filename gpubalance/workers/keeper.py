@@ -39,7 +39,7 @@ _MOST_WAITING = 1000
 _CHUNK = 1 << 16
 _LONGEST_LINE = 1 << 20  # characters; longer ones are told in pieces
 _NOT_FOUND = 127  # the exit code that shells use
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 # Loaded here, as a child forked from threads must not search for it
 _LIBC = ctypes.CDLL(None)
 # The current folder, which Python puts first, must not hide a module of TensorFlow's. INT ends it like TERM, without a
@@ -52,6 +52,7 @@ _WORKER = (
 
 def main() -> None:
     """Holds one process until it ends, or until nobody wants it any more."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     host = sys.argv[1] if len(sys.argv) > 1 else None
     replies = Writer(os.fdopen(1, "wb", 0), beats=host is not None)
     requests = heard(os.fdopen(0, "rb", 0), _ALONE_S if host else None)
@@ -140,6 +141,7 @@ class Held:
         self._environment = {**os.environ, **environment}
         self._printing: list[threading.Thread] = []
         self._requests: Writer | None = None
+        self._gone = threading.Event()
         with contextlib.suppress(OSError):
             os.chdir(folder)
         if words and not words[0].startswith("-") and not Path(words[0]).is_file():
@@ -189,12 +191,16 @@ class Held:
             _say(self._replies, "Printed", stream=stream, text=text.removesuffix("\n"))
 
     def _watch(self) -> None:
-        """Says in the end how the process has ended, after all that it has printed."""
-        code = self._process.wait()
-        self._signal(signal.SIGKILL)  # what a user's model may have started
+        """Says in the end how the process has ended, after all that it has printed, and ends what it has started."""
+        pid = status = 0
+        while pid != self._process.pid:  # orphans of its own come to this process
+            pid, status = os.wait()
+        self._signal(signal.SIGKILL)
+        _end_children()
+        self._gone.set()
         for thread in self._printing:
             thread.join(_PRINTS_WITHIN_S)
-        self._tell_end(code)
+        self._tell_end(os.waitstatus_to_exitcode(status))
 
     def _tell_end(self, code: int, missing: str | None = None) -> NoReturn:
         _say(self._replies, "Ended", code=code, missing=missing)
@@ -207,9 +213,9 @@ class Held:
             os.killpg(self._process.pid, number)
 
     def end(self) -> None:
-        """Kills the process and waits until it is gone: only then does a GPU get its memory back."""
+        """Kills the process and waits until all is gone: only then does a GPU get its memory back."""
         self._signal(signal.SIGKILL)
-        self._process.wait()
+        self._gone.wait()
         os._exit(0)
 
 
@@ -218,10 +224,26 @@ def _say(replies: Writer, kind: str, **fields: Any) -> None:
     replies.put(b"\n" + json.dumps({kind: fields}, separators=(",", ":")).encode())
 
 
+def _end_children() -> None:
+    """Kills what the process has left in sessions of its own, and waits until it is gone."""
+    with contextlib.suppress(ChildProcessError):  # there is none any more
+        while True:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                import psutil
+
+                for child in psutil.Process().children():
+                    child.kill()
+                os.wait()
+
+
 def die_with_parent() -> None:
     """Linux ends this process with its parent, even if Python can't: TensorFlow may hold the interpreter."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _LIBC.prctl(option, value)
 
 
 def installed() -> dict[str, str | None]:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 PAIR = ("--simulate", QUICK_PAIR)
 BY_DEVICE = "if [ $GPUBALANCE_DEVICE = GPU:0 ]; then sleep {}; else sleep {}; fi"
-LACKS_ON_THE_SMALL = "if [ {device} = GPU:1 ]; then echo OOM when allocating tensor with shape[9]; exit 3; fi"
+LACKS_ON_THE_SMALL = "if [ {device} = GPU:1 ]; then echo OOM when allocating tensor; seq 3000; exit 3; fi"
 TELLS = "echo $GPUBALANCE_DEVICE $CUDA_DEVICE_ORDER $CUDA_VISIBLE_DEVICES {device} {number} $0 $HOME/{}"
 
 
@@ -141,6 +142,15 @@ def test_mended_lines_are_run_by_resume_and_the_others_are_not(tmp_path: Path) -
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "5", "two"]
 
 
+def test_commands_that_a_shell_passes_are_resumed_by_what_was_typed(tmp_path: Path) -> None:
+    for first, more, says in (("false", "", "are mended, --resume"), ("true", "--resume", "1 of 2 commands")):
+        line = f"{PROGRAM} queue <(echo {first}; echo true) --simulate {QUICK_PAIR} {more}"
+        done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == (0 if more else 6)
+        assert says in done.stderr
+        assert "/dev/fd/" not in done.stderr
+
+
 def test_a_killed_queue_that_is_resumed_runs_each_once(tmp_path: Path) -> None:
     trials = written(tmp_path, *(f"sleep {0.5 if n == 1 else 2}; echo {n} >> ran" for n in range(1, 6)))
     process = start("queue", trials, *PAIR, cwd=tmp_path)
@@ -165,10 +175,10 @@ def test_a_queue_is_resumed_on_the_devices_that_are_left(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_no_process_is_left_of_a_queue_that_is_ended(number: int, code: int, tmp_path: Path) -> None:
-    deaf = "trap '' INT TERM; echo begun; sleep 300 & sleep 300; sleep 300"
+    deaf = "trap '' INT TERM; echo begun; sleep 300 & setsid sleep 300 & sleep 300"
     process = start("queue", written(tmp_path, deaf, "sleep 300 | sleep 300", "true"), *PAIR, "--json", cwd=tmp_path)
     lines_until(process, "002 begins")
-    while len(children := children_of(process.pid)) < 8:
+    while len(children := children_of(process.pid)) < 9:
         time.sleep(0.05)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
@@ -180,9 +190,10 @@ def test_no_process_is_left_of_a_queue_that_is_ended(number: int, code: int, tmp
 
 
 def test_a_command_that_is_killed_takes_its_children_along_and_a_killed_child_only_its_command(tmp_path: Path) -> None:
-    process = start("queue", written(tmp_path, "sleep 300 & sleep 301; true", "sleep 302; exit 4"), *PAIR, cwd=tmp_path)
+    first = "sleep 300 & setsid sleep 300 & sleep 301; true"
+    process = start("queue", written(tmp_path, first, "sleep 302; exit 4"), *PAIR, cwd=tmp_path)
     lines_until(process, "002 begins")
-    while len(children := children_of(process.pid)) < 7:
+    while len(children := children_of(process.pid)) < 8:
         time.sleep(0.05)
     named = {" ".join(one.cmdline()): one for one in children}
     next(one for words, one in named.items() if words.startswith("sh -c sleep 300")).kill()
