@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpubalance.devices.nvml import Card, with_gpu
-from gpubalance.devices.telemetry import ecc_errors, throttle_mask
-from gpubalance.results.telemetry import throttling
+from gpubalance.devices.telemetry import ecc_errors, throttle_reasons
 from gpubalance.settings.choices import Precision
 from gpubalance.settings.record import Record
 
@@ -33,14 +32,14 @@ def read_health(uuid: str) -> Health | None:
 
     def health(card: Card) -> Health:
         """NVML's answers, with powers in watts."""
-        mask, nvml = throttle_mask(card), card.nvml
+        nvml = card.nvml
         cap, default = card.ask("EnforcedPowerLimit"), card.ask("PowerManagementDefaultLimit")
         return Health(
             display=card.ask("DisplayActive"),
             persistence=card.ask("PersistenceMode"),
             power_cap_w=cap / 1000 if cap else None,
             power_default_w=default / 1000 if default else None,
-            throttle_reasons=None if mask is None else throttling([mask]),
+            throttle_reasons=throttle_reasons(card),
             ecc_corrected=ecc_errors(card, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
             ecc_uncorrected=ecc_errors(card, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
         )

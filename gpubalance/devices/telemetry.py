@@ -5,76 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gpubalance.devices.nvml import Card, with_gpu
 from gpubalance.numbers.stats import median
 from gpubalance.results.telemetry import Moment, Telemetry, throttling
 
+T = TypeVar("T")
+
 INTERVAL_S = 0.2
 PATIENCE_S = 0.3  # the longest that a hung call delays the end of a block
-
-
-class Sampler:
-    """Reads one GPU or MIG slice in its own thread while its `with` block runs.
-
-    After the block, `telemetry` is what it saw: None if NVML does not start, does not know the UUID, loses the GPU or
-    does not answer in time. The block waits for NVML neither at its start nor at its end: the figures begin with NVML's
-    first answer (see `readings`) and end when a call hangs.
-    """
-
-    def __init__(self, uuid: str, interval_s: float = INTERVAL_S, course: Course | None = None) -> None:
-        """Adds its readings to `course`, or to a new one."""
-        self.telemetry: Telemetry | None = None
-        self._uuid = uuid
-        self._interval_s = interval_s
-        self._course = course or Course()
-        self._ended = False
-        # For the course, as a thread that hung may come back at any time
-        self._lock = threading.Lock()
-        self._lost = False
-        self._stop = threading.Event()
-        # A daemon, so that a hung call does not hold up the process's end
-        self._thread = threading.Thread(target=self._watch, name=f"telemetry of {uuid}", daemon=True)
-
-    @property
-    def readings(self) -> int:
-        """The number of readings so far."""
-        return self._course.readings
-
-    def __enter__(self) -> Sampler:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(PATIENCE_S)
-        with self._lock:
-            self._ended = True
-            self._course.pause()
-            self.telemetry = None if self._lost else self._course.telemetry()
-
-    def _watch(self) -> None:
-        self._lost = with_gpu(self._uuid, self._poll) is None
-
-    def _poll(self, card: Card) -> bool:
-        while True:
-            counters = _counters(card)
-            with self._lock:
-                # This thread hung; the course may belong to another sampler now
-                if self._ended:
-                    return True
-                self._course.count(counters)
-            # The counters still belong to the block, the gauges no longer
-            if self._stop.is_set():
-                return True
-            moment = _moment(card, counters.at_s)
-            with self._lock:
-                if self._ended:
-                    return True
-                self._course.gauge(moment)
-            self._stop.wait(self._interval_s)
+# More readings than this are thinned out evenly: a chart shows no more points.
+_MOST_MOMENTS = 480
+# More than a reading's own unrest.
+_CLOCK_MOVES = 0.01
+_DEGREES_MOVE = 2
 
 
 def _counters(card: Card) -> Counters:
@@ -88,29 +36,22 @@ def ecc_errors(card: Card, kind: int) -> int | None:
     return errors
 
 
-def throttle_mask(card: Card) -> int | None:
-    """NVML's bit mask of the reasons why the clocks are lower than they could be; None if NVML gives none."""
-    mask: int | None = card.ask("CurrentClocksEventReasons CurrentClocksThrottleReasons")
-    return mask
+def throttle_reasons(card: Card) -> tuple[str, ...] | None:
+    """Why the clocks are lower than they could be; None if NVML does not say."""
+    mask = card.ask("CurrentClocksEventReasons CurrentClocksThrottleReasons")
+    return None if mask is None else throttling([mask])
 
 
 def _moment(card: Card, at_s: float) -> Moment:
-    power_mw, mask = card.ask("PowerUsage"), throttle_mask(card)
+    power_mw = card.ask("PowerUsage")
     return Moment(
         at_s=at_s,
         temperature_c=card.ask("TemperatureV Temperature", card.nvml.NVML_TEMPERATURE_GPU),
         power_w=None if power_mw is None else power_mw / 1000,
         sm_clock_mhz=card.ask("ClockInfo", card.nvml.NVML_CLOCK_SM),
         memory_clock_mhz=card.ask("ClockInfo", card.nvml.NVML_CLOCK_MEM),
-        throttle_reasons=None if mask is None else throttling([mask]),
+        throttle_reasons=throttle_reasons(card),
     )
-
-
-# More readings than this are thinned out evenly: a chart shows no more points.
-_MOST_MOMENTS = 480
-# More than a reading's own unrest.
-_CLOCK_MOVES = 0.01
-_DEGREES_MOVE = 2
 
 
 class Counters(NamedTuple):
@@ -138,7 +79,10 @@ class _Stretch:
 
 
 class Course:
-    """Adds up the readings of one GPU. It counts values, so that a day takes little more memory than a minute."""
+    """Adds up the readings of one GPU. It counts values, so that a day takes little more memory than a minute.
+
+    Its readings are those of NVML while `watching`: none if NVML does not start, or does not know the GPU.
+    """
 
     def __init__(self) -> None:
         self.readings = 0
@@ -147,6 +91,44 @@ class Course:
         self._seen: dict[str, Counter[Any]] = {name: Counter() for name in Moment.model_fields if name != "at_s"}
         self._moments: list[Moment] = []
         self._apart = 1
+
+    @contextmanager
+    def watching(self, uuid: str, interval_s: float = INTERVAL_S) -> Iterator[None]:
+        """Reads that GPU or MIG slice in a thread of its own while the block runs.
+
+        The block waits for NVML neither at its start nor at its end: the figures begin with NVML's first answer, and
+        end when a call hangs or the GPU is lost.
+        """
+        stop, left, lock = threading.Event(), threading.Event(), threading.Lock()
+
+        def add(to: Callable[[T], None], reading: T) -> None:
+            """Adds a reading, unless the block is left: a thread that hung may come back at any time."""
+            with lock:
+                if not left.is_set():
+                    to(reading)
+
+        def poll(card: Card) -> None:
+            """Reads until the block ends. The counters still belong to it then, the gauges no longer."""
+            while not left.is_set():
+                counters = _counters(card)
+                add(self.count, counters)
+                if stop.is_set():
+                    return
+                add(self.gauge, _moment(card, counters.at_s))
+                stop.wait(interval_s)
+
+        # A daemon, so that a hung call does not hold up the process's end
+        thread = threading.Thread(target=with_gpu, args=(uuid, poll), name=f"telemetry of {uuid}", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(PATIENCE_S)
+            with lock:
+                left.set()
+                # What follows until the next counters is something else's
+                self._watched = False
 
     def count(self, counters: Counters) -> None:
         """Adds the counters: before each reading of the gauges, and at the end."""
@@ -171,10 +153,6 @@ class Course:
         if len(self._moments) > _MOST_MOMENTS:
             self._moments = self._moments[::2]
             self._apart *= 2
-
-    def pause(self) -> None:
-        """Leaves out the time until the next counters, as something else runs then."""
-        self._watched = False
 
     @property
     def latest(self) -> Moment | None:

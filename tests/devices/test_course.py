@@ -84,21 +84,6 @@ def test_what_was_counted_once_has_not_risen_nor_stayed() -> None:
     )
 
 
-def test_what_happens_in_a_pause_is_not_counted() -> None:
-    course = Course()
-    for began_s, energy_mj in ((0.0, 0), (100.0, 9_000_000)):
-        reads(course, at(began_s, energy_mj))
-        course.count(at(began_s + 2.0, energy_mj + 300_000))
-        course.pause()
-    telemetry = course.telemetry()
-    assert telemetry is not None
-    assert (telemetry.duration_s, telemetry.energy_j, telemetry.readings) == (4.0, 600.0, 2)
-    assert [moment.at_s for moment in telemetry.course] == [0.0, 100.0]
-    since = course.telemetry(-1.0)
-    assert since is not None
-    assert [moment.at_s for moment in since.course] == [1.0, 101.0]
-
-
 @given(st.integers(1, 5000))
 def test_a_course_of_any_length_is_told_by_some_hundreds_of_readings_evenly_apart(readings: int) -> None:
     course = Course()

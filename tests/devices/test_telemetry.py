@@ -21,20 +21,20 @@ NO_FIGURES = (
 WATCH = """
 import json, threading, time
 from contextlib import ExitStack
-from gpubalance.devices.telemetry import Sampler
+from gpubalance.devices.telemetry import Course
 
-uuids = {uuids}
-samplers = [Sampler(uuid, interval_s=0.005) for uuid in uuids]
+courses = {{uuid: Course() for uuid in {uuids}}}
 until = time.monotonic() + 60
 with ExitStack() as stack:
-    for sampler in samplers:
-        stack.enter_context(sampler)
-    for uuid, sampler in zip(uuids, samplers):
-        while sampler.readings < {readings} and time.monotonic() < until:
+    for uuid, course in courses.items():
+        stack.enter_context(course.watching(uuid, interval_s=0.005))
+    for uuid, course in courses.items():
+        while course.readings < {readings} and time.monotonic() < until:
             if not any(thread.name.endswith(uuid) for thread in threading.enumerate()[1:]):
                 break
             time.sleep(0.002)
-print(json.dumps([s.telemetry.model_dump() if s.telemetry else None for s in samplers]))
+told = [course.telemetry() for course in courses.values()]
+print(json.dumps([one and one.model_dump() for one in told]))
 """
 FULL = """
 gpu 0 uuid GPU-1
@@ -132,10 +132,11 @@ def test_a_pynvml_without_the_older_calls(tmp_path: Path) -> None:
     assert telemetry["power_w"] == 1.0
 
 
-def test_a_gpu_that_is_lost_or_not_known_has_no_telemetry(tmp_path: Path) -> None:
+def test_a_gpu_that_is_lost_keeps_what_was_seen_and_one_that_is_not_known_has_no_telemetry(tmp_path: Path) -> None:
     lost, reset = "gpu 0 series temperature 60 60 !15", "gpu 0 series energy 1 2 3 !16"
     script, uuids = each_with([lost, reset, "gpu 0 error handle 15"])
-    assert watched_all(tmp_path, script, [*uuids, "GPU-2"], readings=1000) == [None] * 4
+    told = watched_all(tmp_path, script, [*uuids, "GPU-2"], readings=1000)
+    assert [one and one["readings"] for one in told] == [2, 3, None, None]
     assert watched_all(tmp_path, "init_error 9", ["GPU-1"]) == [None]
 
 
@@ -176,36 +177,27 @@ def test_the_end_does_not_wait_for_the_next_reading(tmp_path: Path) -> None:
     assert (telemetry["readings"], telemetry["energy_j"]) == (1, 1.0)
 
 
-def test_a_fault_within_the_block_is_passed_on_and_what_was_seen_is_kept(tmp_path: Path) -> None:
-    code = """
-import time
-from gpubalance.devices.telemetry import Sampler
-try:
-    with Sampler("GPU-1") as sampler:
-        while not sampler.readings:
-            time.sleep(0.002)
-        raise ValueError("the caller's")
-except ValueError as error:
-    print(error, sampler.telemetry.power_w)
-"""
-    assert child(code, environment(tmp_path, FULL), GENEROUS_S).strip() == "the caller's 250.0"
-
-
-def test_two_samplers_one_after_the_other_add_to_one_course(tmp_path: Path) -> None:
+def test_a_fault_within_the_block_is_passed_on_and_a_pause_belongs_to_no_block(
+    tmp_path: Path,
+) -> None:
     code = """
 import json, time
-from gpubalance.devices.telemetry import Course, Sampler
+from gpubalance.devices.telemetry import Course
 course = Course()
 for readings in (2, 4):
-    with Sampler("GPU-1", interval_s=0.005, course=course) as sampler:
-        while course.readings < readings:
-            time.sleep(0.002)
+    try:
+        with course.watching("GPU-1", interval_s=0.005):
+            while course.readings < readings:
+                time.sleep(0.002)
+            raise ValueError("the caller's")
+    except ValueError as error:
+        said = str(error)
     time.sleep(0.3)
-print(json.dumps(sampler.telemetry.model_dump()))
+print(json.dumps([said, course.telemetry().model_dump()]))
 """
-    telemetry = json.loads(child(code, environment(tmp_path, FULL), GENEROUS_S))
+    said, telemetry = json.loads(child(code, environment(tmp_path, FULL), GENEROUS_S))
+    assert said == "the caller's"
     assert telemetry["readings"] >= 4
-    # The pause of 0.3 s between them belongs to neither.
     times = [moment["at_s"] for moment in telemetry["course"]]
-    assert telemetry["duration_s"] <= times[-1] - 0.3 + 0.1
+    assert telemetry["duration_s"] <= times[-1] - times[0] - 0.3 + 0.1
     assert {moment["temperature_c"] for moment in telemetry["course"]} == {60}

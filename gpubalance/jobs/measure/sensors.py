@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from gpubalance.devices.telemetry import Course, Sampler
+from gpubalance.devices.telemetry import Course
 from gpubalance.errors import PartialResult
 from gpubalance.remedies import known
 from gpubalance.results.telemetry import Moment, Telemetry, passing
@@ -28,7 +28,7 @@ class Sensors:
         with ExitStack() as stack:
             for device, course in self._read:
                 if device.told_by_nvml:
-                    stack.enter_context(Sampler(device.uuid, course=course))
+                    stack.enter_context(course.watching(device.uuid))
             yield
 
     def check(self) -> None:
