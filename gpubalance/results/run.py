@@ -140,9 +140,9 @@ class Pipeline(Record):
     `split.fit` would leave them as they are.
     """
 
-    alone: Throughput
-    processor_use: Annotated[Number, Field(ge=0)]
-    held: Throughput | None
+    alone: Annotated[Throughput, Shown(unit="samples/s")]
+    processor_use: Annotated[Part, Field(ge=0)]
+    held: Annotated[Throughput | None, Shown(unit="samples/s")]
     binds: bool
     remedies: tuple[Remedy, ...] = ()
     joined_from: Size | None = None

@@ -118,17 +118,17 @@ def test_the_pages_tables_are_the_results(html: str, subjects: tuple[Subject, ..
         assert answer_of(subject.result).headline in unescape(section)
         assert section.index('class="told"') < section.index("<svg")
         for table in tables_of(subject):
-            shown = page.tables[table.title]
+            shown = page.tables[table.kind.title]
             for row in table.rows:
                 assert [exact(cell, column) for cell, column in zip(row, table.columns, strict=True)] in shown
 
 
 def test_a_page_shows_the_figures_and_units_of_telemetry(html: str) -> None:
     page = samples.Page(html)
-    head, *rows = page.tables["Telemetry over the run"]
-    assert head[2:] == ["at, s", "temperature, °C", "power, W", "SM clock, MHz", "memory clock, MHz", "throttled by"]
+    head, *rows = page.tables["Telemetry over time"]
+    assert head[1:] == ["at, s", "temperature, °C", "power, W", "SM clock, MHz", "memory clock, MHz", "throttled by"]
     assert len(rows) == 120
-    assert ["chosen", "GPU:0", "0", "50", "180.5", "1800", "5005", "nothing"] in rows
+    assert ["GPU:0", "0", "50", "180.5", "1800", "5005", "nothing"] in rows
     assert rows[-1][-1] == "thermal"
 
 

@@ -9,8 +9,7 @@ from gpubalance.render.fields import Cell, Column, short
 from gpubalance.render.report.answer import answer_of
 from gpubalance.render.report.formulas import groups, terms
 from gpubalance.render.report.spreadsheet import LONGEST, spreadsheet_text
-from gpubalance.render.report.table import Table
-from gpubalance.render.report.tables import tables_of
+from gpubalance.render.report.tables import Table, tables_of
 from gpubalance.render.table import Grid
 from gpubalance.results.subject import Subject, warnings_of
 from gpubalance.text import clean
@@ -36,7 +35,7 @@ def _words(subjects: Sequence[Subject]) -> Iterator[str]:
 
 
 def _short_tables(subject: Subject) -> Iterator[Table]:
-    return (table for table in tables_of(subject) if not table.long)
+    return (table for table in tables_of(subject) if not table.kind.long)
 
 
 def _section(subject: Subject) -> Iterator[str]:
@@ -53,7 +52,7 @@ def _section(subject: Subject) -> Iterator[str]:
         yield f"- **warning {code}**: {message} → {then}"
         yield ""
     for table in _short_tables(subject):
-        yield f"### {markdown_text(table.title)}"
+        yield f"### {markdown_text(table.kind.title)}"
         yield ""
         yield from _grid(*table.grid(_cell, [markdown_cell(_head(column)) for column in table.columns]))
 

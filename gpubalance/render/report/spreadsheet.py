@@ -27,7 +27,7 @@ def csv_text(subjects: Sequence[Subject]) -> str:
     rows: list[dict[str, Cell]] = []
     for subject in subjects:
         for table in tables_of(subject):
-            head = dict(zip(_FIRST, (subject.name, subject.kind, subject.result.created, table.id), strict=True))
+            head = dict(zip(_FIRST, (subject.name, subject.kind, subject.result.created, table.kind.id), strict=True))
             rows += [{**head, **dict(zip((c.key for c in table.columns), row, strict=True))} for row in table.rows]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     file = io.StringIO()

@@ -5,24 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from gpubalance.results.common import Count, Number, Samples
 from gpubalance.results.plan import Plan, Predicted, Share, SplitPrediction
 from gpubalance.results.run import Replica
 from gpubalance.results.subject import Subject
-from gpubalance.settings.record import Record
 from gpubalance.settings.shares import pieces
-
-
-class Part(Record):
-    """One device's part of a predicted step."""
-
-    device: Count
-    batch: Samples
-    micro_batch: Samples
-    compute_s: Number
-    update_s: Number
-    wait_s: Number
-
 
 # A device's share, the batch and micro-batch that it has in a split, and how long it computes for them.
 _Part = tuple[Share, int, int, float]
@@ -36,7 +22,7 @@ class Step(NamedTuple):
     step_time_s: float
     sync_s: float
     input_wait_s: float
-    parts: Sequence[Replica | Part]
+    parts: Sequence[Replica]
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -98,13 +84,16 @@ def _step(title: str, of: Predicted | SplitPrediction, plan: Plan, parts: Sequen
     """Each device waits for the slowest."""
     slowest_s = max(compute_s + share.update_s for share, *_, compute_s in parts)
     told = [
-        Part(
+        Replica(
             device=share.device,
             batch=batch,
             micro_batch=micro,
+            throughput=batch / of.step_time_s,
             compute_s=compute_s,
             update_s=share.update_s,
             wait_s=slowest_s - compute_s - share.update_s,
+            utilisation=compute_s / of.step_time_s,
+            memory_peak_bytes=None,
         )
         for share, batch, micro, compute_s in parts
     ]

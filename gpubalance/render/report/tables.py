@@ -1,27 +1,68 @@
-"""Every number behind a section's answer and charts."""
+"""Every number behind a section's answer and charts: a table for each kind of record in a result, and in its probe."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
+from typing import Any, NamedTuple
 
+from gpubalance.render.fields import Cell, Column, columns_of, named
 from gpubalance.render.layers import blocks_text
-from gpubalance.render.probe import OUTCOMES
 from gpubalance.render.report.steps import steps_of
-from gpubalance.render.report.table import Add, Lead, Rows, Tables
 from gpubalance.render.solo_gap import all_losses
-from gpubalance.results.common import StepTime, shapes_text
-from gpubalance.results.independent import Independent
-from gpubalance.results.layers import Layers, LayersRound
-from gpubalance.results.plan import Plan, Predicted
-from gpubalance.results.queue import Queue
-from gpubalance.results.run import Baselines, Measurement, Run
+from gpubalance.render.table import Grid
+from gpubalance.results.common import OfModel, StepTime, shapes_text
+from gpubalance.results.gap import SoloGap
+from gpubalance.results.independent import HeldAgainst, Independent, OwnModel
+from gpubalance.results.layers import (
+    Layers,
+    LayersBaselines,
+    LayersRound,
+    MeasuredBlock,
+    PredictedStep,
+    SplitBaseline,
+    Stage,
+    StepTask,
+    StepUpdate,
+)
+from gpubalance.results.plan import (
+    Accumulation,
+    Goodput,
+    LearningRate,
+    LeftOut,
+    Predicted,
+    Round,
+    Share,
+    SplitPrediction,
+)
+from gpubalance.results.probe import CurvePoint, DeviceProbe, Failure, Trial
+from gpubalance.results.queue import Queue, QueuedCommand, QueueShare, Try
+from gpubalance.results.run import Measurement, Pipeline, Replica, Run, SoloBest
 from gpubalance.results.subject import Subject
-from gpubalance.results.telemetry import Telemetry
+from gpubalance.results.telemetry import Moment, Telemetry
 from gpubalance.settings.device import Device
-from gpubalance.settings.shares import Shares, run_text
+from gpubalance.settings.record import Record, Shown
+from gpubalance.settings.shares import run_text
 
-_TIMING = "A timing is the mean of consecutive steps that were timed together."
+Lead = Mapping[str, Any]
+
+# What leads a row, or is computed for it, where its name does not say all.
+_LEADS = {
+    "sample": Shown("timing"),
+    "at_s": Shown("ended at", "s"),
+    "cause": Shown("from the solo sum to what they give together"),
+    "rate": Shown("throughput", "samples/s"),
+    "part": Shown("of the solo sum", "%"),
+    "solo_best_why_not": Shown("one device alone"),
+    "split_why_not": Shown("the batch split"),
+}
+# The splits that the chosen one is compared with, by the fields that they are in.
+_SPLITS = {"even": "even", "largest_even": "largest even", "best_at_largest_even": "the best split of its global batch"}
+# What is told once for the whole result, or is no figure.
+_APART = {"devices", "settings", "environment", "model", "warnings", "probes", "by_global_batch", "profile"}
+# What a result was made with, beside its settings.
+_ASKED = ("probed", "batch_multiple", "margin_bytes", "max_batch", "parallel", "sync_s", "forced")
+_ALONE = ("step_time_model", "update_s", "batch_limit", "solo_best", "sensible")
 _WORK = (
     *("flops_per_sample", "flops_per_s", "peak_flops_per_s", "mfu", "samples_per_joule", "steady", "on_line"),
     *("measured_s", "elapsed_s", "children", "complete"),
@@ -30,247 +71,218 @@ _OWN = (
     *("model", "batch", "solo_throughput", "throughput", "contention", "contention_ci95", "step_time_s"),
     *("solo_input_wait_s", "input_wait_s", "memory_peak_bytes"),
 )
-# What a result was made with, beside its settings.
-_ASKED = ("probed", "batch_multiple", "margin_bytes", "max_batch", "parallel", "sync_s", "forced")
+_RATIOS = ("speedup_over_even", "speedup_ci95", "scaling_efficiency", "stamp_cost", "warmup_steps", "steps")
+_ROUND = ("outcome", "predicted_throughput", "measured.throughput")
+_OF_TIME = (StepTime, Telemetry, Moment)  # a probe's own section has them
+_CHOSEN = {"split": "chosen"}
+_TIMING = "A timing is the mean of consecutive steps that were timed together."
 
 
-def tables_of(subject: Subject) -> Tables:
-    """The tables in the order of the charts: what devices gave together, the plan, each device alone, the rest."""
-    together, found = Tables(), Tables()
-    _together(together.add, subject)
-    found += [one for one in together if not one.long]
-    _gap(found.add, subject)
-    if subject.plan is not None:
-        _plan(found.add, subject.plan)
-    _alone(found.add, subject)
-    found += [one for one in together if one.long]
-    _facts(found.add, subject)
-    return found
+def _one_row(_: Any, __: Subject) -> Iterable[Lead]:
+    return ({},)
 
 
-def _together(add: Add, subject: Subject) -> None:
-    """What was run or, for a plan that was not, what is predicted."""
-    if subject.independent is not None:
-        _independent(add, subject.independent)
-    elif subject.layers is not None:
-        _layers(add, subject.layers)
-    elif subject.queue is not None:
-        _queue(add, subject.queue)
-    elif subject.run is not None:
-        _run(add, subject.run)
-    else:
-        parts = [(step.title, part) for step in steps_of(subject) for part in step.parts]
-        rows = [({"split": title, "device": subject.label(one.device)}, one) for title, one in parts]
-        add("predicted_parts", "Each device's part of the step, predicted", rows)
+class Kind(NamedTuple):
+    """The table of all records of these classes, with these fields of them: all figures without names, none for None.
+
+    `leads` gives what else is in the rows of a record, of which it usually has one. Markdown leaves out `long` tables.
+    """
+
+    id: str
+    title: str
+    of: type[Record] | tuple[type[Record], ...]
+    names: Sequence[str] | None = ()
+    leads: Callable[[Any, Subject], Iterable[Lead]] = _one_row
+    note: str = ""
+    long: bool = False
 
 
-def _others(of: Baselines | Predicted) -> dict[str, Any]:
-    """The splits that the chosen one is compared with, as far as there are any."""
-    best = of.best_at_largest_even
-    named = {"even": of.even, "largest even": of.largest_even, "the best split of its global batch": best}
-    return {name: one for name, one in named.items() if one is not None}
+class Table(NamedTuple):
+    """Rows of cells in the result's own units."""
 
+    kind: Kind
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
 
-def _run(add: Add, run: Run) -> None:
-    against, splits = run.baselines, {"chosen": run, **_others(run.baselines)}
-    parts = [
-        ({"split": name, "device": run.label(replica.device)}, replica)
-        for name, one in splits.items()
-        for replica in one.replicas
-    ]
-    add("step", "Steps", (({"split": name}, one) for name, one in splits.items()), of=Measurement)
-    add("parts", "Each device's part of the step", parts)
-    even = against.even and against.even.global_batch
-    lead = {"global_batch": run.global_batch, "even_global_batch": even, "solo_sum": against.solo_sum}
-    ratios = ("speedup_over_even", "speedup_ci95", "scaling_efficiency", "stamp_cost", "warmup_steps", "steps")
-    add("against", "Compared with", [(lead, run)], *ratios)
-    add("solo", "What the devices gave alone", _by_device(run.devices, against.solo_best or ()))
-    _samples(add, "samples", (({"split": name}, one.step_time_s) for name, one in splits.items()))
-    _telemetry(add, "over the run", ((lead, replica.telemetry) for lead, replica in parts), "chosen")
-
-
-def _by_device(devices: Sequence[Device], records: Iterable[Any]) -> Iterator[tuple[Lead, Any]]:
-    return (({"device": devices[one.device].label}, one) for one in records)
-
-
-def _samples(add: Add, id_: str, of: Iterable[tuple[Lead, StepTime | None]], title: str = "Step times") -> None:
-    """Each timing, counted from 1, with the time at which it ended."""
-    rows = (
-        ({**lead, "sample": number, "at_s": at_s, "step_time_s": seconds}, None)
-        for lead, times in of
-        if times is not None
-        for number, (seconds, at_s) in enumerate(zip(times.samples, times.at_s, strict=True), 1)
-    )
-    add(id_, title, rows, note=_TIMING, long=True)
-
-
-def _telemetry(add: Add, when: str, watched: Iterable[tuple[Lead, Telemetry | None]], split: str = "") -> None:
-    """What each GPU reported: in all, and moment by moment in that split."""
-    told = [(lead, one) for lead, one in watched if one is not None]
-    add("telemetry", "Telemetry", told)
-    course = ((lead, moment) for lead, one in told if lead.get("split", "") == split for moment in one.course)
-    add("course", f"Telemetry {when}", course, long=True)
-
-
-def _gap(add: Add, subject: Subject) -> None:
-    gap = subject.solo_gap
-    if gap is not None:
-        lost = [(cause, -rate or 0.0) for cause, rate in all_losses(subject.devices, gap)]
-        told = (("solo sum", gap.solo_sum), *lost, ("together", gap.throughput))
-        rows = (({"cause": cause, "rate": rate, "part": rate / gap.solo_sum}, None) for cause, rate in told)
-        add("gap", "Why not more", rows)
-
-
-def _plan(add: Add, plan: Plan) -> None:
-    predicted, devices, rate = plan.predicted, plan.devices, plan.learning_rate
-    note = "Up to: the largest micro-batch that is planned with."
-    add("shares", "The plan's shares", _by_device(devices, plan.shares), note=note)
-    others = {name: (one.split, one) for name, one in _others(predicted).items()}
-    splits = {"chosen": (plan.split, predicted), **others}
-    rows: Rows = (({"split": name, **_batches(split)}, one) for name, (split, one) in splits.items())
-    add("predicted", "Predicted", rows)
-    rows = (({"of": one.of, "batches": "/".join(map(str, one.batches))}, one) for one in predicted.by_goodput)
-    note = "Goodput is throughput times what a sample is worth."
-    add("goodput", "Goodput", rows, "global_batch", "throughput", "efficiency", "goodput", note=note)
-    rows = ((_batches(one.split), one) for one in predicted.by_global_batch)
-    add("by_global_batch", "The fastest split by global batch", rows, long=True)
-    tried = plan.balance.rounds if plan.balance else ()
-    rows = (({"round": one.number, "batches": str(one.split)}, one) for one in tried)
-    measured = (f"measured.{name}" for name in ("throughput", "step_time_s", "sync_s", "imbalance"))
-    title = "The search's rounds: each split that was tried"
-    add("rounds", title, rows, "outcome", "predicted_throughput", *measured)
-    add("left_out", "Devices without samples", _by_device(devices, plan.left_out))
-    rows = [({"measured_factor": rate.measured}, rate)] if rate else ()
-    add("learning_rate", "Learning rate", rows, "from_batch", "to_batch", "linear", "square_root")
-
-
-def _batches(split: Shares) -> Lead:
-    return {"batches": str(split), "global_batch": split.global_batch}
-
-
-def _alone(add: Add, subject: Subject) -> None:
-    """What each device can do alone: its step-time model, its curve, how its limit was found."""
-    probes = [({"device": subject.label(i)}, one) for i, one in enumerate(subject.probes) if one is not None]
-    points = [(lead, point) for lead, one in probes for point in sorted(one.curve, key=lambda point: point.batch)]
-    is_probe = subject.kind == "probe"
-    note = f"From {subject.probe_from}." if subject.probe_from and not is_probe else ""
-    found = ("step_time_model", "update_s", "batch_limit", "solo_best", "sensible")
-    add("model", "Each device alone", probes, *found, note=note)
-    add("curve", "Throughput over batch size, each device alone", points)
-    curve = (
-        ({**lead, "batch": batch, "step_time_s": seconds}, None)
-        for lead, one in probes
-        for batch, seconds in (one.step_time_model and one.step_time_model.curve) or ()
-    )
-    add("planned_curve", "The curves that are planned with", curve)
-    by_batch = [({**lead, "batch": point.batch}, point) for lead, point in points]
-    watched = ((lead, point.telemetry) for lead, point in by_batch if point.telemetry is not None)
-    add("health", "Telemetry, each device alone", watched)
-    trials = (
-        ({**lead, "trial": number, "outcome": OUTCOMES[trial.outcome]}, trial)
-        for lead, one in probes
-        for number, trial in enumerate(one.batch_limit.trials if one.batch_limit else (), 1)
-    )
-    columns = ("batch", "seconds", "memory_peak_bytes", "fresh", "reason")
-    add("trials", "The search for the batch limit", trials, *columns)
-    failures = ("; ".join(failure.message for failure in one.failures) or "none" for _, one in probes)
-    work = (({**lead, "failures": told}, one) for (lead, one), told in zip(probes, failures, strict=True))
-    add("work", "What the probe took and found", work, *_WORK)
-    if is_probe:
-        times = ((lead, point.step_time_s) for lead, point in by_batch)
-        _samples(add, "curve_samples", times, "Step times, each device alone")
-
-
-def _independent(add: Add, result: Independent) -> None:
-    leads = _by_device(result.devices, result.replicas)
-    parts = (({**lead, "failure": one.failure.message if one.failure else "none"}, one) for lead, one in leads)
-    add("replicas", "Each device, alone and at once", parts, *_OWN)
-    joint = result.joint
-    lead = {
-        "joint_batches": str(joint.split) if joint else None,
-        "joint_throughput": joint.throughput.median if joint else None,
-    }
-    add("sum", "All at once", [(lead, result)], "throughput", "solo_sum", "overlap_s", "complete")
-    both = [
-        ({**lead, "measured": how}, times, told)
-        for lead, one in _by_device(result.devices, result.replicas)
-        for how, times, told in (
-            ("at once", one.step_time_s, one.telemetry),
-            ("alone", one.solo_step_time_s, one.solo_telemetry),
+    def grid(self, text: Callable[[Cell, Column], str], heads: Sequence[str], most: int | None = None) -> Grid:
+        """The same as texts under these heads, at most so many rows."""
+        rows = (
+            [text(cell, column) for cell, column in zip(row, self.columns, strict=True)] for row in self.rows[:most]
         )
-    ]
-    _samples(add, "samples", ((lead, times) for lead, times, _ in both))
-    _telemetry(add, "over the measurement", ((lead, told) for lead, _, told in both))
+        return Grid([heads, *rows], [place for place, column in enumerate(self.columns) if column.is_text])
 
 
-def _layers(add: Add, result: Layers) -> None:
-    labels = [device.label for device in result.devices]
-    rows: Rows = (({"device": labels[one.device], "blocks": blocks_text(one)}, one) for one in result.stages)
-    add("stages", "Each device's part of a step", rows)
-    add("step", "The step", [({"predicted_s": result.predicted.step_time_s}, result)])
-    rows = (({"round": one.number, **_cut(one, labels)}, one) for one in result.rounds)
-    add("rounds", "The search for the cut", rows, "predicted_s", "step_time_s")
-    add("held-against", "What it is compared with", _held_against(result, labels))
-    rows = (
-        ({"block": number, "device": label, "compute_s": seconds}, one)
-        for number, one in enumerate(result.blocks)
-        for label, seconds in zip(labels, one.compute_s, strict=True)
-    )
-    add("blocks", "Blocks, and a micro-batch's compute on each device", rows)
-    _samples(add, "samples", [({}, result.step_time_s)])
-    rows = [
-        *(({"device": labels[one.device], "pass": one.kind}, one) for one in result.timeline.tasks),
-        *(({"device": labels[one.device], "pass": "update"}, one) for one in result.timeline.updates),
-    ]
-    columns = ("segment", "micro_batch", "sent_s", "ready_s", "start_s", "end_s")
-    add("timeline", "One step, task by task", rows, *columns, long=True)
-    watched = (({"device": labels[one.device]}, one.telemetry) for one in result.stages)
-    _telemetry(add, "over the measurement", watched)
+def _split(one: Any, subject: Subject) -> Iterator[Lead]:
+    split = getattr(one, "split", subject.split)
+    yield {"batches": str(split), "global_batch": split.global_batch} if split else {}
 
 
-def _queue(add: Add, result: Queue) -> None:
-    add("shares", "What each device did", _by_device(result.devices, result.shares))
-    add("queue", "All commands", [({}, result)], "makespan_s", "alone_s", "speedup", "complete")
-    tries = (
-        ({"number": each.number, "device": result.label(one.device), "command": each.command}, one)
-        for each in result.commands
-        for one in each.tries
-    )
-    add("tries", "The commands, and where each ran", tries)
+def _by_global_batch(predicted: Predicted, subject: Subject) -> Iterator[Lead]:
+    for one in predicted.by_global_batch:
+        for lead in _split(one, subject):
+            yield {**lead, "step_time_s": one.step_time_s, "throughput": one.throughput}
 
 
-def _cut(one: LayersRound, labels: Sequence[str]) -> Lead:
-    stages = ", ".join(f"{labels[device]} {run_text(first, last)}" for first, last, device in one.segments)
-    outcome = one.outcome if one.ran_out is None else f"{labels[one.ran_out]} ran out of memory"
-    return {"blocks": stages, "outcome": outcome}
+def _timings(times: StepTime, _: Subject) -> Iterator[Lead]:
+    """Each timing, counted from 1, with the time at which it ended."""
+    for number, (seconds, at_s) in enumerate(zip(times.samples, times.at_s, strict=True), 1):
+        yield {"sample": number, "at_s": at_s, "step_time_s": seconds}
 
 
-def _held_against(result: Layers, labels: Sequence[str]) -> Rows:
-    against = result.baselines
-    best, split = against.solo_best, against.split
-    alone = f"{labels[best.device]} alone, batch {best.batch}" if best else "one device alone"
-    the_split = f"the batch split {split.split}" if split else "the batch split"
-    how = ("here" if split.measured else "predicted") if split else None
-    for name, rate, measured, why_not in (
-        (alone, best and best.throughput, "by its probe" if best else None, against.solo_best_why_not),
-        (the_split, split and split.throughput, how, against.split_why_not),
-    ):
-        yield {"held_against": name, "throughput": rate, "measured": measured, "why_not": why_not}, None
+def _gap(gap: SoloGap, subject: Subject) -> Iterator[Lead]:
+    lost = [(loss.cause, -loss.rate or 0.0) for loss in all_losses(subject.devices, gap)]
+    for cause, rate in (("solo sum", gap.solo_sum), *lost, ("together", gap.throughput)):
+        yield {"cause": cause, "rate": rate, "part": rate / gap.solo_sum}
 
 
-def _facts(add: Add, subject: Subject) -> None:
-    """What was measured where."""
-    result, ran = subject.result, subject.run or subject.result
-    devices = (({"device": device.label}, device) for device in subject.devices)
-    add("devices", "Devices", devices, "name", "uuid", "bus_id", "memory_bytes", "simulated")
-    if isinstance(result, Queue) or isinstance(ran, Queue):
-        return
+def _curve(probe: DeviceProbe, _: Subject) -> Iterator[Lead]:
+    for batch, seconds in (probe.step_time_model and probe.step_time_model.curve) or ():
+        yield {"batch": batch, "step_time_s": seconds}
+
+
+def _cut(tried: LayersRound, subject: Subject) -> Iterator[Lead]:
+    stages = ", ".join(f"{subject.label(device)} {run_text(first, last)}" for first, last, device in tried.segments)
+    outcome = tried.outcome if tried.ran_out is None else f"{subject.label(tried.ran_out)} ran out of memory"
+    yield {"round": tried.number, "blocks": stages, "outcome": outcome}
+
+
+def _why_not(against: LayersBaselines, _: Subject) -> Iterator[Lead]:
+    yield {name: getattr(against, name) for name in ("solo_best_why_not", "split_why_not")}
+
+
+def _block(block: MeasuredBlock, subject: Subject) -> Iterator[Lead]:
+    number = subject.layers.blocks.index(block) if subject.layers else 0
+    for device, seconds in enumerate(block.compute_s):
+        yield {"block": number, "device": subject.label(device), "compute_s": seconds}
+
+
+def _settings(result: OfModel, subject: Subject) -> Iterator[Lead]:
     told: dict[str, Any] = {**dict(result.settings), "created": result.created}
     if result.model is not None:
         shapes = result.model.input_shapes
         told |= {"parameters": result.model.parameters, "gradient_bytes": result.model.gradient_bytes}
         told |= {"input_shapes": shapes_text(shapes)} if shapes is not None else {}
     told |= {name: getattr(result, name) for name in _ASKED if hasattr(result, name)}
-    facts = (("settings", "Settings and model", told), ("environment", "Environment", dict(ran.environment or ())))
-    for id_, title, values in facts:
-        add(id_, title, (({"setting": name, "value": value}, None) for name, value in values.items()))
+    if result is subject.result:
+        yield from ({"setting": name, "value": value} for name, value in told.items())
+
+
+def _environment(result: OfModel, subject: Subject) -> Iterator[Lead]:
+    if result is (subject.run or subject.result):
+        yield from ({"setting": name, "value": value} for name, value in result.environment or ())
+
+
+# In the order of the charts: what devices gave together, the plan, each device alone, the rest.
+_KINDS = (
+    Kind("step", "Steps", Measurement),
+    Kind("parts", "Each device's part of the step", Replica),
+    Kind("against", "Compared with", Run, ("baselines.solo_sum", *_RATIOS)),
+    Kind("replicas", "Each device, alone and at once", OwnModel, _OWN),
+    Kind("sum", "All at once", Independent, ("throughput", "solo_sum", "overlap_s", "complete")),
+    Kind("held_against", "What it is compared with", (HeldAgainst, SplitBaseline), leads=_split),
+    Kind("stages", "Each device's part of a step", Stage, leads=lambda one, _: [{"blocks": blocks_text(one)}]),
+    Kind("layers", "The step", Layers),
+    Kind("cuts", "The search for the cut", LayersRound, ("predicted_s", "step_time_s"), _cut),
+    Kind("why_not", "What it can't be compared with", LayersBaselines, None, _why_not),
+    Kind("blocks", "Blocks, and a micro-batch's compute on each device", MeasuredBlock, leads=_block),
+    Kind("queue_shares", "What each device did", QueueShare),
+    Kind("queue", "All commands", Queue),
+    Kind("tries", "The commands, and where each ran", Try),
+    Kind("solo", "What the devices gave alone", SoloBest),
+    Kind("pipeline", "The input pipeline", Pipeline),
+    Kind("gap", "Why not more", SoloGap, None, _gap),
+    Kind("shares", "The plan's shares", Share, note="Up to: the largest micro-batch that is planned with."),
+    Kind("predicted", "Predicted", (Predicted, SplitPrediction, PredictedStep), leads=_split),
+    Kind(
+        *("goodput", "Goodput", Goodput),
+        leads=lambda one, _: [{"batches": "/".join(map(str, one.batches))}],
+        note="Goodput is throughput times what a sample is worth.",
+    ),
+    Kind(
+        *("rounds", "The search's rounds: each split that was tried", Round, _ROUND),
+        lambda one, _: [{"round": one.number, "batches": str(one.split)}],
+    ),
+    Kind("left_out", "Devices without samples", LeftOut),
+    Kind("accumulation", "With more accumulation", Accumulation, ("gain",), _split),
+    Kind("learning_rate", "Learning rate", LearningRate),
+    Kind("model", "Each device alone", DeviceProbe, _ALONE),
+    Kind("curve", "Throughput over batch size, each device alone", CurvePoint),
+    Kind("planned_curve", "The curves that are planned with", DeviceProbe, None, _curve),
+    Kind("trials", "The search for the batch limit", Trial),
+    Kind("work", "What the probe took and found", DeviceProbe, _WORK),
+    Kind("failures", "What failed", Failure),
+    Kind("telemetry", "Telemetry", Telemetry),
+    Kind("by_global_batch", "The fastest split by global batch", Predicted, None, _by_global_batch, long=True),
+    Kind("samples", "Step times", StepTime, None, _timings, _TIMING, long=True),
+    Kind("course", "Telemetry over time", Moment, long=True),
+    Kind(
+        *("timeline", "One step, task by task", (StepTask, StepUpdate)),
+        *(("segment", "micro_batch", "sent_s", "ready_s", "start_s", "end_s"),),
+        lambda one, _: [{"pass": getattr(one, "kind", "update")}],
+        long=True,
+    ),
+    Kind("devices", "Devices", Device, ("name", "uuid", "bus_id", "memory_bytes", "simulated")),
+    Kind("settings", "Settings and model", OfModel, None, _settings),
+    Kind("environment", "Environment", OfModel, None, _environment),
+)
+
+
+def tables_of(subject: Subject) -> list[Table]:
+    """The tables that have rows, in their order."""
+    records = [*_within(subject.result, {}, subject)]
+    for step in steps_of(subject) if subject.run is None else ():
+        records += [({"split": step.title, "device": subject.label(one.device)}, one) for one in step.parts]
+    for i, one in enumerate(subject.probes):
+        alone = _within(one, {"device": subject.label(i)}, subject) if one is not None else ()
+        records += [pair for pair in alone if subject.kind == "probe" or not isinstance(pair[1], _OF_TIME)]
+    records += [({"device": device.label}, device) for device in subject.devices]
+    records.sort(key=lambda pair: str(pair[0].get("split")).startswith("round"))  # the chosen split stands first
+    return [table for kind in _KINDS if (table := _table(kind, records, subject)) is not None]
+
+
+def _within(record: Record, lead: Lead, subject: Subject) -> Iterator[tuple[Lead, Record]]:
+    """A record and those within it, each with what leads its rows."""
+    device = getattr(record, "device", None)
+    if isinstance(device, int) and "device" not in lead:
+        lead = {**lead, "device": subject.label(device)}
+    yield lead, record
+    for name, value in record:
+        more = {**lead, **_leading(record, name)}
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, Record) and name not in _APART:
+                yield from _within(one, more, subject)
+
+
+def _leading(record: Record, name: str) -> Lead:
+    """What tells the records in a field from their like elsewhere."""
+    if name in _SPLITS:
+        return {"split": _SPLITS[name]}
+    if isinstance(record, Round):
+        return {"split": f"round {record.number}"}
+    if isinstance(record, CurvePoint):
+        return {"batch": record.batch}
+    if isinstance(record, QueuedCommand):
+        return {"number": record.number, "command": record.command}
+    if isinstance(record, OwnModel) and name != "failure":
+        return {"measured": "alone" if name.startswith("solo") else "at once"}
+    return {}
+
+
+def _table(kind: Kind, records: Sequence[tuple[Lead, Record]], subject: Subject) -> Table | None:
+    """The table, without columns that no row knows; None without rows."""
+    of = [(lead, one) for lead, one in records if isinstance(one, kind.of)]
+    rows = [({**lead, **more}, one) for lead, one in of for more in kind.leads(one, subject)]
+    if not rows:
+        return None
+    keys = sorted(dict.fromkeys(key for lead, _ in rows for key in lead), key=lambda key: key != "split")
+    texts = {key for lead, _ in rows for key, cell in lead.items() if isinstance(cell, str)}
+    leads = [named(key, _LEADS.get(key, Shown()), text=key in texts) for key in keys]
+    shown = type(rows[0][1]) if isinstance(kind.of, tuple) else kind.of
+    columns = columns_of(shown, *kind.names) if kind.names is not None else ()
+    cells = [
+        (*(lead.get(key, _CHOSEN.get(key)) for key in keys), *(column.value(one) for column in columns))
+        for lead, one in rows
+    ]
+    known = [any(cell is not None for cell in column) for column in zip(*cells, strict=True)]
+    heads, kept = tuple(compress((*leads, *columns), known)), tuple(tuple(compress(row, known)) for row in cells)
+    return Table(kind, heads, kept) if heads else None
