@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gpubalance.errors import BadInput
 from gpubalance.results.common import Warning_
 from gpubalance.settings.cluster import Cluster
-from gpubalance.settings.told import fault_text
+from gpubalance.settings.told import first_fault
 from gpubalance.text import clean
 
 _VARIABLE = "TF_CONFIG"
@@ -84,8 +84,7 @@ def _read(environment: Mapping[str, str]) -> _Cluster | None:
     try:
         found = _Cluster.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise _malformed(f"{'.'.join(map(str, first['loc']))}{fault_text(first)}".lstrip(": ")) from None
+        raise _malformed(first_fault(error)) from None
     names, task = found.cluster.get(found.task.type), found.task
     if names is None or task.index >= len(names):
         raise _malformed(f"task: the cluster has no {task.type} {task.index}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -49,8 +48,8 @@ def reach(hosts: str | None, via: str | None) -> tuple[str, ...]:
     """Returns the hosts in `alpha,beta`, and from now on reaches devices that name one by the prefix `via`, or ssh.
 
     `ray`, or Ray's own `ray://…`, stands for the nodes of that cluster. Without hosts all devices are here. Raises
-    UsageError for an invalid host name, a host named twice, and a prefix that has no `{host}` or is no command;
-    EnvironmentFault if Ray is not installed or there is no cluster.
+    UsageError for an invalid host name, and for a prefix that has no `{host}` or is no command line; EnvironmentFault
+    if Ray is not installed or there is no cluster.
     """
     if hosts is None and via is not None:
         raise UsageError("--via needs --hosts", remedy="name the hosts: --hosts alpha,beta")
@@ -70,8 +69,6 @@ def _by_command(hosts: str, via: str | None) -> tuple[tuple[str, ...], _Reach]:
         raise UsageError(f"--via {via!r}: {error}", remedy=f"such as --via '{SSH}'") from None
     if not any(_HOST in word for word in words):
         raise UsageError(f"--via {via!r} has no {_HOST}", remedy=f"such as --via '{SSH}'")
-    if shutil.which(words[0]) is None and _HOST not in words[0]:
-        raise UsageError(f"--hosts: there is no command {words[0]} here", remedy="--via names one that reaches {host}")
     options = "--hosts", hosts, *(["--via", via] if via else [])
     return names, _Reach((*words, sys.executable), "command", typed, options)
 
@@ -132,11 +129,7 @@ def _names(hosts: str) -> tuple[str, ...]:
         except ValidationError:
             why = f"--hosts {clean(hosts, 80)!r}: {clean(name, 80)!r} is no host's name"
             raise UsageError(why, remedy="--hosts alpha,beta") from None
-    if len(set(found)) < len(found):
-        raise UsageError(f"--hosts {hosts} names a host twice", remedy="name each host once")
-    if RAY in found:
-        raise UsageError(f"--hosts {hosts}: ray is no host's name", remedy="--hosts ray is all nodes of a Ray cluster")
-    return found
+    return tuple(dict.fromkeys(found))
 
 
 def unreachable(host: Host, how: str, remedy: str = "") -> EnvironmentFault:

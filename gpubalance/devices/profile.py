@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field, ValidationError, model_validator
 
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.device import Device, DeviceProfile, Host, JointProfile
 from gpubalance.settings.record import Record
-from gpubalance.settings.told import fault_text
+from gpubalance.settings.told import first_fault
 from gpubalance.system.files import read_toml
 from gpubalance.text import clean
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 # What a source of simulated devices is called
 OPTION, IN_A_SCRIPT = "--simulate ", "simulate="
@@ -46,54 +42,20 @@ class Profile(Record):
     def _all_have_hosts_or_none(self) -> Profile:
         without = [number for number, one in enumerate(self.device) if one.host is None]
         if without and len(without) < len(self.device):
-            raise ValueError(f"device[{without[0]}].host: is missing, as other devices name theirs")
+            raise ValueError(f"device {without[0]} has no host, and other devices name theirs")
         return self
 
 
 def load_profile(path: Path, option: str = OPTION) -> Profile:
-    """Reads a profile. The BadInput for a bad one names the file and each wrong field."""
+    """Reads a profile. The BadInput for a bad one names the file and its first wrong field."""
     remedy = f"{option}FILE takes a profile (see configs/), {option}N so many plain CPU devices"
     document = read_toml(path, "profile", remedy=remedy)
     try:
         return Profile.model_validate(document)
     except ValidationError as error:
         raise BadInput(
-            f"{path}: {_wrong(error)}", remedy="gpubalance guide profiles lists every key of a profile"
+            f"{path}: {first_fault(error)}", remedy="gpubalance guide profiles lists every key of a profile"
         ) from None
-
-
-def _wrong(error: ValidationError) -> str:
-    """Each thing that is wrong and its place, in the terms of the file."""
-    found = error.errors()
-    no_device = [e for e in found if e["loc"] == ("device",) and e["type"] in ("too_short", "missing", "tuple_type")]
-    # Next to another error, a missing device says nothing new: its key may just be misspelt.
-    told = [e for e in found if e not in no_device] or no_device
-    return "; ".join(
-        "it has no [[device]] table: write one for each device"
-        if e in no_device
-        else f"{_place(e['loc'])}{fault_text(e)}{_meant(e)}"
-        for e in told[:5]
-    )
-
-
-def _meant(fault: ErrorDetails) -> str:
-    """The table that a misplaced key belongs in, or a question that suggests the one meant; empty for other faults."""
-    if fault["type"] != "extra_forbidden":
-        return ""
-    keys = {"": Profile.model_fields, "[[device]]": Listed.model_fields, "[joint]": JointProfile.model_fields}
-    key = str(fault["loc"][-1])
-    belongs = [name for name, known in keys.items() if name and key in known]
-    if belongs:
-        return f", it belongs in {belongs[0]}"
-    here = "" if len(fault["loc"]) == 1 else "[joint]" if fault["loc"][0] == "joint" else "[[device]]"
-    nearest = difflib.get_close_matches(key, keys[here], n=1)
-    return f", did you mean {nearest[0]}?" if nearest else ""
-
-
-def _place(location: tuple[int | str, ...]) -> str:
-    """`device[1].alpha_s` for ('device', 1, 'alpha_s')."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-    return clean(text.lstrip(".")) or "the file"
 
 
 def simulated_devices(source: int | str | Path, option: str = OPTION) -> tuple[tuple[Device, ...], JointProfile]:

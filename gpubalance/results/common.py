@@ -36,13 +36,9 @@ Size = Annotated[Samples, Field(ge=1)]
 Devices = Annotated[tuple[Device, ...], Field(min_length=1)]
 
 
-# The kind of an error in which fields don't agree within one record; its text begins with the field at fault.
-UNSOUND = "unsound"
-
-
 def unsound(field: str, what: str) -> PydanticCustomError:
-    """The error for a validator to raise. `field` is the field's path within the validated record."""
-    return PydanticCustomError(UNSOUND, "{field}: {what}", {"field": field, "what": what})
+    """The error of fields that don't agree, for a validator to raise. `field` is a path within the validated record."""
+    return PydanticCustomError("unsound", "{field}: {what}", {"field": field, "what": what})
 
 
 def check_devices(field: str, numbers: Sequence[int], count: int) -> None:

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 from gpubalance.errors import BadInput
 from gpubalance.results import estimate
-from gpubalance.results.common import SCHEMA_VERSION, UNSOUND
+from gpubalance.results.common import SCHEMA_VERSION
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.noise import Noise
@@ -22,7 +22,7 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.queue import Queue
 from gpubalance.results.run import Run
 from gpubalance.settings.record import Record
-from gpubalance.settings.told import fault_text
+from gpubalance.settings.told import first_fault
 from gpubalance.system.files import meant
 from gpubalance.text import clean, clean_lines
 
@@ -120,16 +120,7 @@ def _read(path: Path, kinds: Mapping[str, _Kind], wanted: _Kind) -> Record:
         return kind.record.model_validate(document)
     except ValidationError as error:
         remedy = f"make {kind.called} again"
-        raise BadInput(f"{path} is damaged: {_first_fault(error)}", remedy=remedy) from None
-
-
-def _first_fault(error: ValidationError) -> str:
-    """The path of the first wrong field, and what is wrong with it."""
-    first = error.errors(include_url=False)[0]
-    where, what = clean(".".join(map(str, first["loc"])), 100), fault_text(first)
-    if first["type"] == UNSOUND:
-        what = what.replace(": ", ".", 1)
-    return f"{where}{what}" if where else what.lstrip(": .")
+        raise BadInput(f"{path} is damaged: {first_fault(error)}", remedy=remedy) from None
 
 
 def _document(path: Path, wanted: _Kind) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpubalance.text import clean
 
 if TYPE_CHECKING:
+    from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
 _WORDS = {
@@ -22,6 +23,7 @@ _WORDS = {
     "literal_error": " takes {expected}, not {given}",
     "string_too_short": " takes text, not {given}",
     "string_too_long": " takes at most {max_length} characters, not {given}",
+    "unsound": ".{field}: {what}",
     "string_pattern_mismatch": " takes text of the form {pattern}, not {given}",
 }
 _KINDS = {
@@ -35,6 +37,13 @@ _KINDS = {
     "model": "a table",
 }
 _OF_A_KIND = ("type", "parsing", "from_float")  # pydantic's `int_type`, `int_parsing`, `int_from_float`
+
+
+def first_fault(error: ValidationError) -> str:
+    """The place of the first wrong field, `device.0.alpha_s`, and what is wrong with it."""
+    first = error.errors(include_url=False)[0]
+    where, what = clean(".".join(map(str, first["loc"])), 100), fault_text(first)
+    return f"{where}{what}" if where else what.lstrip(": .")
 
 
 def fault_text(fault: ErrorDetails) -> str:
