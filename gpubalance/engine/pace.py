@@ -29,13 +29,12 @@ LATE_BY = 0.01
 class Clock:
     """Reads the time at four points of a replica's step, in seconds on the monotonic clock.
 
-    It counts the steps in which the replica had its own gradients, and those in which it had the sum: when a cluster
-    hangs, this tells which device the others wait for. `counts`: it is called for that even if nothing else needs it.
+    It counts the steps in which the replica had its own gradients: when a cluster hangs, this tells which device the
+    others wait for. `counts`: it is called for that even if nothing else needs it.
     """
 
     counts = False
     computed_steps = 0
-    summed_steps = 0
 
     def lacks(self, _micro_batch: int) -> str:
         """Why the device's memory does not hold this many samples, by its profile; else empty."""
@@ -52,7 +51,6 @@ class Clock:
 
     def summed(self) -> float:
         """Called when the sum of all replicas' gradients is there."""
-        self.summed_steps += 1
         return time.perf_counter()
 
     def finished(self) -> float:
@@ -137,7 +135,6 @@ class PacedClock(Clock):
 
         In a cluster the sync counts from when the sum is there, on top of the real all-reduce's time.
         """
-        self.summed_steps += 1
         began_s = time.perf_counter() if self.in_cluster else max(one._computed_s for one in self.together)
         self._summed_s = self._on_time(began_s + self.joint.sync_s)
         return self._summed_s

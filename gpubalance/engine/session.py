@@ -151,10 +151,10 @@ class Session:
             yield Pulled(batches=count, seconds=time.perf_counter() - began, cpu_s=cpu_s)
 
     @property
-    def progress(self) -> tuple[int, int]:
-        """The steps in which this process of a cluster had its own gradients, and those in which it had the sum."""
+    def computed_steps(self) -> int:
+        """The steps in which this process of a cluster had its own gradients."""
         (clock,) = self._clocks[self._here]
-        return clock.computed_steps, clock.summed_steps
+        return clock.computed_steps
 
     def trace(self, split: Shares, tracing: Tracing) -> str | None:
         """Trains some steps with this split under TensorFlow's profiler; see `record_trace`.

@@ -14,8 +14,8 @@ from gpubalance.results.common import Environment
 from gpubalance.settings.device import Device, Host, JointProfile
 from gpubalance.settings.record import Record
 from gpubalance.workers.hosts import ask
+from gpubalance.workers.messages import Survey, Surveyed
 from gpubalance.workers.party import Party
-from gpubalance.workers.worker import Worker
 
 
 class Listing(Record):
@@ -88,6 +88,6 @@ def _missing(gpus: Sequence[Device]) -> dict[str, str]:
     with Party(gpus, purpose="survey") as party:
         party.start()
         try:
-            return party.ask(Worker.survey).missing
+            return party.ask(lambda worker: worker.ask(Survey(devices=worker.devices), Surveyed)).missing
         except EnvironmentFault as error:  # TensorFlow itself does not work
             return {gpu.uuid: error.message for gpu in gpus}

@@ -19,12 +19,8 @@ def code_key(model: str, data: str | None = None) -> str:
 
     Of a file only what importing it runs counts: no comment, and nothing below `if __name__ == "__main__":`.
     """
-    return " ".join(hash_[:16] for hash_ in own_codes(model, data) if hash_)
-
-
-def own_codes(model: str, data: str | None) -> list[str]:
-    """A hash for each; empty for a built-in model or a file that can't be read."""
-    return [_own_code(model), *([_own_code(data)] if data else [])]
+    hashes = map(_own_code, filter(None, (model, data)))
+    return " ".join(one[:16] for one in hashes if one)
 
 
 def _own_code(model: str) -> str:

@@ -20,11 +20,10 @@ from gpubalance.errors import BadInput, DeadlinePassed, EnvironmentFault, Gpubal
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, Host, hosts_of
 from gpubalance.text import clean
-from gpubalance.workers.messages import Ended, Printed
+from gpubalance.workers.messages import FromScript, Printed
 from gpubalance.workers.process import Process, worker_environment
 
 _ANSWERS_WITHIN_S = 120.0  # loading TensorFlow from a slow disk included
-_LONGEST = 1 << 24
 _OURS = "import sys; sys.path[:] = filter(None, sys.path); from gpubalance.__main__ import main; main()"
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -67,18 +66,17 @@ class Script(Process):
         """
         label = ", ".join(device.label for device in self._devices)
         try:
-            while isinstance(said := self.message(math.inf, "training"), Printed):
+            while isinstance(said := self.message(math.inf, "training", FromScript), Printed):
                 tell(said.text, label, said.stream)
         except PartialResult as error:
             error.remedy += " all its processes have been ended"
             raise
-        if not isinstance(said, Ended):
-            raise self.unreadable("no script says that")
         if said.missing is not None:
             where = self._devices[0].host or "this host"
             remedy = "the script, and what it reads, must be in the same folder on each host"
             raise BadInput(f"{where} has no script {self._name} in {said.missing}", remedy=remedy)
-        return said.code if said.code >= 0 else 128 - said.code
+        code: int = said.code
+        return code if code >= 0 else 128 - code
 
     def signal(self, number: int) -> None:
         """Sends the process that signal; it is killed a moment later."""
@@ -103,15 +101,9 @@ def ask(
 
 def _answer(host: Host, process: Process, kind: type[Answer], until_s: float) -> Answer | EnvironmentFault:
     printed: dict[str, list[str]] = {"stdout": [], "stderr": []}
-    length = 0
     try:
-        while isinstance(said := process.message(max(0.0, until_s - time.monotonic()), "being asked"), Printed):
+        while isinstance(said := process.message(until_s - time.monotonic(), "being asked", FromScript), Printed):
             printed[said.stream].append(said.text)
-            length += len(said.text)
-            if length > _LONGEST:
-                return unreachable(host, f"prints {_LONGEST >> 20} MiB and more")
-    except EnvironmentFault as error:
-        return error
     except DeadlinePassed:
         return unreachable(host, "did not answer in time")
     except GpubalanceError as error:
@@ -125,5 +117,4 @@ def _answer(host: Host, process: Process, kind: type[Answer], until_s: float) ->
         if own:  # the gpubalance there reports an error
             return EnvironmentFault(f"{host}: {clean(own[0], 500)}")
         last = "".join(f": {clean(line, 200)}" for line in printed["stderr"][-1:])
-        code = said.code if isinstance(said, Ended) else None
-        return unreachable(host, f"ended with exit code {code}{last}")
+        return unreachable(host, f"ended with exit code {said.code}{last}")

@@ -29,7 +29,6 @@ from gpubalance._version import __version__
 from gpubalance.system.versions import software
 
 GRACE_S = 3.0  # a script that waits in a collective ends only by KILL
-LONGEST_MESSAGE = 1 << 24
 _BEATS_EVERY_S = 5.0
 _BEAT = b"\0"
 _ALONE_S = 30.0
@@ -92,11 +91,11 @@ class Reader:
         self._waiting.register(pipe, select.POLLIN)
 
     def lines(self, within_s: float | None) -> list[bytes] | None:
-        """Those that have come, None if nothing has, not even a beat. Raises EOFError at the end or for a long one."""
+        """Those that have come, None if nothing has, not even a beat. Raises EOFError at the end."""
         if not self._waiting.poll(None if within_s is None else 1000 * within_s):
             return None
         chunk = b"" if self._pipe.closed else self._pipe.read(_CHUNK)
-        if not chunk or len(self.rest) > LONGEST_MESSAGE:
+        if not chunk:
             raise EOFError
         *lines, self.rest = (self.rest + chunk.replace(_BEAT, b"")).split(b"\n")
         return lines

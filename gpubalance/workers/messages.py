@@ -69,8 +69,8 @@ class Measure(Record):
 
     split: Shares
     seconds: Seconds = 0.0
-    at_least: Annotated[int, Field(ge=1)] = 1
-    steps_per_timing: Annotated[int, Field(ge=1)] = 1
+    at_least: _Count = 1
+    steps_per_timing: _Count = 1
     stamped: bool = False
     at_once: bool = False
     pipeline: bool = False
@@ -81,14 +81,11 @@ class Stop(Record):
 
 
 class Pull(Record):
-    """Take batches of that size from the user's data without training, for `seconds` and `at_least` timings.
+    """Take batches of that size from the user's data without training, for `seconds` and `at_least` timings."""
 
-    With `change` the dataset is changed that way first, to see whether it gets faster.
-    """
-
-    global_batch: Annotated[int, Field(ge=1)]
+    global_batch: _Count
     seconds: Seconds
-    at_least: Annotated[int, Field(ge=1)]
+    at_least: _Count = 1
 
 
 class CountFlops(Record):
@@ -261,14 +258,9 @@ class Where(Record):
 
 
 class Whereabouts(Record):
-    """How many steps have this process's own gradients, and how many the sum of all.
-
-    `at` is what its program is doing if it is not waiting in TensorFlow: no other process causes that.
-    """
+    """How many steps have this process's own gradients."""
 
     computed: int
-    summed: int
-    at: str
 
 
 class Failed(Record):
@@ -327,7 +319,7 @@ AnyRequest = (
 )
 _OfChecks = Surveyed | Inspected | Copied | Reduced | Whereabouts
 AnyReply = Ready | Timing | Measured | Pulled | PulledAll | Flops | Traced | Described | BlockTimed | _OfChecks | Failed
-Message = AnyReply | Printed | Ended
+FromScript = Printed | Ended
 
 
 def to_line(message: Record) -> bytes:

@@ -13,9 +13,8 @@ from gpubalance.numbers.units import format_bytes
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
-from gpubalance.workers.log import LONGEST_BYTES
 from gpubalance.workers.messages import Ready
-from gpubalance.workers.process import signals_held
+from gpubalance.workers.process import LONGEST_BYTES, signals_held
 from gpubalance.workers.worker import Worker
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gpubalance.devices.hosts import check_installed, command_on, other_gpubalance, unreachable
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, PartialResult
@@ -27,8 +29,7 @@ from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.system.state import current_folder, new_log
 from gpubalance.text import clean
 from gpubalance.workers import keeper
-from gpubalance.workers.log import bound, tail
-from gpubalance.workers.messages import AnyReply, Ended, Hello, Message, Printed, Start, from_line, to_line
+from gpubalance.workers.messages import AnyReply, Ended, Hello, Start, from_line, to_line
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,11 +40,20 @@ _LOST_AFTER = 20
 _LOOKS_EVERY_S = 1.0
 # A killed worker is gone at once, unless the driver has much memory to free: the next one must not start before.
 _DIES_WITHIN_S = 30.0
-_LONGEST_GREETING = 1 << 20
 _STARTING = "TensorFlow is still being loaded, or the function that builds the model does not return"
 _LACKS = "free what it lacks: memory, disk, processes (ulimit -u) or open files (ulimit -n)"
 _LONGER = "give it longer: --deadline SECONDS"
 _TERMINALS = "leave that option out of --via: -t of ssh, kubectl exec and docker exec, --pty of srun"
+
+LONGEST_BYTES = 64 << 20
+_TAIL_LINES = 12
+_TAIL_BYTES = 20_000
+# Information, and the line that follows it; absl's complaint that it was not initialised; a traceback's frames, as only
+# its last line says what happened.
+_TELLS_LITTLE = re.compile(
+    r"I\d{4} |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl|To enable the following instructions"
+    r"|Traceback \(most recent call last\):|(Current t|T)hread 0x|\s*$|  File \"|    "
+)
 
 _started: set[Process] = set()
 
@@ -129,16 +139,14 @@ class Process:
         Raises DeadlinePassed if it says nothing for `within_s` seconds, TimeLimitPassed at the end of the command's
         time, PartialResult if it has died; the messages say that it was `doing` this.
         """
-        message = self.message(within_s, doing)
+        message: AnyReply | Ended = self.message(within_s, doing, AnyReply | Ended)
         if isinstance(message, Ended):
             raise self._died(doing, message.code)
-        if isinstance(message, Printed):
-            raise self.unreadable("no worker prints that way")
         self.has_answered = True
         return message
 
-    def message(self, within_s: float, doing: str) -> Message:
-        """The next message, or how the process ended. Otherwise like `receive`."""
+    def message(self, within_s: float, doing: str, kinds: Any) -> Any:
+        """The next message, of one of these `kinds`; Ended too says how the process ended. Otherwise like `receive`."""
         self.greeted()
         line = self._line(within_s)
         if line is None:
@@ -146,14 +154,10 @@ class Process:
         if not line and self._host:
             raise self._lost(f"the connection {self._how_it_ended()}")
         try:
-            message: Message = from_line(line, Message) if line else Ended(code=self._exit_code() or 0)
+            return from_line(line, kinds) if line else Ended(code=self._exit_code() or 0)
         except ValueError as error:
-            raise self.unreadable(str(error)) from None
-        return message
-
-    def unreadable(self, why: str) -> PartialResult:
-        """The error for a message that can't be read."""
-        return PartialResult(f"the worker's message is not readable: {clean(why)}", log=tail(self.log))
+            why = f"the worker's message is not readable: {clean(str(error))}"
+            raise PartialResult(why, log=tail(self.log)) from None
 
     def _silent(self, within_s: float, doing: str) -> DeadlinePassed:
         self._limit.check()
@@ -167,7 +171,7 @@ class Process:
 
     def greeted(self) -> Hello:
         """The keeper's first message, which may follow what a shell there prints. Raises EnvironmentFault."""
-        printed, until_s = 0, time.monotonic() + _GREETS_WITHIN_S
+        until_s = time.monotonic() + _GREETS_WITHIN_S
         while self._hello is None:
             line = self._line(until_s - time.monotonic())
             self._limit.check()
@@ -176,9 +180,6 @@ class Process:
             if not line:
                 how = f"did not answer within {_GREETS_WITHIN_S:g} s" if line is None else self._how_it_ended()
                 raise self._unreachable(how)
-            printed += len(line)
-            if printed > _LONGEST_GREETING:
-                raise self._unreachable(f"prints {_LONGEST_GREETING >> 20} MiB and more")
             if line.startswith(b'{"Hello":'):
                 self._hello = self._checked(line)
                 self._ends_within_s = _DIES_WITHIN_S
@@ -225,7 +226,8 @@ class Process:
     def _died(self, doing: str, code: int) -> PartialResult:
         log = tail(self.log)
         row = match_log(log)
-        how = f"was ended by {_name(-code)}" if code < 0 else f"ended with exit code {code}"
+        name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
+        how = f"was ended by {name}" if code < 0 else f"ended with exit code {code}"
         if -code == signal.SIGKILL:
             how += ", probably as the host's memory ran out"
             row = row or known("host-memory")
@@ -245,8 +247,6 @@ class Process:
         return error
 
     def _how_it_ended(self) -> str:
-        if len(self._reader.rest) > keeper.LONGEST_MESSAGE:
-            return f"prints a line of {keeper.LONGEST_MESSAGE >> 20} MiB and more"
         code = self._exit_code()
         return "closed its output" if code is None else f"ended with exit code {code}"
 
@@ -277,14 +277,6 @@ class Process:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._keeper.pid, number)
-
-
-def _name(number: int) -> str:
-    """A signal's name, or `signal N` for a real-time signal."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def worker_environment(devices: Sequence[Device]) -> dict[str, str | None]:
@@ -327,3 +319,26 @@ def signals_held() -> Iterator[None]:
             signal.signal(number, handler)
         for came_first in came[:1]:
             signal.raise_signal(came_first)
+
+
+def bound(path: Path, longest: int = LONGEST_BYTES) -> None:
+    """Empties the log if it is too long: a model that prints in every step of a night must not fill the disk.
+
+    Whoever writes the log must append.
+    """
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > longest:
+            os.truncate(path, 0)
+
+
+def tail(path: Path) -> str:
+    """The last lines, without tracebacks and TensorFlow's usual messages, made safe for a terminal."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    telling = [line for line in lines if not _TELLS_LITTLE.match(line)]
+    return "\n".join(clean(line, 300) for line in telling[-_TAIL_LINES:])

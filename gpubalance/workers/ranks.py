@@ -16,9 +16,8 @@ from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
-from gpubalance.workers.log import tail
 from gpubalance.workers.messages import AnyReply, Failed, Measured, Open, Ready, Where, Whereabouts
-from gpubalance.workers.process import Process, signals_held, worker_environment
+from gpubalance.workers.process import Process, signals_held, tail, worker_environment
 
 # TensorFlow in the other processes may report a failure before the process that failed does.
 _GRACE_S = 3.0
@@ -171,15 +170,12 @@ class Ranks:
         """
         answers = dict(zip(silent, self._threads.map(_place_of, [self._members[rank] for rank in silent]), strict=True))
         dumb = [rank for rank, one in answers.items() if one is None]
-        where = {rank: one for rank, one in answers.items() if isinstance(one, Whereabouts)}
-        last = min((one.computed for one in where.values()), default=0)
-        behind = {rank: one.at for rank, one in where.items() if one.computed == last}
-        blamed = dumb or [rank for rank, at in behind.items() if at] or list(behind)
+        computed = {rank: one.computed for rank, one in answers.items() if isinstance(one, Whereabouts)}
+        blamed = dumb or [rank for rank, steps in computed.items() if steps == min(computed.values())]
         if len(blamed) in (0, len(self._members)):
             return list(silent), "each waits for the others, or for the network between them"
-        how = "does not answer from another thread either" if dumb else behind[blamed[0]]
-        it = "it" if len(blamed) == 1 else "each"
-        return blamed, f"the others wait, as {it} {how or 'has not computed its gradients'}"
+        how = "does not answer from another thread either" if dumb else "has not computed its gradients"
+        return blamed, f"the others wait, as {'it' if len(blamed) == 1 else 'each'} {how}"
 
     def _names(self, ranks: Sequence[int]) -> str:
         return ", ".join(self._devices[rank].label for rank in sorted(ranks))

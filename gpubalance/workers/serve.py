@@ -99,8 +99,7 @@ class _Serving:
         for line in requests:
             if line == where:
                 faulthandler.dump_traceback(_STDERR)
-                computed, summed = self._session.progress if self._session is not None else (0, 0)
-                self.say(Whereabouts(computed=computed, summed=summed, at=_outside_of_tensorflow()))
+                self.say(Whereabouts(computed=self._session.computed_steps if self._session else 0))
             else:
                 self._lines.put(line)
         # At once: there is nobody to report to, and TensorFlow's threads may never end
@@ -249,17 +248,3 @@ def lean_import() -> Iterator[None]:
         gc.freeze()
         gc.enable()
         del sys.modules["matplotlib"]
-
-
-def _outside_of_tensorflow() -> str:
-    """What the main thread does; empty if it is in TensorFlow and may wait for others, unless that reads data."""
-    frames = [frame for frame, _ in traceback.walk_stack(sys._current_frames()[threading.main_thread().ident or 0])]
-    modules = [str(frame.f_globals.get("__name__")) for frame in frames]
-    if any(module.startswith("tensorflow.python.data.") for module in modules):
-        return "waits for its data"
-    # There TensorFlow waits for its own threads.
-    innermost = next(n for n, module in enumerate(modules) if module != "threading")
-    if modules[innermost].startswith("tensorflow."):
-        return ""
-    frame = frames[innermost]
-    return f"is in {frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"

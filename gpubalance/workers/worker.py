@@ -16,43 +16,34 @@ from gpubalance.errors import (
     Refused,
     TimeLimitPassed,
 )
-from gpubalance.planning.pipeline.graph import Graph
-from gpubalance.results.timing import BlockTimed, Pulled, Timing
+from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile, hosts_of
-from gpubalance.settings.requests import Settings, Tracing
+from gpubalance.settings.record import Record
+from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.workers.code import code_key
-from gpubalance.workers.log import tail
 from gpubalance.workers.messages import (
     AnyReply,
     AnyRequest,
-    Copied,
     Copy,
     CountFlops,
     Describe,
-    Described,
     Failed,
-    Flops,
     Inspect,
-    Inspected,
     Measure,
     Measured,
     Open,
     Pipe,
     Pull,
-    PulledAll,
     Ready,
     Reduce,
-    Reduced,
     Stop,
     Survey,
-    Surveyed,
     TimeBlocks,
     Trace,
-    Traced,
 )
-from gpubalance.workers.process import Process
+from gpubalance.workers.process import Process, tail
 from gpubalance.workers.ranks import Ranks, worker_process
 
 if TYPE_CHECKING:
@@ -71,6 +62,21 @@ _STEPS_WITHIN = 30.0  # times as long as such a timing took before
 _CHECKS_WITHIN_S = 120.0
 # The fraction of a silent worker's time after which it may itself report which of its devices hangs.
 _PATIENCE_PART = 0.5
+# What the worker is doing, and how long it may be silent: None if that follows from its own timings
+_ASKED: dict[type[Record], tuple[str, float | None]] = {
+    Open: ("building {settings.model}", _OPENS_WITHIN_S),
+    CountFlops: ("counting the step's operations", _FIRST_STEP_WITHIN_S),
+    Measure: ("training with batches {split} on {names}", None),
+    Pull: ("taking batches from --data", None),
+    Trace: ("tracing steps on {names}", _FIRST_STEP_WITHIN_S),
+    Describe: ("reading the model's graph", _OPENS_WITHIN_S),
+    TimeBlocks: ("timing blocks of the model on {names}", None),
+    Pipe: ("training in segments on {names}", None),
+    Survey: ("asking TensorFlow for its GPUs", _CHECKS_WITHIN_S),
+    Inspect: ("loading TensorFlow and its libraries", _CHECKS_WITHIN_S),
+    Copy: ("copying between {names}", _CHECKS_WITHIN_S),
+    Reduce: ("summing over {names}", _CHECKS_WITHIN_S),
+}
 _KINDS: dict[str, type[GpubalanceError]] = {"refused": Refused, "input": BadInput}
 
 
@@ -123,12 +129,8 @@ class Worker:
         self.settings = settings
         code = code_key(settings.model, settings.data) if are_reached() else None
         request = Open(devices=self.devices, settings=settings, joint=joint, seed=seed, layers=layers, code=code)
-        self.facts = self.ask(request, Ready, _OPENS_WITHIN_S, f"building {settings.model}")
+        self.facts = self.ask(request, Ready)
         self.is_open = True
-
-    def step_flops(self) -> float | None:
-        """Operations of a step for one sample, as TensorFlow counts them; None if it can't."""
-        return self.ask(CountFlops(), Flops, _FIRST_STEP_WITHIN_S, "counting the step's operations").step
 
     def measure(
         self, split: Shares, *, until: Callable[[], bool] | None = None, **how: Any
@@ -139,10 +141,7 @@ class Worker:
         timing. Timings that still come after that are yielded too.
         """
         request = Measure(split=split, at_once=until is not None, **how)
-        doing, key = f"training with batches {split} on {self.names}", (split, request.stamped, request.pipeline)
-        steps = request.steps_per_timing
-        replies = self.replies(request, (Timing, Measured), doing, steps=steps, key=key, split=split)
-        for given, reply in enumerate(replies):
+        for given, reply in enumerate(self.replies(request, Timing, Measured)):
             self._check(reply, given, request)
             if isinstance(reply, Measured):
                 self.trained[split, request.pipeline] = reply.memory_peak_bytes
@@ -151,94 +150,43 @@ class Worker:
                 self.process.send(Stop())
                 until = None
 
-    def pull(self, global_batch: int, *, seconds: float, at_least: int = 1) -> Iterator[Pulled | PulledAll]:
-        """Takes batches from the user's data without training, and yields each timing, finally PulledAll."""
-        request = Pull(global_batch=global_batch, seconds=seconds, at_least=at_least)
-        return self.replies(request, (Pulled, PulledAll), "taking batches from --data")
-
-    def trace(self, split: Shares, tracing: Tracing) -> str | None:
-        """Trains some steps with this split under TensorFlow's profiler. Returns why a GPU is missing, or None."""
-        request = Trace(split=split, tracing=tracing)
-        return self.ask(request, Traced, _FIRST_STEP_WITHIN_S, f"tracing steps on {self.names}").missing
-
-    def describe(self, cuts: Sequence[str] = ()) -> Graph:
-        """The blocks of a model that is to be cut. With `cuts` they begin at these layers.
-
-        BadInput says why one can't begin there.
-        """
-        request = Describe(cuts=tuple(cuts))
-        return self.ask(request, Described, _OPENS_WITHIN_S, "reading the model's graph").graph
-
-    def time_blocks(self, request: TimeBlocks) -> Iterator[BlockTimed]:
-        """Times each block on the worker's one device.
-
-        The first block that the device can't hold raises OutOfMemory, and the later ones are not timed.
-        """
-        doing = f"timing blocks of the model on {self.names}"
-        replies = self.replies(request, (BlockTimed, Measured), doing)
-        return (reply for reply in replies if isinstance(reply, BlockTimed))
-
     def pipe(self, request: Pipe) -> Iterator[Timing | Measured]:
         """Trains in these segments: yields each timing as it comes, and finally Measured.
 
         OutOfMemory, and DeadlinePassed for a hanging device, name the device and what it was doing.
         """
-        steps = request.steps_per_timing
-        patient = request.model_copy(update={"patience_s": _PATIENCE_PART * self.patience_s(None, steps)})
-        doing = f"training in {len(request.segments)} segments on {self.names}"
-        return self.replies(patient, (Timing, Measured), doing, steps=steps)
+        patience_s = _PATIENCE_PART * self._patience_s(None, request.steps_per_timing)
+        return self.replies(request.model_copy(update={"patience_s": patience_s}), Timing, Measured)
 
-    def inspect(self) -> Inspected:
-        """What TensorFlow's build needs, and which of its libraries can be loaded."""
-        return self.ask(Inspect(), Inspected, _CHECKS_WITHIN_S, "loading TensorFlow and its libraries")
-
-    def survey(self) -> Surveyed:
-        """Which of the GPUs TensorFlow can't use."""
-        return self.ask(Survey(devices=self.devices), Surveyed, _CHECKS_WITHIN_S, "asking TensorFlow for its GPUs")
-
-    def copy(self, source: int, target: int, nbytes: int) -> Copied:
-        """Copies random data from one device to another."""
-        doing = f"copying from {self.devices[source].label} to {self.devices[target].label}"
-        request = Copy(devices=self.devices, source=source, target=target, nbytes=nbytes)
-        return self.ask(request, Copied, _CHECKS_WITHIN_S, doing)
-
-    def reduce(self, nbytes: int) -> Reduced:
-        """Sums random data over all devices."""
-        request = Reduce(devices=self.devices, nbytes=nbytes)
-        return self.ask(request, Reduced, _CHECKS_WITHIN_S, f"summing over {self.names}")
-
-    def ask(self, request: AnyRequest, wanted: type[Reply], within_s: float, doing: str) -> Reply:
+    def ask(self, request: AnyRequest, wanted: type[Reply]) -> Reply:
         """The worker's reply if it is of the wanted kind; otherwise raises what the reply says."""
-        reply: Reply = next(self.replies(request, (wanted,), doing, within_s=within_s))
+        reply: Reply = next(self.replies(request, wanted))
         return reply
 
-    def replies(
-        self,
-        request: AnyRequest,
-        kinds: tuple[type[Any], ...],
-        doing: str,
-        *,
-        within_s: float | None = None,
-        steps: int = 1,
-        key: Hashable = None,
-        split: Shares | None = None,
-    ) -> Iterator[Any]:
+    def replies(self, request: AnyRequest, *kinds: type[Any]) -> Iterator[Any]:
         """All replies to a request, of these kinds; the last kind comes once, at the end. Else raises what one says.
 
-        The deadline is `within_s`, or follows from the slowest reply so far about so many `steps` of the same `key`.
-        `split` is what the worker trains with, if it does.
+        Without a limit of its own it may be as silent as suits the slowest timing of such steps so far.
         """
-        self.process.send(request)
+        doing, within_s = _ASKED[type(request)]
+        doing = doing.format(names=self.names, **dict(request))
+        split, steps = getattr(request, "split", None), getattr(request, "steps_per_timing", 1)
+        key = (split, request.stamped, request.pipeline) if isinstance(request, Measure) else None
         loads_s = 0.0 if self.process.has_answered else LOADS_WITHIN_S
         slowest_s = self._slowest_s.get(key)
+        self.process.send(request)
         while True:
-            own_s = within_s + loads_s if within_s else self.patience_s(slowest_s, steps)
+            patience_s = within_s + loads_s if within_s else self._patience_s(slowest_s, steps)
             try:
-                reply = self.process.receive(self._deadline_s or own_s, doing)
+                reply = self.process.receive(self._deadline_s or patience_s, doing)
             except TimeLimitPassed:
                 raise
             except DeadlinePassed as error:
-                self._suggest_another_all_reduce(error, split)
+                # Over hosts there is no other
+                if split is not None and isinstance(self.process, Process) and len(self.devices) > 1:
+                    other = "one-device" if self.settings.all_reduce == "hierarchical" else "hierarchical"
+                    hint = f"try another all-reduce, which may be what hangs: --all-reduce {other}"
+                    error.remedy = f"{hint}\n{error.remedy}"
                 raise
             if not isinstance(reply, kinds):
                 self._fail(reply, split)
@@ -259,13 +207,7 @@ class Worker:
         if any(len(values) != len(self.devices) for values in of_each):
             raise PartialResult("the worker says less than it was asked", log=tail(self.process.log))
 
-    def _suggest_another_all_reduce(self, error: DeadlinePassed, split: Shares | None) -> None:
-        """Adds it to the remedy, for one process that trains on several devices: over hosts there is no other."""
-        if split is not None and isinstance(self.process, Process) and len(self.devices) > 1:
-            other = "one-device" if self.settings.all_reduce == "hierarchical" else "hierarchical"
-            error.remedy = f"try another all-reduce, which may be what hangs: --all-reduce {other}\n{error.remedy}"
-
-    def patience_s(self, slowest_s: float | None, steps: int) -> float:
+    def _patience_s(self, slowest_s: float | None, steps: int) -> float:
         """How long so many steps may take; `slowest_s` is the slowest such step so far."""
         if self._deadline_s is not None:
             return self._deadline_s

@@ -38,6 +38,7 @@ from gpubalance.jobs.probe.bench import Attempt
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
+from gpubalance.workers.messages import CountFlops, Flops
 from gpubalance.workers.worker import Worker
 from tests.bench.fuzz_input import (
     PROFILES,
@@ -158,7 +159,7 @@ def messages(content: bytes) -> None:
         series.window(worker, Length.exactly(0.0))
         series.measurement((0, 1))
         REACHED["measurements"] += 1
-        worker.step_flops()
+        worker.ask(CountFlops(), Flops)
 
 
 def journals(content: bytes) -> None:

@@ -55,7 +55,7 @@ def main(cluster: Cluster, folder: Path) -> None:
             steps.step(x, (y,), batches, sizes)
         traces = len(steps.traces(micro=micro is not None))
         clock = steps.clocks[cluster.rank]
-        counted = clock.computed_steps, clock.summed_steps
+        counted = clock.computed_steps
         np.savez(folder / f"{name}-{cluster.rank}.npz", *steps.weights(), traces=traces, counted=counted)
 
 

@@ -25,7 +25,7 @@ from gpubalance.remedies import known
 from gpubalance.results.checkup import Check, Checkup
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
-from gpubalance.workers.messages import Inspected, Surveyed
+from gpubalance.workers.messages import Copied, Copy, Inspect, Inspected, Reduce, Reduced, Surveyed
 from gpubalance.workers.party import Party
 from gpubalance.workers.process import Process
 from gpubalance.workers.worker import Worker
@@ -263,20 +263,21 @@ def test_a_check_that_raises_or_hangs_is_a_failed_check() -> None:
 
 def test_after_a_worker_that_died_or_hung_the_next_check_has_a_fresh_one() -> None:
     pair = simulated_devices("2")[0]
-    with Party(pair, deadline_s=0.3) as party, pytest.raises(DeadlinePassed, match="copying from CPU:0 to CPU:1"):
-        party.ask(lambda worker: worker.copy(0, 1, 1000))
+    copy = Copy(devices=pair, source=0, target=1, nbytes=1000)
+    with Party(pair, deadline_s=0.3) as party, pytest.raises(DeadlinePassed, match="copying between CPU:0, CPU:1"):
+        party.ask(lambda worker: worker.ask(copy, Copied))
 
     def killed(worker: Worker) -> Inspected:
         assert isinstance(worker.process, Process)
         os.kill(pid_of(worker.process), signal.SIGKILL)
-        return worker.inspect()
+        return worker.ask(Inspect(), Inspected)
 
     with Party(pair) as party:
         with pytest.raises(PartialResult, match="SIGKILL"):
             party.ask(killed)
-        assert party.ask(Worker.inspect).tensorflow
-        assert party.ask(lambda worker: worker.copy(0, 1, 1000)).differing == 0
-        assert party.ask(lambda worker: worker.reduce(1000)).differing == (0, 0)
+        assert party.ask(lambda worker: worker.ask(Inspect(), Inspected)).tensorflow
+        assert party.ask(lambda worker: worker.ask(copy, Copied)).differing == 0
+        assert party.ask(lambda worker: worker.ask(Reduce(devices=pair, nbytes=1000), Reduced)).differing == (0, 0)
         assert party.started == 2
 
 

@@ -14,7 +14,7 @@ else happens is Python, in the file that ENGINE_STAND_IN_SCRIPT names, which may
     samples()                          how many samples the user's data has; else that is not known
     loss_is_finite()                   whether a timing's loss is a number
     unlike()                           whether batches differ in shape
-    progress(devices)                  steps that have this process's gradients, and steps that have the sum of all
+    progress(devices)                  steps that have this process's gradients
     took(seconds)                      called with what each timing takes
 
 What one of these leaves out, or returns None for, is as the profile says. In a cluster the devices are those of this
@@ -105,8 +105,8 @@ class Session:
             yield Timing(steps=len(computes), seconds=taken_s, input_wait_s=taken_s - busy_s, **stamps)
 
     @property
-    def progress(self) -> tuple[int, int]:
-        return self._call("progress", self._devices[self._own]) or (0, 0)
+    def computed_steps(self) -> int:
+        return self._call("progress", self._devices[self._own]) or 0
 
     def pull(self, global_batch: int, *, seconds: float, at_least: int) -> Any:
         del seconds

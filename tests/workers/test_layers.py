@@ -11,12 +11,11 @@ from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.planning.pipeline.graph import Segment
 from gpubalance.planning.pipeline.problem import Cut, Load, Problem
 from gpubalance.planning.pipeline.schedule import simulate
-from gpubalance.results.timing import Timing
+from gpubalance.results.timing import BlockTimed, Timing
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.requests import Settings
-from gpubalance.workers.messages import Measured, Pipe, TimeBlocks
+from gpubalance.workers.messages import Describe, Described, Measured, Pipe, TimeBlocks
 from gpubalance.workers.party import Build, Party
-from gpubalance.workers.worker import Worker
 from tests.engine.pipelines import orders_of
 
 _MIB = 1 << 20
@@ -48,7 +47,7 @@ def party(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Party]:
 
 
 def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(party: Party) -> None:
-    graph = party.ask(Worker.describe)
+    graph = party.ask(lambda worker: worker.ask(Describe(), Described)).graph
     segments = (Segment(0, 13, 0), Segment(14, 18, 1))
     whole_s = [profile.alpha_s + _SIZE * profile.beta_s for profile in _PROFILES]
     loads = tuple(Load.by_profile(graph, *one) for one in zip(_PROFILES, [_SIZE] * 2, whole_s, strict=True))
@@ -81,7 +80,7 @@ def _parts(graph: Any, segments: Any, name: str) -> list[float]:
 
 
 def test_what_a_device_does_not_hold_is_told_with_the_device_and_its_blocks(party: Party) -> None:
-    graph = party.ask(Worker.describe)
+    graph = party.ask(lambda worker: worker.ask(Describe(), Described)).graph
     segments = (Segment(0, 5, 0), Segment(6, 18, 1))
     asked = Pipe(segments=segments, order=tuple(orders_of(segments, graph, 1)), micro_batch=1, micro_batches=1)
     with pytest.raises(OutOfMemory, match=r"GPU:1 ran out of memory in the forward pass .* blocks 6 to 18") as told:
@@ -90,10 +89,10 @@ def test_what_a_device_does_not_hold_is_told_with_the_device_and_its_blocks(part
 
 
 def test_blocks_are_timed_alone_and_cuts_are_before_layers(party: Party) -> None:
-    graph = party.ask(lambda worker: worker.describe(["flatten", "dense_3"]))
+    graph = party.ask(lambda worker: worker.ask(Describe(cuts=("flatten", "dense_3")), Described)).graph
     assert [block.name.partition(" ")[0] for block in graph.blocks] == ["average_pooling2d", "flatten", "dense_3"]
     asked = TimeBlocks(blocks=(0, 2), micro_batch=_SIZE)
-    timed = party.ask(lambda worker: [*worker.time_blocks(asked)])
+    timed = party.ask(lambda worker: [*worker.replies(asked, BlockTimed, Measured)][:-1])
     assert [(one.block, one.micro_batch) for one in timed] == [(0, _SIZE), (2, _SIZE)]
     for one in timed:
         forward_s = graph.blocks[one.block].share * 0.08 / 3
@@ -102,4 +101,4 @@ def test_blocks_are_timed_alone_and_cuts_are_before_layers(party: Party) -> None
         assert min(one.forward_s) >= forward_s - 1e-6
         assert min(one.backward_s) >= 2 * forward_s - 1e-6
     with pytest.raises(BadInput, match="nowhere"):
-        party.ask(lambda worker: worker.describe(["nowhere"]))
+        party.ask(lambda worker: worker.ask(Describe(cuts=("nowhere",)), Described))

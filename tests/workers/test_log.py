@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpubalance.workers.log import bound, tail
+from gpubalance.workers.process import bound, tail
 
 
 def test_the_end_of_the_log_is_made_harmless(tmp_path: Path) -> None:

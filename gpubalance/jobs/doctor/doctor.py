@@ -21,8 +21,8 @@ from gpubalance.settings.choices import default_model
 from gpubalance.settings.device import Device, Host, JointProfile, hosts_of
 from gpubalance.settings.requests import Settings
 from gpubalance.workers.hosts import ask
+from gpubalance.workers.messages import Inspect, Inspected, Survey, Surveyed
 from gpubalance.workers.party import Party
-from gpubalance.workers.worker import Worker
 
 _INSTEAD = 2  # plain CPU devices, used if there is no GPU
 # Those of the model `probe`: what the all-reduce moves if no training step has told the size.
@@ -109,14 +109,14 @@ class _Patient:
 
     def _software(self, party: Party, devices: tuple[Device, ...]) -> Iterator[Check]:
         self.watch(Doing("loading TensorFlow and its libraries"))
-        inspected = party.ask(Worker.inspect)
+        inspected = party.ask(lambda worker: worker.ask(Inspect(), Inspected))
         self.devices = devices
         yield from software_checks(inspected, self.reading, self.gpus)
 
     def _survey(self, party: Party, devices: tuple[Device, ...]) -> Iterator[Check]:
         self.devices = ()
         self.watch(Doing("asking TensorFlow which of the GPUs it can use"))
-        surveyed = party.ask(Worker.survey)
+        surveyed = party.ask(lambda worker: worker.ask(Survey(devices=worker.devices), Surveyed))
         self.devices = tuple(device for device in devices if device.uuid not in surveyed.missing)
         yield from tensorflow_devices(surveyed, devices)
 

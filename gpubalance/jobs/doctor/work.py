@@ -17,7 +17,7 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import within_or
-from gpubalance.workers.messages import Surveyed
+from gpubalance.workers.messages import Copied, Copy, Reduce, Reduced, Surveyed
 from gpubalance.workers.party import Build, Party
 from gpubalance.workers.worker import LOADS_WITHIN_S
 
@@ -108,7 +108,8 @@ def _copy(party: Party, devices: Sequence[Device], source: int, target: int) -> 
     """The time of a copy, and what is wrong with the data that arrived, empty if nothing."""
     here, there = devices[source], devices[target]
     nbytes = _COPIED_BYTES_SIMULATED if here.simulated else _COPIED_BYTES
-    found = party.ask(lambda worker: worker.copy(source, target, nbytes))
+    copy = Copy(devices=tuple(devices), source=source, target=target, nbytes=nbytes)
+    found = party.ask(lambda worker: worker.ask(copy, Copied))
     time = CopyTime(
         source=source,
         target=target,
@@ -139,7 +140,8 @@ def all_reduce(party: Party, devices: Sequence[Device], nbytes: int, watch: Watc
         return
     size = format_bytes(nbytes)
     watch(Doing(f"an all-reduce of {size} over the devices"))
-    found = party.ask(lambda worker: worker.reduce(nbytes))
+    reduce = Reduce(devices=tuple(devices), nbytes=nbytes)
+    found = party.ask(lambda worker: worker.ask(reduce, Reduced))
     rate = nbytes / found.seconds
     yield AllReduceTime(
         bytes=nbytes,

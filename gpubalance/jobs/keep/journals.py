@@ -11,7 +11,7 @@ from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.settings.requests import IndependentRequest, MeasureRequest, ProbeRequest
 from gpubalance.system.versions import software
-from gpubalance.workers.code import own_codes
+from gpubalance.workers.code import code_key
 
 # How long and how carefully it is measured, and what else does not change a measurement.
 _BESIDE = {"tracing", "for_split", "fresh", "force", "ahead", "least_samples", "rounds"}
@@ -53,8 +53,7 @@ def journal_of(request: MeasureRequest, driver: str | None, *, resume: bool) -> 
 
 def software_key(model: str, data: str | None = None) -> str:
     """What a step's speed depends on besides devices and settings: the host, versions, the user's own files."""
-    code = own_codes(model, data)
-    return " ".join([platform.node(), __version__, *(one or "" for one in software()), *code])
+    return " ".join([platform.node(), __version__, *(one or "" for one in software()), code_key(model, data)])
 
 
 def free_journal(key: str, resume: bool) -> Journal:

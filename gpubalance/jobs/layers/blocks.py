@@ -13,7 +13,7 @@ from gpubalance.results.timing import BlockTimed
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import LayersRequest
-from gpubalance.workers.messages import TimeBlocks
+from gpubalance.workers.messages import Describe, Described, Measured, TimeBlocks
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 
@@ -36,7 +36,7 @@ def check_cuts(request: LayersRequest, once: Once, party: Party) -> None:
     `party` has one device. It is left without a worker, as the device is wanted for the probe.
     """
     if not all(once.had(_key(device), Blocks) for device in request.devices):
-        party.ask(lambda worker: worker.describe(request.cuts))
+        party.ask(lambda worker: worker.ask(Describe(cuts=request.cuts), Described))
         party.end()
         party.load()
 
@@ -61,7 +61,7 @@ def _key(device: Device) -> str:
 def _timed(request: LayersRequest, device: Device, party: Party, then: Party, watch: Watch) -> Blocks:
     """One device's blocks at the useful sizes; one that does not fit at a size is not tried at larger ones."""
     party.start(then=then)
-    graph = party.ask(lambda worker: worker.describe(request.cuts))
+    graph = party.ask(lambda worker: worker.ask(Describe(cuts=request.cuts), Described)).graph
     blocks, points = [*range(len(graph.blocks))], list[BlockTimed]()
     sizes = (request.micro_batch,) if request.micro_batch else _SIZES
     for size in sizes:
@@ -95,5 +95,6 @@ def _at_size(party: Party, request: LayersRequest, blocks: Sequence[int], size: 
 
 def _collect(cuts: Sequence[str], asked: TimeBlocks, into: list[BlockTimed], worker: Worker) -> None:
     if cuts:  # a fresh process does not know them
-        worker.describe(cuts)
-    into.extend(worker.time_blocks(asked))
+        worker.ask(Describe(cuts=tuple(cuts)), Described)
+    replies = worker.replies(asked, BlockTimed, Measured)
+    into.extend(reply for reply in replies if isinstance(reply, BlockTimed))

@@ -14,7 +14,7 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.settings.shares import Shares, count_text, run_text
-from gpubalance.workers.messages import Measured, Pipe
+from gpubalance.workers.messages import Describe, Described, Measured, Pipe
 from gpubalance.workers.worker import Worker
 
 
@@ -62,7 +62,7 @@ class CutSeries(Series):
         if key not in worker.warm_pipeline:
             worker.warm_pipeline.clear()
             if self.cuts:  # without them every worker finds the same blocks
-                worker.describe(self.cuts)
+                worker.ask(Describe(cuts=tuple(self.cuts)), Described)
             self.settle(worker)
             worker.warm_pipeline[key] = self.warmup_steps
         self.warmup_steps = worker.warm_pipeline[key]

@@ -12,6 +12,7 @@ from gpubalance.numbers.stats import half_width
 from gpubalance.results.common import Throughput
 from gpubalance.results.run import Pipeline
 from gpubalance.results.timing import Pulled, Remedy
+from gpubalance.workers.messages import Pull, PulledAll
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 
@@ -83,7 +84,8 @@ class Ceiling:
                 break
 
     def _pull(self, worker: Worker, seconds: float, at_least: int) -> None:
-        for reply in worker.pull(self.global_batch, seconds=seconds, at_least=at_least):
+        asked = Pull(global_batch=self.global_batch, seconds=seconds, at_least=at_least)
+        for reply in worker.replies(asked, Pulled, PulledAll):
             if isinstance(reply, Pulled):
                 self.pulls.append(reply)
             else:

@@ -16,9 +16,9 @@ from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.window import SplitWindow, Window
 from gpubalance.numbers.stats import median
 from gpubalance.numbers.steady import has_trend
-from gpubalance.results.timing import Timing
+from gpubalance.results.timing import Pulled, Timing
 from gpubalance.settings.device import Device
-from gpubalance.workers.messages import Measured
+from gpubalance.workers.messages import Measured, Pull, PulledAll
 from gpubalance.workers.worker import Worker
 
 # The part of a window in which steps are stamped. They have their own trace, so the rest pays nothing for them.
@@ -208,7 +208,7 @@ class Series(Timings):
             self.note_peaks(reply.memory_peak_bytes)
             if reply.samples is not None and reply.samples < self.least_samples:
                 # To be sure, as the number may be inexact: this raises BadInput for too few.
-                list(worker.pull(self.least_samples, seconds=0.0))
+                list(worker.replies(Pull(global_batch=self.least_samples, seconds=0.0), Pulled, PulledAll))
                 self.least_samples = 0
 
     def _replies(self, worker: Worker, how: dict[str, Any]) -> Iterator[Timing | Measured]:

@@ -12,6 +12,7 @@ from gpubalance.results.common import Warning_
 from gpubalance.settings.device import hosts_of
 from gpubalance.settings.requests import Tracing
 from gpubalance.settings.shares import Shares
+from gpubalance.workers.messages import Trace, Traced
 from gpubalance.workers.party import Party
 
 
@@ -33,7 +34,8 @@ def trace(
     hosts = ", ".join(map(str, hosts_of([*firsts.values()])))
     there = f", into {tracing.folder} on {hosts}" if are_reached() else ""
     watch(Doing(f"tracing {tracing.steps} steps of {what}{there}", stays=bool(there)))
-    found = party.each(lambda number, worker: worker.trace(splits[number], own[number]), [*splits])
+    asked = {number: Trace(split=splits[number], tracing=own[number]) for number in splits}
+    found = party.each(lambda number, worker: worker.ask(asked[number], Traced).missing, [*splits])
     return [
         *(not_traced(error, where[number]) for number, error in party.failures.items()),
         *(warning("trace-without-gpu", where=where[n], missing=why) for n, why in found.items() if why is not None),

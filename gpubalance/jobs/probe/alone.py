@@ -21,7 +21,7 @@ from gpubalance.planning.search import Limit, Trial, find_limit
 from gpubalance.results.common import Warning_
 from gpubalance.results.probe import CurvePoint
 from gpubalance.settings.record import Record, Seconds
-from gpubalance.workers.worker import Worker
+from gpubalance.workers.messages import CountFlops, Flops
 
 # With fewer batches a line through their memory may only show cuDNN's workspaces.
 _POINTS_FOR_A_LINE = 3
@@ -217,7 +217,8 @@ class Alone:
         short = [batch for batch, point in self.points.items() if point.step_time_s.median <= _SHORT_S]
         update = partial(measure_update, batch=max(short, default=min(self.points)))
         try:
-            return Work(step_flops=self.bench.ask(Worker.step_flops), update_s=self.bench.ask(update))
+            flops = self.bench.ask(lambda worker: worker.ask(CountFlops(), Flops))
+            return Work(step_flops=flops.step, update_s=self.bench.ask(update))
         except (PartialResult, DeadlinePassed, OutOfMemory, EnvironmentFault):
             self.bench.party.drop()
             return None
