@@ -39,8 +39,7 @@ def plan(
     from gpubalance.cli.next_command import uses
     from gpubalance.cli.output import Output, summed_up
     from gpubalance.devices.hosts import reach
-    from gpubalance.devices.machine import check_hosts
-    from gpubalance.devices.select import select
+    from gpubalance.devices.machine import check_hosts, select
     from gpubalance.jobs.balance.found import plan_by_all_known
     from gpubalance.render.plan import plan_told
     from gpubalance.results.probe import Probe

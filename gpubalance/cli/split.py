@@ -82,11 +82,16 @@ class GivenSplit(Record):
 
         Raises BadInput if its model or its samples must be named.
         """
-        from gpubalance.devices.planned import planned_devices
+        from gpubalance.devices.planned import MAKE_ONE, nearest_devices, planned_devices
 
+        if self.force:
+            devices = nearest_devices(plan, machine.devices)
+        else:
+            remedy = f"{MAKE_ONE}; --force runs this one all the same"
+            devices = planned_devices(plan.devices, plan.split.used, machine.devices, remedy=remedy)
         return RunRequest(
             settings=_planned_settings(plan, str(self.plan), settings.model or None, settings.data, simulate),
-            devices=planned_devices(plan, machine.devices, force=self.force),
+            devices=devices,
             split=plan.split,
             joint=machine.joint,
             measuring=measuring,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpubalance.devices.cluster import cluster_ignored
-from gpubalance.devices.gpus import Gpu, Process, Reading
+from gpubalance.devices.gpus import Gpu, Process, Reading, normal_bus_id
 from gpubalance.devices.nvml import read
 from gpubalance.devices.profile import OPTION, simulated_devices
-from gpubalance.devices.select import select
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.remedies import known, match
 from gpubalance.results.common import Warning_
@@ -22,7 +22,8 @@ from gpubalance.system.lock import Lock
 from gpubalance.system.versions import software, too_old
 from gpubalance.text import clean
 
-_PROCESSES_SHOWN = 5
+_UUID_KIND = re.compile(r"^(gpu|mig)-")
+_SHORTEST_PREFIX = 3
 _SIMULATE = "without a GPU: {option}FILE (a profile, see configs/) or {option}N (plain CPU devices)"
 
 
@@ -78,11 +79,9 @@ class Machine:
         for device in devices:
             others = there.get(device.index)
             if others:
-                shown = ", ".join(map(_process_text, others[:_PROCESSES_SHOWN]))
-                more = f" and {len(others) - _PROCESSES_SHOWN} more" if len(others) > _PROCESSES_SHOWN else ""
                 yield Warning_(
                     code="gpu-in-use",
-                    message=f"{device.label} is used by {shown}{more}",
+                    message=f"{device.label} is used by {', '.join(map(_process_text, others))}",
                     next="figures and limits cover only what is left: end what you don't need, and measure again",
                 )
 
@@ -204,3 +203,61 @@ def _marked(reading: Reading, shown: set[str], why: str) -> Reading:
         for gpu in reading.gpus
     ]
     return reading.model_copy(update={"gpus": tuple(gpus)})
+
+
+def select(tokens: Sequence[str] | None, devices: Sequence[Device]) -> tuple[Device, ...]:
+    """The devices that `tokens` name, in the tokens' order; all devices for None.
+
+    A token is an index (`alpha:0` on a named host), a bus id, a UUID, or the beginning of a UUID: at least three
+    characters after an optional `GPU-`.
+    Raises UsageError, with the candidates, for a token that names no device or several, and for a device named twice.
+    """
+    if tokens is None:
+        return tuple(devices)
+    if not tokens:
+        raise UsageError("no device is named", remedy=_choice(devices))
+    chosen: list[Device] = []
+    for token in tokens:
+        device = _only(token, devices)
+        if any(device.uuid == earlier.uuid for earlier in chosen):
+            raise UsageError(f"{device.label} is named twice", remedy="name each device once")
+        chosen.append(device)
+    return tuple(chosen)
+
+
+def _only(token: str, devices: Sequence[Device]) -> Device:
+    shown = clean(token, limit=80)
+    found = _matches(token.strip().casefold(), devices)
+    if not found:
+        raise UsageError(f"there is no device {shown!r}", remedy=_choice(devices))
+    if len(found) > 1:
+        raise UsageError(f"{shown!r} names {len(found)} devices", remedy=_choice(found))
+    return found[0]
+
+
+def _matches(token: str, devices: Sequence[Device]) -> list[Device]:
+    """The devices with that index, else that bus id, else that UUID, else a UUID that begins so.
+
+    The order matters: `123` may be an index and the beginning of a UUID, and one UUID may be the beginning of another.
+    """
+    bus_id = normal_bus_id(token)
+    begins = _UUID_KIND.sub("", token)
+    long_enough = len(begins) >= _SHORTEST_PREFIX
+    for readings in (
+        [d for d in devices if token == d.called.casefold()],
+        [d for d in devices if bus_id is not None and bus_id == d.bus_id],
+        [d for d in devices if token == d.uuid.casefold()],
+        [d for d in devices if long_enough and _begins(d.uuid.casefold(), token)],
+    ):
+        if readings:
+            return readings
+    return []
+
+
+def _begins(uuid: str, token: str) -> bool:
+    return uuid.startswith(token) or _UUID_KIND.sub("", uuid).startswith(token)
+
+
+def _choice(devices: Iterable[Device]) -> str:
+    rows = [f"  {d.called}  {clean(d.name)}  {clean(d.uuid)}" for d in devices]
+    return "\n".join(["name one of these by index, UUID or bus id:", *rows]) if rows else "there are no devices here"

@@ -16,6 +16,15 @@ from gpubalance.text import clean
 _KERNEL_MODULE = Path("/proc/driver/nvidia/version")
 _UNKNOWN = "of unknown version"
 _NO_PID = 0xFFFFFFFF  # what some drivers list for a process that they cannot name
+# NVML's numbers of errors that have a row in the table of known ones
+_CODES = {
+    4: "no-permission",
+    9: "driver-not-loaded",
+    12: "no-driver",
+    15: "gpu-lost",
+    16: "gpu-needs-reset",
+    18: "driver-mismatch",
+}
 _T = TypeVar("_T")
 
 
@@ -42,10 +51,12 @@ def read(*, gpus: bool = True) -> Reading:
 
     try:
         with _started() as nvml:
-            versions = _versions(nvml)
-            return _with_gpus(nvml, versions) if gpus else versions
+            versions, count = _versions(nvml), nvml.nvmlDeviceGetCount() if gpus else 0
+            if gpus and not count:
+                return _without("no-gpu-seen", known("no-gpu-seen").message, versions)
+            return versions.model_copy(update={"gpus": tuple(_gpu(nvml, index) for index in range(count))})
     except pynvml.NVMLError as error:
-        return _not_started(pynvml, error)
+        return _not_working(pynvml, error)
 
 
 class Card:
@@ -89,7 +100,7 @@ def _ask(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return call(*arguments)
     except nvml.NVMLError as error:
-        if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
+        if _CODES.get(error.value) in ("gpu-lost", "gpu-needs-reset"):
             raise
         return None
     except UnicodeDecodeError as error:
@@ -112,33 +123,18 @@ def _versions(nvml: Any) -> Reading:
     )
 
 
-def _with_gpus(nvml: Any, versions: Reading) -> Reading:
-    try:
-        count = nvml.nvmlDeviceGetCount()
-    except nvml.NVMLError as error:
-        return _without("nvml-broken", f"NVML cannot count the GPUs: {error}")
-    if not count:
-        return _without("no-gpu-seen", known("no-gpu-seen").message, versions)
-    return versions.model_copy(update={"gpus": tuple(_gpu(nvml, index) for index in range(count))})
-
-
 def _without(code: str, problem: str, versions: Reading | None = None) -> Reading:
     """A reading without GPUs, and why."""
     why = {"problem": problem, "remedy": known(code).remedy, "code": code}
     return (versions or Reading()).model_copy(update=why)
 
 
-def _not_started(nvml: Any, error: Any) -> Reading:
+def _not_working(nvml: Any, error: Any) -> Reading:
     # Known without a driver too, unless there is no library
     version = _text(_ask(nvml, nvml.nvmlSystemGetNVMLVersion))
     # NVML's version is CUDA's major version, then the driver version that it belongs to: 12.550.54.14
     library = (version or "").partition(".")[2] or _UNKNOWN
-    code = {
-        nvml.NVML_ERROR_LIBRARY_NOT_FOUND: "no-driver",
-        nvml.NVML_ERROR_DRIVER_NOT_LOADED: "driver-not-loaded",
-        nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "driver-mismatch",
-        nvml.NVML_ERROR_NO_PERMISSION: "no-permission",
-    }.get(error.value, "nvml-broken")
+    code = _CODES.get(error.value, "nvml-broken")
     message = known(code).message
     problem = {
         "no-driver": f"no NVIDIA driver: {message}",
@@ -165,11 +161,7 @@ def _gpu(nvml: Any, index: int) -> Gpu:
         if not told["uuid"]:
             told["unusable"] = "its UUID cannot be read"
     except nvml.NVMLError as error:
-        code = {
-            nvml.NVML_ERROR_GPU_IS_LOST: "gpu-lost",
-            nvml.NVML_ERROR_RESET_REQUIRED: "gpu-needs-reset",
-            nvml.NVML_ERROR_NO_PERMISSION: "no-permission",
-        }.get(error.value)
+        code = _CODES.get(error.value)
         told["unusable"] = _reason(code) if code else f"NVML cannot open it: {error}"
     return Gpu(index=index, **told | {"uuid": told.get("uuid") or f"unknown-{index}"})
 

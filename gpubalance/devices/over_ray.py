@@ -93,10 +93,7 @@ def _joined(address: str) -> Any:
             _give_up(f"finds no cluster at {given}: {error.strerror or error}")
     import ray
 
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except ConnectionError:
-        _give_up("finds no cluster")
+    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's own handler takes seconds
     return ray
 

@@ -9,12 +9,10 @@ from gpubalance.devices.hosts import reach
 from gpubalance.errors import PlanMismatch
 from gpubalance.numbers.units import format_bytes
 from gpubalance.results.common import Model, Warning_, shapes_text
-from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.settings.device import Device, hosts_of
 
-_MAKE_ONE = "gpubalance balance makes a plan for what is here"
-_OR_FORCE = f"{_MAKE_ONE}; --force runs this one all the same"
+MAKE_ONE = "gpubalance balance makes a plan for what is here"
 
 
 def reach_planned(plan: Plan, hosts: str | None, via: str | None) -> None:
@@ -40,34 +38,21 @@ def reach_planned(plan: Plan, hosts: str | None, via: str | None) -> None:
 
 
 def planned_devices(
-    plan: Plan, devices: Sequence[Device], *, used: Sequence[int] | None = None, force: bool | None = None
+    planned: Sequence[Device],
+    used: Sequence[int],
+    devices: Sequence[Device],
+    what: str = "plan",
+    remedy: str = MAKE_ONE,
 ) -> tuple[Device, ...]:
-    """The plan's devices as they are numbered here now. Raises PlanMismatch with each difference.
+    """The devices of a plan, or of another result, as they are numbered here now.
 
-    A device is recognised by its UUID, as an index changes when a card is added. Only those in `used` must be here, by
-    default those with samples. With `force` a missing device is replaced by the one with its index, else by the first
-    unused one: PlanMismatch is raised only if there are too few. None means that the user can't ask for that here.
+    A device is recognised by its UUID, as an index changes when a card is added. Only those in `used` must be here.
+    Raises PlanMismatch with each difference.
     """
-    if force:
-        return _nearest(plan, devices)
-    remedy = _MAKE_ONE if force is None else _OR_FORCE
-    return _alike(plan.devices, used or plan.split.used, devices, "the plan is for other devices", remedy)
-
-
-def cut_devices(result: Layers, devices: Sequence[Device]) -> tuple[Device, ...]:
-    """The devices of a `layers` result as they are numbered here now. Raises PlanMismatch with each difference."""
-    used = [stage.device for stage in result.stages]
-    remedy = "gpubalance layers cuts them for what is here"
-    return _alike(result.devices, used, devices, "the layers were cut for other devices", remedy)
-
-
-def _alike(
-    planned: Sequence[Device], used: Sequence[int], devices: Sequence[Device], why: str, remedy: str
-) -> tuple[Device, ...]:
     here = {device.uuid: device for device in devices}
     differences = [line for n in used for line in _changes(planned[n], here.get(planned[n].uuid))]
     if differences:
-        raise PlanMismatch(f"{why}: {'; '.join(differences)}", remedy=remedy)
+        raise PlanMismatch(f"the {what} is for other devices: {'; '.join(differences)}", remedy=remedy)
     return tuple(here.get(device.uuid, device) for device in planned)
 
 
@@ -76,14 +61,18 @@ def forced(plan: Plan, devices: Sequence[Device]) -> Iterator[Warning_]:
     pairs = zip(plan.devices, devices, plan.batches, strict=True)
     found = [line for planned, device, batch in pairs if batch for line in _changes(planned, device)]
     if found:
-        yield Warning_(code="plan-forced", message=f"the plan is for other devices: {'; '.join(found)}", next=_MAKE_ONE)
+        yield Warning_(code="plan-forced", message=f"the plan is for other devices: {'; '.join(found)}", next=MAKE_ONE)
 
 
-def _nearest(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]:
+def nearest_devices(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]:
+    """The plan's devices, or for a missing one that with its index, else the first unused one.
+
+    Raises PlanMismatch if there are too few.
+    """
     left, nearest = list(devices), list(plan.devices)
     missing = list(plan.split.used)
     if len(missing) > len(left):
-        raise PlanMismatch(f"the plan is for {len(missing)} devices, and there are {len(left)} here", remedy=_MAKE_ONE)
+        raise PlanMismatch(f"the plan is for {len(missing)} devices, and there are {len(left)} here", remedy=MAKE_ONE)
     for key in (attrgetter("uuid"), attrgetter("called"), lambda _: None):
         for number in list(missing):
             alike = [device for device in left if key(device) == key(plan.devices[number])]

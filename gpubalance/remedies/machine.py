@@ -48,7 +48,7 @@ ROWS = (
     ),
     row(
         "nvml-broken",
-        "NVML does not start",
+        "NVML does not work",
         "the driver or its library is damaged",
         "see what `nvidia-smi` says, and reinstall the driver",
     ),

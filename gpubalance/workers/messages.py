@@ -45,8 +45,6 @@ Peak = Annotated[int, Field(ge=0, lt=2**63)] | None
 class Open(Record):
     """Build the model on these devices. In a `cluster` the worker has one of them, and other processes have theirs.
 
-    A worker of a cluster is told only its own GPU.
-
     `code` is the hash of the user's own code on the controller's host, for a worker on another one: see `code_key`.
     With `layers` the model is built in the host's memory, to be cut: no device needs to hold all of it.
     """

@@ -72,13 +72,12 @@ class Ranks:
         return self._members[self._told_by].log
 
     def send(self, request: Record) -> None:
-        """Sends a request to all; to open a model with each one's place in the cluster, and of GPUs only its own."""
+        """Sends a request to all; to open a model with each one's place in the cluster."""
         addresses = tuple(map(self._address, range(len(self._members)))) if isinstance(request, Open) else ()
-        for rank, (device, member) in enumerate(zip(self._devices, self._members, strict=True)):
+        for rank, member in enumerate(self._members):
             if isinstance(request, Open):
-                seen = self._devices if device.simulated else (device,)
-                place = {"devices": seen, "cluster": Cluster(addresses=addresses, rank=rank)}
-                request = request.model_copy(update=place)
+                place = Cluster(addresses=addresses, rank=rank)
+                request = request.model_copy(update={"cluster": place})
             member.send(request)
 
     def _address(self, rank: int) -> str:

@@ -188,9 +188,6 @@ class _Serving:
 
 def _opened(request: Open) -> Session | LayersSession:
     settings, cluster = request.settings, request.cluster
-    # It was told only its own GPU: the others are elsewhere
-    if cluster is not None and len(request.devices) == 1:
-        request = request.model_copy(update={"devices": request.devices * len(cluster.addresses)})
     if request.code is not None and code_key(settings.model, settings.data) != request.code:
         files = " or ".join(filter(None, (settings.model, settings.data)))
         own = request.devices[cluster.rank if cluster else 0]

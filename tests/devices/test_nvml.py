@@ -98,9 +98,9 @@ gpu 1 process compute 7 1000 python
         ),
         ("init_error 18", ("but its library is of unknown version",), "reboot, or `sudo modprobe"),
         ("init_error 4", ("no permission",), "/dev/nvidia"),
-        ("init_error 999", ("NVML does not start: Unknown Error",), "nvidia-smi"),
-        ("init_error 27", ("NVML does not start: stand-in error 27",), "nvidia-smi"),
-        ("error count 999", ("cannot count",), "nvidia-smi"),
+        ("init_error 999", ("NVML does not work: Unknown Error",), "nvidia-smi"),
+        ("init_error 27", ("NVML does not work: stand-in error 27",), "nvidia-smi"),
+        ("error count 999", ("NVML does not work: Unknown Error",), "nvidia-smi"),
         ("driver 550.54.14", ("sees no GPU",), "lspci"),
     ],
 )
