@@ -9,13 +9,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubalance.devices.cluster import cluster_ignored
 from gpubalance.devices.gpus import Gpu, Process, Reading, normal_bus_id
 from gpubalance.devices.nvml import read
 from gpubalance.devices.profile import OPTION, simulated_devices
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.remedies import known, match
 from gpubalance.results.common import Warning_
+from gpubalance.settings.cluster import tf_config_of
 from gpubalance.settings.device import Device, JointProfile, hosts_of
 from gpubalance.system.deadlines import within_or
 from gpubalance.system.lock import Lock
@@ -68,7 +68,7 @@ class Machine:
             for gpu in self._left_out
             if set(devices) == set(self.devices)  # whoever names devices knows
         ]
-        return (*cluster_ignored(os.environ), *missing, *used)
+        return (*_cluster_ignored(), *missing, *used)
 
     def _in_use(self, devices: Sequence[Device]) -> Iterator[Warning_]:
         """A warning for each device on which other processes compute or hold memory. They are left alone.
@@ -91,6 +91,18 @@ def _process_text(process: Process) -> str:
     size = "memory not told" if process.memory_bytes is None else f"{process.memory_bytes / (1 << 20):.0f} MiB"
     name = f"{clean(process.name, 40)}, " if process.name else ""
     return f"process {process.pid} ({name}{size})"
+
+
+def _cluster_ignored() -> Iterator[Warning_]:
+    """A warning if the environment names a cluster. Whoever set one that can't be read believes that it works."""
+    found = tf_config_of(os.environ)
+    if found is not None:
+        count = sum(map(len, found.cluster.values()))
+        yield Warning_(
+            code="tf-config-ignored",
+            message=f"TF_CONFIG names a cluster of {count}: it is ignored, and this host is measured alone",
+            next="nothing to do; a script that loads a plan for several hosts goes by it",
+        )
 
 
 @contextmanager

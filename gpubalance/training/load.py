@@ -6,13 +6,13 @@ import os
 import warnings
 from pathlib import Path
 
-from gpubalance.devices.cluster import cluster_of
 from gpubalance.devices.machine import Machine, find_machine
 from gpubalance.devices.planned import planned_devices
 from gpubalance.devices.profile import IN_A_SCRIPT
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import result_of
+from gpubalance.settings.cluster import cluster_of
 from gpubalance.settings.device import JointProfile, hosts_of
 from gpubalance.training.pipelined import Pipelined
 from gpubalance.training.sizes import Simulate, check_hosts

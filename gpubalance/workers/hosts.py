@@ -14,10 +14,9 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from gpubalance.devices.cluster import tf_config
 from gpubalance.devices.hosts import are_reached, other_gpubalance, unreachable
 from gpubalance.errors import BadInput, DeadlinePassed, EnvironmentFault, GpubalanceError, PartialResult
-from gpubalance.settings.cluster import Cluster
+from gpubalance.settings.cluster import Cluster, tf_config
 from gpubalance.settings.device import Device, Host, hosts_of
 from gpubalance.text import clean
 from gpubalance.workers.messages import FromScript, Printed
@@ -73,7 +72,7 @@ class Script(Process):
             raise
         if said.missing is not None:
             where = self._devices[0].host or "this host"
-            remedy = "the script, and what it reads, must be in the same folder on each host"
+            remedy = "give the path of your training script, which must be in the same folder on each host"
             raise BadInput(f"{where} has no script {self._name} in {said.missing}", remedy=remedy)
         code: int = said.code
         return code if code >= 0 else 128 - code

@@ -190,7 +190,7 @@ def test_hosts_that_a_plan_is_not_for_or_that_can_not_be_reached(
 def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     done = here("launch", PAIR, "nowhere.py")
     assert (done.returncode, done.stdout) == (4, "")
-    assert "there is no script nowhere.py" in done.stderr
+    assert "this host has no script nowhere.py in" in done.stderr
     # Both hosts have this machine's files; what is open is each one's own.
     prefix, script = tmp_path / "prefix", tmp_path / "train.py"
     script.touch()

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.devices.cluster import cluster_of
 from gpubalance.errors import BadInput, EnvironmentFault
 from gpubalance.jobs.keep.saved_probes import kept_probes
+from gpubalance.settings.cluster import cluster_of
 from gpubalance.system.lock import Lock
 from gpubalance.system.state import state_folder
 from tests.cli.program import PROGRAM, QUICK_PAIR, SHORT, TINY_PAIR, gpubalance, lines_until
