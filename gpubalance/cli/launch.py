@@ -28,18 +28,13 @@ def launch(
     Example: gpubalance launch plan.json train.py
     """
     from gpubalance.cli.output import say
-    from gpubalance.devices.hosts import are_reached
     from gpubalance.devices.planned import reach_planned
-    from gpubalance.errors import BadInput
     from gpubalance.jobs.launch import launch as launch_job
     from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_record
-    from gpubalance.system.files import meant
 
     found = read_record(plan, Plan)
     reach_planned(found, reached.hosts, reached.via)
-    if not are_reached() and not script.is_file():
-        raise BadInput(f"there is no script {script}", remedy=meant(script, "give the path of your training script"))
     one_at_a_time = threading.Lock()
 
     def tell(line: str, label: str, stream: str) -> None:

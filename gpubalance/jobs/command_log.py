@@ -17,13 +17,13 @@ _NO_MEMORY = re.compile("|".join(known("out-of-memory").signs))
 class CommandLog:
     """Where a command's output goes: its file, as long as that can be written, and its last lines.
 
-    `lacks_memory`: a line says that a device's memory ran out.
+    `path` is None if the file could not be written. `lacks_memory`: a line says that a device's memory ran out.
     """
 
     def __init__(self, path: Path, watch: Watch, *, again: bool) -> None:
         self.lacks_memory = False
         self._lines = deque[str](maxlen=_TAIL_LINES)
-        self.path: Path | None = path
+        self.path: str | None = str(path)
         self._said = ""
         self._watch = watch
         try:
@@ -45,11 +45,6 @@ class CommandLog:
     def _give_up(self, error: OSError) -> None:
         self._watch(Doing(f"can't write {self.path}: {error.strerror}: the command goes on without a log", stays=True))
         self.path = None
-
-    @property
-    def name(self) -> str | None:
-        """The file's path; None if it could not be written."""
-        return str(self.path) if self.path else None
 
     @property
     def last(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import ExitStack
 
 from gpubalance.errors import Interrupted
@@ -33,21 +33,13 @@ def launch(plan: Plan, command: Sequence[str], tell: Tell) -> int:
                 for rank, script in enumerate(scripts):
                     script.run(command, Cluster(addresses=addresses, rank=rank) if len(groups) > 1 else None)
                 codes += [threads.submit(script.code, tell) for script in scripts]
-            return _first(codes)
+            for one in as_completed(codes):
+                if one.exception() or one.result():
+                    wait(codes, GRACE_S)  # the others may say why
+                    return one.result()
+            return 0
         except KeyboardInterrupt as interrupt:
             for script in scripts:
                 script.signal(getattr(interrupt, "number", signal.SIGINT))
             wait(codes, 2 * GRACE_S)
             raise Interrupted.by(interrupt, remedy="all its processes have ended") from None
-
-
-def _first(codes: Sequence[Future[int]]) -> int:
-    """The exit code of the first that fails, after the others had a moment to say why; 0 once all have ended well."""
-    left = set(codes)
-    while left:
-        done, left = wait(left, return_when=FIRST_COMPLETED)
-        failed = next((one for one in codes if one in done and (one.exception() or one.result())), None)
-        if failed is not None:
-            wait(left, GRACE_S)
-            return failed.result()
-    return 0

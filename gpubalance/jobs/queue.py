@@ -10,7 +10,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import rmtree
 
 from gpubalance.errors import RESUME, Interrupted, PartialResult
 from gpubalance.jobs.command_log import CommandLog
@@ -23,7 +22,7 @@ from gpubalance.results.common import now
 from gpubalance.results.queue import Queue, QueuedCommand, QueueShare, RunningCommand, Try
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import QueueRequest
-from gpubalance.system.state import current_folder, state_folder
+from gpubalance.system.state import current_folder, delete_oldest, state_folder
 from gpubalance.workers.hosts import Script
 from gpubalance.workers.keeper import GRACE_S
 from gpubalance.workers.process import signals_held, worker_environment
@@ -115,7 +114,7 @@ class _Commands:
             script.start(_environment(on), ["-c", _SHELL, text])
             code = self._threads.submit(script.code, log.take)
             self._running[device] = _Running(command, script, log, time.monotonic(), code)
-        self._found[command.number] = command.model_copy(update={"log": log.name})
+        self._found[command.number] = command.model_copy(update={"log": log.path})
         self._watch(CommandBegun(on, command))
 
     def _end(self, device: int, one: _Running) -> None:
@@ -125,13 +124,8 @@ class _Commands:
         code = one.code.result()
         lacked = code != 0 and one.log.lacks_memory
         tried = Try(device=device, start_s=start_s, end_s=end_s, exit=code, out_of_memory=lacked)
-        found = one.command.model_copy(
-            update={
-                "tries": (*one.command.tries, tried),
-                "log": one.log.name,
-                "tail": one.log.tail() if code else (),
-            }
-        )
+        ended = {"tries": (*one.command.tries, tried), "log": one.log.path, "tail": one.log.tail() if code else ()}
+        found = one.command.model_copy(update=ended)
         again = lacked and not one.command.tries and self._memory[self._largest] > self._memory[device]
         self._found[found.number] = found
         del self._running[device]
@@ -172,21 +166,20 @@ class _Commands:
 
     def result(self) -> Queue:
         """What has come of them so far."""
-        ended_s = self._ended_s()
-        times = relative_times(ended_s, self._rates)
-        known = [one for one in times if one]
-        here = [each for one in self._found.values() if not one.resumed for each in one.tries]
-        ends_s = [time.monotonic() - self._began_s] if self._running else [one.end_s for one in here]
-        makespan_s = max(ends_s, default=0.0)
+        times = relative_times(self._ended_s(), self._rates)
+        fastest = min(filter(None, times), default=0.0)
+        commands = tuple(self._found.values())
+        here = [each for one in commands if not one.resumed for each in one.tries]
         shares = []
         for number, time_ in enumerate(times):
             own = [one for one in here if one.device == number]
             well, busy_s = sum(one.exit == 0 for one in own), sum(one.duration_s for one in own)
-            speed = min(known) / time_ if time_ else None
+            speed = fastest / time_ if time_ else None
             shares.append(QueueShare(device=number, ended_well=well, busy_s=busy_s, speed=speed))
+        ends_s = [time.monotonic() - self._began_s] if self._running else [one.end_s for one in here]
+        makespan_s = max(ends_s, default=0.0)
         alone = [one.duration_s * (shares[one.device].speed or 0.0) for one in here if one.exit == 0]
         alone_s = sum(alone) if alone and all(alone) else None
-        commands = tuple(self._found.values())
         return Queue(
             created=now(),
             devices=self._devices,
@@ -234,9 +227,8 @@ def logs_of(request: QueueRequest, journal: Journal) -> Path:
     if request.logs is not None:
         return request.logs
     folder = state_folder("queues")
-    with suppress(OSError):  # on a full disk commands have no logs; another process may sweep too
-        for old in sorted(folder.iterdir(), key=lambda one: one.stat().st_mtime)[:-_KEPT]:
-            rmtree(old, ignore_errors=True)
+    delete_oldest(folder, "*", _KEPT)
+    with suppress(OSError):  # on a full disk commands have no logs
         (folder / journal.path.stem).mkdir(exist_ok=True)
     return folder / journal.path.stem
 

@@ -8,13 +8,13 @@ from datetime import timedelta
 
 from rich.text import Text
 
-from gpubalance.render.fields import device_grid
+from gpubalance.render.fields import device_grid, names_of
 from gpubalance.render.table import BLANK, WIDTH, Grid, Part, shorten
 from gpubalance.results.queue import Queue, QueuedCommand, RunningCommand
 from gpubalance.settings.device import Device
 from gpubalance.text import clean
 
-_NAME_WIDTH, _LONGEST = 26, 200
+_LONGEST = 200
 _PRECISE_S = 100
 
 
@@ -75,15 +75,9 @@ def queue_told(result: Queue) -> Iterator[Part]:
         label = result.devices[fastest.device].label
         yield f"{label} alone would take about {length_text(result.alone_s)}: {result.speedup:.2f} × as long"
     yield BLANK
-    yield device_grid(
-        result.devices, result.shares, {"": lambda one: shorten(result.devices[one.device].name, _NAME_WIDTH)}
-    )
+    yield device_grid(result.devices, result.shares, {"": names_of(result.devices)})
     yield BLANK
     yield _commands(result)
-    for one in commands:
-        if len(one.tries) > 1:
-            first, again = (result.devices[each.device].label for each in one.tries)
-            yield f"{one.number:03} ran out of memory on {first}, and was run once more on {again}"
     for one in failed:
         last = one.tries[-1]
         where = f"{one.number:03} failed on {result.devices[last.device].label} with exit code {last.exit}"

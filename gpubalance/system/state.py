@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import re
+import shutil
 import stat
 import tempfile
 from datetime import datetime, timezone
@@ -94,10 +95,10 @@ def sweep(folder: Path, name: str | None = None) -> None:
 
 
 def delete_oldest(folder: Path, pattern: str, kept: int) -> None:
-    """Deletes all but so many of the folder's files, the oldest first."""
+    """Deletes all but so many of the folder's files or folders, the oldest first."""
     with contextlib.suppress(OSError):  # another process may do so too
         for old in sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)[:-kept]:
-            old.unlink()
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
 
 
 def _lives(pid: str) -> bool:
