@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from gpubalance.planning.deadline import Value, best_deadline
-from gpubalance.planning.fleet import TIE, Fleet
-from gpubalance.planning.given import ROUNDING, given, most_in_all
-from gpubalance.planning.pieces import Floats
-from gpubalance.planning.problem import Allocation, Binds, NoSplitError, Problem
+from gpubalance.planning.fleet import TIE, Fleet, Floats, Ints
+from gpubalance.planning.problem import Allocation, Binds, Load, NoSplitError, Problem
 from gpubalance.planning.sync import on_fewer_hosts
 from gpubalance.settings.shares import Shares
 
-# The search for a later deadline first steps by this fraction, then by twice as much, and so on.
-_SOON = 1e-3
+# Rounding in a sum of times; well below TIE.
+_ROUNDING = 1e-13
 
 
-def allocate(problem: Problem, *, required: int | None = None) -> Allocation:
+def allocate(problem: Problem) -> Allocation:
     """The most valuable split; with a global batch, the best of that size. Raises NoSplitError and TooFineError.
 
-    Problem: a device computes b samples, a multiple of the granularity, in c(b) seconds (see `Fleet`), which may fall
-    here and there as b grows, and updates its weights in u seconds; without samples it does neither. Maximise the
-    objective of B = Σb and T = max (c(b) + u) + s. Here s is sync if two devices or more have samples, and 0 for one
-    alone, which waits for nobody. B is the global batch, or at most the largest one. The device `required` gets at
-    least one granule.
+    Problem: a device computes b samples, a multiple of the granularity, in c(b) seconds (see `Fleet`), which never fall
+    as b grows, and updates its weights in u seconds; without samples it does neither. Maximise the objective of B = Σb
+    and T = max (c(b) + u) + s. Here s is sync if two devices or more have samples, and 0 for one alone, which waits for
+    nobody. B is the global batch, or at most the largest one. A required device gets at least one granule.
 
     (Only the all-reduce is a barrier: a device that has updated begins its next batch. So each device's own update adds
     to its own compute, and T has no separate max u over all devices.)
 
     Method: by a deadline T a device can have done any number of granules up to a maximum, F(T). So the best split
     belongs to the deadline at which (min(ΣF(T), largest B), T + s) is worth the most, or for one device alone (max
-    F(T), T): see `best_deadline`. A split that is charged s but uses one device is no better than that device alone. If
-    fewer samples can take longer than more of them, a wanted or largest B may not be a sum that is possible by T: then
-    the best is taken among what is done before T, smaller B by T, and later deadlines.
+    F(T), T): see `best_deadline`. A split that is charged s but uses one device is no better than that device alone.
 
     If sync is less over fewer hosts, the same search also runs on each host alone, and on the 2, 3, … hosts whose
     devices give the most. A better result replaces the first.
@@ -45,9 +40,9 @@ def allocate(problem: Problem, *, required: int | None = None) -> Allocation:
     first of equal devices. A device takes the fewest micro-batches that keep the deadline, as even as they can be in
     no more time.
     """
-    best = _on_these(problem, required)
+    best = _on_these(problem)
     for fewer in on_fewer_hosts(problem):
-        found = _or_none(fewer, required)
+        found = _or_none(fewer)
         if found is not None and problem.value(found) > problem.value(best) * (1 + TIE):
             away = [load.limit and not left.limit for load, left in zip(problem.loads, fewer.loads, strict=True)]
             best = replace(
@@ -56,16 +51,16 @@ def allocate(problem: Problem, *, required: int | None = None) -> Allocation:
     return best
 
 
-def _on_these(problem: Problem, required: int | None) -> Allocation:
+def _on_these(problem: Problem) -> Allocation:
     """The best split if the sync does not depend on which devices are used; of near ties, the fewest micro-batches."""
-    best = _Solver(problem, required).best()
+    best = _Solver(problem).best()
     if not problem.within or problem.global_batch is not None:
         return best
     bar = problem.value(best) * (1 - problem.within)
     low, high = 0, problem.micro_batches
     while high - low > 1:  # the best never falls with K: a split for K is one for K + 1 too
         middle = (low + high) // 2
-        fewer = _or_none(replace(problem, micro_batches=middle, within=0.0, sync_of_fewer_s=()), required)
+        fewer = _or_none(replace(problem, micro_batches=middle, within=0.0, sync_of_fewer_s=()))
         if fewer and problem.value(fewer) >= bar:
             high, best = middle, fewer
         else:
@@ -78,32 +73,27 @@ def gain(problem: Problem, device: int) -> float | None:
 
     The best split with at least one granule on it, against the best without it; None if there is no such split.
     """
-    loads = list(problem.loads)
-    loads[device] = replace(loads[device], limit=0)
-    within, without = _or_none(problem, device), _or_none(replace(problem, loads=tuple(loads)), None)
+    load = problem.loads[device]
+
+    def best(changed: Load) -> Allocation | None:
+        """The best split with that device changed."""
+        return _or_none(replace(problem, loads=(*problem.loads[:device], changed, *problem.loads[device + 1 :])))
+
+    within, without = best(replace(load, required=True)), best(replace(load, limit=0))
     return problem.value(within) / problem.value(without) - 1 if within and without else None
 
 
-def _or_none(problem: Problem, required: int | None) -> Allocation | None:
+def _or_none(problem: Problem) -> Allocation | None:
     try:
-        return allocate(problem, required=required)
+        return allocate(problem)
     except NoSplitError:
         return None
-
-
-@dataclass(frozen=True)
-class _Given:
-    """The granules of each device, the deadline by which they are done, and their value."""
-
-    units: Floats
-    time_s: float
-    value: float
 
 
 class _Solver:
     """One problem, in granules."""
 
-    def __init__(self, problem: Problem, required: int | None) -> None:
+    def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._multiple = problem.multiple
         asked = [batch for batch in (problem.global_batch, problem.max_global_batch) if batch is not None]
@@ -112,7 +102,6 @@ class _Solver:
             multiple=self._multiple,
             micro_batches=problem.micro_batches,
             most=min(asked) // self._multiple + 1 if asked else np.inf,  # one more, to name the next possible one
-            required=required,
         )
         self._first_s = self._fleet.first_s
         most = problem.max_global_batch
@@ -125,47 +114,16 @@ class _Solver:
 
     def best(self) -> Allocation:
         """The solution; `allocate` states the problem and the method."""
-        together = self._best(self._problem.sync_s)
-        alone = self._best(0.0, alone=True, above=together.value * (1 + TIE))
-        return self._allocation(alone if alone.value else together)
+        deadline_s, worth = best_deadline(self._fleet, self._value(self._problem.sync_s))
+        above = worth * (1 + TIE)
+        alone_s, worth_alone = best_deadline(self._fleet, self._value(0.0), alone=True, above=above)
+        return self._allocation(alone_s, alone=True) if worth_alone else self._allocation(deadline_s, alone=False)
 
-    def _best(self, sync_s: float, *, alone: bool = False, above: float = 0.0, before_s: float = math.inf) -> _Given:
-        """The best split by a deadline before `before_s`; its value is 0 if none is above `above`."""
-        value = self._value(sync_s, before_s)
-        deadline_s, worth = best_deadline(self._fleet, value, alone=alone, above=above)
-        if not worth:
-            return _Given(np.zeros(0), deadline_s, 0.0)
-        by_s = max(deadline_s, self._first_s)  # a required device counts from 0 s on
-        most = int(min(self._most, most_in_all(self._fleet, by_s, alone=alone)))
-        units = given(self._fleet, most, by_s, alone=alone)
-        if units is not None:
-            return _Given(units, by_s, worth)
-        best = self._best(sync_s, alone=alone, above=above, before_s=deadline_s * (1 - ROUNDING))
-        for total in range(most, int(self._least) - 1, -1):
-            bar = max(above, best.value * (1 + TIE))
-            if value(np.array(total), np.array(by_s)) <= bar:
-                break
-            later = self._first(total, by_s, alone=alone)
-            worth = float(value(np.array(total), np.array(later.time_s)))
-            best = replace(later, value=worth) if worth > bar else best
-        return best
-
-    def _first(self, total: int, after_s: float, *, alone: bool) -> _Given:
-        """The first deadline from `after_s` on by which exactly `total` granules are done."""
-        low_s = high_s = after_s
-        part, units = _SOON, given(self._fleet, total, high_s, alone=alone)
-        while units is None:
-            low_s, high_s, part = high_s, high_s * (1 + part), 2 * part
-            units = given(self._fleet, total, high_s, alone=alone)
-        while high_s - low_s > ROUNDING * high_s:
-            middle_s = (low_s + high_s) / 2
-            sooner = given(self._fleet, total, middle_s, alone=alone)
-            low_s, high_s, units = (middle_s, high_s, units) if sooner is None else (low_s, middle_s, sooner)
-        return _Given(units, high_s, 0.0)
-
-    def _allocation(self, given: _Given) -> Allocation:
-        units, deadline_s = given.units, max(given.time_s, self._first_s) * (1 + ROUNDING)
-        sizes, times = self._fleet.micro_batches(units, deadline_s, self._fleet.kind_of)
+    def _allocation(self, deadline_s: float, *, alone: bool) -> Allocation:
+        deadline_s = max(deadline_s, self._first_s)  # a required device counts from 0 s on
+        units = self._given(deadline_s, alone=alone)
+        deadline_s *= 1 + _ROUNDING
+        sizes, times = self._fleet.micro_batches(units, deadline_s)
         used = units > 0
         computes = np.where(used, times - self._fleet.update_s[self._fleet.kind_of], 0.0)
         return Allocation(
@@ -174,6 +132,23 @@ class _Solver:
             step_time_s=float(times.max()) + (self._problem.sync_s if used.sum() > 1 else 0.0),
             binds=tuple(self._binds(units, sizes, deadline_s)),
         )
+
+    def _given(self, deadline_s: float, *, alone: bool) -> Floats:
+        """The granules of each device by a deadline, as even as possible.
+
+        But a device that is as fast with more keeps what it can do before the deadline. `alone` gives all to the first
+        device of the first kind that can do so many.
+        """
+        fleet, kinds = self._fleet, self._fleet.kind_of
+        before, by = fleet.most(deadline_s * np.array([1 - _ROUNDING, 1 + _ROUNDING]))
+        if alone:
+            by *= fleet.may_be_alone
+            total, units = min(self._most, by.max()), np.zeros(len(kinds))
+            units[np.argmax(kinds == np.argmax(by >= total))] = total
+            return units
+        before, by = before[kinds], by[kinds]
+        total = min(self._most, by.sum())
+        return _levelled(before if before.sum() <= total else fleet.floor[kinds], by, total, kinds)
 
     def _samples(self, granules: Floats) -> tuple[int, ...]:
         return tuple((granules * self._multiple).astype(np.int64).tolist())
@@ -205,13 +180,13 @@ class _Solver:
         ).tolist()
         return binds
 
-    def _value(self, sync_s: float, before_s: float) -> Value:
-        """The objective of granules by a deadline before `before_s`; granules above the wanted number don't count."""
+    def _value(self, sync_s: float) -> Value:
+        """The objective of granules by a deadline; granules above the wanted number don't count."""
 
         def value(granules: Floats, deadlines_s: Floats) -> Floats:
             given = np.minimum(granules, self._most)
             worth = self._problem.objective(given * self._multiple, np.maximum(deadlines_s, self._first_s) + sync_s)
-            return np.where((given >= self._least) & (deadlines_s < before_s), worth, 0.0)
+            return np.where(given >= self._least, worth, 0.0)
 
         return value
 
@@ -235,3 +210,19 @@ class _Solver:
                 below * multiple if below >= 1 else None,
                 above * multiple if above <= self._most else None,
             )
+
+
+def _levelled(low: Floats, high: Floats, total: float, kinds: Ints) -> Floats:
+    """`total` granules, as even as possible: every device is brought to one level between its `low` and `high`.
+
+    The rest goes to the first devices.
+    """
+    level, above = 0, int(high.max()) + 1
+    while above - level > 1:
+        middle = (level + above) // 2
+        level, above = (middle, above) if np.clip(middle, low, high).sum() <= total else (level, middle)
+    units: Floats = np.clip(float(level), low, high)
+    more = np.nonzero((low <= level) & (level < high))[0]
+    first = more[np.lexsort((more, kinds[more]))]
+    units[first[: int(total - units.sum())]] += 1
+    return units

@@ -7,8 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gpubalance.planning.fleet import TIE, Fleet
-from gpubalance.planning.pieces import Floats
+from gpubalance.planning.fleet import TIE, Fleet, Floats
 from gpubalance.planning.problem import TooFineError
 
 # So many granules are sorted at once: that costs about as much as dividing their time further.

@@ -6,10 +6,16 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 from operator import itemgetter
+from typing import TypeAlias
 
 # Above this residual the line misses the curve by more than measurement error.
 LINE_WITHIN = 0.03
+
+
+# A straight piece of a step time: the batch at which it begins, its seconds there, and those of a sample more.
+Piece: TypeAlias = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -20,13 +26,14 @@ class Line:
     beta_s: float
     residual: float
 
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Its only piece."""
+        return ((0.0, self.alpha_s, self.beta_s),)
+
     def step_time_s(self, batch: float) -> float:
         """Seconds that a step of `batch` samples takes."""
         return self.alpha_s + self.beta_s * batch
-
-    def scaled(self, factor: float) -> Line:
-        """The model of a device `factor` times as slow."""
-        return Line(self.alpha_s * factor, self.beta_s * factor, self.residual)
 
     def less(self, seconds: float) -> Line:
         """The model with every step shorter by so many seconds."""
@@ -35,32 +42,29 @@ class Line:
 
 @dataclass(frozen=True)
 class Curve:
-    """Piecewise linear through measured points; beyond them its first and last pieces continue.
+    """Piecewise linear through points; beyond them its first and last pieces continue.
 
-    If the first piece would be below 0 at no samples, a piece from the origin replaces it: no step takes negative time.
+    It never falls: no batch takes longer than a larger one. If the first piece would be below 0 at no samples, a piece
+    from the origin replaces it: no step takes negative time.
     """
 
     batches: tuple[int, ...]
     step_times_s: tuple[float, ...]
 
     @cached_property
-    def knots(self) -> tuple[tuple[float, float], ...]:
-        """The (batch, seconds) points that the pieces connect, at least two."""
-        points = tuple(zip(self.batches, self.step_times_s, strict=True))
+    def pieces(self) -> tuple[Piece, ...]:
+        """Its pieces, at least one."""
+        lowered = reversed([*accumulate(reversed(self.step_times_s), min)])
+        points = [(float(batch), time_s) for batch, time_s in zip(self.batches, lowered, strict=True)]
         (left, low), (right, high) = points[0], points[-1 if len(points) == 1 else 1]
-        if len(points) == 1:
-            return (0, low), *points
-        return ((0, 0.0), *points) if low * right < high * left else points
+        if len(points) == 1 or low * right < high * left:
+            points.insert(0, (0.0, low if len(points) == 1 else 0.0))
+        return tuple((a, low, (high - low) / (b - a)) for (a, low), (b, high) in pairwise(points))
 
     def step_time_s(self, batch: float) -> float:
         """Seconds that a step of `batch` samples takes."""
-        piece = bisect_left(self.knots, batch, lo=1, hi=len(self.knots) - 1, key=itemgetter(0))
-        (left, low), (right, high) = self.knots[piece - 1 : piece + 1]
-        return low + (high - low) * (batch - left) / (right - left)
-
-    def scaled(self, factor: float) -> Curve:
-        """The model of a device `factor` times as slow."""
-        return Curve(self.batches, tuple(time * factor for time in self.step_times_s))
+        begin, low, slope = self.pieces[bisect_left(self.pieces, batch, lo=1, key=itemgetter(0)) - 1]
+        return low + slope * (batch - begin)
 
     def less(self, seconds: float) -> Curve:
         """The model with every step shorter by so many seconds."""

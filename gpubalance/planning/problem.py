@@ -38,14 +38,15 @@ class TooFineError(ValueError):
 class Load:
     """A device: its compute time over the batch, above 0, and the most samples that it can take in one micro-batch.
 
-    A line never falls, a curve may. `update_s` is its weight update: once a step, whatever its batch and micro-batches.
-    `host` is a number.
+    `update_s` is its weight update: once a step, whatever its batch and micro-batches. `host` is a number. A `required`
+    device gets samples whether it is worth it or not; at most one is.
     """
 
     model: Line | Curve
     limit: int
     update_s: float = 0.0
     host: int = 0
+    required: bool = False
 
 
 @dataclass(frozen=True)
