@@ -85,13 +85,12 @@ class Forecast:
     """What measured memory predicts for the batch limit, in batches.
 
     `best` is the largest that fits by the curve; `sure` the largest that fits even if the curve errs as it did at the
-    last measured batch; `doubt` the first that fails even then. `proven` means that this error is known and small.
+    last measured batch; `doubt` the first that fails even then.
     """
 
     sure: int
     best: int
     doubt: int
-    proven: bool
 
 
 def forecast(points: Points, memory_bytes: int) -> Forecast | None:
@@ -106,7 +105,7 @@ def forecast(points: Points, memory_bytes: int) -> Forecast | None:
     best = curve.largest_within(memory_bytes)
     earlier = MemoryCurve.through(points[:-1], memory_bytes)
     if earlier is None:
-        return Forecast(best, best, best + 1, proven=False)
+        return Forecast(best, best, best + 1)
     error = abs(earlier.at(curve.batch) - curve.peak_bytes)
     stride = curve.batch - earlier.batch
 
@@ -115,7 +114,7 @@ def forecast(points: Points, memory_bytes: int) -> Forecast | None:
 
     sure = _last_within(at_worst, memory_bytes, curve.batch, best)
     doubt = curve.largest_within(memory_bytes + math.ceil(error)) + 1
-    return Forecast(sure, best, doubt, proven=16 * (best - sure) <= best - curve.batch)
+    return Forecast(sure, best, doubt)
 
 
 def predict_limit(points: Points, memory_bytes: int) -> int | None:

@@ -8,20 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 from gpubalance.planning.memory import Forecast, Points, forecast
 
 # Tries that the search may need beyond those of bisection, before and after something fails.
 _SPARE_TRIES = 5
-# If the prediction rises by more than this factor with a larger batch, memory misleads. The shapes of `scripts/bench
-# limit` need fewer tries without this; under TensorFlow's real allocator twice as many of them then fail.
-_RISING = 1.05
 # Ends this close are searched from below, one batch at a time: then only one try can fail.
 _FEW_RUNGS = 6
-_FEW_PIECES = 8  # the same if memory is in pieces and predicts nothing
-# If memory misleads, the search goes one batch at a time once it needs at most this many tries in all.
-_SINGLY_WITHIN = 8
 
 
 @dataclass(frozen=True)
@@ -84,11 +77,8 @@ def find_limit(
     Method: predict, then confirm. From the memory of the points and of the trials that fitted (see `Forecast`) try in
     turn: what surely fits, or at least part of the way to what fits at best; that best; and the smallest that should
     fail. If memory gives nothing between the two ends, try twice the batch, or, once one end failed, a third of the way
-    towards it, as a try that fits is cheaper (half of the way if memory is unknown, and one by one near the end). If a
-    larger batch predicts more than the last one did, as with memory in pieces, go up by an eighth of the batch, and one
-    by one from below once eight tries in all suffice. If another one does so, or larger batches take less, stay at
-    eighths, and go one by one between close ends: there a failing try is what must be saved. `Bracket` bends each wish
-    to keep the search short.
+    towards it, as a try that fits is cheaper (half of the way if memory is unknown, and one by one near the end).
+    `Bracket` bends each wish to keep the search short.
 
     A failure may be chance: another program's memory, a fragmented allocator. So the failure that decides is tried once
     more if memory says that the batch should fit, or says nothing. If it then fits, the search goes on above it.
@@ -175,8 +165,6 @@ class _Search:
         self._bracket = Bracket(min(self._top, grid.rung(max(self._peaks, default=0))), high)
         self._failed = {} if high is None else {high: False}  # rung → whether its failure is certain
         self._trials: list[Trial] = []
-        self._aims: list[int] = []
-        self._rises = 0
 
     def limit(self) -> Limit:
         low, high = self._bracket.low, self._bracket.high
@@ -233,71 +221,30 @@ class _Search:
 
     def _wishes(self) -> Iterator[tuple[int, str]]:
         """The rungs to try, the best first, and why."""
-        singly = self._width <= _FEW_PIECES if self._cautious else len(self._trials) + self._width <= _SINGLY_WITHIN + 1
-        if self._rises and singly:
-            yield self._bracket.low + 1, self._ends()
         said = self._forecast()
         if said is not None:
-            yield from self._foretold(said.sure, said.best, said.doubt, len(self._peaks))
+            yield from self._foretold(said)
         elif self._memory is not None and len(self._peaks) == 1:
             ((batch, peak),) = self._peaks.items()
             least = self._grid.rung(self._memory * batch // max(1, peak))
             yield max(self._bracket.low + 1, least), "fits even if all of the memory grows with the batch"
-        yield self._blind(proven=said is not None and said.proven)
+        yield self._blind()
 
-    def _foretold(self, sure: int, best: int, doubt: int, points: int) -> Iterator[tuple[int, str]]:
-        low = self._bracket.low
-        aim, step = self._grid.rung(best), low + self._tread()
-        if aim > low:
-            aim = max(aim, step)
-        predicted = f"the memory of {points} batches predicts {self._grid.batch(aim)}"
+    def _foretold(self, said: Forecast) -> Iterator[tuple[int, str]]:
+        low, aim = self._bracket.low, self._grid.rung(said.best)
+        predicted = f"the memory of {len(self._peaks)} batches predicts {self._grid.batch(aim)}"
         least = low + math.ceil((aim - low) / (2 if self._trials else 8))  # from afar, caution; later, progress
-        rising = bool(self._aims) and aim > _RISING * self._aims[-1]
-        self._rises += rising
-        if rising or self._cautious:
-            # The measured memory is not what limits, as with memory in pieces: each larger batch predicts more than the
-            # last.
-            least, sure = self._an_eighth_more(), 0
-        self._aims.append(aim)
-        safe = min(aim, max(self._grid.rung(sure), least, step))
+        safe = min(aim, max(self._grid.rung(said.sure), least, low + 1))
         yield safe, predicted if safe == aim else f"{predicted}; a safe step towards it"
         yield aim, predicted
-        yield max(self._grid.rung(doubt - 1) + 1, step), "the smallest that should fail"
+        yield max(self._grid.rung(said.doubt - 1), low) + 1, "the smallest that should fail"
 
-    @property
-    def _cautious(self) -> bool:
-        """Whether memory misled twice, or once with a larger batch that took less: its pieces differ each time."""
-        peaks = [peak for _, peak in sorted(self._peaks.items())]
-        return self._rises + any(after < before for before, after in pairwise(peaks)) > 1
-
-    def _an_eighth_more(self) -> int:
-        low = self._bracket.low
-        return max(low + 1, self._grid.rung(self._grid.batch(low) * 9 // 8))
-
-    @property
-    def _width(self) -> float:
-        """The rungs from one end to the other."""
-        return math.inf if self._bracket.high is None else self._bracket.high - self._bracket.low
-
-    def _tread(self) -> int:
-        """Over how many rungs, up to the largest batch that fits, memory has stayed the same; at least 1.
-
-        An allocator's rounding makes memory a staircase. On a tread of it the search doubles its steps.
-        """
-        peak = self._peaks.get(self._grid.batch(self._bracket.low))
-        same = (self._grid.rung(batch) for batch, its in self._peaks.items() if its == peak)
-        return max(1, self._bracket.low - min(same, default=self._bracket.low))
-
-    def _blind(self, *, proven: bool) -> tuple[int, str]:
+    def _blind(self) -> tuple[int, str]:
         """The next rung between the ends if memory predicts none."""
         low, high = self._bracket.low, self._bracket.high
-        if high is None and self._cautious:
-            return self._an_eighth_more(), "memory tells nothing more; an eighth more"
         if high is None:
             return max(1, 2 * low), "twice the batch" if low else "the smallest"
-        if proven and len(self._trials) == 1:
-            return high - max(1, (high - low) // 8), "a step back: there is less memory than the device has"
-        if self._width <= _FEW_RUNGS:
+        if high - low <= _FEW_RUNGS:
             return low + 1, self._ends()
         return low + (high - low) // (3 if self._memory is not None else 2), self._ends()
 
