@@ -35,8 +35,8 @@ def compare(
 ) -> None:
     """Example: gpubalance compare before.json after.json --fail-slower 5%"""
     from gpubalance.cli.output import Output, width
+    from gpubalance.jobs.compare.compare import check_regression
     from gpubalance.jobs.compare.compare import compare as compare_job
-    from gpubalance.jobs.compare.gate import check_regression
     from gpubalance.render.compare import comparison_text
 
     if len(files) < 2:

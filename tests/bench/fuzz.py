@@ -33,7 +33,7 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.measure.window import SplitWindow
+from gpubalance.jobs.measure.window import Window
 from gpubalance.jobs.probe.bench import Attempt
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import Settings
@@ -170,7 +170,7 @@ def journals(content: bytes) -> None:
     journal = Journal("fuzz", "a test", resume=True)
     journal.left(Attempt)
     once, series = Once(journal, list[Event]().append), Series(SPLIT)
-    window = once.had("key", SplitWindow)
+    window = once.had("key", Window)
     if window is not None:
         with contextlib.suppress(BadInput):
             series.add(window)

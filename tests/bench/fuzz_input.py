@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gpubalance.jobs.balance.together import TriedSplit
-from gpubalance.jobs.measure.window import SplitWindow
+from gpubalance.jobs.measure.window import Window
 from gpubalance.results.timing import Timing
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Flops, Measured, to_line
@@ -174,7 +174,7 @@ _PLAIN = Timing(steps=2, seconds=0.5, ended_s=7.5, input_wait_s=0.0)
 _STAMPED = Timing(
     steps=1, seconds=0.25, ended_s=7.0, input_wait_s=0.0, compute_s=(0.1, 0.2), update_s=(0.01, 0.02), step_s=0.25
 )
-_WINDOW = SplitWindow(
+_WINDOW = Window(
     timings=(_PLAIN, _PLAIN),
     stamped=(_STAMPED,),
     memory_peak_bytes=(None, 5),

@@ -10,11 +10,10 @@ import numpy as np
 
 from gpubalance.jobs.measure.length import TIMING_S
 from gpubalance.jobs.measure.series import STAMPED_PART, STAMPED_STEPS
-from gpubalance.jobs.measure.timings import Timings
 from gpubalance.results.run import Measurement
 from gpubalance.results.timing import Timing
-from gpubalance.settings.shares import Shares
 from tests.bench.wanted import Share
+from tests.jobs.drawn import timings_of
 
 SYNC = 0.1  # of a step's compute
 WITHIN = 0.03  # of a step's compute, too
@@ -35,10 +34,9 @@ class Machine:
         source = np.random.default_rng(seed)
         size = max(1, round(TIMING_S / (self.compute_s * (1 + SYNC))))
         stamped = max(STAMPED_STEPS, round(STAMPED_PART * timings * size / 2))  # an unstamped step is before each
-        return Timings(
-            Shares((8, 8)),
-            timings=[_timing(self._computes(source, size)) for _ in range(windows * timings)],
-            stamped=[_stamped(c) for c in self._computes(source, windows * stamped).tolist()],
+        return timings_of(
+            [_timing(self._computes(source, size)) for _ in range(windows * timings)],
+            [_stamped(c) for c in self._computes(source, windows * stamped).tolist()],
         ).measurement()
 
     def _computes(self, source: np.random.Generator, count: int) -> np.ndarray:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.warnings import of_figures
-from gpubalance.settings.shares import Shares
+from gpubalance.results.timing import Timing
 from tests.cli.program import SHORT, TINY, TINY_PAIR, here, run_json
+from tests.jobs.drawn import timings_of
 
 
 def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_settings_are_recorded_and_a_model_that_is_too_slow_for_the_profile_is_t
     assert result["settings"]["xla"] == ("--xla" in options)
     warnings = {w["code"]: w["next"] for w in result["warnings"]}
     assert "--model small" in warnings["slower-than-profile"]
-    late = Timings(Shares((1,)), late_parts=[1.0])
+    late = timings_of([Timing(steps=1, seconds=1.0, input_wait_s=0.0)], late_part=1.0)
     (of_small, *_) = of_figures("small", (), [late], steady=True)  # no model is smaller
     assert "larger batches" in of_small.next
 

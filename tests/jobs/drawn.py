@@ -13,6 +13,8 @@ from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.events import Event, Watch
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.joint import JointRun
+from gpubalance.jobs.measure.timings import Timings
+from gpubalance.jobs.measure.window import Window
 from gpubalance.results.common import Model
 from gpubalance.results.run import Run
 from gpubalance.results.timing import Timing
@@ -45,6 +47,12 @@ def ready(devices: int) -> Ready:
         cudnn=None,
         memory_limit_bytes=(None,) * devices,
     )
+
+
+def timings_of(timings: Sequence[Timing], stamped: Sequence[Timing] = (), devices: int = 2, **more: Any) -> Timings:
+    """What one window of these timings amounts to, of 4 samples on each device."""
+    untold = {"memory_peak_bytes": (None,) * devices, "throttled": ((),) * devices, "late_part": 0.0}
+    return Timings(Shares((4,) * devices), [Window(timings=timings, stamped=stamped, **untold | more)])
 
 
 T = TypeVar("T")

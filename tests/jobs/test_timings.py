@@ -2,48 +2,47 @@
 
 from __future__ import annotations
 
+from itertools import chain, repeat
+
 import pytest
 
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.warnings import of_figures
-from gpubalance.jobs.measure.window import Window
 from gpubalance.results.timing import Timing
-from gpubalance.settings.shares import Shares
+from tests.jobs.drawn import timings_of
 
 COMPUTE_S, DATA_S = 0.10, 0.13  # data comes every 0.13 s
 # Of ten batches one is long.
 SINGLES, MEAN = [0.04] * 9 + [0.14], 0.05
 
 
-def timings_of(host_waits_s: float) -> Timings:
-    whole = [Timing(steps=5, seconds=5 * DATA_S, input_wait_s=5 * host_waits_s) for _ in range(6)]
+def of_waits(host_waits_s: float, *stamped_waits_s: float, slow: float = 1.0) -> Timings:
+    """Six timings and ten stamped steps; the first of these wait otherwise, and the first timing is so much slower."""
+    timings = [
+        Timing(steps=5, seconds=5 * DATA_S * factor, input_wait_s=5 * host_waits_s) for factor in (slow, *[1.0] * 5)
+    ]
     stamps = {"compute_s": (COMPUTE_S,) * 2, "update_s": (0.0,) * 2, "step_s": COMPUTE_S}
-    stamped = [Timing(steps=1, seconds=COMPUTE_S, input_wait_s=host_waits_s, **stamps) for _ in range(10)]
-    return Timings(Shares((4, 4)), timings=whole, stamped=stamped)
+    waits_s = chain(stamped_waits_s, repeat(host_waits_s))
+    stamped = [Timing(steps=1, seconds=COMPUTE_S, input_wait_s=next(waits_s), **stamps) for _ in range(10)]
+    return timings_of(timings, stamped)
 
 
-@pytest.mark.parametrize("host_waits_s", [DATA_S - COMPUTE_S, DATA_S], ids=["for the device too", "beside a GPU"])
-def test_the_parts_make_up_the_step_whether_or_not_the_host_waits_for_the_device(host_waits_s: float) -> None:
-    timings = timings_of(host_waits_s)
+@pytest.mark.parametrize(
+    "waits_s",
+    [(DATA_S - COMPUTE_S,), (DATA_S,), (DATA_S - COMPUTE_S, *[0.0] * 10)],
+    ids=["for the device too", "beside a GPU", "seldom: each fifth step, and no stamped one"],
+)
+def test_the_parts_make_up_the_step_whether_or_not_the_host_waits_for_the_device(waits_s: tuple[float, ...]) -> None:
+    timings = of_waits(*waits_s)
     found = timings.measurement()
     assert found.input_wait_s == pytest.approx(DATA_S - COMPUTE_S)
-    assert (found.sync_s, found.excess_s) == pytest.approx((0, 0))
-    assert timings.stamp_cost == pytest.approx(0)
-
-
-def test_data_that_seldom_comes_late_is_a_wait_for_input_and_no_sync() -> None:
-    """Each fifth step waits, and no stamped one."""
-    timings = timings_of(DATA_S - COMPUTE_S)
-    timings.stamped = [one.model_copy(update={"input_wait_s": 0.0}) for one in timings.stamped]
-    found = timings.measurement()
-    assert (found.input_wait_s, found.sync_s, found.slow_s) == pytest.approx((DATA_S - COMPUTE_S, 0, 0))
+    assert (found.sync_s, found.excess_s, found.slow_s, timings.stamp_cost) == pytest.approx((0, 0, 0, 0))
 
 
 def test_a_step_whose_data_comes_late_is_a_slow_step_and_a_few_much_longer_timings_are_told() -> None:
-    timings = timings_of(DATA_S)
-    timings.stamped[3] = timings.stamped[3].model_copy(update={"input_wait_s": 4 * DATA_S})
+    timings = of_waits(DATA_S, 4 * DATA_S)
     assert (timings.slow_steps, timings.mean_over_median) == (1, 0)
-    timings.timings[2] = timings.timings[2].model_copy(update={"seconds": 10 * DATA_S})
+    timings = of_waits(DATA_S, slow=10 / 5)
     assert timings.mean_over_median == pytest.approx(1 / 6)
     (warning,) = [one for one in of_figures("small", (), [timings], steady=True) if one.code == "slow-steps"]
     assert "on average a step takes 16.7 % longer than shown" in warning.message
@@ -56,7 +55,7 @@ def test_only_of_batches_that_differ_steps_make_a_distribution_and_none_is_slow(
         Timing(steps=1, seconds=s, input_wait_s=0.0, compute_s=(s,), update_s=(0.0,), step_s=s, unlike=unlike)
         for s in SINGLES
     ]
-    timings = Timings(Shares((8,)), timings=whole, stamped=alone)
+    timings = timings_of(whole, alone, devices=1)
     found = timings.measurement()
     if not unlike:
         assert (found.step_spread, timings.slow_steps) == (None, 1)
@@ -70,10 +69,13 @@ def test_only_of_batches_that_differ_steps_make_a_distribution_and_none_is_slow(
 
 
 def test_windows_that_were_throttled_stay_so() -> None:
-    timings = Timings(Shares((120, 80)))
-    whole = (Timing(steps=5, seconds=5 * DATA_S, input_wait_s=0.0),)
-    for peaks, reasons, late in (((None, 5), ("sw-thermal",), 0.25), ((7, 3), ("hw-power-brake",), 0.75)):
-        timings.add(Window(timings=whole, memory_peak_bytes=peaks, throttled=(reasons, ()), late_part=late))
+    whole = [Timing(steps=5, seconds=5 * DATA_S, input_wait_s=0.0)]
+    told = (((None, 5), ("sw-thermal",), 0.25), ((7, 3), ("hw-power-brake",), 0.75))
+    every = [
+        timings_of(whole, memory_peak_bytes=peaks, throttled=(reasons, ()), late_part=late)
+        for peaks, reasons, late in told
+    ]
+    timings = Timings(every[0].split, [window for one in every for window in one.windows])
     assert timings.throttled == (("sw-thermal", "hw-power-brake"), ())
     assert timings.memory_peak_bytes == (7, 5)
-    assert (timings.late_part, timings.windows, len(timings.timings)) == (0.5, 2, 2)
+    assert (timings.late_part, len(timings.timings)) == (0.5, 2)

@@ -73,7 +73,7 @@ class Together:
         series = Series(used.split, devices=used.devices, watch=self._watch, least_samples=split.global_batch)
         party.ask(series.warm_up)
         window = party.ask(lambda worker: series.window(worker, Length.of_round(at_least_s)))
-        return Timings.of(window, used.split, series.sensors).measurement(split.used)
+        return Timings(used.split, [window], series.sensors).measurement(split.used)
 
     def prove(
         self,
@@ -91,9 +91,7 @@ class Together:
         """
         asked, party = self._run_request(split), self.gather(split)
         proof = JointRun(asked, party, driver, self._watch, once, solo, number, best_of)
-        run = proof.run()
-        assert proof.last is not None  # noqa: S101  (a complete run has a window)
-        return run, proof.last
+        return proof.run(), proof.last
 
     def fitting(self, split: Shares, error: OutOfMemory, *, believed: bool) -> list[tuple[int, int]]:
         """(device, micro-batch that fits) of each device that was given more than it holds beside the others.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpubalance.errors import BadInput
 from gpubalance.numbers.steady import unquiet
-from gpubalance.results.common import StepTime, Throughput, Warning_
+from gpubalance.results.common import Throughput
 from gpubalance.results.comparison import ComparedDevice, ComparedResult
 from gpubalance.results.independent import Independent, OwnModel
 from gpubalance.results.layers import Layers, Stage
@@ -32,27 +32,17 @@ Timed = tuple[float, tuple[float, ...]]
 
 @dataclass(frozen=True)
 class Subject:
-    """`source` is what the file holds, or the run of a plan that was run; `devices` are those of `result.devices`."""
+    """`source` is what the file holds, or the run of a plan that was run; `devices` are those of `result.devices`.
+
+    `parts` add up to the result's throughput, and are without step times if nothing ran. `alone` has what each device
+    gave by itself: by batch if it was probed, under 0 if it trained a model of its own.
+    """
 
     result: ComparedResult
     source: AnyResult
     devices: tuple[Device, ...]
-
-    @property
-    def parts(self) -> list[Timed]:
-        """What adds up to the result's throughput, and when; without timings if nothing ran."""
-        if isinstance(self.source, Run | Layers):
-            return [(self.source.throughput.median, self.source.step_time_s.samples)]
-        return [self.timed(place).get(0, (0.0, ())) for place in range(len(self.devices))]
-
-    def timed(self, place: int) -> dict[int, Timed]:
-        """What a device gave by itself: by batch if it was probed, under 0 if it trained a model of its own."""
-        found = self.source
-        if isinstance(found, Probe):
-            points = found.probes[place].curve
-            return {point.batch: (point.throughput.median, point.step_time_s.samples) for point in points}
-        one = found.measured[place] if isinstance(found, Independent) else None
-        return {0: (one.throughput, one.step_time_s.samples)} if one and one.throughput and one.step_time_s else {}
+    parts: list[Timed]
+    alone: list[dict[int, Timed]]
 
 
 def read_subject(path: Path) -> Subject:
@@ -65,9 +55,14 @@ def read_subject(path: Path) -> Subject:
             f"{name}: nothing was measured at once before it was interrupted",
             remedy="measure it to the end: gpubalance independent … -o FILE --resume",
         )
-    parts, figures = _used(source)
-    used = [(source.devices[part.device], part) for part in parts]
+    used, figures = _used(source)
+    alone = [_alone(one) for one in used]
+    parts = [one.get(0, (0.0, ())) for one in alone]
+    if isinstance(source, Run | Layers):
+        parts = [(source.throughput.median, source.step_time_s.samples)]
+    devices = [source.devices[one.device] for one in used]
     limits = {share.device: share.limit for share in plan.shares} if plan else {}
+    each, timed = zip(devices, used, strict=True), [timed for one in alone for timed in one.values()]
     given = (*source.warnings, *(plan.warnings if plan and source is not plan else ()))
     result = ComparedResult(
         **_shared(source.predicted if isinstance(source, Plan) else source, ComparedResult)
@@ -75,12 +70,30 @@ def read_subject(path: Path) -> Subject:
         | {
             "file": name,
             "kind": "prediction" if isinstance(source, Plan) else source.kind,
-            "devices": tuple(_device(device, part, limits.get(part.device), source) for device, part in used),
-            "not_quiet": _not_quiet(source),
-            "warnings": tuple(_warnings(given, used)),
+            "devices": tuple(_device(device, one, limits.get(one.device), source) for device, one in each),
+            "not_quiet": _not_quiet(timed or parts, probed=isinstance(source, Probe)),
+            "warnings": tuple({(one.code, one.message): one for one in given if one.code not in _BESIDE}.values()),
         }
     )
-    return Subject(result, source, tuple(device for device, _ in used))
+    return Subject(result, source, tuple(devices), parts, alone)
+
+
+def _alone(one: Part) -> dict[int, Timed]:
+    if isinstance(one, DeviceProbe):
+        return {point.batch: (point.throughput.median, point.step_time_s.samples) for point in one.curve}
+    if isinstance(one, OwnModel) and one.throughput and one.step_time_s:
+        return {0: (one.throughput, one.step_time_s.samples)}
+    return {}
+
+
+def _not_quiet(timed: Sequence[Timed], *, probed: bool) -> str | None:
+    """How the timings show that the machine had other work to do."""
+    doubts = [doubt for _, samples in timed if (doubt := unquiet(samples))]
+    if not probed:
+        return next(iter(doubts), None)
+    # Among many points one may look unquiet by chance.
+    most = 2 * len(doubts) > len(timed)
+    return f"at {len(doubts)} of {len(timed)} batch sizes {doubts[0]}" if most else None
 
 
 def _used(source: AnyResult) -> tuple[Sequence[Part], dict[str, Any]]:
@@ -129,34 +142,3 @@ def _device(device: Device, part: Part, limit: int | None, source: AnyResult) ->
 def _shared(source: Record, target: type[Record]) -> dict[str, Any]:
     """The values of the fields that both records have, which share names on purpose."""
     return {name: getattr(source, name) for name in type(source).model_fields if name in target.model_fields}
-
-
-def _not_quiet(source: AnyResult) -> str | None:
-    """How the timings show that the machine had other work to do."""
-    if isinstance(source, Probe):
-        said = [unquiet(point.step_time_s.samples) for one in source.probes for point in one.curve]
-        doubts = [doubt for doubt in said if doubt]
-        # Among many points one may look unquiet by chance.
-        most = 2 * len(doubts) > len(said)
-        return f"at {len(doubts)} of {len(said)} batch sizes {doubts[0]}" if most else None
-    timed: list[StepTime | None] = []
-    if isinstance(source, Run | Layers):
-        timed = [source.step_time_s]
-    elif isinstance(source, Independent):
-        timed = [one.step_time_s for one in source.measured]
-    return next(filter(None, (unquiet(one.samples) for one in timed if one)), None)
-
-
-def _warnings(given: Iterable[Warning_], used: Iterable[tuple[Device, Part]]) -> list[Warning_]:
-    """The warnings about the figures, each once, and why the GPUs lowered their clocks during the measurement."""
-    found = [*{(one.code, one.message): one for one in given if one.code not in _BESIDE}.values()]
-    reasons: dict[str, set[str]] = {}
-    for device, part in used:
-        watched = part.curve if isinstance(part, DeviceProbe) else () if isinstance(part, Share) else (part,)
-        told = {reason for one in watched if one.telemetry for reason in one.telemetry.throttle_reasons or ()}
-        reasons |= {device.label: told} if told else {}
-    if reasons and all(one.code != "throttled" for one in found):
-        where = "; ".join(f"{label}: {', '.join(sorted(told))}" for label, told in reasons.items())
-        message = f"clocks were lowered: {where}"
-        found.append(Warning_(code="throttled", message=message, next="look at temperature and power limit"))
-    return found

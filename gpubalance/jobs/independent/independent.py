@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from gpubalance.jobs.endings import giving
-from gpubalance.jobs.events import Doing, PhaseBegun, Watch, one_at_a_time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from gpubalance.errors import BadInput, GpubalanceError, OutOfMemory, TimeLimitPassed
+from gpubalance.jobs.endings import giving, lost_gpus_told
+from gpubalance.jobs.events import Doing, PhaseBegun, TurnDone, Watch, one_at_a_time
 from gpubalance.jobs.independent.result import independent_result, what_failed
-from gpubalance.jobs.independent.turns import Turns
-from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.independent.window import AllAtOnce, CommonWindow
+from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.keep.journals import tell_resumed
 from gpubalance.jobs.keep.once import Once
+from gpubalance.jobs.measure.length import Length
+from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.trace import trace
-from gpubalance.results.independent import Independent
+from gpubalance.jobs.measure.turns import in_turns
+from gpubalance.jobs.measure.warnings import Slowed
+from gpubalance.jobs.measure.window import Window
+from gpubalance.results.independent import Independent, OwnWindow
+from gpubalance.settings.device import Device
 from gpubalance.settings.requests import IndependentRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
+from gpubalance.workers.messages import Ready
 from gpubalance.workers.party import Build, Party
+from gpubalance.workers.worker import Worker
+
+ALONE: Literal["alone"] = "alone"
+AT_ONCE: Literal["at once"] = "at once"
+T = TypeVar("T")
+Work = Callable[["Replica", Worker], T]
 
 
 def independent(
@@ -26,10 +46,17 @@ def independent(
     fails. Raises, with what was measured as `partial`: PartialResult, which names each device that failed, or the
     devices' own error if all failed alike; BadInput for a model that can't be trained, TimeLimitPassed, Interrupted.
     """
-    tell = one_at_a_time(watch)
+    tell, measuring = one_at_a_time(watch), request.measuring
     tell_resumed(journal, tell)
     tell(PhaseBegun("independent"))
-    with _party(request, tell) as party:
+    with Party(
+        *([device] for device in request.devices),
+        build=[Build(request.settings_of(n), request.joint, measuring.seed) for n in range(len(request.devices))],
+        purpose="independent",
+        deadline_s=measuring.deadline_s,
+        limit=TimeLimit(measuring.time_limit_s),
+        tell=lambda text: tell(Doing(text)),
+    ) as party:
         turns = Turns(request, party, Once(journal, tell), tell)
         with giving(lambda: independent_result(turns, driver, complete=False)):
             turns.measure()
@@ -44,13 +71,173 @@ def independent(
     return result
 
 
-def _party(request: IndependentRequest, watch: Watch) -> Party:
-    measuring, numbers = request.measuring, range(len(request.devices))
-    return Party(
-        *([device] for device in request.devices),
-        build=[Build(request.settings_of(number), request.joint, measuring.seed) for number in numbers],
-        purpose="independent",
-        deadline_s=measuring.deadline_s,
-        limit=TimeLimit(measuring.time_limit_s),
-        tell=lambda text: watch(Doing(text)),
+@dataclass
+class Replica:
+    """A device that trains its own model.
+
+    `number` is its place in the request, `facts` what its worker reported of the model, `error` why it dropped out.
+    """
+
+    number: int
+    device: Device
+    model: str
+    batch: int
+    facts: Ready | None = None
+    error: GpubalanceError | None = None
+
+
+class _DroppedOut(Exception):
+    """A device failed, and the others go on without it."""
+
+
+class Together:
+    """A subject: one device "alone", or those that have not failed "at once". Each, by its number, has a series."""
+
+    def __init__(
+        self, name: Literal["alone", "at once"], replicas: Sequence[Replica], watch: Watch, *, pipeline: bool
+    ) -> None:
+        """With `pipeline` batches come from a user's input pipeline, one for each device."""
+        self.name = name
+        self.replicas = replicas
+        self.windows = list[AllAtOnce]()
+        self.series = {
+            one.number: Series(
+                Shares((one.batch,)), name=name, devices=(one.device,), watch=watch, pipeline=pipeline, stamps=False
+            )
+            for one in replicas
+        }
+
+    @property
+    def precision(self) -> float:
+        """That of the device that is known least exactly."""
+        return max(one.precision for one in self.series.values())
+
+    def add(self, window: AllAtOnce) -> tuple[OwnWindow, ...]:
+        """Adds a window, and returns what is told of it."""
+        self.windows.append(window)
+        for series, part in zip(self.series.values(), window.parts, strict=True):
+            series.add(part)
+        return tuple(map(_told, self.series.values(), window.parts))
+
+
+def _told(series: Series, window: Window) -> OwnWindow:
+    timings = Timings(series.split, [window], series.sensors)
+    return OwnWindow(
+        device=series.devices[0],
+        batch=series.split.global_batch,
+        step_time_s=timings.step_time(timings.began_s),
+        throughput=timings.throughput,
+        memory_peak_bytes=timings.memory_peak_bytes[0],
+        telemetry=series.sensors.telemetry(timings.began_s)[0],
     )
+
+
+class Turns:
+    """Windows of each device alone and of all at once, in turns.
+
+    The party has a worker for each device. A device that fails drops out, with its error, and the others go on: what
+    all gave at once is then measured again without it.
+    """
+
+    def __init__(self, request: IndependentRequest, party: Party, once: Once, watch: Watch) -> None:
+        each = enumerate(zip(request.devices, request.models, request.batches, strict=True))
+        self.request = request
+        self.replicas = tuple(Replica(number, *own) for number, own in each)
+        self.once = once
+        self._length = Length.of_window(request.measuring)
+        self._party = party
+        self._watch = watch
+        self.alone = [self._together(ALONE, [one]) for one in self.replicas]
+        self.at_once = self._together(AT_ONCE, self.replicas)
+
+    def _together(self, name: Literal["alone", "at once"], those: Sequence[Replica]) -> Together:
+        return Together(name, those, self._watch, pipeline=self.request.settings.data is not None)
+
+    @property
+    def going(self) -> list[Replica]:
+        """The devices that have not failed."""
+        return [one for one in self.replicas if one.error is None]
+
+    @property
+    def slowed(self) -> Slowed:
+        """Each GPU that was throttled in the windows at once for a reason that passes, with NVML's reasons."""
+        return [slowed for one in self.at_once.series.values() for slowed in one.slowed]
+
+    def subjects(self) -> list[Together]:
+        """What is measured in turns: each device alone, and if there are several all at once."""
+        alone = [self.alone[one.number] for one in self.going]
+        return [*alone, *([self.at_once] if len(alone) > 1 else [])]
+
+    def measure(self) -> None:
+        """Measures until all is known or no device is left. Raises BadInput and TimeLimitPassed, no device's fault."""
+        with suppress(_DroppedOut):
+            self._each("warming up all devices at once", self._warm_up, self.replicas)
+        in_turns(self.subjects, self._turn, self.request.measuring, lambda: self.slowed, self._watch)
+
+    def _turn(self, subject: Together, number: int, of: int) -> None:
+        """Measures a window of all of a subject's devices; it does not count if one of them fails."""
+        uuids = [one.device.uuid for one in subject.replicas]
+        models = [one.facts.model for one in subject.replicas if one.facts]
+        key, which = content_key(subject.name, *uuids, *models, number), f"window {number} of {of}"
+        measure = self._alone if subject.name == ALONE else self._at_once
+        with suppress(_DroppedOut):
+            window = self.once(key, AllAtOnce, lambda: measure(subject, which))
+            self._watch(TurnDone(number, of, subject.name, subject.add(window)))
+
+    def _warm_up(self, one: Replica, worker: Worker) -> None:
+        one.facts = worker.facts
+        self.alone[one.number].series[one.number].warm_up(worker)
+
+    def _alone(self, subject: Together, which: str) -> AllAtOnce:
+        def measured(one: Replica, worker: Worker) -> Window:
+            series = subject.series[one.number]
+            series.settle(worker, first=False)  # it has been idle for a while
+            return series.window(worker, self._length)
+
+        doing = f"measuring {subject.replicas[0].device.label} alone, {which}"
+        return AllAtOnce(parts=self._each(doing, measured, subject.replicas))
+
+    def _at_once(self, subject: Together, which: str) -> AllAtOnce:
+        common = CommonWindow([*subject.series], self._length)
+
+        def measure(one: Replica, worker: Worker) -> None:
+            """Measures until the window is over; ends it for all devices on any error."""
+            series = subject.series[one.number]
+            steps = self.alone[one.number].series[one.number].steps_per_timing(self._length.timing_s)
+            try:
+                with series.sensors.watching():
+                    for timing in series.measure(worker, steps_per_timing=steps, until=common.is_over):
+                        common.take(one.number, timing, moves=series.sensors.move())
+                series.sensors.check()
+            except BaseException:
+                common.leave()
+                raise
+
+        self._each(f"measuring all {len(subject.replicas)} devices at once, {which}", measure, subject.replicas)
+        parts = tuple(series.taken(common.counted[number]) for number, series in subject.series.items())
+        return AllAtOnce(overlap_s=common.overlap_s, parts=parts)
+
+    def _each(self, doing: str, work: Work[T], those: Sequence[Replica]) -> tuple[T, ...]:
+        """What `work` gives of these devices, at the same time. Those that fail drop out, which ends the window.
+
+        Raises an error that is no device's fault.
+        """
+
+        def attempt(number: int, worker: Worker) -> T:
+            with lost_gpus_told(self._party.groups[number]):
+                return work(self.replicas[number], worker)
+
+        self._watch(Doing(doing))
+        answers = self._party.each(attempt, [one.number for one in those])
+        for number, error in sorted(self._party.failures.items()):
+            if isinstance(error, BadInput | TimeLimitPassed):
+                raise error
+            one = self.replicas[number]
+            one.error = error
+            self._watch(Doing(f"{one.device.label} dropped out: {error.message}"))
+            if isinstance(error, OutOfMemory) and not self.alone[number].windows:
+                self.once.cannot_help()  # its memory will not hold its batch the next time either
+        if self._party.failures:
+            self.at_once = self._together(AT_ONCE, self.going)
+            raise _DroppedOut
+        return tuple(answers.values())

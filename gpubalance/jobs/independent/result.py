@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, PartialResult
 from gpubalance.jobs.endings import one_error
 from gpubalance.jobs.environment import environment
-from gpubalance.jobs.independent.turns import ALONE, AT_ONCE, Replica, Turns
 from gpubalance.jobs.independent.window import AllAtOnce
 from gpubalance.jobs.keep.saved import best_joint_run
 from gpubalance.jobs.measure.warnings import of_figures, resumed
 from gpubalance.numbers.ratio import ratio
 from gpubalance.numbers.stats import interval_of_sum
-from gpubalance.results.common import Model, Throughput, Warning_, now
+from gpubalance.results.common import Throughput, Warning_, now
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel
 from gpubalance.results.probe import Failure
-from gpubalance.settings.requests import IndependentRequest
+
+if TYPE_CHECKING:
+    from gpubalance.jobs.independent.independent import Replica, Turns
 
 
 def independent_result(
@@ -24,41 +26,45 @@ def independent_result(
 ) -> Independent | None:
     """The result of what was measured so far; None before the first timing. `noted` has warnings to add to its own."""
     request, replicas = turns.request, turns.replicas
-    measured = [series for one in replicas for series in one.series.values() if series.timings]
+    every = [series for subject in (*turns.alone, turns.at_once) for series in subject.series.values()]
     facts = [one.facts for one in replicas if one.facts]
-    if not measured or not facts:
+    began = [series.began_s for series in every if series.windows]
+    if not began or not facts:
         return None
-    origin_s = min(series.began_s for series in measured)
-    fed = request.settings.data is not None or request.settings.input == "host"
-    together = [one for one in turns.going if one.series[AT_ONCE].timings]
+    together = [one for one in turns.going if turns.at_once.windows]
+    rates = [(one.throughput.median, one.step_times_s) for one in turns.at_once.series.values() if one.windows]
     is_one = len(facts) == len(replicas) and len({one.model for one in facts}) == 1
     model = facts[0].model if is_one else None
-    solo = [one.series[ALONE].throughput.median for one in together]
+    solo = [turns.alone[one.number].series[one.number].throughput.median for one in together]
+    devices = [one.device for one in together]
+    run = best_joint_run(devices, model, request.settings) if devices and model else None
     return Independent(
         created=now(),
         settings=request.settings,
         environment=environment(facts[0], driver),
         model=model,
         devices=request.devices,
-        replicas=tuple(_own_model(one, origin_s, fed=fed) for one in replicas),
-        throughput=_sum(together) if together else None,
+        replicas=tuple(_own_model(turns, one, min(began)) for one in replicas),
+        throughput=Throughput(median=sum(rate for rate, _ in rates), ci95=interval_of_sum(rates)) if rates else None,
         solo_sum=sum(solo) if solo else None,
-        overlap_s=turns.at_once.overlap_s,
-        joint=_joint(request, together, model),
+        overlap_s=sum(one.overlap_s for one in turns.at_once.windows),
+        joint=HeldAgainst(**run.model_dump(include={*HeldAgainst.model_fields})) if run else None,
         complete=complete,
         warnings=(*_warnings(turns), *noted),
     )
 
 
-def _own_model(one: Replica, origin_s: float, *, fed: bool) -> OwnModel:
-    both = one.series[ALONE], one.series[AT_ONCE]
-    alone, at_once = (series if series.timings else None for series in both)
+def _own_model(turns: Turns, one: Replica, origin_s: float) -> OwnModel:
+    both = [subject.series.get(one.number) for subject in (turns.alone[one.number], turns.at_once)]
+    alone, at_once = (series if series and series.windows else None for series in both)
     found = None
-    if alone and at_once and one.error is None:
+    if alone and at_once:
         value = at_once.throughput.median / alone.throughput.median
         found = ratio(value, at_once.step_times_s, alone.step_times_s)
-    peaks = [peak for series in both for peak in series.memory_peak_bytes if peak is not None]
-    solo_telemetry, telemetry = (series.sensors.telemetry(origin_s)[0] for series in both)
+    settings = turns.request.settings
+    fed = settings.data is not None or settings.input == "host"
+    peaks = [peak for series in both for peak in (series.peaks if series else ()) if peak is not None]
+    solo_telemetry, telemetry = (series and series.sensors.telemetry(origin_s)[0] for series in both)
     return OwnModel(
         device=one.number,
         model=one.model,
@@ -78,21 +84,9 @@ def _own_model(one: Replica, origin_s: float, *, fed: bool) -> OwnModel:
     )
 
 
-def _sum(together: list[Replica]) -> Throughput:
-    series = [one.series[AT_ONCE] for one in together]
-    parts = [(one.throughput.median, one.step_times_s) for one in series]
-    return Throughput(median=sum(rate for rate, _ in parts), ci95=interval_of_sum(parts))
-
-
-def _joint(request: IndependentRequest, together: list[Replica], model: Model | None) -> HeldAgainst | None:
-    devices = [one.device for one in together]
-    run = best_joint_run(devices, model, request.settings) if devices and model else None
-    return HeldAgainst(**run.model_dump(include={*HeldAgainst.model_fields})) if run else None
-
-
 def _warnings(turns: Turns) -> list[Warning_]:
     """What the reader of the figures must know."""
-    series = [one for subject in turns.subjects() for one in subject.series if one.timings]
+    series = [one for subject in turns.subjects() for one in subject.series.values() if one.windows]
     model, steady = turns.request.settings.model, all(one.steady for one in series)
     figures = of_figures(model, turns.slowed, series, steady=steady)
     return [*resumed(turns.once.again[AllAtOnce]), *figures]

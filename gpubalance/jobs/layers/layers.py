@@ -136,13 +136,12 @@ class Cutting:
 
     def _look(self, series: CutSeries, what: str, key: str, length: Length) -> None:
         """Adds a window to the series, measured or left by an interrupted command. Raises OutOfMemory."""
-        before = series.windows
+        before = self.once.again[TriedCut]
         tried = self.once(key, TriedCut, lambda: self._measured(series, length))
         if tried.window is None:
             raise OutOfMemory("a cut ran out of memory", replica=tried.ran_out)
-        if series.windows == before:
-            series.add(tried.window)
-            self.again[what] += 1
+        series.add(tried.window)
+        self.again[what] += self.once.again[TriedCut] - before
         self.series = series
 
     def _measured(self, series: CutSeries, length: Length) -> TriedCut:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.measure.window import SplitWindow
+from gpubalance.jobs.measure.window import Window
 from gpubalance.planning.pipeline.place import Placement
 from gpubalance.planning.pipeline.timeline import Timeline
 from gpubalance.results.timing import Timing
@@ -21,7 +21,7 @@ from gpubalance.workers.worker import Worker
 class TriedCut(Record):
     """What a cut gave when it was tried. `window` is null if it ran out of memory, on the device `ran_out`."""
 
-    window: SplitWindow | None = None
+    window: Window | None = None
     ran_out: int | None = None
 
 
@@ -52,12 +52,11 @@ class CutSeries(Series):
         """The stamped step with the middle time."""
         return sorted(self.timelines, key=lambda one: one.step_time_s)[(len(self.timelines) - 1) // 2]
 
-    def warm_up(self, worker: Worker, *, stamped: bool = True) -> None:
+    def warm_up(self, worker: Worker) -> None:
         """Trains until steps no longer get faster, unless these segments have run last in this process.
 
         Raises OutOfMemory, and BadInput for a loss that is no number.
         """
-        del stamped
         key = self.placed.segments, self.placed.problem.micro_batch
         if key not in worker.warm_pipeline:
             worker.warm_pipeline.clear()

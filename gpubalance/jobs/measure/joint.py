@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from gpubalance.errors import OutOfMemory
+from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.jobs.endings import giving
-from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing, Watch, WindowDone
 from gpubalance.jobs.keep.journal import content_key
 from gpubalance.jobs.keep.once import Once
-from gpubalance.jobs.measure.even import Even
+from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.pipeline import ROUND_S, Ceiling
+from gpubalance.jobs.measure.run_result import run_result
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.turns import in_turns
-from gpubalance.jobs.measure.warnings import batches_joined, of_figures, resumed, warning
-from gpubalance.jobs.measure.window import SplitWindow
-from gpubalance.numbers.ratio import ratio
-from gpubalance.results.common import Warning_, now
-from gpubalance.results.run import Baselines, Measurement, Run, SoloBest, alone_in_use
+from gpubalance.jobs.measure.warnings import warning
+from gpubalance.jobs.measure.window import Window
+from gpubalance.results.common import Warning_
+from gpubalance.results.run import Measurement, Run, SoloBest
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, LayersRequest, RunRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Build, Party
+
+# How many numbers of micro-batches are tried until the even split fits, as sums of gradients take memory too.
+_PIECES_TRIED = 3
 
 
 def party_for(
@@ -50,12 +52,16 @@ def party_for(
 
 @dataclass
 class JointRun:
-    """A run of a split in windows, in turns with those of the even split.
+    """A run of a split in windows, in turns with those of the even split of its global batch.
 
     `asked` may have devices without samples; the party has none of them. `driver` is recorded, `solo` is what the
-    devices gave alone, to compare with. `proof` tells the runs of one `balance` apart.
-    `best_of` gives the best split of a global batch, if known. With `pipeline` batches come from the user's own
-    pipeline, and a third series has the same batches held on the devices.
+    devices gave alone, to compare with. `proof` tells the runs of one `balance` apart. With `pipeline` batches come
+    from the user's own pipeline, and a third series has the same batches held on the devices.
+
+    There is no `even` series if the split `is_even` itself. If the even split needs micro-batches, `largest_even` has
+    the largest equal shares in one piece, as Keras would take them, and `best_at_largest` their global batch in the
+    split that `best_of` gives for it, if that is known and another. Both are measured for one window, as soon as they
+    are known to fit.
     """
 
     asked: RunRequest
@@ -67,144 +73,159 @@ class JointRun:
     proof: int = 0
     best_of: Callable[[int], Shares | None] = lambda _: None
     pipeline: bool = False
+    even: Series | None = None
+    is_even: bool = False
+    largest_even: Series | None = None
+    best_at_largest: Series | None = None
+    alone: Ceiling | None = None
     again: int = 0  # windows of its split that an interrupted run left
     complete: bool = False
-    last: Measurement | None = None  # by the split's last window
     doing: str = ""  # as was told last
+    warnings: list[Warning_] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.request = self.asked.of_used
         self.measuring = self.request.measuring
-        split, devices = self.request.split, self.request.devices
-        self.own = Series(split, devices=devices, watch=self.watch, pipeline=self.pipeline)
-        self.held = Series(split, name="held", devices=devices) if self.pipeline else None
-        self.even = Even(self.party, self.own, self.request, self.watch, self._measure_beside, self.best_of)
-        self.alone: Ceiling | None = None
+        self.own = self._series(self.request.split)
+        self.held = self._series(self.request.split, "held") if self.pipeline else None
 
     def run(self) -> Run:
         """Measures to the end. Raises OutOfMemory; every error carries what was measured before it as `partial`."""
-        with giving(self.result):
+        with giving(lambda: run_result(self)):
             if self.pipeline:
                 round_s = min(ROUND_S, self.measuring.duration_s or ROUND_S)
                 self.alone = Ceiling.measured(self.party, self.own.split.global_batch, self.watch, round_s)
             self.watch(Doing(f"warming up {self.own.split}"))
-            self._warm_up()
-            if self.measuring.baseline == "even":
-                self.even.warm_up()
-                self._warm_up()  # on a real device a split that did not fit has ended the worker
+            self.party.ask(self.own.warm_up)
+            if self.measuring.baseline == "even" and len(self.request.devices) > 1:
+                self._warm_up_even()
             in_turns(lambda: self.series, self._turn, self.measuring, lambda: self.own.slowed, self.watch)
         self.complete = True
-        result = self.result()
+        result = run_result(self)
         assert result is not None  # noqa: S101  (a complete run has a window)
         return result
 
     @property
     def series(self) -> list[Series]:
         """The series that are measured in turns."""
-        return [one for one in (self.own, self.even.series, self.held) if one is not None]
+        return [one for one in (self.own, self.even, self.held) if one is not None]
 
-    def _warm_up(self) -> None:
-        for series in self.series:
-            self.party.ask(series.warm_up)
+    @property
+    def last(self) -> Measurement:
+        """What the split gave in its last window."""
+        last = Timings(self.own.split, self.own.windows[-1:], self.own.sensors)
+        return last.measurement(self.asked.split.used)
 
-    def _measure_beside(self, series: Series) -> None:
-        """Measures one window, before the others, of equal shares in one piece or of the best split beside them.
-
-        It is no longer than a round, as nothing is decided by it.
-        """
-        split, length = series.split, Length.of_round(self.measuring.duration_s)
-        self._window(series, 1, length, f"measuring {split}, a global batch of {split.global_batch}")
-
-    def _window(self, series: Series, number: int, length: Length, doing: str) -> SplitWindow:
-        """The series' window of that number, measured now unless an interrupted run left it."""
-
-        def measured() -> SplitWindow:
-            if doing != self.doing:
-                self.doing = doing
-                self.watch(Doing(doing))
-            self.party.ask(series.warm_up)
-            return self.party.ask(lambda worker: series.window(worker, length))
-
-        uuids, model = [device.uuid for device in self.request.devices], self.party.facts.model
-        key = content_key("window", self.proof, *uuids, model, series.name, str(series.split), number)
-        window = self.once(key, SplitWindow, measured)
-        if series.windows < number:
-            series.add(window)
-            self.again += series is self.own
-        return window
+    def _series(self, split: Shares, name: str = "") -> Series:
+        watch, pipeline = self.watch if name in ("", "even") else None, self.pipeline and name != "held"
+        return Series(split, name=name, devices=self.request.devices, watch=watch, pipeline=pipeline)
 
     def _turn(self, series: Series, number: int, of: int) -> None:
         """Measures a window. The run goes on without the even split if that runs out of memory."""
-        turns = ", in turns with the even split" if self.even.series else ""
+        turns = ", in turns with the even split" if self.even else ""
         doing = f"measuring {self.own.split}, window {number} of {of}{turns}"
         try:
             window = self._window(series, number, Length.of_window(self.measuring), doing)
         except OutOfMemory as error:
-            if series is not self.even.series:
+            if series is not self.even:
                 raise
-            self.even.give_up(error)
-            self._warm_up()
+            self._give_up(error)
             return
-        timings = Timings.of(window, series.split, series.sensors)
-        if series is self.own:
-            self.last = timings.measurement(self.asked.split.used)
-        self.watch(WindowDone(number, of, series.name, series.devices, timings.measurement()))
+        measured = Timings(series.split, [window], series.sensors).measurement()
+        self.watch(WindowDone(number, of, series.name, series.devices, measured))
 
-    def result(self) -> Run | None:
-        """The result of what was measured so far; None until the split has timings with and without stamps."""
-        asked, own = self.asked, self.own
-        four = (own, self.even.series, self.even.largest, self.even.best_at_largest)
-        known = [one if one and one.timings and one.stamped else None for one in four]
-        began_s = min((one.began_s for one in known if one), default=0.0)
-        used = asked.split.used
-        measured, even, largest, best = (one.measurement(used, began_s) if one else None for one in known)
-        if measured is None:
+    def _window(self, series: Series, number: int, length: Length, doing: str) -> Window:
+        """Adds the series' window of that number, measured now unless an interrupted run left it."""
+
+        def measured() -> Window:
+            if doing != self.doing:
+                self.doing = doing
+                self.watch(Doing(doing))
+            self.party.ask(series.warm_up)  # on a real device a split that did not fit has ended the worker
+            return self.party.ask(lambda worker: series.window(worker, length))
+
+        uuids, model = [device.uuid for device in self.request.devices], self.party.facts.model
+        key = content_key("window", self.proof, *uuids, model, series.name, str(series.split), number)
+        before = self.once.again[Window]
+        window = self.once(key, Window, measured)
+        self.again += series is self.own and self.once.again[Window] > before
+        series.add(window)
+        return window
+
+    def _warm_up_even(self) -> None:
+        """Finds out how the even split fits and warms it up; if it does not fit at all, says so and gives it up."""
+        split, devices = self.request.split, self.request.devices
+        even = Shares.even(split.global_batch, len(devices))
+        self.is_even = even == split
+        if self.is_even:
+            return
+        fitting = Fitting(self.party, self.request, self.watch, self.own.peaks)
+        where = fitting.too_small_for(even)
+        try:
+            if where is None:
+                self.even = self._warm(even)
+                return
+        except OutOfMemory as error:
+            where = "a device" if error.replica is None else devices[error.replica].label
+        try:
+            self._divide(even, where, fitting)
+        except OutOfMemory as again:
+            self._give_up(again)
+
+    def _give_up(self, error: OutOfMemory) -> None:
+        self.watch(Doing(f"{error.message}: going on without the even split"))
+        self.even = None
+        self.warnings.append(warning("even-split-out-of-memory", what=error.message))
+
+    def _divide(self, even: Shares, where: str, fitting: Fitting) -> None:
+        """Takes the even split in micro-batches, beside the largest equal shares in one piece, or only those."""
+        self.watch(Doing(f"the even split {even} does not fit on {where}; looking for the largest equal shares"))
+        share = fitting.largest_even_share(max(even.batches))
+        if share == max(even.batches):
+            self.even = self._warm(even)
+            return
+        shares = Shares((share,) * len(even.batches))
+        largest = self._beside(shares, "largest even")  # now, as it has just been trained with
+        best = self._best_beside(shares)
+        divided = self._in_pieces(even, share)
+        if divided is None:
+            self.even = self._series(shares, "even")
+            self.warnings.append(warning("even-split-does-not-fit", even=even, where=where, smaller=shares))
+            return
+        self.largest_even, self.best_at_largest = largest, best
+        self.is_even = divided.split == self.own.split
+        self.even = None if self.is_even else divided
+
+    def _beside(self, split: Shares, name: str) -> Series:
+        """A window of another split, no longer than a round, as nothing is decided by it."""
+        series, length = self._series(split, name), Length.of_round(self.measuring.duration_s)
+        self._window(series, 1, length, f"measuring {split}, a global batch of {split.global_batch}")
+        return series
+
+    def _best_beside(self, equal: Shares) -> Series | None:
+        """The best split of these equal shares' global batch, measured; None if it is unknown or does not fit."""
+        best = self.best_of(equal.global_batch)
+        try:
+            return None if best in (None, equal) else self._beside(best, "best at largest even")
+        except OutOfMemory as error:
+            self.watch(Doing(f"{error.message}: going on without it"))
             return None
-        even = measured if self.even.is_own else even
-        rate, times = measured.throughput.median, measured.step_time_s.samples
-        faster = even and ratio(rate / even.throughput.median, times, even.step_time_s.samples)
-        held = self.held.throughput if self.held and self.held.timings else None
-        solo_sum = sum(one.throughput for one in self.solo) if self.solo else None
-        in_use = alone_in_use(self.solo, asked.split.batches)
-        batches = {"batches": asked.split.batches, "micro_batches": asked.split.micro_batches}
-        return Run(
-            created=now(),
-            settings=asked.settings,
-            environment=environment(self.party.facts, self.driver),
-            model=self.party.facts.model,
-            devices=asked.devices,
-            **{**dict(measured), **batches},
-            warmup_steps=own.warmup_steps,
-            steps=own.steps,
-            stamp_cost=own.stamp_cost,
-            baselines=Baselines(
-                even=even,
-                largest_even=largest,
-                best_at_largest_even=best,
-                solo_best=self.solo,
-                solo_sum=solo_sum,
-            ),
-            speedup_over_even=faster and faster.value,
-            speedup_ci95=faster and ((1.0, 1.0) if even is measured else faster.ci95),
-            scaling_efficiency=solo_sum and rate / solo_sum,
-            pipeline=self.alone and self.alone.result(held, in_use),
-            complete=self.complete,
-            warnings=(*self.even.warnings, *self._found(measured)),
-        )
 
-    def _found(self, measured: Measurement) -> list[Warning_]:
-        """What else was found, and the warnings about the figures."""
-        figures = of_figures(
-            self.request.settings.model,
-            self.own.slowed,
-            [one for one in self.series if one.timings],
-            steady=all(one.steady for one in self.series),
-            stamp_cost=self.own.stamp_cost,
-            excess_part=measured.excess_s / measured.step_time_s.median,
-        )
-        return [
-            *(warning("not-exact", text=text) for text in self.party.facts.warned if len(measured.batches) > 1),
-            *resumed(self.again),
-            *figures,
-            *batches_joined(self.alone.joined_from if self.alone else None, measured.global_batch),
-        ]
+    def _in_pieces(self, even: Shares, share: int) -> Series | None:
+        """The even split in the fewest micro-batches that fit, warmed up; None if it can't be done in micro-batches."""
+        fewest = -(-max(even.batches) // share)
+        for count in range(fewest, fewest + _PIECES_TRIED):
+            try:
+                return self._warm(even.in_pieces(count))
+            except OutOfMemory:
+                continue
+            except BadInput as error:  # a model that can't be trained in micro-batches
+                self.watch(Doing(error.message))
+                break
+        return None
+
+    def _warm(self, split: Shares) -> Series:
+        self.watch(Doing(f"warming up the even split {split}, to compare with"))
+        series = self._series(split, "even")
+        self.party.ask(series.warm_up)
+        return series

@@ -33,8 +33,15 @@ class Sensors:
 
     def check(self) -> None:
         """Raises PartialResult if ECC counted uncorrected errors in a GPU's memory: nothing it did counts."""
-        for device, course in self._read:
-            check_memory(device, course.telemetry())
+        for device, told in zip(self.devices, self.telemetry(), strict=True):
+            if told is not None and told.ecc_uncorrected:
+                row = known("ecc-error")
+                raise PartialResult(
+                    f"{device.label} had {told.ecc_uncorrected} memory errors that ECC did not correct: what it "
+                    "computes can not be trusted",
+                    cause=row.cause,
+                    remedy=row.remedy,
+                )
 
     @property
     def throttled(self) -> tuple[tuple[str, ...], ...]:
@@ -54,14 +61,3 @@ class Sensors:
     def telemetry(self, origin_s: float | None = None) -> tuple[Telemetry | None, ...]:
         """Each device's telemetry, in seconds from `origin_s` on the monotonic clock."""
         return tuple(course.telemetry(origin_s) for _, course in self._read)
-
-
-def check_memory(device: Device, told: Telemetry | None, where: str = "") -> None:
-    """Raises PartialResult if ECC counted uncorrected errors in the GPU's memory: nothing it did counts."""
-    if told is not None and told.ecc_uncorrected:
-        raise PartialResult(
-            f"{device.label} had {told.ecc_uncorrected} memory errors that ECC did not correct{where}: what it "
-            "computes can not be trusted",
-            cause=known("ecc-error").cause,
-            remedy=known("ecc-error").remedy,
-        )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 
 from gpubalance.errors import BadInput
 from gpubalance.jobs.events import TimingDone, Watch
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.sensors import Sensors
-from gpubalance.jobs.measure.timings import Timings
-from gpubalance.jobs.measure.window import SplitWindow, Window
-from gpubalance.numbers.stats import median
+from gpubalance.jobs.measure.timings import Peaks, Timings, largest
+from gpubalance.jobs.measure.window import Window
+from gpubalance.numbers.stats import mean, median
 from gpubalance.numbers.steady import has_trend
 from gpubalance.results.timing import Pulled, Timing
 from gpubalance.settings.device import Device
@@ -37,55 +37,62 @@ _CLEARLY_FASTER = 0.95
 _LONGEST_SETTLING_STEPS = 30
 
 
-W = TypeVar("W", bound=Window)
-
-
 def _step_s(timing: Timing) -> float:
     return timing.step_s or timing.seconds / timing.steps
 
 
 @dataclass
 class Series(Timings):
-    """The timings of a split that is being measured: a worker adds to them, and `watch` gets each as it arrives.
+    """The timings of a split that a worker measures now; `watch` gets each as it arrives.
 
     `name` is "even" or "held", or "" for a run's own split. With `pipeline` batches come from the user's own pipeline,
     else they lie on the devices. Of `devices`, the replicas, GPUs are read meanwhile. A user's data of fewer than
-    `least_samples` is refused as soon as that is known. `step_s` is the time of a step at the end of the warm-up.
+    `least_samples` is refused as soon as that is known. Windows have stamped steps if it `stamps`. `step_s` is the time
+    of a step at the end of the warm-up, `peaks` the largest that the worker has told so far.
     """
 
     name: str = ""
     devices: tuple[Device, ...] = ()
     watch: Watch | None = None
     pipeline: bool = False
+    stamps: bool = True
     least_samples: int = 0
     warmup_steps: int = 0
     steady: bool = True
     step_s: float = 0.0
+    peaks: Peaks = ()
     _differs: bool = False
-    _last_late_part: float = 0.0
+    _late_parts: list[float] = field(default_factory=list)  # in this window
 
     def __post_init__(self) -> None:
         self.sensors = Sensors(self.devices)
+
+    def add(self, window: Window) -> None:
+        """Adds a window. Raises BadInput for one of another series, from a damaged journal."""
+        if len(window.throttled) != len(self.devices or self.split.batches) or (self.stamps and not window.stamped):
+            raise BadInput("the journal of this command is damaged", remedy="run it again without --resume")
+        self.windows.append(window)
+        self.peaks = largest(self.peaks, window.memory_peak_bytes)
 
     def steps_per_timing(self, timing_s: float) -> int:
         """The number of steps in a timing of about that many seconds, by the latest step time."""
         return max(1, round(timing_s / self.step_s)) if self.step_s else 1
 
-    def warm_up(self, worker: Worker, *, stamped: bool = True) -> None:
+    def warm_up(self, worker: Worker) -> None:
         """Trains until the step time is steady, as far as this worker has not done so before.
 
         Its first split trains at least 10 steps, of which the last 10 show no trend; so does every split under XLA,
-        which compiles each. Another one settles; one that it has trained with is ready. With `stamped` the stamped
-        steps' own trace is warmed up too, one for splits in one piece and one for others. Raises OutOfMemory, and
-        BadInput for a loss that is not a number from the first step on.
+        which compiles each. Another one settles; one that it has trained with is ready. The stamped steps' own trace is
+        warmed up too, one for splits in one piece and one for others. Raises OutOfMemory, and BadInput for a loss that
+        is not a number from the first step on.
         """
         key, whole = (self.split, self.pipeline), worker.settings.xla or not worker.warm
         if key in worker.warm or (not whole and key in worker.trained):
-            self.note_peaks(worker.trained[key])
+            self.peaks = largest(self.peaks, worker.trained[key])
             return
         steps = self._first_step(worker)
         is_new = all(warm.accumulates != self.split.accumulates for warm, _ in worker.warm)
-        if stamped and (whole or is_new):
+        if self.stamps and (whole or is_new):
             steps += self._steps(worker, _TRACED_STEPS, stamped=True)
         (self._train_until_steady if whole else self._train_until_settled)(worker, steps)
         worker.warm.add(key)
@@ -131,37 +138,39 @@ class Series(Timings):
             )
         return steps
 
-    def window(self, worker: Worker, length: Length) -> SplitWindow:
-        """Measures a window of that length, its stamped steps included, adds it to the series, and returns it.
+    def window(
+        self, worker: Worker, length: Length, settled: Sequence[Timing] = (), *, until_s: float = math.inf
+    ) -> Window:
+        """Measures a window of that length, its stamped steps included; `settled` timings count too.
 
-        A GPU whose clocks or temperature still move gets all of the time, precise or not. Raises PartialResult if a
-        GPU's memory has failed, and what `Worker.measure` does.
+        The caller adds it; of one that an error cuts short, what was measured is added. A GPU whose clocks or
+        temperature still move gets all of the time, precise or not. After `until_s` on the monotonic clock it takes no
+        more than the fewest timings. Raises PartialResult if a GPU's memory has failed, and what `Worker.measure` does.
         """
-        return self._look(SplitWindow, worker, length)
-
-    def plain_window(self, worker: Worker, length: Length) -> Window:
-        """Does the same without stamped steps."""
-        return self._look(Window, worker, length)
-
-    def _look(self, kind: type[W], worker: Worker, length: Length) -> W:
-        before, before_stamped = len(self.timings), len(self.stamped)
-        with self.sensors.watching():
-            self.until_known(worker, self._stamp(worker, length) if kind is SplitWindow else length)
+        timings, stamped = [*settled], list[Timing]()
+        try:
+            with self.sensors.watching():
+                left = self._stamp(worker, length, stamped) if self.stamps else length
+                self._until_known(worker, left, timings, until_s)
+        except BaseException:
+            if timings:
+                self.windows.append(self.taken(timings, stamped))
+            raise
         self.sensors.check()
-        self.windows += 1
-        return self.taken(kind, self.timings[before:], self.stamped[before_stamped:])
+        return self.taken(timings, stamped)
 
-    def taken(self, kind: type[W], timings: Sequence[Timing], stamped: Sequence[Timing] = ()) -> W:
+    def taken(self, timings: Sequence[Timing], stamped: Sequence[Timing] = ()) -> Window:
         """A window of these timings, with what else the worker and the GPUs have told."""
-        return kind(
+        late_parts, self._late_parts = self._late_parts, []
+        return Window(
             timings=tuple(timings),
             stamped=tuple(stamped),
-            memory_peak_bytes=self.memory_peak_bytes,
-            throttled=self.throttled,
-            late_part=self._last_late_part,
+            memory_peak_bytes=self.peaks,
+            throttled=self.sensors.throttled or ((),) * len(self.peaks),
+            late_part=mean(late_parts or [0.0]),
         )
 
-    def _stamp(self, worker: Worker, length: Length) -> Length:
+    def _stamp(self, worker: Worker, length: Length, found: list[Timing]) -> Length:
         """Measures the stamped steps of a window, and returns what is left of its length.
 
         They come first: a result needs both kinds, so that a window that is cut short is sooner of use.
@@ -169,43 +178,32 @@ class Series(Timings):
         part, steps = STAMPED_PART, STAMPED_STEPS if length.least_s else _STAMPED_STEPS
         if self._differs:
             part, steps = _UNLIKE_STAMPED_PART, _UNLIKE_STAMPED_STEPS
-        seconds, before = part * length.least_s or length.timing_s / 2, len(self.stamped)
-        for timing in self.measure(worker, seconds=seconds, at_least=steps, stamped=True):
-            self.stamped.append(timing)
-        stamped = self.stamped[before:]
-        self.step_s = self.step_s or median([_step_s(one) for one in stamped])
-        return length.less(part, len(stamped))
+        seconds = part * length.least_s or length.timing_s / 2
+        found += self.measure(worker, seconds=seconds, at_least=steps, stamped=True)
+        self.step_s = self.step_s or median([_step_s(one) for one in found])
+        return length.less(part, len(found))
 
-    def until_known(
-        self, worker: Worker, length: Length, settled: Sequence[Timing] = (), *, until_s: float = math.inf
-    ) -> list[Timing]:
-        """Measures without stamps until that length is reached; adds the timings, and returns them after `settled`.
-
-        These count too. After `until_s` on the monotonic clock it takes no more than the first `at_least` timings.
-        """
-        found = [*settled]
-        seconds, at_least = length.least_s, max(1, length.at_least - len(settled))
+    def _until_known(self, worker: Worker, length: Length, found: list[Timing], until_s: float) -> None:
+        """Measures without stamps until that length is reached."""
+        seconds, at_least = length.least_s, max(1, length.at_least - len(found))
         steps = self.steps_per_timing(length.timing_s)
         while True:
-            for timing in self.measure(worker, seconds=seconds, at_least=at_least, steps_per_timing=steps):
-                self.timings.append(timing)
-                found.append(timing)
-            self.late_parts.append(self._last_late_part)
+            found += self.measure(worker, seconds=seconds, at_least=at_least, steps_per_timing=steps)
             if length.is_reached(found, moves=self.sensors.move()) or time.monotonic() >= until_s:
-                return found
+                return
             seconds, at_least = 0.0, max(1, len(found) // 4)
 
     def measure(self, worker: Worker, **how: Any) -> Iterator[Timing]:
         """Yields each timing that the worker gives, as it comes. Of all else that it says the series takes note."""
         for reply in self._replies(worker, how):
             if isinstance(reply, Timing):
-                self.loss_is_finite &= reply.loss_is_finite
                 self._differs = reply.unlike
                 self._tell(reply)
                 yield reply
                 continue
-            self._last_late_part = reply.late_part or 0.0
-            self.note_peaks(reply.memory_peak_bytes)
+            if "steps_per_timing" in how:
+                self._late_parts.append(reply.late_part or 0.0)
+            self.peaks = largest(self.peaks, reply.memory_peak_bytes)
             if reply.samples is not None and reply.samples < self.least_samples:
                 # To be sure, as the number may be inexact: this raises BadInput for too few.
                 list(worker.replies(Pull(global_batch=self.least_samples, seconds=0.0), Pulled, PulledAll))

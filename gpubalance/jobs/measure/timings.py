@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
-from gpubalance.errors import BadInput
 from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.window import Window
 from gpubalance.numbers.stats import half_width, interval95, mad, mean, median, part95
 from gpubalance.planning.parts import StepParts, slow_steps, slow_time, split_step
 from gpubalance.results.common import StepTime, Throughput
 from gpubalance.results.run import Measurement, Replica, StepSpread
-from gpubalance.results.telemetry import Telemetry, all_reasons
+from gpubalance.results.telemetry import Telemetry
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
 
 Told = tuple[Telemetry | None, ...]
+Peaks = tuple[int | None, ...]
 _CLEARLY_OVER = 1.01  # times the median's interval: the mean is hardly ever above that by chance
 
 
@@ -29,54 +30,48 @@ def throughput_of(samples: int, times_s: Sequence[float]) -> Throughput:
     return Throughput(median=samples / median(times_s), ci95=ci95)
 
 
+def largest(*peaks: Peaks) -> Peaks:
+    """The largest of these peaks for each device."""
+    each = zip(*filter(None, peaks), strict=True)
+    return tuple(max((peak for peak in one if peak is not None), default=None) for one in each)
+
+
 @dataclass
 class Timings:
-    """Timings of one split in some `windows`, in order of time; `stamped` steps are apart, as stamping costs a little.
+    """What the windows of one split amount to; `stamped` steps are apart, as stamping costs a little.
 
-    `sensors` have read the GPUs meanwhile. `late_parts` has one value for each measurement, `throttled_before` the
-    reasons in windows that were measured before the command was interrupted.
+    `sensors` have read the GPUs meanwhile, if that was in this process.
     """
 
     split: Shares
+    windows: list[Window] = field(default_factory=list)
     sensors: Sensors = field(default_factory=Sensors)
-    timings: list[Timing] = field(default_factory=list)
-    stamped: list[Timing] = field(default_factory=list)
-    memory_peak_bytes: tuple[int | None, ...] = ()
-    late_parts: list[float] = field(default_factory=list)
-    throttled_before: tuple[tuple[str, ...], ...] = ()
-    windows: int = 0
-    loss_is_finite: bool = True
 
-    @classmethod
-    def of(cls, window: Window, split: Shares, sensors: Sensors) -> Timings:
-        """Those of one window of a split."""
-        own = cls(split, sensors)
-        own.add(window)
-        return own
+    @property
+    def timings(self) -> list[Timing]:
+        """Those without stamps, in order of time."""
+        return [one for window in self.windows for one in window.timings]
 
-    def add(self, window: Window) -> None:
-        """Adds a window that was measured before. Raises BadInput for one of other devices, from a damaged journal."""
-        if len(window.throttled) != len(self.sensors.throttled or self.split.batches):
-            raise BadInput("the journal of this command is damaged", remedy="run it again without --resume")
-        self.windows += 1
-        self.timings += window.timings
-        self.stamped += window.stamped
-        self.note_peaks(window.memory_peak_bytes)
-        self.throttled_before = all_reasons(self.throttled_before, window.throttled)
-        self.late_parts.append(window.late_part)
-        every = *window.timings, *window.stamped
-        self.loss_is_finite &= all(one.loss_is_finite for one in every)
+    @property
+    def stamped(self) -> list[Timing]:
+        """The stamped steps, in order of time."""
+        return [one for window in self.windows for one in window.stamped]
 
-    def note_peaks(self, peaks_bytes: Sequence[int | None]) -> None:
-        """Keeps the larger peak of each device."""
-        pairs = zip(self.memory_peak_bytes or peaks_bytes, peaks_bytes, strict=True)
-        known = [[peak for peak in pair if peak is not None] for pair in pairs]
-        self.memory_peak_bytes = tuple(max(both, default=None) for both in known)
+    @property
+    def memory_peak_bytes(self) -> Peaks:
+        """The largest peak of each device."""
+        return largest(*(one.memory_peak_bytes for one in self.windows))
+
+    @property
+    def loss_is_finite(self) -> bool:
+        """Whether no loss was infinite or NaN."""
+        return all(one.loss_is_finite for one in (*self.timings, *self.stamped))
 
     @property
     def throttled(self) -> tuple[tuple[str, ...], ...]:
         """NVML's reasons that slowed each device down in any window and may pass."""
-        return all_reasons(self.throttled_before, self.sensors.throttled) or ((),) * len(self.split.batches)
+        each = zip(*(one.throttled for one in self.windows), strict=True)
+        return tuple(tuple(dict.fromkeys(chain(*reasons))) for reasons in each)
 
     @property
     def slowed(self) -> list[tuple[Device, tuple[str, ...]]]:
@@ -87,7 +82,7 @@ class Timings:
     @property
     def late_part(self) -> float:
         """The part of measured steps whose real compute took longer than the profile's time."""
-        return mean(self.late_parts) if self.late_parts else 0.0
+        return mean([one.late_part for one in self.windows]) if self.windows else 0.0
 
     @property
     def step_times_s(self) -> list[float]:
@@ -251,6 +246,6 @@ class Timings:
             update_s=parts.update_s[at],
             wait_s=parts.wait_s[at],
             utilisation=min(1.0, parts.compute_s[at] / step_s),
-            memory_peak_bytes=self.memory_peak_bytes[at] if self.memory_peak_bytes else None,
+            memory_peak_bytes=self.memory_peak_bytes[at],
             telemetry=told[at],
         )

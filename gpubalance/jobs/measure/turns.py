@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gpubalance.jobs.events import Doing, TimeLeft, Watch
 from gpubalance.jobs.measure.warnings import HOPELESS, PRECISE_ENOUGH, Slowed, slowed_text
@@ -14,10 +14,10 @@ from gpubalance.settings.requests import Measuring
 
 
 class Subject(Protocol):
-    """What is measured: its number of windows so far, and how exactly they tell its step time."""
+    """What is measured: its windows so far, and how exactly they tell its step time."""
 
-    @property
-    def windows(self) -> int: ...
+    windows: list[Any]
+
     @property
     def precision(self) -> float: ...
 
@@ -40,7 +40,7 @@ def in_turns(
     """
     of, was_slowed = measuring.windows, False
     while there := subjects():
-        number = 1 + min(one.windows for one in there)
+        number = 1 + min(len(one.windows) for one in there)
         if number > of:
             known = max(one.precision for one in there)
             within = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
@@ -57,7 +57,7 @@ def in_turns(
         began_s = time.monotonic()
         # They alternate in going first: as a card gets hotter, the last one is always a little slower.
         for one in there if number % 2 else reversed(there):
-            if one.windows < number and one in subjects():
+            if len(one.windows) < number and one in subjects():
                 turn(one, number, of)
         watch(TimeLeft((of - number) * (time.monotonic() - began_s)))
 

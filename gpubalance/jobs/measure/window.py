@@ -49,9 +49,3 @@ class Window(Record):
             return tuple(one.model_copy(update={"ended_s": one.ended_s + seconds}) for one in timings)
 
         return self.model_copy(update={"timings": moved(self.timings), "stamped": moved(self.stamped)})
-
-
-class SplitWindow(Window):
-    """A window of a split, which always has stamped steps."""
-
-    stamped: Annotated[tuple[Timing, ...], Field(min_length=1)]

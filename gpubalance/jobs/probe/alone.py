@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, OutOfMemory, PartialResult
@@ -57,7 +57,7 @@ class _Size:
     """A batch size as a subject, which has been measured once; another window follows only a slower device."""
 
     batch: int
-    windows: int = 1
+    windows: list[CurvePoint | None] = field(default_factory=lambda: [None])
     precision: float = 0.0
 
 
@@ -266,10 +266,11 @@ class Alone:
 
     def _measure_again(self, size: _Size, number: int, of: int) -> None:
         """Measures a batch once more, on a device as hot as when the change was found."""
-        del of
-        batch, size.windows = size.batch, number
+        del number, of
+        batch = size.batch
         point = self.bench.kept(f"{batch} once more", CurvePoint, lambda: self._measured(batch, self.bench.length))
         if point is not None:
             self.bench.watch(PointDone(self.bench.device, point))
+        size.windows.append(point)
         now, again = point or self.points[batch], point is not None
         self.points[batch] = now.model_copy(update={"steady": False, "measured_again": again})

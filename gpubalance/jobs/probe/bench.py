@@ -24,7 +24,6 @@ from gpubalance.jobs.endings import lost_gpus_told, refuse
 from gpubalance.jobs.events import Doing, PointDone, TrialDone, Watch
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.length import Length
-from gpubalance.jobs.measure.sensors import check_memory
 from gpubalance.jobs.probe.point import Point
 from gpubalance.results.probe import CurvePoint, Outcome, Trial
 from gpubalance.settings.device import Device
@@ -213,7 +212,6 @@ class Bench:
                 raise
             self.fault = self.fault or (None if smaller_passed else error)
             raise OutOfMemory(error.message, log=error.log) from None
-        check_memory(self.device, point.telemetry, f" at batch {batch}")
         self.measured_s += subject.timed_s
         return point
 

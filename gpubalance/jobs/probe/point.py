@@ -7,7 +7,6 @@ import time
 
 from gpubalance.jobs.events import Event
 from gpubalance.jobs.measure.length import Length
-from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.turns import in_turns
@@ -39,14 +38,11 @@ class Point:
     def __init__(
         self, device: Device, batch: int, length: Length, until_s: float = math.inf, least_samples: int = 0
     ) -> None:
-        self.windows = 0
-        self._device = device
         self._length = length
         self._until_s = until_s
-        self._series = Series(Shares((batch,)), least_samples=least_samples)
-        self._sensors = Sensors([device])
-        self._last: list[Timing] = []
-        self._steady = True
+        self._series = Series(Shares((batch,)), devices=(device,), stamps=False, least_samples=least_samples)
+        self._settled: list[Timing] = []
+        self.windows = self._series.windows
 
     def measure(self, worker: Worker, *, first: bool) -> CurvePoint:
         """Warms it up and measures it; `first` is for the model's first measurement. Raises what `Worker.measure` does.
@@ -54,7 +50,7 @@ class Point:
         Where a step is a timing by itself, those that settled it count too.
         """
         settled = self._series.settle(worker, first=first)
-        self._last = settled if self._series.steps_per_timing(self._length.timing_s) == 1 else []
+        self._settled = settled if self._series.steps_per_timing(self._length.timing_s) == 1 else []
         in_turns(lambda: [self], lambda *_: self._window(worker), ONE_WINDOW, self._slowed, quiet)
         return self._result()
 
@@ -64,19 +60,21 @@ class Point:
         return self._series.timed_s
 
     def _window(self, worker: Worker) -> None:
-        with self._sensors.watching():
-            settled = [] if self.windows else self._last
-            self._last = self._series.until_known(worker, self._length, settled, until_s=self._until_s)
-        self.windows += 1
-        self._steady = self.windows == 1 and is_steady([one.seconds / one.steps for one in self._last])
+        settled = [] if self.windows else self._settled
+        self._series.add(self._series.window(worker, self._length, settled, until_s=self._until_s))
+
+    @property
+    def _steady(self) -> bool:
+        (reasons,), timings = self._series.throttled, self._series.timings
+        return len(self.windows) == 1 and not reasons and is_steady([one.seconds / one.steps for one in timings])
 
     def _slowed(self) -> Slowed:
-        (reasons,) = self._sensors.throttled
-        self._steady = self._steady and not reasons
-        return [] if self._steady or time.monotonic() >= self._until_s else [(self._device, reasons)]
+        again = not self._steady and time.monotonic() < self._until_s
+        return [(self._series.devices[0], self._series.throttled[0])] if again else []
 
     def _result(self) -> CurvePoint:
-        series, last = self._series, Timings(self._series.split, timings=self._last)
+        series = self._series
+        last = Timings(series.split, series.windows[-1:], series.sensors)
         return CurvePoint(
             batch=series.split.global_batch,
             step_time_s=last.step_time(last.began_s),
@@ -84,10 +82,10 @@ class Point:
             memory_peak_bytes=series.memory_peak_bytes[0],
             precise=last.precision <= PRECISE_ENOUGH,
             steady=self._steady,
-            measured_again=self.windows > 1,
+            measured_again=len(self.windows) > 1,
             late_part=series.late_part,
             unlike=last.unlike,
-            telemetry=self._sensors.telemetry(last.began_s)[0],
+            telemetry=series.sensors.telemetry(last.began_s)[0],
         )
 
 
