@@ -208,7 +208,6 @@ class Turns:
                 with series.sensors.watching():
                     for timing in series.measure(worker, steps_per_timing=steps, until=common.is_over):
                         common.take(one.number, timing, moves=series.sensors.move())
-                series.sensors.check()
             except BaseException:
                 common.leave()
                 raise

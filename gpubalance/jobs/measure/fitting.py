@@ -52,10 +52,7 @@ class Fitting:
         if lowered is None:
             return None, [failed.replica] if failed.replica is not None else []
         sizes, peaks, halved = lowered
-        known = self._lines(sizes, peaks)
-        halves = tuple(map(_half, sizes))
-        limits = self._limits(known if all(known) else self._points([halves, sizes]))
-        each = zip(wanted, limits, sizes, strict=True)
+        each = zip(wanted, self._limits(self._points(self._with(sizes), peaks)), sizes, strict=True)
         most = [min(size, limit) if limit else fits for size, limit, fits in each]
         too_large = [i for i in sorted(halved) if most[i] < wanted[i]]
         suspected = too_large or sorted(halved)
@@ -116,9 +113,10 @@ class Fitting:
     def largest_even_share(self, share: int) -> int:
         """The largest equal share up to `share` that fits on every device, given that the request's sizes do."""
         count, low = len(self._devices), min(self._split.micro_batches)
-        refused = self.too_small_for(Shares((share,) * count)) is None
-        small = [(_half(low),) * count, (low,) * count]
-        points = self._known if all(self._known) else self._points(small)
+        refused, equal = self.too_small_for(Shares((share,) * count)) is None, Shares((low,) * count)
+        points = self._known
+        if not all(points):
+            points = self._points(equal, self._tried(equal) or (None,) * count)
         limits = {replica: most for replica, most in enumerate(self._limits(points)) if most}
         tightest = min(limits, key=lambda replica: limits[replica], default=0)
 
@@ -158,16 +156,15 @@ class Fitting:
             remedy = f"this fits, tried: {fitting.options}"
         return NothingFits(message, remedy=remedy, log=error.log, partial=error.partial)
 
-    def _points(self, batches: Sequence[Sizes]) -> list[Points]:
-        """Each device's memory at some batches, the smallest first; empty if one of them does not fit."""
-        points: list[list[tuple[int, int]]] = [[] for _ in self._devices]
-        for tried in batches:
-            peaks = self._train(Shares(tried))
-            if peaks is None:
-                return [[] for _ in points]
-            for own, batch, peak in zip(points, tried, peaks, strict=True):
-                own += [(batch, peak)] if peak is not None else []
-        return list(points)
+    def _points(self, split: Shares, peaks: Peaks) -> list[Points]:
+        """Each device's memory at two sizes: as `_lines` has it, else at this split, with these peaks, and half."""
+        lines, sizes = self._lines(split.micro_batches, peaks), split.micro_batches
+        if all(lines):
+            return lines
+        halves = tuple(map(_half, sizes))
+        half = Shares(tuple(size * count for size, count in zip(halves, split.counts, strict=True)), halves)
+        each = zip(halves, self._tried(half) or peaks, sizes, peaks, strict=True)
+        return [[(small, low), (size, peak)] if low and peak else [] for small, low, size, peak in each]
 
     def _limits(self, points: Sequence[Points]) -> list[int | None]:
         """Each device's largest micro-batch in this run, by a line; None if its memory or its use is unknown."""
@@ -176,11 +173,8 @@ class Fitting:
         return [predict_limit(own, most) if len(own) > 1 and most else None for own, most in each]
 
     def _tried(self, split: Shares) -> Peaks | None:
-        self._watch(Doing(f"trying {split}"))
-        return self._train(split)
-
-    def _train(self, split: Shares) -> Peaks | None:
         """Trains one step: each device's peak memory, or None if one of them ran out."""
+        self._watch(Doing(f"trying {split}"))
         try:
             *_, last = self._party.ask(lambda worker: list(worker.measure(split)))
         except OutOfMemory as error:
@@ -198,11 +192,8 @@ def _needs_and_has(error: OutOfMemory, devices: Sequence[Device], limits: Sequen
 
     A real allocator reports what it held, not what it was asked for.
     """
-    each = zip(devices, error.memory_peak_bytes, limits, strict=False)
-    for number, (device, needed, free) in enumerate(each):
-        if needed is None or free is None:
-            continue
-        if number == error.replica or (error.replica is None and needed > free):
+    for number, (device, needed, free) in enumerate(zip(devices, error.memory_peak_bytes, limits, strict=False)):
+        if needed and free and (number == error.replica or (error.replica is None and needed > free)):
             how = "needs {}" if device.simulated else "held {} when it asked for more"
             return f": {device.label} {how.format(format_bytes(needed))}, and {format_bytes(free)} are free"
     return ""

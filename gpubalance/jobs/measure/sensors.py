@@ -24,15 +24,15 @@ class Sensors:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Reads every GPU while the block runs."""
+        """Reads every GPU while the block runs.
+
+        After it this raises PartialResult if ECC counted uncorrected errors in a GPU's memory: nothing it did counts.
+        """
         with ExitStack() as stack:
             for device, course in self._read:
                 if device.told_by_nvml:
                     stack.enter_context(course.watching(device.uuid))
             yield
-
-    def check(self) -> None:
-        """Raises PartialResult if ECC counted uncorrected errors in a GPU's memory: nothing it did counts."""
         for device, told in zip(self.devices, self.telemetry(), strict=True):
             if told is not None and told.ecc_uncorrected:
                 row = known("ecc-error")

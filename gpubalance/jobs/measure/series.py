@@ -148,15 +148,14 @@ class Series(Timings):
         more than the fewest timings. Raises PartialResult if a GPU's memory has failed, and what `Worker.measure` does.
         """
         timings, stamped = [*settled], list[Timing]()
-        try:
-            with self.sensors.watching():
+        with self.sensors.watching():
+            try:
                 left = self._stamp(worker, length, stamped) if self.stamps else length
                 self._until_known(worker, left, timings, until_s)
-        except BaseException:
-            if timings:
-                self.windows.append(self.taken(timings, stamped))
-            raise
-        self.sensors.check()
+            except BaseException:
+                if timings:
+                    self.windows.append(self.taken(timings, stamped))
+                raise
         return self.taken(timings, stamped)
 
     def taken(self, timings: Sequence[Timing], stamped: Sequence[Timing] = ()) -> Window:
