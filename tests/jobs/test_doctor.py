@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,7 +15,6 @@ from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.health import nvidia_cards, read_peer_to_peer
 from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.errors import DeadlinePassed, PartialResult
 from gpubalance.jobs.doctor import software
 from gpubalance.jobs.doctor.check import guarded
 from gpubalance.jobs.doctor.machine import available_memory, driver_checks, gpu_checks, looked
@@ -25,14 +23,10 @@ from gpubalance.remedies import known
 from gpubalance.results.checkup import Check, Checkup
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
-from gpubalance.workers.messages import Copied, Copy, Inspect, Inspected, Reduce, Reduced, Surveyed
-from gpubalance.workers.party import Party
-from gpubalance.workers.process import Process
-from gpubalance.workers.worker import Worker
+from gpubalance.workers.messages import Inspected, Surveyed
 from tests.cli.program import here
 from tests.faults.machine import PLAIN, TI
 from tests.stand_in import TWO_UNLIKE_GPUS, environment, loaded
-from tests.workers.test_process import pid_of
 
 # What tf.sysconfig.get_build_info() says of TensorFlow 2.21 from PyPI, with all of its libraries loaded.
 BUILD = Inspected(
@@ -259,26 +253,6 @@ def test_a_check_that_raises_or_hangs_is_a_failed_check() -> None:
     assert (raised.status, raised.next) == ("failure", known("disk-full").remedy)
     assert hung.status == "failure"
     assert "no answer" in hung.detail
-
-
-def test_after_a_worker_that_died_or_hung_the_next_check_has_a_fresh_one() -> None:
-    pair = simulated_devices("2")[0]
-    copy = Copy(devices=pair, source=0, target=1, nbytes=1000)
-    with Party(pair, deadline_s=0.3) as party, pytest.raises(DeadlinePassed, match="copying between CPU:0, CPU:1"):
-        party.ask(lambda worker: worker.ask(copy, Copied))
-
-    def killed(worker: Worker) -> Inspected:
-        assert isinstance(worker.process, Process)
-        os.kill(pid_of(worker.process), signal.SIGKILL)
-        return worker.ask(Inspect(), Inspected)
-
-    with Party(pair) as party:
-        with pytest.raises(PartialResult, match="SIGKILL"):
-            party.ask(killed)
-        assert party.ask(lambda worker: worker.ask(Inspect(), Inspected)).tensorflow
-        assert party.ask(lambda worker: worker.ask(copy, Copied)).differing == 0
-        assert party.ask(lambda worker: worker.ask(Reduce(devices=pair, nbytes=1000), Reduced)).differing == (0, 0)
-        assert party.started == 2
 
 
 def test_without_a_driver_it_says_so_first_and_checks_the_rest(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved import keep_balance
 from gpubalance.jobs.keep.saved_probes import solo_bests_of
 from gpubalance.jobs.measure.joint import party_for
-from gpubalance.jobs.measure.pipeline import Ceiling
+from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_changed, warning
 from gpubalance.jobs.plan.beside import best_at
@@ -147,7 +147,8 @@ class Balancing:
         if self.request.settings.data is not None:  # the proof, with batches on the devices, does not show it
             solo_sum = alone_in_use(proof.baselines.solo_best, split.batches)
             party, held = self._together.gather(split), proof.throughput
-            self._pipeline = Ceiling.measured(party, split.global_batch, self._watch).result(held, solo_sum)
+            alone = measure_pipeline(party, split.global_batch, self._watch)
+            self._pipeline = held_against(alone, held, solo_sum)
         if self.request.tracing is not None:
             party = self._together.gather(split)
             self._warnings += trace(party, {0: split.of_used}, self.request.tracing, self._watch)

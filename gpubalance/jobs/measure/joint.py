@@ -12,7 +12,7 @@ from gpubalance.jobs.keep.journal import content_key
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.length import Length
-from gpubalance.jobs.measure.pipeline import ROUND_S, Ceiling
+from gpubalance.jobs.measure.pipeline import ROUND_S, measure_pipeline
 from gpubalance.jobs.measure.run_result import run_result
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Timings
@@ -20,7 +20,7 @@ from gpubalance.jobs.measure.turns import in_turns
 from gpubalance.jobs.measure.warnings import warning
 from gpubalance.jobs.measure.window import Window
 from gpubalance.results.common import Warning_
-from gpubalance.results.run import Measurement, Run, SoloBest
+from gpubalance.results.run import Measurement, Pipeline, Run, SoloBest
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, LayersRequest, RunRequest
 from gpubalance.settings.shares import Shares
@@ -77,7 +77,7 @@ class JointRun:
     is_even: bool = False
     largest_even: Series | None = None
     best_at_largest: Series | None = None
-    alone: Ceiling | None = None
+    alone: Pipeline | None = None
     again: int = 0  # windows of its split that an interrupted run left
     complete: bool = False
     doing: str = ""  # as was told last
@@ -94,7 +94,7 @@ class JointRun:
         with giving(lambda: run_result(self)):
             if self.pipeline:
                 round_s = min(ROUND_S, self.measuring.duration_s or ROUND_S)
-                self.alone = Ceiling.measured(self.party, self.own.split.global_batch, self.watch, round_s)
+                self.alone = measure_pipeline(self.party, self.own.split.global_batch, self.watch, round_s)
             self.watch(Doing(f"warming up {self.own.split}"))
             self.party.ask(self.own.warm_up)
             if self.measuring.baseline == "even" and len(self.request.devices) > 1:

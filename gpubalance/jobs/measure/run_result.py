@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpubalance.jobs.environment import environment
+from gpubalance.jobs.measure.pipeline import held_against
 from gpubalance.jobs.measure.warnings import batches_joined, of_figures, resumed, warning
 from gpubalance.numbers.ratio import ratio
 from gpubalance.results.common import Warning_, now
@@ -50,7 +51,7 @@ def run_result(joint: JointRun) -> Run | None:
         speedup_over_even=1.0 if joint.is_even else faster and faster.value,
         speedup_ci95=(1.0, 1.0) if joint.is_even else faster and faster.ci95,
         scaling_efficiency=solo_sum and rate / solo_sum,
-        pipeline=joint.alone and joint.alone.result(held, alone_in_use(solo, asked.split.batches)),
+        pipeline=joint.alone and held_against(joint.alone, held, alone_in_use(solo, asked.split.batches)),
         complete=joint.complete,
         warnings=(*joint.warnings, *_warnings(joint, measured)),
     )

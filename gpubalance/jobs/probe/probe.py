@@ -22,7 +22,7 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.journals import journal_of, tell_resumed
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved_probes import save
-from gpubalance.jobs.measure.pipeline import Ceiling
+from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
 from gpubalance.jobs.measure.trace import not_traced, trace
 from gpubalance.jobs.plan.problem import check_asked
 from gpubalance.jobs.probe.alone import Alone
@@ -188,7 +188,7 @@ class _Probing:
         party, global_batch = self._all[-1].bench.party, sum(best.batch for best in known)
         try:
             solo_sum = sum(best.throughput for best in known)
-            self._pipeline = Ceiling.measured(party, global_batch, self._watch).result(None, solo_sum)
+            self._pipeline = held_against(measure_pipeline(party, global_batch, self._watch), None, solo_sum)
         except TimeLimitPassed:
             raise
         except GpubalanceError as error:  # the devices are measured anyway
