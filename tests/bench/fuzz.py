@@ -156,7 +156,7 @@ def messages(content: bytes) -> None:
     with within_time(), contextlib.suppress(GpubalanceError), Worker(devices, deadline_s=20) as worker:
         worker.open(Settings(model="small"), joint or JointProfile(), seed=0)
         series = Series(Shares((8, 8)))
-        series.window(worker, Length.exactly(0.0))
+        series.add(series.window(worker, Length.exactly(0.0)))
         series.measurement((0, 1))
         REACHED["measurements"] += 1
         worker.ask(CountFlops(), Flops)

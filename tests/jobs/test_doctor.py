@@ -64,7 +64,7 @@ def gpu(index: int, capability: str) -> Gpu:
         ("init_error 9\nnvml 12.550.54.14", "driver-not-loaded", "550.54.14"),
         ("init_error 18\nnvml 12.560.35.03", "driver-mismatch", "560.35.03"),
         ("init_error 4", "no-permission", "no permission"),
-        ("init_error 999", "nvml-broken", "NVML does not start"),
+        ("init_error 999", "nvml-broken", "NVML does not work"),
         ("driver 550.54.14", "no-gpu-seen", "sees no GPU"),
     ],
 )

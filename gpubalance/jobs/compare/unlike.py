@@ -43,7 +43,7 @@ def unlike(baseline: Subject, other: Subject) -> tuple[Unlike, ...]:
     return (
         *_differences(_settings(baseline), _settings(other)),
         *_devices(baseline.devices, other.devices),
-        *_differences(*_software(baseline, other)),
+        *_differences(_software(baseline), _software(other)),
     )
 
 
@@ -67,12 +67,8 @@ def _settings(subject: Subject) -> Facts:
     return facts
 
 
-def _software(*subjects: Subject) -> list[Facts]:
-    """Each fact where both are known, else all in one."""
-    known = [subject.source.environment for subject in subjects]
-    if None not in known:
-        return [{name.replace("_", " "): value for name, value in one or ()} for one in known]
-    return [{"software": one and f"gpubalance {one.gpubalance}, tensorflow {one.tensorflow}"} for one in known]
+def _software(subject: Subject) -> Facts:
+    return {name.replace("_", " "): value for name, value in subject.source.environment or ()}
 
 
 def _differences(before: Facts, after: Facts) -> Iterator[Unlike]:
@@ -87,9 +83,7 @@ def _devices(baseline: Sequence[Device], other: Sequence[Device]) -> Iterator[Un
         before = None if mine is None else baseline[mine]
         after = None if theirs is None else other[theirs]
         if before and after and before.uuid == after.uuid:
-            simulated = before.profile is not None and after.profile is not None
-            facts = [_of_device(device, before.label, simulated=simulated) for device in (before, after)]
-            yield from _differences(*facts)
+            yield from _differences(_of_device(before, before.label), _of_device(after, before.label))
         else:
             yield Unlike(what=(before or after or other[0]).label, baseline=_named(before), other=_named(after))
 
@@ -98,12 +92,13 @@ def _named(device: Device | None) -> str:
     return clean(f"{device.name} ({clean(device.uuid, _UUID_SHOWN + 1)})") if device else "not in use"
 
 
-def _of_device(device: Device, label: str, *, simulated: bool) -> Facts:
+def _of_device(device: Device, label: str) -> Facts:
     """What may change in one device: a flashed card and an edited profile keep their UUID."""
-    facts: dict[str, object] = {"memory": device.memory_bytes, "has a profile": device.profile is not None}
-    if simulated and device.profile is not None:
-        facts = device.profile.model_dump(exclude={"name"})
-    return {f"{label} {name}": value for name, value in {"name": device.name, **facts}.items()}
+    facts: dict[str, object] = {"name": device.name, "memory": device.memory_bytes}
+    facts["has a profile"] = device.profile is not None
+    if device.profile is not None:
+        facts |= device.profile.model_dump(exclude={"name", "memory"})
+    return {f"{label} {name}": value for name, value in facts.items()}
 
 
 def _text(value: object) -> str | None:
