@@ -33,7 +33,7 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.measure.window import Window
+from gpubalance.jobs.measure.timings import Window
 from gpubalance.jobs.probe.bench import Attempt
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import Settings

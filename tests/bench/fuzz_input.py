@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gpubalance.jobs.balance.together import TriedSplit
-from gpubalance.jobs.measure.window import Window
+from gpubalance.jobs.measure.timings import Window
 from gpubalance.results.timing import Timing
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Flops, Measured, to_line

@@ -13,8 +13,7 @@ from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.events import Event, Watch
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.joint import JointRun
-from gpubalance.jobs.measure.timings import Timings
-from gpubalance.jobs.measure.window import Window
+from gpubalance.jobs.measure.timings import Timings, Window
 from gpubalance.results.common import Model
 from gpubalance.results.run import Run
 from gpubalance.results.timing import Timing

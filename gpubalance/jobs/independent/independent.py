@@ -17,11 +17,10 @@ from gpubalance.jobs.keep.journals import tell_resumed
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.measure.timings import Timings
+from gpubalance.jobs.measure.timings import Timings, Window
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.turns import in_turns
 from gpubalance.jobs.measure.warnings import Slowed
-from gpubalance.jobs.measure.window import Window
 from gpubalance.results.independent import Independent, OwnWindow
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import IndependentRequest

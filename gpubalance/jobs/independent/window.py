@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gpubalance.jobs.measure.length import Length
-from gpubalance.jobs.measure.window import Window
+from gpubalance.jobs.measure.timings import Window
 from gpubalance.results.timing import Timing
 from gpubalance.settings.record import Record, Seconds
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.measure.window import Window
+from gpubalance.jobs.measure.timings import Window
 from gpubalance.planning.pipeline.place import Placement
 from gpubalance.planning.pipeline.timeline import Timeline
 from gpubalance.results.timing import Timing

@@ -15,10 +15,9 @@ from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.pipeline import ROUND_S, measure_pipeline
 from gpubalance.jobs.measure.run_result import run_result
 from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.measure.timings import Timings
+from gpubalance.jobs.measure.timings import Timings, Window
 from gpubalance.jobs.measure.turns import in_turns
 from gpubalance.jobs.measure.warnings import warning
-from gpubalance.jobs.measure.window import Window
 from gpubalance.results.common import Warning_
 from gpubalance.results.run import Measurement, Pipeline, Run, SoloBest
 from gpubalance.settings.device import Device

@@ -12,8 +12,7 @@ from gpubalance.errors import BadInput
 from gpubalance.jobs.events import TimingDone, Watch
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.sensors import Sensors
-from gpubalance.jobs.measure.timings import Peaks, Timings, largest
-from gpubalance.jobs.measure.window import Window
+from gpubalance.jobs.measure.timings import Peaks, Timings, Window, largest
 from gpubalance.numbers.stats import mean, median
 from gpubalance.numbers.steady import has_trend
 from gpubalance.results.timing import Pulled, Timing

@@ -1,4 +1,4 @@
-"""The timings of one split, and the measurement that they make."""
+"""What a look at a subject gave, and the measurement that the windows of one split make."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Annotated
+
+from pydantic import Field, model_validator
 
 from gpubalance.jobs.measure.sensors import Sensors
-from gpubalance.jobs.measure.window import Window
 from gpubalance.numbers.stats import half_width, interval95, mad, mean, median, part95
 from gpubalance.planning.parts import StepParts, slow_steps, slow_time, split_step
 from gpubalance.results.common import StepTime, Throughput
@@ -16,11 +18,50 @@ from gpubalance.results.run import Measurement, Replica, StepSpread
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
+from gpubalance.settings.record import Record
 from gpubalance.settings.shares import Shares
+from gpubalance.workers.messages import Peak
 
 Told = tuple[Telemetry | None, ...]
 Peaks = tuple[int | None, ...]
 _CLEARLY_OVER = 1.01  # times the median's interval: the mean is hardly ever above that by chance
+
+
+class Window(Record):
+    """Timings of a subject, its stamped steps, and what its devices reported meanwhile; the rest is a value a device.
+
+    `throttled` has NVML's reasons that may pass, `late_part` is that of `Measured`.
+    """
+
+    timings: Annotated[tuple[Timing, ...], Field(min_length=1)]
+    stamped: tuple[Timing, ...] = ()
+    memory_peak_bytes: tuple[Peak, ...]
+    throttled: tuple[tuple[str, ...], ...]
+    late_part: Annotated[float, Field(ge=0, le=1)]
+
+    @model_validator(mode="after")
+    def _has_a_value_for_each_device(self) -> Window:
+        lengths = {len(self.memory_peak_bytes), len(self.throttled)}
+        for one in self.stamped:
+            if one.timeline is None:
+                lengths |= {len(one.compute_s or ()), len(one.update_s or ())}
+        if len(lengths) > 1:
+            raise ValueError("a value for each device is needed")
+        return self
+
+    @property
+    def span_s(self) -> tuple[float, float]:
+        """When it began and ended, on the monotonic clock."""
+        ends = [(one.ended_s - one.seconds, one.ended_s) for one in (*self.timings, *self.stamped)]
+        return min(began for began, _ in ends), max(ended for _, ended in ends)
+
+    def later(self, seconds: float) -> Window:
+        """The same window, so many seconds later."""
+
+        def moved(timings: tuple[Timing, ...]) -> tuple[Timing, ...]:
+            return tuple(one.model_copy(update={"ended_s": one.ended_s + seconds}) for one in timings)
+
+        return self.model_copy(update={"timings": moved(self.timings), "stamped": moved(self.stamped)})
 
 
 def throughput_of(samples: int, times_s: Sequence[float]) -> Throughput:
