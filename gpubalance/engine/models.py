@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,23 +18,21 @@ from gpubalance.system.applications import refuse_unknown
 from gpubalance.text import clean
 
 
-def make_model(settings: Settings, *, takes_data: bool = True) -> tuple[Any, float]:
-    """The model, and the seconds that importing a user's own file took. Call it in the scope for its variables.
+def make_model(settings: Settings, *, takes_data: bool = True) -> Any:
+    """The model. Call it in the scope for its variables.
 
     Raises BadInput if it can't be trained here; its remedy has `--data` only if the command `takes_data`. An error in
     the user's own code passes through unchanged, so that its own traceback is shown.
     """
-    name, began = settings.model, time.monotonic()
-    make = _maker(name)
-    import_s = time.monotonic() - began
-    model = make()
+    name = settings.model
+    model = _maker(name)()
     if not isinstance(model, keras.Model):
         raise BadInput(f"--model {name} gave {kind_of(model)}, not a Keras model", remedy="return a Keras model there")
     own = "give samples of your own, --data FILE.py:FUNCTION, or " if takes_data else ""
     problem = next(_problems(model, needs_shapes=settings.data is None, own=own), None)
     if problem:
         raise BadInput(f"--model {name}{problem[0]}", remedy=problem[1])
-    return model, import_s
+    return model
 
 
 def _maker(name: str) -> Callable[[], Any]:

@@ -70,7 +70,7 @@ class Session:
         self._paced = [clock for clock in self._clocks[here] if isinstance(clock, PacedClock)]
         self._all_paced = len(self._paced) == len(self._devices)
         with strategy.scope():
-            self._model, self._import_s = make_model(settings)
+            self._model = make_model(settings)
         self.source = trained.samples_for(settings, self._model, strategy, self._names[0], seed=seed)
         self._functions = Functions(self._model, self._place, xla=settings.xla)
         self._verdict = self._tried()
@@ -95,7 +95,6 @@ class Session:
         facts = trained.facts_of(self._model)
         facts["model"]["step"] = self._verdict.fingerprint
         return facts | {
-            "import_s": self._import_s,
             "memory_limit_bytes": self._limits,
             "warned": self._verdict.warned,
             "refused": self._verdict.refused,

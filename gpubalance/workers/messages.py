@@ -138,12 +138,11 @@ class Survey(Record):
 class Ready(Record):
     """The model is built. CUDA's and cuDNN's versions are those that TensorFlow was built for.
 
-    `import_s` is how long importing the user's own file took. `memory_limit_bytes` is what TensorFlow's allocator may
-    take on each device, None if unknown. `warned` and `refused` are what a split would tell of the model.
+    `memory_limit_bytes` is what TensorFlow's allocator may take on each device, None if unknown. `warned` and `refused`
+    are what a split would tell of the model.
     """
 
     model: Model
-    import_s: Seconds = 0.0
     tensorflow: str
     keras: str
     cuda: str | None

@@ -9,12 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from gpubalance.errors import GpubalanceError, OutOfMemory
-from gpubalance.numbers.units import format_bytes
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.workers.messages import Ready
-from gpubalance.workers.process import LONGEST_BYTES, signals_held
+from gpubalance.workers.process import signals_held
 from gpubalance.workers.worker import Worker
 
 if TYPE_CHECKING:
@@ -31,11 +30,6 @@ class Build:
     joint: JointProfile = field(default_factory=JointProfile)
     seed: int = 0
     layers: bool = False  # build it in the host's memory, to be cut
-
-    @property
-    def place(self) -> str:
-        """The file or module of a user's model, which is imported; empty for other models."""
-        return self.settings.model.rpartition(":")[0]
 
 
 class Party:
@@ -152,26 +146,16 @@ class Party:
 
         self._tell(self._opening(builds))
         self._at_once(build, list(builds))
-        if self.started == len(self.groups):  # only once
-            self._tell_imports(builds)
         facts = [worker.facts for _, worker in sorted(self._workers.items())]
         if facts:
             limits = tuple(limit for one in facts for limit in one.memory_limit_bytes)
             self.facts = facts[0].model_copy(update={"memory_limit_bytes": limits})
 
     def _opening(self, builds: Mapping[int, Build]) -> str:
-        places = " and ".join(dict.fromkeys(build.place for build in builds.values() if build.place))
         models = " and ".join(dict.fromkeys(build.settings.model for build in builds.values()))
         devices = ", ".join(f"{device.label} {device.name}" for n in builds for device in self.groups[n])
-        return f"starting TensorFlow{f', importing {places}' if places else ''}, building {models} on {devices}"
-
-    def _tell_imports(self, builds: Mapping[int, Build]) -> None:
-        """Tells how long importing each user's file took, on the first device that has it."""
-        firsts = {builds[n].place: self._workers[n] for n in sorted(builds, reverse=True) if n in self._workers}
-        for place, worker in firsts.items():
-            kept = f"what it prints is kept in {worker.process.log}, up to {format_bytes(LONGEST_BYTES)}"
-            if place:
-                self._tell(f"importing {place} took {worker.facts.import_s:.1f} s; {kept}")
+        kept = f"; what it prints is kept in {self._workers[min(builds)].process.log}" if ":" in models else ""
+        return f"starting TensorFlow, building {models} on {devices}{kept}"
 
     def ask(self, work: Callable[[Worker], T]) -> T:
         """What `work` returns with the worker of a party of one. Raises its failure."""

@@ -51,7 +51,7 @@ def file(tmp_path: Path) -> Path:
 def build(name: str) -> Any:
     from gpubalance.engine.models import make_model
 
-    return make_model(Settings(model=name))[0]
+    return make_model(Settings(model=name))
 
 
 def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it(tensorflow: Any) -> None:

@@ -35,7 +35,7 @@ class LayersSession:
         self._devices, self._joint, self._seed = tuple(devices), joint, seed
         self._names = runtime.set_up(devices, settings, seed=seed)
         with tf.device("/CPU:0"), keras_inside.without_xla():
-            self._model, self._import_s = make_model(settings, takes_data=False)
+            self._model = make_model(settings, takes_data=False)
             self._calls = calls_of(self._model)
             refuse.model(self._model)
             strategy = tf.distribute.get_strategy()
@@ -47,7 +47,7 @@ class LayersSession:
     def facts(self) -> dict[str, Any]:
         """What a result records about the model and TensorFlow; see Session."""
         limits = runtime.memory_limits_bytes(self._devices, self._names)
-        return trained.facts_of(self._model) | {"import_s": self._import_s, "memory_limit_bytes": limits}
+        return trained.facts_of(self._model) | {"memory_limit_bytes": limits}
 
     def describe(self, cuts: Sequence[str] = ()) -> Graph:
         """The model's blocks, cut before these layers if any are given. Later calls use these blocks."""
