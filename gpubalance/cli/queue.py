@@ -60,18 +60,13 @@ def queue(
 def _read(commands: str) -> tuple[str, ...]:
     """The commands. Raises BadInput for what is no file of commands."""
     from gpubalance.errors import BadInput
-    from gpubalance.system.files import meant
+    from gpubalance.system.files import content_of
     from gpubalance.text import clean
 
     name = "stdin" if commands == "-" else commands
-    try:
-        with open(0, "rb", closefd=False) if commands == "-" else Path(commands).open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise BadInput(f"can't read {name}: {why}", remedy=meant(Path(commands), _WRITE)) from None
-    text = content.decode("utf-8-sig", errors="replace")
-    if len(content) > _MOST_BYTES or {"\0", "\ufffd"} & {*text}:
+    path = None if commands == "-" else Path(commands)
+    text = content_of(path, "a file of commands", _MOST_BYTES, _WRITE).decode("utf-8-sig", errors="replace")
+    if {"\0", "\ufffd"} & {*text}:
         raise BadInput(f"{name} is not text", remedy=_WRITE)
     lines = tuple(line for typed in text.split("\n") if (line := typed.strip()) and not line.startswith("#"))
     if not lines:

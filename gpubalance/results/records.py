@@ -23,7 +23,7 @@ from gpubalance.results.queue import Queue
 from gpubalance.results.run import Run
 from gpubalance.settings.record import Record
 from gpubalance.settings.told import first_fault
-from gpubalance.system.files import meant
+from gpubalance.system.files import content_of
 from gpubalance.text import clean, clean_lines
 
 Result = TypeVar("Result", Probe, Plan, Run, Independent, Layers, Queue, Noise)
@@ -125,18 +125,8 @@ def _read(path: Path, kinds: Mapping[str, _Kind], wanted: _Kind) -> Record:
 
 def _document(path: Path, wanted: _Kind) -> Any:
     """The file's JSON, with its texts made safe to show. It may hold NaN, which validation rejects with its place."""
-    remedy = wanted.writes()
-    try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_FILE + 1)  # a device has no size, so stop here
-    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
-        why = getattr(error, "strerror", None) or str(error)
-        missing = isinstance(error, FileNotFoundError)
-        remedy = meant(path, wanted.writes(shlex.quote(str(path))) if missing else remedy)
-        raise BadInput(f"can't read {path}: {why}", remedy=remedy) from None
-    if len(content) > _LARGEST_FILE:
-        size = f"{_LARGEST_FILE >> 20} MiB"
-        raise BadInput(f"{path} is larger than {size}: that is not {wanted.called}", remedy=remedy)
+    remedy = wanted.writes() if path.exists() else wanted.writes(shlex.quote(str(path)))
+    content = content_of(path, wanted.called, _LARGEST_FILE, remedy)
     try:
         return _harmless(from_json(content.removeprefix(codecs.BOM_UTF8)))
     except ValueError as error:  # cut off, no JSON, no UTF-8, or deeper than 200 levels

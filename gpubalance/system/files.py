@@ -19,17 +19,27 @@ _LARGEST_FILE = 1 << 20
 _MOST_LISTED = 2000
 
 
-def read_toml(path: Path, what: str, *, remedy: str = "") -> dict[str, Any]:
-    """Reads a file's tables. `what` it should be and `remedy` go into the error: BadInput, with the file's name."""
+def content_of(path: Path | None, what: str, most: int, remedy: str) -> bytes:
+    """A file's content, or stdin's for None.
+
+    Raises BadInput if it can't be read or has more than `most` bytes: then it is not `what` it should be.
+    """
+    name = path or "stdin"
     try:
-        with path.open("rb") as file:
+        with path.open("rb") if path else open(0, "rb", closefd=False) as file:
             # A limit even for what has no size, such as a device
-            content = file.read(_LARGEST_FILE + 1)
+            content = file.read(most + 1)
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         why = getattr(error, "strerror", None) or str(error)
-        raise BadInput(f"can't read the {what} {path}: {why}", remedy=meant(path, remedy)) from None
-    if len(content) > _LARGEST_FILE:
-        raise BadInput(f"{path} is larger than 1 MiB: that is not a {what}", remedy=remedy)
+        raise BadInput(f"can't read {name}: {why}", remedy=meant(path, remedy) if path else remedy) from None
+    if len(content) > most:
+        raise BadInput(f"{name} is larger than {most >> 20} MiB: that is not {what}", remedy=remedy)
+    return content
+
+
+def read_toml(path: Path, what: str, *, remedy: str = "") -> dict[str, Any]:
+    """Reads a file's tables. `what` it should be and `remedy` go into the error: BadInput, with the file's name."""
+    content = content_of(path, f"a {what}", _LARGEST_FILE, remedy)
     try:
         return tomllib.loads(content.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

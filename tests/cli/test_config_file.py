@@ -155,7 +155,7 @@ def test_a_plan_with_the_flags_of_a_file(tmp_path: Path, before: bool) -> None:
             "error: --precision takes 'float32', 'tf32', 'mixed_float16' or 'mixed_bfloat16', not 'float31'\n",
         ),
         ("[run]\nduration = 0", ("--simulate", "2"), 2, "error: --duration takes more than 0, not 0\n"),
-        ("simulate = 'nowhere.toml'", (), 4, "error: can't read the profile nowhere.toml"),
+        ("simulate = 'nowhere.toml'", (), 4, "error: can't read nowhere.toml"),
         (
             "[run]\nplan = 'p.json'",
             ("--simulate", "2", "--batches", "3", "4"),

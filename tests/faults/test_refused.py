@@ -153,12 +153,12 @@ REFUSED = {
     ],
     "devices": [
         ("--simulate config/quick-piar.toml", 4, "  → did you mean configs/quick-pair.toml?\n"),
-        ("--simulate quick.tmol", 4, "can't read the profile quick.tmol"),
-        ("--simulate {long}", 4, "can't read the profile"),
+        ("--simulate quick.tmol", 4, "can't read quick.tmol"),
+        ("--simulate {long}", 4, "File name too long"),
         ("--simulate {digits}", 2, "--simulate"),
         ("--simulate huge", 4, "is larger than 1 MiB"),
         ("--simulate /dev/zero", 4, "is larger than 1 MiB"),
-        ("--simulate 'no\x9b2J.toml'", 4, "can't read the profile"),
+        ("--simulate 'no\x9b2J.toml'", 4, "can't read no"),
     ],
     "": [("{long}", 2, "")],
 }

@@ -55,7 +55,7 @@ def test_wrong_ratios_are_called_ratios() -> None:
 
 
 def test_a_profile_that_is_missing_is_told_by_the_argument() -> None:
-    with pytest.raises(BadInput, match=r"can't read the profile no\.toml: .*\n  → simulate=FILE takes a profile"):
+    with pytest.raises(BadInput, match=r"can't read no\.toml: .*\n  → simulate=FILE takes a profile"):
         Split(batches=[8, 4], simulate="no.toml")
 
 
