@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from gpubalance.devices.hosts import are_reached, other_gpubalance, unreachable
-from gpubalance.errors import BadInput, DeadlinePassed, EnvironmentFault, GpubalanceError, PartialResult
+from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError
 from gpubalance.settings.cluster import Cluster, tf_config
 from gpubalance.settings.device import Device, Host, hosts_of
 from gpubalance.text import clean
@@ -54,26 +54,17 @@ class Script(Process):
 
     def run(self, command: Sequence[str], cluster: Cluster | None) -> None:
         """Starts the script `command`, with its words, at its place in the cluster."""
-        self._name = command[0]
         place = tf_config(cluster) if cluster else {}
         self.start({**worker_environment(self._devices), **place}, command)
 
     def code(self, tell: Tell) -> int:
         """Passes on what the process prints until it ends, and returns its exit code as shells have it.
 
-        Raises PartialResult if its host is lost, and BadInput if that has no such script.
+        Raises PartialResult if its host is lost.
         """
         label = ", ".join(device.label for device in self._devices)
-        try:
-            while isinstance(said := self.message(math.inf, "training", FromScript), Printed):
-                tell(said.text, label, said.stream)
-        except PartialResult as error:
-            error.remedy += " all its processes have been ended"
-            raise
-        if said.missing is not None:
-            where = self._devices[0].host or "this host"
-            remedy = "give the path of your training script, which must be in the same folder on each host"
-            raise BadInput(f"{where} has no script {self._name} in {said.missing}", remedy=remedy)
+        while isinstance(said := self.message(math.inf, "training", FromScript), Printed):
+            tell(said.text, label, said.stream)
         code: int = said.code
         return code if code >= 0 else 128 - code
 

@@ -22,7 +22,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from gpubalance._version import __version__
@@ -37,7 +36,6 @@ _PRINTS_WITHIN_S = 10.0
 _MOST_WAITING = 1000
 _CHUNK = 1 << 16
 _LONGEST_LINE = 1 << 20  # characters; longer ones are told in pieces
-_NOT_FOUND = 127  # the exit code that shells use
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 # Loaded here, as a child forked from threads must not search for it
 _LIBC = ctypes.CDLL(None)
@@ -143,8 +141,6 @@ class Held:
         self._gone = threading.Event()
         with contextlib.suppress(OSError):
             os.chdir(folder)
-        if words and not words[0].startswith("-") and not Path(words[0]).is_file():
-            self._tell_end(_NOT_FOUND, missing=str(Path.cwd()))
         self._process = self._script(words) if words else self._worker()
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -201,8 +197,8 @@ class Held:
             thread.join(_PRINTS_WITHIN_S)
         self._tell_end(os.waitstatus_to_exitcode(status))
 
-    def _tell_end(self, code: int, missing: str | None = None) -> NoReturn:
-        _say(self._replies, "Ended", code=code, missing=missing)
+    def _tell_end(self, code: int) -> NoReturn:
+        _say(self._replies, "Ended", code=code)
         self._replies.close()
         self._replies.join()
         os._exit(0)

@@ -305,10 +305,9 @@ class Printed(Record):
 
 
 class Ended(Record):
-    """The exit code; below 0 it is the number of a signal. `missing` is the folder in which there is no such script."""
+    """The exit code; below 0 it is the number of a signal."""
 
     code: int
-    missing: str | None = None
 
 
 AnyRequest = (

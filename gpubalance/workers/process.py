@@ -237,7 +237,7 @@ class Process:
 
     def _lost(self, how: str) -> PartialResult:
         self._ends_within_s = 0.0
-        remedy = "is the host up, and its network? --resume goes on with what was measured"
+        remedy = "is the host up, and its network? all that ran there ends"
         return PartialResult(f"{self._host} is lost: {how}", remedy=remedy, log=tail(self.log))
 
     def _unreachable(self, how: str, remedy: str = "") -> EnvironmentFault:

@@ -49,32 +49,23 @@ def none_left(processes: list[psutil.Process]) -> bool:
     return not any(map(lives, processes))
 
 
-def test_the_slow_card_leaves_the_last_command_to_the_fast_one(tmp_path: Path) -> None:
-    trials = [BY_DEVICE.format(1.6, 4)] * 5
-    assert where(result_of(tmp_path, *trials)) == [["GPU:0"], ["GPU:1"], ["GPU:0"], ["GPU:0"], ["GPU:0"]]
+@pytest.mark.parametrize(("options", "times", "last"), [((), (1.6, 4), "GPU:0"), (("--pull",), (0.8, 2), "GPU:1")])
+def test_the_slow_card_leaves_the_last_command_to_the_fast_one_unless_commands_are_pulled(
+    options: tuple[str, ...], times: tuple[float, float], last: str, tmp_path: Path
+) -> None:
+    found = result_of(tmp_path, *[BY_DEVICE.format(*times)] * 5, options=(*PAIR, *options))
+    assert where(found) == [["GPU:0"], ["GPU:1"], ["GPU:0"], ["GPU:0"], [last]]
 
 
-def test_pulling_starts_it_there(tmp_path: Path) -> None:
-    trials = [BY_DEVICE.format(0.8, 2)] * 5
-    found = result_of(tmp_path, *trials, options=(*PAIR, "--pull"))
-    assert where(found) == [["GPU:0"], ["GPU:1"], ["GPU:0"], ["GPU:0"], ["GPU:1"]]
-
-
-def test_a_command_sees_its_device_alone_and_is_run_by_the_shell(tmp_path: Path) -> None:
-    result = result_of(tmp_path, "# a comment", "", TELLS, "echo 'a  b' | tr a c && echo $((1+1)) >&2; echo end")
-    first, second = result.commands
-    assert Path(first.log or "").read_text() == f"GPU:0 PCI_BUS_ID -1 GPU:0 1 sh {os.environ['HOME']}/{{}}\n"
-    assert Path(second.log or "").read_text() == "c  b\n2\nend\n"
-    assert first.command == TELLS
-    assert [one.tries[0].exit for one in result.commands] == [0, 0]
-
-
-def test_a_file_of_another_editor_is_read(tmp_path: Path) -> None:
-    (tmp_path / "trials.txt").write_bytes(b"\xef\xbb\xbfecho a\\\\\r\n  echo b\xe2\x80\xa8c\r\n")
-    done = here("queue", "trials.txt", *PAIR, "--json", "-q", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    result = Queue.model_validate_json(done.stdout)
-    assert [one.command for one in result.commands] == ["echo a\\\\", "echo b\u2028c"]
+def test_each_line_is_run_by_the_shell_and_sees_its_device_alone(tmp_path: Path) -> None:
+    """In a file of another editor too."""
+    pipes = "echo 'a  b' | tr a c && echo $((1+1)) >&2; echo end"
+    lines = [TELLS, pipes, "echo it\\'s # isn't it", 'x=$(echo "it\'s")', "echo a\\\\\r", "  echo b\u2028c\r"]
+    result = result_of(tmp_path, "\ufeff# a comment", "", *lines)
+    logs = [Path(one.log or "").read_text() for one in result.commands[:3]]
+    assert logs == [f"GPU:0 PCI_BUS_ID -1 GPU:0 1 sh {os.environ['HOME']}/{{}}\n", "c  b\n2\nend\n", "it's\n"]
+    assert [one.command for one in result.commands] == [line.strip() for line in lines]
+    assert [one.tries[0].exit for one in result.commands] == [0] * len(lines)
 
 
 def test_gpus_are_seen_by_their_uuid_and_not_shared_with_another_queue(tmp_path: Path) -> None:
@@ -230,10 +221,6 @@ def test_what_is_wrong_is_said_before_anything_runs(
     assert f"error: {says}" in done.stderr
     assert "\n  → " in done.stderr
     assert not done.stdout
-
-
-def test_a_quote_that_the_shell_closes_elsewhere_is_no_fault(tmp_path: Path) -> None:
-    assert result_of(tmp_path, r"echo it\'s # isn't it", 'x=$(echo "it\'s"); echo "$x"').complete
 
 
 def test_a_full_disk_stops_a_log_and_not_the_command(tmp_path: Path) -> None:
