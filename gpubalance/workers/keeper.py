@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from gpubalance._version import __version__
 from gpubalance.system.versions import software
@@ -195,10 +195,7 @@ class Held:
         self._gone.set()
         for thread in self._printing:
             thread.join(_PRINTS_WITHIN_S)
-        self._tell_end(os.waitstatus_to_exitcode(status))
-
-    def _tell_end(self, code: int) -> NoReturn:
-        _say(self._replies, "Ended", code=code)
+        _say(self._replies, "Ended", code=os.waitstatus_to_exitcode(status))
         self._replies.close()
         self._replies.join()
         os._exit(0)

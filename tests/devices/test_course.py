@@ -59,15 +59,16 @@ def test_a_power_holds_until_the_next_that_is_told() -> None:
     assert told(untold, first=at(0.0), last=at(1.0)).samples_per_joule(1000.0) is None
 
 
-@pytest.mark.parametrize("counted", [(5_000, 5_000), (5_000, 4_000), (None, 5_000), (5_000, None)])
-def test_a_counter_that_tells_nothing_leaves_the_power_to_tell_it(counted: tuple[int | None, int | None]) -> None:
-    assert told({}, first=at(0.0, counted[0]), last=at(2.0, counted[1])).energy_j == 200.0
-
-
-def test_the_gpu_s_own_counter_comes_first() -> None:
-    telemetry = told({}, first=at(0.0, 5_000), last=at(2.0, 185_500))
-    assert telemetry.energy_j == 180.5
-    assert telemetry.samples_per_joule(1000.0) == 1000.0 * 2.0 / 180.5
+@pytest.mark.parametrize(
+    ("counted", "energy_j"),
+    [((5, 5), 200.0), ((5, 4), 200.0), ((None, 5), 200.0), ((5, None), 200.0), ((5_000, 185_500), 180.5)],
+)
+def test_the_gpu_s_own_counter_comes_first_if_it_tells_anything(
+    counted: tuple[int | None, int | None], energy_j: float
+) -> None:
+    telemetry = told({}, first=at(0.0, counted[0]), last=at(2.0, counted[1]))
+    assert telemetry.energy_j == energy_j
+    assert telemetry.samples_per_joule(1000.0) == 1000.0 * 2.0 / energy_j
 
 
 @pytest.mark.parametrize(("counted", "rise"), [((3, 3), 0), ((3, 5), 2), ((3, 0), None), ((None, 3), None)])
@@ -107,20 +108,13 @@ def test_the_hottest_the_middle_clock_and_the_mean_power() -> None:
     assert telemetry.throttle_reasons == ("power cap", "thermal")
 
 
-@pytest.mark.parametrize(
-    ("masks", "reasons"),
-    [
+def test_reasons_in_plain_words_and_every_one_that_pynvml_knows_has_a_name() -> None:
+    for masks, reasons in (
         ([0], ()),
-        ([0x1, 0x2, 0x100], ()),
+        ([0x1, 0x2, 0x100], ()),  # idle, and clocks that somebody has set
         ([0x8, 0x1 | 0x80], ("hardware slowdown", "power brake")),
         ([0x20 | 0x40], ("software thermal", "thermal")),
-        ([1 << 40], ("reason 0x10000000000",)),
-    ],
-    ids=["none", "idle and set clocks", "in order", "heat", "newer than the list"],
-)
-def test_reasons_in_plain_words(masks: list[int], reasons: tuple[str, ...]) -> None:
-    assert throttling(masks) == reasons
-
-
-def test_every_reason_that_pynvml_knows_has_a_name() -> None:
+        ([1 << 40], ("reason 0x10000000000",)),  # newer than the list
+    ):
+        assert throttling(masks) == reasons
     assert not [name for name in throttling([pynvml.nvmlClocksThrottleReasonAll]) if name.startswith("reason")]
