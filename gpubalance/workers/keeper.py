@@ -217,14 +217,14 @@ def _say(replies: Writer, kind: str, **fields: Any) -> None:
 
 
 def _end_children() -> None:
-    """Kills what the process has left in sessions of its own, and waits until it is gone."""
-    with contextlib.suppress(ChildProcessError):  # there is none any more
+    """Kills what the process has left in sessions of its own, and waits until it is gone; not what is another user's."""
+    with contextlib.suppress(ChildProcessError, PermissionError):  # the first: there is none any more
         while True:
             if os.waitpid(-1, os.WNOHANG) == (0, 0):
                 import psutil
 
                 for child in psutil.Process().children():
-                    child.kill()
+                    os.kill(child.pid, signal.SIGKILL)
                 os.wait()
 
 
