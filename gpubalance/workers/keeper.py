@@ -217,7 +217,7 @@ def _say(replies: Writer, kind: str, **fields: Any) -> None:
 
 
 def _end_children() -> None:
-    """Kills what the process has left in sessions of its own, and waits until it is gone; not what is another user's."""
+    """Kills what the process has left in sessions of its own, but for what another user runs, and waits for its end."""
     with contextlib.suppress(ChildProcessError, PermissionError):  # the first: there is none any more
         while True:
             if os.waitpid(-1, os.WNOHANG) == (0, 0):
