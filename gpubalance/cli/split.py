@@ -84,13 +84,14 @@ class GivenSplit(Record):
         """
         from gpubalance.devices.planned import MAKE_ONE, nearest_devices, planned_devices
 
+        own = _planned_settings(plan, str(self.plan), settings.model or None, settings.data, simulate)
         if self.force:
             devices = nearest_devices(plan, machine.devices)
         else:
             remedy = f"{MAKE_ONE}; --force runs this one all the same"
             devices = planned_devices(plan.devices, plan.split.used, machine.devices, remedy=remedy)
         return RunRequest(
-            settings=_planned_settings(plan, str(self.plan), settings.model or None, settings.data, simulate),
+            settings=own,
             devices=devices,
             split=plan.split,
             joint=machine.joint,

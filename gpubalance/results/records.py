@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -125,7 +126,8 @@ def _read(path: Path, kinds: Mapping[str, _Kind], wanted: _Kind) -> Record:
 
 def _document(path: Path, wanted: _Kind) -> Any:
     """The file's JSON, with its texts made safe to show. It may hold NaN, which validation rejects with its place."""
-    remedy = wanted.writes() if path.exists() else wanted.writes(shlex.quote(str(path)))
+    there = os.path.exists(path)  # noqa: PTH110  (which is false of a name that is too long)
+    remedy = wanted.writes() if there else wanted.writes(shlex.quote(str(path)))
     content = content_of(path, wanted.called, _LARGEST_FILE, remedy)
     try:
         return _harmless(from_json(content.removeprefix(codecs.BOM_UTF8)))

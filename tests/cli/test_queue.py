@@ -261,7 +261,7 @@ def test_report_draws_a_timeline_of_the_devices(tmp_path: Path) -> None:
     assert here("queue", trials, *PAIR, "-o", "queue.json", cwd=tmp_path).returncode == 6
     done = here("report", "queue.json", "--html", "page.html", "--markdown", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "| 2 | GPU:1 | false |" in done.stdout
+    assert "| 2 | false | GPU:1 |" in done.stdout
     page = (tmp_path / "page.html").read_text()
     assert "What each device ran, and when" in page
     assert "<svg" in page
