@@ -20,7 +20,6 @@ _CHARTS = (
     _MEMORY,
     ("course", "Step time over the run", course),
     ("rounds", "The search for the split", bars.rounds),
-    ("trials", "The search for the batch limit", bars.trials),
 )
 _OF_KIND = {
     "queue": (("commands", "What each device ran, and when", bars.commands),),

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds, three_digits
 from gpubalance.render.independent import contention_texts, joint_text
 from gpubalance.render.layers import blocks_text, spans_of
-from gpubalance.render.probe import OUTCOMES
 from gpubalance.render.queue import length_text
 from gpubalance.render.rates import per_s
 from gpubalance.render.report.charts.chart import Drawing
-from gpubalance.render.report.charts.rows import Bar, Key, Row, draw_rows, rows_chart
+from gpubalance.render.report.charts.rows import Bar, Key, Row, rows_chart
 from gpubalance.render.report.charts.style import (
     BACKWARD,
     BLUE,
@@ -55,7 +54,6 @@ _LOSS, _GAIN = Key("loss", VERMILLION), Key("gain", GREEN)
 _MEASURED, _PREDICTED = Key("measured", BLUE), Key("predicted", VERMILLION, "-")
 _PEAK, _LIMIT, _NEEDED = Key("peak", BLUE), Key("limit", INK, "-"), Key("first that fails", VERMILLION, ":")
 _GIVEN, _LOST = Key("at once", COMPUTE), Key("less than alone", WAIT)
-_FITS, _FAILS = Key("trains", BLUE), Key("does not", VERMILLION)
 _GOODPUT, _SPENT = Key("goodput", GREEN), Key("throughput", BLUE, "-")
 
 
@@ -109,20 +107,6 @@ def rounds(subject: Subject) -> Drawing | str:
         gave = format_rate(rate) if one.measured else "out of memory"
         rows.append(Row(name, gave, {_MEASURED: rate}, {_PREDICTED: one.predicted_throughput}))
     return rows_chart(rows, "throughput, samples/s") if rows else "only `gpubalance balance` tries splits"
-
-
-def trials(subject: Subject) -> Drawing | str:
-    """Every batch that was tried for each device's limit, in order. Needs a probe, and a device with a limit."""
-    rows = []
-    for device, one in zip(subject.devices, subject.probes, strict=True):
-        tried = one.batch_limit.trials if one and one.batch_limit else ()
-        rows += [Row(device.label, clean(device.name, 26))] if tried else []
-        for number, trial in enumerate(tried, 1):
-            key = _FITS if trial.outcome == "fits" else _FAILS
-            rows.append(Row(f"{number}. batch {trial.batch}", OUTCOMES[trial.outcome], {key: trial.batch}))
-    if rows:
-        return rows_chart(rows, "batch, samples")
-    return "no device's limit was searched for" if subject.probed else "it is in the probe of these devices"
 
 
 def goodput(subject: Subject) -> Drawing | str:
@@ -223,7 +207,7 @@ def timeline(subject: Subject) -> Drawing | str:
         f"Numbers are those of the {result.micro_batches} micro-batches.",
         "Where nothing is drawn, a device had nothing to do: the bubble.",
     )
-    return " ".join(notes), lambda width: draw_rows(rows, width, "time since the step began, ms")
+    return rows_chart(rows, "time since the step began, ms", " ".join(notes))
 
 
 def commands(subject: Subject) -> Drawing | str:
@@ -246,4 +230,4 @@ def commands(subject: Subject) -> Drawing | str:
         f"{len(result.commands)} commands in {length_text(result.makespan_s)}, each with its number. Where nothing is "
         "drawn, a device had nothing to do, or what was left ended sooner on another."
     )
-    return note, lambda width: draw_rows(rows, width, f"time since the queue began, {unit}")
+    return rows_chart(rows, f"time since the queue began, {unit}", note)

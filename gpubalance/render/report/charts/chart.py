@@ -26,7 +26,7 @@ _IN_TAGS = (
     (r"font-family: [^;]*", "font-family: var(--font)"),
 )
 
-# A caption, which a screen reader also reads, and a function that draws the chart in a width in CSS pixels.
+# A caption, which may be empty, and a function that draws the chart in a width in CSS pixels.
 Drawing = tuple[str, "Callable[[int], Figure]"]
 
 
@@ -46,12 +46,8 @@ class Chart(NamedTuple):
         head, body = re.split(r"(?<=>)", file.getvalue().partition("<svg")[2], maxsplit=1)
         view = re.search(r'viewBox="[^"]*"', head)
         drawn = re.sub(r"<[^>]*>", lambda tag: _tag(tag[0], prefix), re.sub(_NEEDLESS, "", body.strip()))
-        title, desc = f"{prefix}-title", f"{prefix}-desc"
-        return (
-            f'<svg {view[0] if view else ""} role="img" aria-labelledby="{title}" aria-describedby="{desc}" '
-            f'width="100%"><title id="{title}">{escape(self.title)}</title>'
-            f'<desc id="{desc}">{escape(self.text)}</desc>{drawn}'
-        )
+        told = f'<title id="{prefix}-title">{escape(self.title)}</title>'
+        return f'<svg {view[0] if view else ""} role="img" aria-labelledby="{prefix}-title" width="100%">{told}{drawn}'
 
     def png(self, width: int) -> bytes:
         """The chart with its title on white, at twice its size on a page."""

@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpubalance.numbers.stats import median
-from gpubalance.numbers.units import format_seconds
 from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.style import CHOSEN, EVEN, INK, NARROW, figure, legend, look
 from gpubalance.results.common import StepTime
@@ -51,7 +50,7 @@ def course(subject: Subject) -> Drawing | str:
         for told in (one.telemetry, getattr(one, "solo_telemetry", None)):
             courses.setdefault(one.device, []).extend(told.course if told else ())
     known = {i: sorted(moments, key=lambda moment: moment.at_s) for i, moments in courses.items() if moments}
-    return " ".join(_told(subject, lines, known)), lambda width: _draw(subject, lines, known, width)
+    return " ".join(_throttled(subject, known)), lambda width: _draw(subject, lines, known, width)
 
 
 def _lines(subject: Subject) -> Iterator[Line]:
@@ -69,13 +68,7 @@ def _lines(subject: Subject) -> Iterator[Line]:
                 yield Line(f"{label} {how}", times, style["color"], style["marker"], how == "at once")
 
 
-def _told(subject: Subject, lines: Sequence[Line], courses: Courses) -> Iterator[str]:
-    for name, times, *_ in lines:
-        ends = f"{format_seconds(min(times.samples))} to {format_seconds(max(times.samples))}"
-        timings = f"{len(times.samples)} timings from {ends}, median {format_seconds(times.median)}"
-        yield f"{name[0].upper()}{name[1:]}: {timings}."
-    if len(lines) > 1:
-        yield f"{'The two' if subject.run else 'Alone and at once'} were measured in turns."
+def _throttled(subject: Subject, courses: Courses) -> Iterator[str]:
     for i, moments in courses.items():
         told = [moment.throttle_reasons for moment in moments if moment.throttle_reasons is not None]
         reasons = ", ".join(sorted({reason for one in told for reason in one}))

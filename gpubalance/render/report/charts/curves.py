@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from gpubalance.render.rates import per_s
 from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.style import INK, NARROW, device_name, figure, legend, look
 from gpubalance.results.probe import DeviceProbe
@@ -26,13 +25,8 @@ def curves(subject: Subject) -> Drawing | str:
             return "no batch size was measured"
         return "it is in the probe of these devices, and that is not here: give the probe's file too"
     probed = {i: one for i, one in enumerate(subject.probes) if one is not None and one.curve}
-    lines = []
-    for i, one in probed.items():
-        best = max(one.curve, key=lambda point: point.throughput.median)
-        most = f"{subject.label(i)}: up to {per_s(best.throughput.median)}"
-        lines.append(f"{most} at batch {best.batch}, {_limit(one)}{_chosen(subject, i)}.")
-    lines.append("Marks are measured, with their 95 % intervals; lines are the model that is planned with.")
-    return " ".join(lines), lambda width: _draw(subject, probed, width)
+    note = "Marks are measured, with their 95 % intervals; lines are the model that is planned with."
+    return note, lambda width: _draw(subject, probed, width)
 
 
 def _limit(one: DeviceProbe) -> str:

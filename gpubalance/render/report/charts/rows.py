@@ -7,7 +7,6 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from gpubalance.numbers.units import three_digits
 from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.style import HATCHES, MUTED, NARROW, PAPER, figure, legend
 from gpubalance.render.table import shorten
@@ -71,27 +70,14 @@ class Row(NamedTuple):
         """Where bars begin and end, and where marks are."""
         return [0.0, *(end for bar in self.bars for end in (bar.start, bar.start + bar.length)), *self.marks.values()]
 
-    @property
-    def text(self) -> str:
-        """The row in words."""
-        if self.is_heading:
-            return f"{self.left} ({self.right}):"
-        whole = abs(sum(self.pieces.values()))
-        seen = {key: length for key, length in self.pieces.items() if abs(length) > _SEEN * whole}
-        told = {**(seen if len(seen) > 1 else {}), **self.marks}
-        words = (f"{key.name} {three_digits(value)}" for key, value in told.items())
-        return f"{', '.join([f'{self.left}: {self.right}', *words])};"
-
 
 def rows_chart(rows: Sequence[Row], label: str, note: str = "") -> Drawing:
-    """The rows over an axis with that label; the caption is the note and the rows in words."""
-    shown = rows[:_MOST_ROWS]
-    more = f" The first {len(shown)} of {len(rows)} rows are drawn." if len(rows) > len(shown) else ""
-    said = " ".join(row.text for row in shown).rstrip(";:")
-    return f"{note} {label[0].upper()}{label[1:]}: {said}.{more}".strip(), lambda width: draw_rows(shown, width, label)
+    """The rows over an axis with that label, under the note."""
+    more = f" The first {_MOST_ROWS} of {len(rows)} rows are drawn." if len(rows) > _MOST_ROWS else ""
+    return (note + more).strip(), lambda width: _draw(rows[:_MOST_ROWS], width, label)
 
 
-def draw_rows(rows: Sequence[Row], width: int, label: str) -> Figure:
+def _draw(rows: Sequence[Row], width: int, label: str) -> Figure:
     """Draws the rows from top to bottom over one axis, which includes 0, with a legend of their keys."""
     heights = [(_HEADING_PX if row.is_heading else _ROW_PX) / _ROW_PX for row in rows]
     ends = [end for row in rows for end in row.ends]
