@@ -42,8 +42,7 @@ def report(results: Results, wanted: Wanted) -> None:
     """Example: gpubalance report plan.json --html report.html"""
     from gpubalance.cli.output import say
     from gpubalance.jobs.report import read_subjects
-    from gpubalance.render.report.markdown import markdown
-    from gpubalance.render.report.spreadsheet import csv_text
+    from gpubalance.render.report.text import csv_text, markdown
     from gpubalance.text import clean_lines
 
     drawn = wanted.html is not None or wanted.png is not None

@@ -73,7 +73,7 @@ def noise_scale(text: str) -> float:
     """Samples. Raises BadInput for a file without a noise scale."""
     with suppress(ValueError):
         return float(text.replace(",", "").replace("_", ""))
-    from gpubalance.results.noise import Noise
+    from gpubalance.results.plan import Noise
     from gpubalance.results.records import read_record
 
     found = read_record(Path(text), Noise)

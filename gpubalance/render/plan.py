@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds, three_digits
 from gpubalance.planning.noise import efficiency
 from gpubalance.render.fields import device_grid, names_of
 from gpubalance.render.rates import largest_even_text, measured_at_largest_even, other_batch, per_s, pipeline_told
-from gpubalance.render.run import imbalance_text, run_told, step_text
-from gpubalance.render.solo_gap import REST, losses
+from gpubalance.render.run import epoch_text, imbalance_text, most_fed, run_told, step_text
 from gpubalance.render.table import BLANK, Grid, Part, sparkline
-from gpubalance.render.worth import epoch_text, most_fed
+from gpubalance.results.gap import SoloGap
 from gpubalance.results.plan import LearningRate, LeftOut, Plan, Round, Share
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
 
 _MOST_CAUSES = 4
+_SHOWN = 0.001  # of the solo sum: less is not worth a word or a bar
+
+REST = "the rest"
 # Why a device has no more samples, to follow its name.
 _REASONS = {
     "memory": "is limited by its memory ({limit})",
@@ -192,3 +195,36 @@ def _advice(rate: LearningRate) -> str:
         sgd = f"{rate.measured:.3g} with SGD by the noise scale (McCandlish 2018)"
     tuned = f"if tuned at a global batch of {rate.from_batch} (--from-batch says at which)"
     return f"learning rate: {tuned}, times {sgd}, {rate.square_root:.3g} with Adam (Malladi 2022)"
+
+
+class Loss(NamedTuple):
+    """A cause, and the samples per second that it costs; below 0 it is a gain."""
+
+    cause: str
+    rate: float
+
+    @property
+    def text(self) -> str:
+        """`−38`, or `+38` for a gain, in samples per second."""
+        return f"{'−' if self.rate >= 0 else '+'}{format_rate(abs(self.rate))}"
+
+
+def losses(devices: Sequence[Device], gap: SoloGap, most: int | None = None) -> tuple[Loss, ...]:
+    """The parts that are at least 0.1 % of the solo sum; with `most`, only that many of them, the largest.
+
+    What is left stands last, as `REST`, if it adds up to that.
+    """
+    parts, least = all_losses(devices, gap), _SHOWN * gap.solo_sum
+    large = sorted((part for part in parts if abs(part.rate) >= least), key=lambda part: -abs(part.rate))[:most]
+    rest = Loss(REST, sum(part.rate for part in parts if part not in large))
+    return (*(part for part in parts if part in large), *([rest] if abs(rest.rate) >= least else []))
+
+
+def all_losses(devices: Sequence[Device], gap: SoloGap) -> tuple[Loss, ...]:
+    """Every part, in order from the solo sum to what the devices give together."""
+    parts = {"left out": gap.left_out, "other batches than the best alone": gap.batch_sizes}
+    for device, rate in zip(devices, gap.slowdown, strict=True):
+        parts[f"{device.label} {'slower' if rate >= 0 else 'faster'} than alone"] = rate
+    parts |= {"waiting for the slowest": gap.imbalance, "summing gradients": gap.sync}
+    parts |= {"rare slow steps": gap.slow} if gap.slow else {}
+    return tuple(map(Loss, parts, parts.values()))

@@ -10,12 +10,14 @@ from gpubalance.planning.problem import Binds
 from gpubalance.results.common import (
     Count,
     Environment,
+    Interval,
     Number,
     OfModel,
     OfSplit,
     Part,
     Positive,
     Ratio,
+    Result,
     Samples,
     Size,
     Warning_,
@@ -217,3 +219,15 @@ def _check_balance(balance: Balance, count: int) -> None:
         raise unsound("balance.run.devices", "not the plan's")
     if balance.solo_gap is not None:
         check_length("balance.solo_gap.slowdown", len(balance.solo_gap.slowdown), count)
+
+
+class Noise(Result):
+    """φ in samples, from the last `steps` stamped steps; null if they don't determine it, and `unknown` says why."""
+
+    kind: Literal["noise"] = "noise"
+    model: str
+    noise_scale: Positive | None
+    noise_scale_ci95: Interval
+    unknown: str = ""
+    steps: Count
+    global_batch: Size

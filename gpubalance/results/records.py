@@ -17,8 +17,7 @@ from gpubalance.results import estimate
 from gpubalance.results.common import SCHEMA_VERSION
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
-from gpubalance.results.noise import Noise
-from gpubalance.results.plan import Plan
+from gpubalance.results.plan import Noise, Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.queue import Queue
 from gpubalance.results.run import Run

@@ -24,7 +24,7 @@ from gpubalance.planning.model import Curve, Line, fit_line
 from gpubalance.planning.noise import NoiseScale, Norms, efficiency, goodput, learning_rate_factor, noise_scale
 from gpubalance.planning.problem import Load, NoSplitError, Problem
 from gpubalance.results.common import now
-from gpubalance.results.noise import Noise
+from gpubalance.results.plan import Noise
 from gpubalance.settings.shares import Shares
 from gpubalance.system.state import write_whole
 

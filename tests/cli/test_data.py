@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.render.report.answer import answer_of
+from gpubalance.render.report.words import answer_of
 from gpubalance.results.plan import Plan
 from tests.cli.program import QUICK_PAIR, here
 from tests.render.samples import subject

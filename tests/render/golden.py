@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpubalance.render.report.answer import told_of
+from gpubalance.render.report.words import told_of
 from gpubalance.render.table import summary
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers

@@ -13,11 +13,11 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
+from gpubalance.render.plan import losses
 from gpubalance.render.report.charts import charts_of
 from gpubalance.render.report.charts.chart import Chart
 from gpubalance.render.report.charts.style import COMPUTE, HATCHES, NARROW, SYNC, VARIABLES, WAIT, WIDE, drawing, look
 from gpubalance.render.report.steps import steps_of
-from gpubalance.render.solo_gap import losses
 from gpubalance.results.subject import Subject
 from tests.cli.program import ROOT
 from tests.render import samples

@@ -11,9 +11,8 @@ import pytest
 
 from gpubalance.jobs.report import read_subjects
 from gpubalance.render.report.charts import charts_of
-from gpubalance.render.report.markdown import markdown, markdown_cell
 from gpubalance.render.report.page import html_page
-from gpubalance.render.report.spreadsheet import csv_text, spreadsheet_text
+from gpubalance.render.report.text import csv_text, markdown, markdown_cell, spreadsheet_text
 from gpubalance.results.subject import Subject
 from tests.render import samples
 

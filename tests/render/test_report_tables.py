@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from gpubalance.render.fields import Column, exact, short
-from gpubalance.render.report.answer import answer_of
-from gpubalance.render.report.formulas import groups
-from gpubalance.render.report.markdown import markdown
-from gpubalance.render.report.spreadsheet import csv_text
 from gpubalance.render.report.tables import tables_of
+from gpubalance.render.report.text import csv_text, markdown
+from gpubalance.render.report.words import answer_of, groups
 from gpubalance.results.subject import Subject
 from tests.render import samples
 

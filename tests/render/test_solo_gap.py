@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.render.solo_gap import all_losses, losses
+from gpubalance.render.plan import all_losses, losses
 from gpubalance.results.gap import Ran, SoloGap, divide_gap
 
 

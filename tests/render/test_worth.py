@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpubalance.render.worth import worth_text
+from gpubalance.render.run import worth_text
 from gpubalance.results.common import Throughput
 from gpubalance.results.run import Baselines, Pipeline, Run, SoloBest
 from gpubalance.results.telemetry import Telemetry

@@ -13,8 +13,7 @@ from pydantic import ValidationError
 from gpubalance.cli.values import noise_scale
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.planning.noise import NoiseScale
-from gpubalance.results.noise import Noise
-from gpubalance.results.plan import Plan
+from gpubalance.results.plan import Noise, Plan
 from gpubalance.results.records import read_record
 from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares

@@ -9,11 +9,10 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from gpubalance.render.fields import exact
-from gpubalance.render.report.answer import answer_of
 from gpubalance.render.report.charts.chart import Charts
 from gpubalance.render.report.charts.style import NARROW, WIDE
-from gpubalance.render.report.formulas import groups, terms
 from gpubalance.render.report.tables import tables_of
+from gpubalance.render.report.words import answer_of, groups, terms
 from gpubalance.results.subject import Subject, warnings_of
 from gpubalance.text import clean
 

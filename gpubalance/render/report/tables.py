@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from gpubalance.render.fields import Cell, Column, columns_of, named
 from gpubalance.render.layers import blocks_text
+from gpubalance.render.plan import all_losses
 from gpubalance.render.report.steps import steps_of
-from gpubalance.render.solo_gap import all_losses
 from gpubalance.render.table import Grid
 from gpubalance.results.common import OfModel, StepTime, shapes_text
 from gpubalance.results.gap import SoloGap

@@ -11,7 +11,7 @@ from typing import Any
 from gpubalance.devices.machine import read_gpus
 from gpubalance.jobs.environment import environment_here
 from gpubalance.numbers.units import format_bytes
-from gpubalance.render.report.markdown import markdown_text
+from gpubalance.render.report.text import markdown_text
 from gpubalance.settings.device import Device
 from tests.bench.gpu.runner import Outcome
 from tests.bench.gpu.steps import STEPS

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds, three_digits
 from gpubalance.render.independent import contention_texts, joint_text
 from gpubalance.render.layers import blocks_text, spans_of
+from gpubalance.render.plan import losses
 from gpubalance.render.queue import length_text
 from gpubalance.render.rates import per_s
 from gpubalance.render.report.charts.chart import Drawing
@@ -28,7 +29,6 @@ from gpubalance.render.report.charts.style import (
     device_name,
 )
 from gpubalance.render.report.steps import steps_of, why_no_even
-from gpubalance.render.solo_gap import losses
 from gpubalance.results.subject import Subject
 from gpubalance.settings.shares import Shares, pieces_text, share_text
 from gpubalance.text import clean

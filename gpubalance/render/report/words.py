@@ -1,10 +1,12 @@
-"""The answer at the top of a section: what the command told when it had the result."""
+"""What stands around a result's tables: its answer, and what the numbers mean."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from gpubalance.guide.chapters import read_chapter
 from gpubalance.render.independent import independent_told
 from gpubalance.render.layers import layers_told
 from gpubalance.render.plan import plan_told
@@ -29,6 +31,8 @@ _TOLD: dict[type[Reported], Callable[[Any], Iterator[Part]]] = {
     Layers: layers_told,
     Queue: queue_told,
 }
+_CHAPTERS = ("numbers", "batch")
+_TABLE = re.compile(r"(?m)^(?:## (.*)|(.*):)\n\n(?:[^#|\n].*\n+)*\| number \| formula \|.*\n\|[-|]+\|\n((?:\|.*\|\n)+)")
 
 
 class Answer(NamedTuple):
@@ -50,3 +54,24 @@ def answer_of(result: Reported) -> Answer:
         bests = [one.solo_best.throughput for one in result.probes if one.solo_best]
         return Answer(f"each device alone: {per_s(sum(bests))} in total", (first, *others))
     return Answer(str(first), tuple(others))
+
+
+class Formula(NamedTuple):
+    """A number, its formula in the signs of `terms`, and how it is measured or where it comes from."""
+
+    number: str
+    formula: str
+    meaning: str
+
+
+def terms() -> str:
+    """What the signs in the formulas are."""
+    return " ".join(read_chapter(_CHAPTERS[0]).text.split("\n\n")[2].split())
+
+
+def groups() -> Iterator[tuple[str, list[Formula]]]:
+    """Each table of formulas under its title."""
+    for chapter in _CHAPTERS:
+        for title, lead, rows in _TABLE.findall(read_chapter(chapter).text):
+            cells = (re.split(r"(?<!\\) \| ", row.strip("| ")) for row in rows.splitlines())
+            yield (title or lead).replace("`", ""), [Formula(*(c.replace(r"\|", "|") for c in row)) for row in cells]
