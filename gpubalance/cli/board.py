@@ -18,14 +18,14 @@ from gpubalance.cli.output import say, unwritable
 from gpubalance.errors import EnvironmentFault
 from gpubalance.jobs import events
 from gpubalance.jobs.events import Watch
-from gpubalance.render.tensorboard import METRICS, Scalar, Summaries, Summary, Tried, columns
-from gpubalance.settings.device import Device
+from gpubalance.render.tensorboard import METRICS, Scalar, Summaries, Summary, Tried
 from gpubalance.settings.requests import Settings
 from gpubalance.text import clean_lines
 
 # TensorBoard looks for this in a file's name. Other programs append the host's name; results name no host.
 _NAME = "events.out.tfevents"
 _FORMAT = "brain.Event:2"
+_TYPES = {int: "FLOAT64", float: "FLOAT64", str: "STRING", bool: "BOOL"}
 
 
 class Board:
@@ -34,14 +34,13 @@ class Board:
     If it no longer can, as on a full disk, it stops, and the measurement goes on.
     """
 
-    def __init__(self, folder: Path, devices: Sequence[Device], settings: Settings) -> None:
-        """Describes the table of splits. Raises OSError for files, EnvironmentFault without TensorBoard."""
-        self._folder, self._summaries = folder, Summaries(settings)
-        self._writers: dict[str, Any] = {}
-        self.error: OSError | None = None
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        """Begins the command's own file. Raises OSError for files, EnvironmentFault without TensorBoard."""
         _load()
-        self._add("", time.time(), 0, _experiment(columns(devices, settings)))
-        self._flush()
+        self._folder, self._summaries = folder, Summaries(settings)
+        self._writers = {"": _opened(folder)}
+        self._described = False
+        self.error: OSError | None = None
 
     def __call__(self, event: events.Event) -> None:
         of, now_s = self._summaries, time.time()
@@ -64,8 +63,12 @@ class Board:
             return
         try:
             for summary in summaries:
+                if isinstance(summary, Tried) and not self._described:
+                    self._described = True
+                    self._add("", summary.began_s, 0, _experiment(summary.hparams))
                 self._add(summary.run, *_told(summary, self._folder.name))
-            self._flush()
+            for writer in self._writers.values():
+                writer.flush()  # a file stays whole if the program is killed
         except OSError as error:
             self.error = error
 
@@ -74,13 +77,7 @@ class Board:
 
         if run not in self._writers:
             self._writers[run] = _opened(self._folder / run)
-            self._writers[run].write(Event(wall_time=wall_s, file_version=_FORMAT).SerializeToString())
         self._writers[run].write(Event(wall_time=wall_s, step=step, summary=summary).SerializeToString())
-
-    def _flush(self) -> None:
-        """Writes what was added to the files, where it stays if the program is killed."""
-        for writer in self._writers.values():
-            writer.flush()
 
     def close(self) -> None:
         """Closes the files."""
@@ -92,9 +89,7 @@ class Board:
 
 
 @contextmanager
-def board_in(
-    folder: Path | None, name: str, devices: Sequence[Device], settings: Settings, *, quiet: bool
-) -> Iterator[Callable[[Watch], Watch]]:
+def board_in(folder: Path | None, name: str, settings: Settings, *, quiet: bool) -> Iterator[Callable[[Watch], Watch]]:
     """Yields a function that adds a board to a listener: `beside(progress)`. Without a folder it adds none.
 
     The block measures and outputs the result; the files are below folder/name. Raises EnvironmentFault at the start if
@@ -104,7 +99,7 @@ def board_in(
         yield lambda watch: watch
         return
     try:
-        board = Board(folder / name, devices, settings)
+        board = Board(folder / name, settings)
     except OSError as error:
         raise unwritable("--tensorboard", folder, error) from None
     try:
@@ -142,10 +137,14 @@ def _load() -> None:
 
 
 def _opened(folder: Path) -> Any:
+    """The writer of a new file, which begins with its format."""
+    from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     folder.mkdir(parents=True, exist_ok=True)
-    return RecordWriter((folder / f"{_NAME}.{int(time.time()):010}.{os.getpid()}").open("wb"))
+    writer = RecordWriter((folder / f"{_NAME}.{int(time.time()):010}.{os.getpid()}").open("wb"))
+    writer.write(Event(wall_time=time.time(), file_version=_FORMAT).SerializeToString())
+    return writer
 
 
 def _told(summary: Summary, group: str) -> tuple[float, int, Any]:
@@ -159,24 +158,23 @@ def _told(summary: Summary, group: str) -> tuple[float, int, Any]:
         return summary.wall_s, summary.step, SummaryPb(value=[value])
     if isinstance(summary, Tried):
         trial = f"{group}/{summary.run}"
-        return summary.began_s, 0, hparams_pb(dict(summary.hparams), trial_id=trial, start_time_secs=summary.began_s)
+        return summary.began_s, 0, hparams_pb(summary.hparams, trial_id=trial, start_time_secs=summary.began_s)
     status = api_pb2.STATUS_SUCCESS if summary.fits else api_pb2.STATUS_FAILURE
     ended = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=summary.ended_s)
     return summary.ended_s, 0, _of_table(metadata.SESSION_END_INFO_TAG, session_end_info=ended)
 
 
-def _experiment(columns: Mapping[str, type]) -> Any:
+def _experiment(hparams: Mapping[str, object]) -> Any:
     """The table's columns and figures. TensorBoard takes them from one command of a folder, for all of them."""
     from tensorboard.plugins.hparams import api_pb2, metadata
 
-    kinds = {float: api_pb2.DATA_TYPE_FLOAT64, str: api_pb2.DATA_TYPE_STRING, bool: api_pb2.DATA_TYPE_BOOL}
     # TensorBoard first shows columns that differ: those of the split, not the settings that all have.
-    hparams = [
-        api_pb2.HParamInfo(name=name, type=kinds[kind], differs=name.startswith("batch"))
-        for name, kind in columns.items()
+    infos = [
+        api_pb2.HParamInfo(name=name, type=f"DATA_TYPE_{_TYPES[type(value)]}", differs=name.startswith("batch"))
+        for name, value in hparams.items()
     ]
     metrics = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=name) for tag, name in METRICS]
-    table = api_pb2.Experiment(time_created_secs=time.time(), hparam_infos=hparams, metric_infos=metrics)
+    table = api_pb2.Experiment(time_created_secs=time.time(), hparam_infos=infos, metric_infos=metrics)
     return _of_table(metadata.EXPERIMENT_TAG, experiment=table)
 
 

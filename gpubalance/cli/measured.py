@@ -83,7 +83,7 @@ def measured(
     with (
         held(used),
         connected(used),
-        board_in(reporting.tensorboard, name, request.devices, request.settings, quiet=reporting.quiet) as beside,
+        board_in(reporting.tensorboard, name, request.settings, quiet=reporting.quiet) as beside,
         journal_of(request, machine.driver, resume=care.resume) as kept,
     ):
         out.check_goes_on(kept)

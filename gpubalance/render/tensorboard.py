@@ -7,10 +7,11 @@ command's folder, each of TensorBoard's runs is one measured thing: `split`, `ev
 
 from __future__ import annotations
 
-import bisect
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from gpubalance.numbers.stats import median
 from gpubalance.results.common import StepTime
@@ -57,7 +58,7 @@ class Tried(NamedTuple):
 
     run: str
     began_s: float
-    hparams: Mapping[str, str | float | bool]
+    hparams: dict[str, str | float | bool]
 
 
 class Ended(NamedTuple):
@@ -69,14 +70,6 @@ class Ended(NamedTuple):
 
 
 Summary = Scalar | Tried | Ended
-
-
-def columns(devices: Sequence[Device], settings: Settings) -> dict[str, type]:
-    """The columns of the table of hyperparameters, each with its type: float, str or bool."""
-    numbers = (*(f"batch/{device.label}" for device in devices), "global_batch")
-    texts = ("batches", "micro_batches", "devices")
-    same = {name: type(value) for name, value in settings.model_dump(exclude_none=True).items()}
-    return {**dict.fromkeys(numbers, float), **dict.fromkeys(texts, str), **same}
 
 
 class Summaries:
@@ -213,32 +206,26 @@ class _Window(NamedTuple):
                 yield self.figure(name, value, label)
 
     def telemetry(self, found: Telemetry | None, label: str) -> Iterator[Scalar]:
-        """A GPU's course, with the last reading of each step, or its summary if there is no course."""
+        """A GPU's course, with the last reading of each step, or its summary if there is no course.
+
+        A GPU's readings continue from window to window: those before these steps are left out.
+        """
         if found is None:
             return
         course: dict[tuple[str, int], Scalar] = {}
-        for reading in found.course:
-            place = self._place(reading.at_s)
-            for name in _GAUGES if place else ():
-                value = getattr(reading, name)
-                if place and value is not None:
-                    course[name, place[0]] = Scalar(self.run, _tag(name, label), *place, value)
+        for reading in (one for one in found.course if one.at_s >= 0):
+            step, wall_s = self._step_at(reading.at_s), self.now_s - (self.times.at_s[-1] - reading.at_s)
+            for name in _GAUGES:
+                if (value := getattr(reading, name)) is not None:
+                    course[name, step] = Scalar(self.run, _tag(name, label), step, wall_s, value)
         yield from course.values() or self.figures(found, _GAUGES, label)
 
-    def _place(self, at_s: float) -> tuple[int, float] | None:
-        """How many steps were trained at a moment of the step times' clock, and its wall time.
-
-        None for a moment before these steps: a GPU's readings continue from window to window.
-        """
+    def _step_at(self, at_s: float) -> int:
+        """The step that was trained at a moment of the step times' clock."""
         ends, size = self.times.at_s, self.times.steps_per_sample
-        if at_s < 0:
-            return None
-        number = bisect.bisect_right(ends, at_s)
-        step = self.before + number * size
-        if number < len(ends):
-            left = (ends[number] - at_s) / self.times.samples[number]
-            step += max(0, size - 1 - int(left))
-        return max(self.before + 1, step), self.now_s - (ends[-1] - at_s)
+        began_s = ends[0] - self.times.samples[0] * size
+        done = np.interp(at_s, (began_s, *ends), range(0, len(ends) * size + 1, size))
+        return self.before + max(1, int(done))
 
 
 def _tag(name: str, label: str = "") -> str:

@@ -239,7 +239,7 @@ def test_what_can_no_longer_be_written_is_told_when_the_measurement_is_over(tmp_
     window = WindowDone(1, 1, "", PAIR, measurement((6, 4), step_time(0.5)))
 
     def command() -> None:
-        with board_in(tmp_path, "run-1", PAIR, Settings(model="small"), quiet=True) as beside:
+        with board_in(tmp_path, "run-1", Settings(model="small"), quiet=True) as beside:
             (tmp_path / "run-1" / "split").write_text("in the way")
             for event in (window, Doing("the next window"), window):
                 beside(heard.append)(event)
