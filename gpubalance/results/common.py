@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer, model_validator
 from pydantic_core import PydanticCustomError
@@ -13,6 +13,9 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Shown
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -39,15 +42,6 @@ Devices = Annotated[tuple[Device, ...], Field(min_length=1)]
 def unsound(field: str, what: str) -> PydanticCustomError:
     """The error of fields that don't agree, for a validator to raise. `field` is a path within the validated record."""
     return PydanticCustomError("unsound", "{field}: {what}", {"field": field, "what": what})
-
-
-def check_devices(field: str, numbers: Sequence[int], count: int) -> None:
-    """Raises `unsound` unless each number is one of `count` devices and none comes twice."""
-    for place, number in enumerate(numbers):
-        if number >= count:
-            raise unsound(f"{field}.{place}.device", f"there is no device {number}")
-    if len(set(numbers)) < len(numbers):
-        raise unsound(field, "a device is there twice")
 
 
 def check_length(field: str, found: int, count: int) -> None:
@@ -175,10 +169,28 @@ class Model(Record):
         return len(same_shapes) <= 2 and self.model_copy(update=known) == other
 
 
+def _numbers(record: Record, path: str = "") -> Iterator[tuple[str, int]]:
+    """Each `device` in a record and those within it, with its path."""
+    for name, value in record:
+        if name == "device":
+            yield f"{path}{name}", value
+        many = enumerate(value) if isinstance(value, tuple) else [(None, value)]
+        for place, one in many:
+            if isinstance(one, Record):
+                yield from _numbers(one, f"{path}{name}." if place is None else f"{path}{name}.{place}.")
+
+
 class OfDevices(Result):
     """A result of some devices."""
 
     devices: Devices
+
+    @model_validator(mode="after")
+    def _has_its_devices(self) -> Self:
+        for path, device in _numbers(self):
+            if device >= len(self.devices):
+                raise unsound(path, f"there is no device {device}")
+        return self
 
     def label(self, device: int) -> str:
         """`GPU:0`, for a device's place among them."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import model_validator
-
 from gpubalance.results.common import (
     Count,
     Environment,
@@ -20,7 +18,6 @@ from gpubalance.results.common import (
     StepTime,
     Throughput,
     Warning_,
-    check_devices,
 )
 from gpubalance.results.probe import Failure
 from gpubalance.results.telemetry import Telemetry
@@ -88,11 +85,6 @@ class Independent(OfModel):
     joint: HeldAgainst | None
     complete: bool
     warnings: tuple[Warning_, ...]
-
-    @model_validator(mode="after")
-    def _sound(self) -> Independent:
-        check_devices("replicas", [one.device for one in self.replicas], len(self.devices))
-        return self
 
     @property
     def measured(self) -> tuple[OwnModel, ...]:

@@ -23,7 +23,6 @@ from gpubalance.results.common import (
     StepTime,
     Throughput,
     Warning_,
-    check_devices,
     unsound,
 )
 from gpubalance.results.run import SoloBest
@@ -189,7 +188,6 @@ class Layers(OfModel):
     @model_validator(mode="after")
     def _sound(self) -> Layers:
         count, blocks = len(self.devices), len(self.blocks)
-        check_devices("stages", [stage.device for stage in self.stages], count)
         if self.global_batch != self.micro_batch * self.micro_batches:
             raise unsound("global_batch", f"{self.global_batch}, not {self.micro_batches} of {self.micro_batch}")
         for number, block in enumerate(self.blocks):

@@ -21,7 +21,6 @@ from gpubalance.results.common import (
     Samples,
     Size,
     Warning_,
-    check_devices,
     check_length,
     has_a_split,
     unsound,
@@ -194,9 +193,6 @@ class Plan(OfSplit, OfModel):
         check_length("micro_batches", len(self.micro_batches), count)
         if self.global_batch != sum(self.batches):
             raise unsound("global_batch", f"{self.global_batch}, where the batches are {sum(self.batches)}")
-        check_length("shares", len(self.shares), count)
-        check_devices("shares", [share.device for share in self.shares], count)
-        check_devices("left_out", [one.device for one in self.left_out], count)
         shares = [(share.device, share.batch, share.micro_batch) for share in self.shares]
         if shares != list(zip(range(count), self.batches, self.micro_batches, strict=True)):
             raise unsound("shares", "not those of batches and micro_batches")
@@ -204,21 +200,9 @@ class Plan(OfSplit, OfModel):
             other = getattr(self.predicted, name)
             if other is not None:
                 check_length(f"predicted.{name}.batches", len(other.batches), len(self.split.used))
-        if self.balance is not None:
-            _check_balance(self.balance, count)
+        if self.balance and self.balance.solo_gap:
+            check_length("balance.solo_gap.slowdown", len(self.balance.solo_gap.slowdown), count)
         return self
-
-
-def _check_balance(balance: Balance, count: int) -> None:
-    for number, tried in enumerate(balance.rounds):
-        check_length(f"balance.rounds.{number}.batches", len(tried.batches), count)
-        if tried.measured is not None:
-            devices = [replica.device for replica in tried.measured.replicas]
-            check_devices(f"balance.rounds.{number}.measured.replicas", devices, count)
-    if balance.run is not None and len(balance.run.devices) != count:
-        raise unsound("balance.run.devices", "not the plan's")
-    if balance.solo_gap is not None:
-        check_length("balance.solo_gap.slowdown", len(balance.solo_gap.slowdown), count)
 
 
 class Noise(Result):

@@ -20,7 +20,6 @@ from gpubalance.results.common import (
     StepTime,
     Throughput,
     Warning_,
-    check_devices,
     unsound,
 )
 from gpubalance.results.run import Pipeline
@@ -188,8 +187,3 @@ class Probe(OfModel):
     pipeline: Pipeline | None = None
     complete: bool
     warnings: tuple[Warning_, ...]
-
-    @model_validator(mode="after")
-    def _sound(self) -> Probe:
-        check_devices("probes", [one.device for one in self.probes], len(self.devices))
-        return self

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import model_validator
-
-from gpubalance.results.common import Count, Number, OfDevices, Positive, Ratio, Warning_, unsound
+from gpubalance.results.common import Count, Number, OfDevices, Positive, Ratio, Warning_
 from gpubalance.settings.record import Record, Shown
 
 
@@ -78,13 +76,6 @@ class Queue(OfDevices):
     speedup: Annotated[Ratio | None, Shown("× the fastest alone")]
     complete: bool
     warnings: tuple[Warning_, ...] = ()
-
-    @model_validator(mode="after")
-    def _devices_are_there(self) -> Queue:
-        used = [one.device for one in self.shares] + [one.device for each in self.commands for one in each.tries]
-        if max(used, default=0) >= len(self.devices):
-            raise unsound("devices", f"there is none of number {max(used)}")
-        return self
 
     @property
     def failed(self) -> tuple[QueuedCommand, ...]:

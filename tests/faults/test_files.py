@@ -122,7 +122,6 @@ WRONG_IN_A_PROBE: dict[str, list[Any]] = {
 WRONG_IN_A_BALANCE = [
     ("batches", [1], "micro_batches: each batch needs one micro-batch, not 2 for 1"),
     ("balance.run.replicas.0.device", 7, "balance.run.replicas.0.device: there is no device 7"),
-    ("balance.run.replicas.0.device", 1, "balance.run.replicas: a device is there twice"),
     ("balance.run.replicas.0.batch", 0, "balance.run.replicas.0.batch takes 1 or more, not 0"),
     ("balance.run.step_time_s.median", 0, "balance.run.step_time_s.median takes more than 1e-12, not 0"),
     ("balance.run.step_time_s.at_s", [1.0], "balance.run.step_time_s.at_s: 1 of "),
