@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes, format_percent, format_rate, format_seconds
@@ -16,7 +15,6 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Shown
 
 Cell = str | int | float | bool | None
-Cells = Mapping[str, Callable[[Any], str]]  # by their heads
 
 # The unit in a field's name, which its label leaves out, and the one that people see.
 _SUFFIXES = {"_s": "ms", "_bytes": "GiB", "_c": "°C", "_w": "W", "_j": "J", "_mhz": "MHz"}
@@ -184,25 +182,22 @@ def names_of(devices: Sequence[Device]) -> Callable[[Any], str]:
     return lambda one: shorten(devices[one.device].name, _NAME_WIDTH)
 
 
-def device_grid(
-    devices: Sequence[Device], records: Sequence[Any], leads: Cells, ends: Cells = MappingProxyType({})
-) -> Grid:
-    """A terminal's table of devices: what leads each row, the record's fields that have a brief head, what ends it.
+def device_grid(devices: Sequence[Device], records: Sequence[Any], leads: Mapping[str, Callable[[Any], str]]) -> Grid:
+    """A terminal's table of devices: what leads each row, by its head, and the record's fields that have a brief one.
 
     Beside compute stands how much of the step it is. Names, which have no head, make room for the others; their ends
     are kept, which tell one model from another.
     """
     columns = [column for column in columns_of(type(records[0])) if column.brief]
-    rows = [["device", *leads, *(column.brief for column in columns), *ends]]
+    rows = [["device", *leads, *(column.brief for column in columns)]]
     for one in records:
-        first, last = ([tell(one) for tell in cells.values()] for cells in (leads, ends))
-        rows.append([devices[one.device].label, *first, *(_beside(column, one) for column in columns), *last])
-    count = len(rows[0])
-    excess = sum(max(map(len, column)) for column in zip(*rows, strict=True)) + 2 * (count - 1) - WIDTH
+        first = [tell(one) for tell in leads.values()]
+        rows.append([devices[one.device].label, *first, *(_beside(column, one) for column in columns)])
+    excess = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2 - WIDTH
     if excess > 0 and not rows[0][1]:
         room = max(len(row[1]) for row in rows) - excess
         rows = [[row[0], shorten_front(row[1], room), *row[2:]] for row in rows]
-    return Grid(rows, left=(0, 1, *range(count - len(ends), count)))
+    return Grid(rows)
 
 
 def _beside(column: Column, record: Record) -> str:

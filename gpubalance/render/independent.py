@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from gpubalance.numbers.ratio import MATTERS
 from gpubalance.numbers.units import format_duration, format_percent, format_seconds
 from gpubalance.render.fields import device_grid, names_of
+from gpubalance.render.live import state_text
 from gpubalance.render.rates import half_text, per_s, rate_text
 from gpubalance.render.table import BLANK, CUT_SHORT, Grid, Part, shorten_front
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel, OwnWindow
@@ -125,11 +126,5 @@ def is_contended(one: OwnModel) -> bool:
 
 def _gauges(told: Telemetry | None) -> str:
     """Temperature, power and throttling; nothing for a simulated device."""
-    if told is None:
-        return ""
-    known = [
-        "" if told.temperature_c is None else f"{told.temperature_c} °C",
-        "" if told.power_w is None else f"{told.power_w:.0f} W",
-        f"throttled ({', '.join(told.throttle_reasons)})" if told.throttle_reasons else "",
-    ]
-    return ", ".join(filter(None, known))
+    reasons = (told and told.throttle_reasons) or ()
+    return ", ".join(filter(None, (state_text(told), f"throttled ({', '.join(reasons)})" if reasons else "")))

@@ -14,7 +14,7 @@ from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.render.rates import per_s
 from gpubalance.render.table import prose, shorten, sparkline
 from gpubalance.results.probe import CurvePoint
-from gpubalance.results.telemetry import Moment
+from gpubalance.results.telemetry import Moment, Telemetry
 from gpubalance.settings.device import Device
 
 # What a step is, from left to right, with its sign and colour.
@@ -188,7 +188,7 @@ def _waiting(course: Course) -> str:
     return f"{first} waits {format_seconds(most_s - least_s)} of each step for {last}"
 
 
-def state_text(gauges: Moment | None) -> str:
+def state_text(gauges: Moment | Telemetry | None) -> str:
     """`83 °C 220 W`, as far as NVML gives them."""
     if gauges is None:
         return ""

@@ -8,11 +8,11 @@ from typing import NamedTuple
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds, three_digits
 from gpubalance.planning.noise import efficiency
 from gpubalance.render.fields import device_grid, names_of
-from gpubalance.render.rates import largest_even_text, measured_at_largest_even, other_batch, per_s, pipeline_told
+from gpubalance.render.rates import largest_even_text, other_batch, per_s, pipeline_told
 from gpubalance.render.run import epoch_text, imbalance_text, most_fed, run_told, step_text
 from gpubalance.render.table import BLANK, Grid, Part, sparkline
 from gpubalance.results.gap import SoloGap
-from gpubalance.results.plan import LearningRate, LeftOut, Plan, Round, Share
+from gpubalance.results.plan import LearningRate, LeftOut, Plan, Round
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
 
@@ -52,19 +52,17 @@ def plan_told(plan: Plan, epoch: int | None = None) -> Iterator[Part]:
     if plan.run is not None:
         yield from run_told(plan.run, epoch, plan.pipeline)
         yield _gap(plan)
-        yield "; ".join(filter(None, (bounds_text(plan), maximised)))
     else:
         yield from _answer(plan, epoch)
         yield BLANK
         leads = {"": names_of(plan.devices), "batch": lambda one: share_text(one.batch, one.micro_batch)}
-        yield device_grid(plan.devices, plan.shares, leads, {"bound by": _bound})
+        yield device_grid(plan.devices, plan.shares, leads)
         yield _step(plan)
-        yield maximised
         yield (
             f"based on what the balance of {plan.balanced} measured of these devices together" if plan.balanced else ""
         )
+    yield "; ".join(filter(None, (bounds_text(plan), maximised)))
     yield from _goodput(plan)
-    yield _at_largest_even(plan)
     yield from (_left_out(plan, one) for one in plan.left_out)
     yield _accumulation(plan)
     yield _advice(plan.learning_rate) if plan.learning_rate else ""
@@ -75,24 +73,17 @@ def _answer(plan: Plan, epoch: int | None) -> Iterator[str]:
     how = "predicted" if plan.balance is None else "from its measurements, not yet proven by a run"
     rate = f"{per_s(predicted.throughput)} {how}"
     yield f"batches {' '.join(map(str, plan.batches))}: {rate}, model {plan.settings.model}"
-    even, largest = predicted.even, predicted.largest_even
+    even = predicted.even
     if even is not None and predicted.speedup_over_even is not None:
         rate = f"{per_s(even.throughput)}{other_batch(plan.global_batch, even.split.global_batch)}"
         yield f"{predicted.speedup_over_even:.3f} × the even split {even.split}, which is predicted to give {rate}"
-    if largest is not None:
-        yield largest_even_text(largest.split, largest.throughput, plan.batch_multiple)
+    yield largest_even_text(predicted, plan.batch_multiple)
     if predicted.scaling_efficiency is not None:
         part, alone = format_percent(predicted.scaling_efficiency, 1), format_rate(predicted.solo_sum)
         yield f"{part} of what the devices gave alone, {alone} samples/s in total"
     if epoch is not None:
         rates = {"the even split": even.throughput} if even is not None else {}
         yield epoch_text(epoch, {**rates, "this split": predicted.throughput}, most_fed(plan.pipeline))
-
-
-def _bound(share: Share) -> str:
-    if not share.batch:
-        return "left out"
-    return f"{share.binds} (up to {share.limit})" if share.binds in ("memory", "max batch") else share.binds
 
 
 def bounds_text(plan: Plan) -> str:
@@ -162,16 +153,6 @@ def _left_out(plan: Plan, one: LeftOut) -> str:
         return f"{label} has no samples"
     slower = "no faster with it" if one.gain >= 0 else f"{_percent(-one.gain)} slower with it"
     return f"{label} is not worth adding: {slower}"
-
-
-def _at_largest_even(plan: Plan) -> str:
-    """What a split gains at the global batch of equal shares in one piece; empty if the even split fits so."""
-    measured = measured_at_largest_even(plan.run.baselines) if plan.run else ""
-    even, best = plan.predicted.largest_even, plan.predicted.best_at_largest_even
-    if measured or even is None or best is None or best.split == even.split:
-        return measured
-    faster = f"{best.throughput / even.throughput:.3f} × as fast as {even.split}"
-    return f"at a global batch of {best.split.global_batch}: {best.split} is predicted to be {faster}"
 
 
 def _accumulation(plan: Plan) -> str:

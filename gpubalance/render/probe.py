@@ -137,15 +137,12 @@ def _curve(one: DeviceProbe) -> str:
 
 
 def _limit(limit: BatchLimit) -> str:
-    failed = [trial for trial in limit.trials if trial.outcome != "fits"]
-    count = len(limit.trials)
-    tried = f"; {count} {'try' if count == 1 else 'tries'}, {len(failed)} failed" if count else ""
     if limit.fits is None:
-        return f"batch limit: not even {limit.fails} fits{tried}"
+        return f"batch limit: not even {limit.fails} fits"
     if limit.fails is None:
-        return f"batch limit: none found up to batch {limit.max_batch}{tried}"
-    why = next((trial.outcome for trial in reversed(failed) if trial.batch == limit.fails), "oom")
-    return f"batch limit: {limit.fits} trains, {limit.fails} does not ({OUTCOMES[why]}){tried}"
+        return f"batch limit: none found up to batch {limit.max_batch}"
+    why = next((trial.outcome for trial in reversed(limit.trials) if trial.batch == limit.fails), "oom")
+    return f"batch limit: {limit.fits} trains, {limit.fails} does not ({OUTCOMES[why]})"
 
 
 def _model(one: DeviceProbe, model: StepTimeModel) -> str:
@@ -154,6 +151,4 @@ def _model(one: DeviceProbe, model: StepTimeModel) -> str:
     update = f"; {format_seconds(one.update_s)} of it is the update" if one.update_s else ""
     if model.planned_with == "curve":
         return f"step time: no line ({line} is {off}), so plans use the measured curve{update}"
-    sizes = f"{len(one.curve)} sizes"
-    decided = {None: "", True: f": {sizes} are enough", False: f"; {sizes} were measured"}[one.on_line]
-    return f"step time: {line}, {off}{decided}{update}"
+    return f"step time: {line}, {off}{update}"

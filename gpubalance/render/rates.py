@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from gpubalance.numbers.ratio import ratio
 from gpubalance.numbers.units import format_percent, format_rate
 from gpubalance.results.common import Interval, Throughput
-from gpubalance.results.run import Baselines, Pipeline
-from gpubalance.settings.shares import Shares
+from gpubalance.results.plan import Predicted
+from gpubalance.results.run import Baselines, Measurement, Pipeline
 
 _NOTHING_USUAL = "no usual remedy is missing: do less for each sample, or do it once, beforehand"
 
@@ -41,24 +41,28 @@ def other_batch(global_batch: int, even_batch: int) -> str:
     return "" if even_batch == global_batch else f" with a global batch of {even_batch}, not {global_batch}"
 
 
-def largest_even_text(split: Shares, rate: float, multiple: int = 1) -> str:
-    """What Keras does if the even split needs micro-batches: equal shares with their own global batch.
+def largest_even_text(against: Baselines | Predicted, multiple: int = 1) -> str:
+    """What Keras does if the even split needs micro-batches, equal shares with their own global batch; else empty.
 
-    A run finds the largest that fit, a plan knows only multiples of its probe's.
+    Beside it is what the best split of that global batch gives. A run finds the largest shares that fit, a plan knows
+    only multiples of its probe's.
     """
-    which = f" and in multiples of {multiple}" if multiple > 1 else ""
-    rates = f"{per_s(rate)}"
-    return f"equal shares in one piece{which}, {split}, a global batch of {split.global_batch}: {rates}"
-
-
-def measured_at_largest_even(against: Baselines) -> str:
-    """How the best split of the largest equal shares' global batch compared with them; empty if unknown."""
     even, best = against.largest_even, against.best_at_largest_even
-    if even is None or best is None:
+    if even is None:
         return ""
-    value = best.throughput.median / even.throughput.median
-    known = within(ratio(value, best.step_time_s.samples, even.step_time_s.samples).ci95)
-    return f"at a global batch of {best.global_batch}: {best.split} gave {value:.3f} × {even.split}{known}"
+    which = f" and in multiples of {multiple}" if multiple > 1 else ""
+    text = f"equal shares in one piece{which}, {even.split}, a global batch of {even.split.global_batch}"
+    text = f"{text}: {per_s(_median(even.throughput))}"
+    if best is None or best.split == even.split:
+        return text
+    value, known = _median(best.throughput) / _median(even.throughput), ""
+    if isinstance(best, Measurement) and isinstance(even, Measurement):
+        known = within(ratio(value, best.step_time_s.samples, even.step_time_s.samples).ci95)
+    return f"{text}; {best.split} gives {value:.3f} × that{known}"
+
+
+def _median(rate: Throughput | float) -> float:
+    return rate.median if isinstance(rate, Throughput) else rate
 
 
 def pipeline_told(pipeline: Pipeline | None, solo_sum: float | None, *, in_front: bool = False) -> Iterator[str]:

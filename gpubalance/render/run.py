@@ -105,15 +105,14 @@ def _answer(run: Run) -> Iterator[str]:
     yield from pipeline_told(run.pipeline, run.baselines.solo_sum, in_front=True)
     held = " on batches held on the devices" if run.settings.data and not run.pipeline else ""
     yield f"batches {batches}: {rate_text(run.throughput)}{held}, model {run.settings.model}"
-    even, largest = run.baselines.even, run.baselines.largest_even
+    even = run.baselines.even
     if even is not None and run.split.of_used == even.split:
         yield f"this is the even split, {even.split}"
     elif even is not None and run.speedup_over_even is not None:
         gain = f"{run.speedup_over_even:.3f} × the even split {even.split}{within(run.speedup_ci95)}"
         rate = f"{per_s(even.throughput.median)}"
         yield f"{gain}, which gave {rate}{other_batch(run.global_batch, even.global_batch)}"
-    if largest is not None:
-        yield largest_even_text(largest.split, largest.throughput.median)
+    yield largest_even_text(run.baselines)
     if run.scaling_efficiency is not None:
         yield f"{format_percent(run.scaling_efficiency, 1)} of {alone_text(run)}"
 
