@@ -31,12 +31,18 @@ def can_redraw() -> bool:
     return sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
 
 
-class State:
-    """What the screen shows. Each kind of event has a function here."""
+class LiveScreen:
+    """What is being done, how long it will take, and the state of every device. A thread draws it twice a second.
 
-    def __init__(self) -> None:
-        self.doing = ""
-        self.lines: Callable[[int, int], Sequence[Text]] = lambda *_: ()  # in a width, and at most a height
+    Each kind of event has a function here.
+    """
+
+    def __init__(self, remaining: Remaining) -> None:
+        # Guards what is shown, which the drawing thread reads. Never print while holding it: that has Rich's lock.
+        self._lock = threading.Lock()
+        self._remaining = remaining
+        self._doing = ""
+        self._lines: Callable[[int, int], Sequence[Text]] = lambda *_: ()  # in a width, and at most a height
         self._joint: dict[str, Course] = {}  # "even", and "" for the split itself
         self._own: dict[str, OwnCourse] = {}
         self._curves: dict[str, tuple[Device, dict[int, CurvePoint]]] = {}
@@ -48,16 +54,28 @@ class State:
             events.TrialDone: lambda event: self._curve(event.device),
             events.QueueSeen: self._queue,
         }
+        self._console = Console(stderr=True, highlight=False)
+        self._live = Live(
+            console=self._console,
+            get_renderable=self._screen,
+            refresh_per_second=_REFRESHES_A_SECOND,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            vertical_overflow="crop",
+        )
 
-    def take(self, event: events.Event) -> str:
-        """Takes an event, and returns a text that stays above the screen."""
-        if isinstance(event, events.Doing):
-            self.doing = event.text
-        elif isinstance(event, events.DeviceDone):
-            return self._whole_curve(event.device)
-        elif type(event) in self._takers:
-            self._takers[type(event)](event)
-        return ""
+    def show(self, event: events.Event) -> None:
+        """Takes an event; the next refresh shows it."""
+        with self._lock:
+            if isinstance(event, events.Doing):
+                self._doing = event.text
+            elif type(event) in self._takers:
+                self._takers[type(event)](event)
+        if not self._live.is_started:
+            self._live.start()
+        if isinstance(event, events.DeviceDone):
+            self._whole_curve(event.device)
 
     def _timing(self, event: events.TimingDone) -> None:
         if event.name in OwnCourse.names:
@@ -81,22 +99,23 @@ class State:
         for part in event.parts:
             self._of_own(part.device, part.batch).memory_bytes = part.memory_peak_bytes
 
-    def _whole_curve(self, device: Device) -> str:
-        """A device's curve, as the summary has no room for it."""
-        _, points = self._curves.pop(device.uuid, (device, {}))
-        width = Console(stderr=True).width
-        return "\n".join([device_line(device), *curve_lines(list(points.values()), width), ""]) if points else ""
+    def _whole_curve(self, device: Device) -> None:
+        """Says a device's curve, as the summary has no room for it."""
+        with self._lock:
+            _, points = self._curves.pop(device.uuid, (device, {}))
+        if points:
+            self.say("\n".join([device_line(device), *curve_lines(list(points.values()), self._console.width), ""]))
 
     def _queue(self, event: events.QueueSeen) -> None:
         counts = f"{len(event.running)} running, {event.waiting} waiting, {event.ended} ended"
-        self.doing = f"{counts}; about {format_duration(event.left_s)} left" if event.left_s else counts
-        self.lines = lambda width, height: running_lines(event.devices, event.running, width, height)
+        self._doing = f"{counts}; about {format_duration(event.left_s)} left" if event.left_s else counts
+        self._lines = lambda width, height: running_lines(event.devices, event.running, width, height)
 
     def _course(self, name: str, devices: tuple[Device, ...], batches: tuple[int, ...]) -> Course:
         """The course of a split; a new split, or one of other devices, replaces all before it."""
         if name == "held":  # the same split without its pipeline: the screen shows it with the pipeline
             return Course(devices, batches)
-        self.lines = lambda width, height: joint_lines(self._joint, width, height)
+        self._lines = lambda width, height: joint_lines(self._joint, width, height)
         course = self._joint.get(name)
         if course is None or course.batches != batches or course.devices != devices:
             if not name or any(other.devices != devices for other in self._joint.values()):
@@ -105,42 +124,14 @@ class State:
         return course
 
     def _of_own(self, device: Device, batch: int) -> OwnCourse:
-        self.lines = lambda width, height: own_lines(list(self._own.values()), width, height)
+        self._lines = lambda width, height: own_lines(list(self._own.values()), width, height)
         return self._own.setdefault(device.uuid, OwnCourse(device, batch))
 
     def _curve(self, device: Device) -> dict[int, CurvePoint]:
-        self.lines = lambda width, height: probe_lines(
+        self._lines = lambda width, height: probe_lines(
             [(device, list(points.values())) for device, points in self._curves.values() if points], width, height
         )
         return self._curves.setdefault(device.uuid, (device, {}))[1]
-
-
-class LiveScreen:
-    """What is being done, how long it will take, and the state of every device. A thread draws it twice a second."""
-
-    def __init__(self, remaining: Remaining) -> None:
-        # Guards the state, which the drawing thread reads. Never print while holding it: that thread has Rich's lock.
-        self._lock = threading.Lock()
-        self._state, self._remaining = State(), remaining
-        self._console = Console(stderr=True, highlight=False)
-        self._live = Live(
-            console=self._console,
-            get_renderable=self._screen,
-            refresh_per_second=_REFRESHES_A_SECOND,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            vertical_overflow="crop",
-        )
-
-    def show(self, event: events.Event) -> None:
-        """Takes an event; the next refresh shows it."""
-        with self._lock:
-            stays = self._state.take(event)
-        if not self._live.is_started:
-            self._live.start()
-        if stays:
-            self.say(stays)
 
     def say(self, lines: str) -> None:
         """Prints lines above the screen, where they stay."""
@@ -149,8 +140,8 @@ class LiveScreen:
     def _screen(self) -> Group:
         width, height = self._console.size
         with self._lock:
-            head = header_lines(self._state.doing, self._remaining.short, width)
-            return Group(*head, *self._state.lines(width, height - len(head) - 1))
+            head = header_lines(self._doing, self._remaining.short, width)
+            return Group(*head, *self._lines(width, height - len(head) - 1))
 
     def close(self) -> None:
         """Leaves the terminal as it was."""

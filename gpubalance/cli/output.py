@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from gpubalance.results.common import Warning_
     from gpubalance.results.records import Reported
 
-_LONGEST_NAME, _LONGEST_PATH = 240, 4000  # less than systems allow, as it is first written under a longer name
 _ROOM = 1 << 18  # bytes; a result takes some ten thousand
 
 
@@ -143,17 +142,10 @@ def _is_unfinished(path: Path, kind: type[Reported]) -> bool:
 
 def check_file(option: str, path: Path, *, overwrite: bool) -> None:
     """Raises UsageError or EnvironmentFault if the file of an option can't be written."""
-    if len(os.fsencode(path.name)) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH:
-        raise UsageError(f"{option} {clean(str(path), 60)}: the name is too long", remedy="give a shorter one")
-    if path.is_dir():
-        raise UsageError(f"{option} {path} is a folder", remedy="give a file's name")
-    if path.exists() and not path.is_file():
-        raise UsageError(f"{option} {path} is a device or a pipe, not a file", remedy=f"give another {option}")
-    if path.exists() and not overwrite:
+    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113  (false where a name is too long)
+        raise UsageError(f"{option} {path} is not a file", remedy="give a file's name")
+    if os.path.exists(path) and not overwrite:  # noqa: PTH110
         raise _exists(option, path)
-    folder = path.parent
-    if not folder.is_dir():
-        raise EnvironmentFault(f"the folder of {option} {path} does not exist", remedy=f"mkdir -p {folder}")
     _try_to_write(option, path)
 
 
@@ -170,7 +162,7 @@ def _try_to_write(option: str, path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        message = f"can't write {option} {path}: {error.strerror}"
+        message = f"can't write {option} {clean(str(path))}: {error.strerror}"
         raise EnvironmentFault(message, remedy=f"give another {option}") from None
     finally:
         with contextlib.suppress(OSError):

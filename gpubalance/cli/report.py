@@ -40,7 +40,7 @@ class Wanted(Record):
 
 def report(results: Results, wanted: Wanted) -> None:
     """Example: gpubalance report plan.json --html report.html"""
-    from gpubalance.cli.output import say
+    from gpubalance.cli.output import check_file, say
     from gpubalance.jobs.report import read_subjects
     from gpubalance.render.report.text import csv_text, markdown
     from gpubalance.text import clean_lines
@@ -50,8 +50,11 @@ def report(results: Results, wanted: Wanted) -> None:
         raise UsageError("--markdown and --csv both print on stdout", remedy="give one of them at a time")
     if not (drawn or wanted.markdown or wanted.csv):
         raise UsageError("nothing was asked for", remedy="give --html FILE, --png DIR, --markdown or --csv")
-    _check_page(results, wanted)
-    _check_folder(wanted.png)
+    page = wanted.html
+    if page is not None and any(path.resolve() == page.resolve() for path in results):
+        raise UsageError(f"--html {page} is one of the results", remedy="give another --html")
+    if page is not None:
+        check_file("--html", page, overwrite=wanted.overwrite)
     missing = [name for name in _NEEDED if find_spec(name) is None] if drawn else []
     if missing:
         raise EnvironmentFault(f"{' and '.join(missing)}, which draw the report, are not installed", remedy=_INSTALL)
@@ -64,50 +67,25 @@ def report(results: Results, wanted: Wanted) -> None:
         say(markdown(subjects) if wanted.markdown else csv_text(subjects), sys.stdout)
 
 
-def _check_page(results: Sequence[Path], wanted: Wanted) -> None:
-    from gpubalance.cli.output import check_file
-
-    page = wanted.html
-    if page is not None and any(path.resolve() == page.resolve() for path in results):
-        raise UsageError(f"--html {page} is one of the results", remedy="give another --html")
-    if page is not None:
-        check_file("--html", page, overwrite=wanted.overwrite)
-
-
-def _check_folder(folder: Path | None) -> None:
-    if folder is None or folder.is_dir():
-        return
-    if folder.exists():
-        raise UsageError(f"--png {folder} is not a folder", remedy="give a folder's name")
-    if not folder.parent.is_dir():
-        raise EnvironmentFault(f"the folder above --png {folder} does not exist", remedy=f"mkdir -p {folder}")
-
-
 def _draw(subjects: Sequence[Subject], wanted: Wanted) -> str:
     """Draws everything, then writes it; returns a text about what was written."""
-    from gpubalance.cli.output import check_file, unwritable, write_file
+    from gpubalance.cli.output import check_file, make_folder, write_file
     from gpubalance.render.report.charts import charts_of
     from gpubalance.render.report.page import html_page
 
-    html, png = wanted.html, wanted.png
+    html, png, told = wanted.html, wanted.png, []
     charts = [charts_of(subject) for subject in subjects]
     pictures = _pictures(subjects, charts, png) if png is not None else {}
-    for path in pictures:
-        if path.parent.is_dir():
+    if png is not None:
+        make_folder("--png", png)
+        for path in pictures:
             check_file("--png", path, overwrite=wanted.overwrite)
-    told = []
     if html is not None:
         write_file("--html", html, html_page(subjects, charts))
         told.append(f"wrote {html}")
-    if png is not None:
-        try:
-            png.mkdir(exist_ok=True)
-        except OSError as error:
-            raise unwritable("--png", png, error) from None
-        for path, picture in pictures.items():
-            write_file("--png", path, picture)
-        told.append(f"wrote {len(pictures)} charts into {png}")
-    return "\n".join(told)
+    for path, picture in pictures.items():
+        write_file("--png", path, picture)
+    return "\n".join([*told, *([f"wrote {len(pictures)} charts into {png}"] if png else [])])
 
 
 def _pictures(subjects: Sequence[Subject], charts: Sequence[Charts], folder: Path) -> dict[Path, bytes]:

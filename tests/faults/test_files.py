@@ -325,7 +325,7 @@ def test_32_a_link_stays_a_link_and_a_device_is_no_file(tmp_path: Path) -> None:
     assert json.loads(real.read_text())["kind"] == "plan"
     refused = gpubalance("plan", str(probe), "-o", "/dev/null", "--overwrite")
     assert refused.returncode == 2
-    assert "-o /dev/null is a device or a pipe" in refused.stderr
+    assert "-o /dev/null is not a file" in refused.stderr
 
 
 @pytest.mark.parametrize("command", [("run", *BRIEF), ("probe", "--max-batch", "16", "--duration", "0.1")])
