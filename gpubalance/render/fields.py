@@ -97,11 +97,12 @@ def _of_field(kind: type[Record], name: str) -> Iterator[Column]:
         for inner in (column for one in of for column in columns_of(one, *filter(None, [inside]))):
             yield inner._replace(value=_within(name, inner.value))
     elif StepTime in of:
+        which = base.removesuffix("step_time")
         yield named(name, shown, _reader(name, "median"))
-        yield named("mad_s", Shown("MAD"), _reader(name, "mad"))
+        yield named(f"{which}mad_s", Shown("MAD"), _reader(name, "mad"))
         yield from _ends(base, shown, name, "ci95", suffix="_s")
-        yield named("steps_per_sample", Shown("steps a timing"), _reader(name, "steps_per_sample"))
-        yield named("samples", Shown("timings"), _reader(name, "samples"))
+        yield named(f"{which}steps_per_sample", Shown("steps a timing"), _reader(name, "steps_per_sample"))
+        yield named(f"{which}samples", Shown("timings"), _reader(name, "samples"))
     elif Throughput in of:
         yield named(name, shown, _reader(name, "median"))
         yield from _ends(base, shown._replace(unit="samples/s"), name, "ci95")

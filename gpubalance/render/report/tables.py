@@ -67,10 +67,6 @@ _WORK = (
     *("flops_per_sample", "flops_per_s", "peak_flops_per_s", "mfu", "samples_per_joule", "steady", "on_line"),
     *("measured_s", "elapsed_s", "children", "complete"),
 )
-_OWN = (
-    *("model", "batch", "solo_throughput", "throughput", "contention", "contention_ci95", "step_time_s"),
-    *("solo_input_wait_s", "input_wait_s", "memory_peak_bytes"),
-)
 _RATIOS = ("speedup_over_even", "speedup_ci95", "scaling_efficiency", "stamp_cost", "warmup_steps", "steps")
 _ROUND = ("outcome", "predicted_throughput", "measured.throughput")
 _OF_TIME = (StepTime, Telemetry, Moment)  # a probe's own section has them
@@ -177,7 +173,7 @@ _KINDS = (
     Kind("step", "Steps", Measurement),
     Kind("parts", "Each device's part of the step", Replica),
     Kind("against", "Compared with", Run, ("baselines.solo_sum", *_RATIOS)),
-    Kind("replicas", "Each device, alone and at once", OwnModel, _OWN),
+    Kind("replicas", "Each device, alone and at once", OwnModel),
     Kind("sum", "All at once", Independent, ("throughput", "solo_sum", "overlap_s", "complete")),
     Kind("held_against", "What it is compared with", (HeldAgainst, SplitBaseline), leads=_split),
     Kind("stages", "Each device's part of a step", Stage, leads=lambda one, _: [{"blocks": blocks_text(one)}]),
