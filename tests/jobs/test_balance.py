@@ -89,7 +89,7 @@ def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     best = run.baselines.best_at_largest_even
     assert best is not None
     assert best.global_batch == largest.global_batch
-    assert f"; {best.split} gives " in told(made)
+    assert f"; {best.split} gives " in " ".join(told(made).split())
     assert run.imbalance <= 1.02
     # The profile's joint run takes more than the gradients say.
     assert how.rounds[0].outcome == "oom"

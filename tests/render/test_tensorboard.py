@@ -7,9 +7,7 @@ from itertools import pairwise
 import pytest
 
 from gpubalance.render.tensorboard import Ended, Scalar, Summaries, Summary, Tried
-from gpubalance.results.common import Throughput
 from gpubalance.results.plan import Round
-from gpubalance.results.probe import CurvePoint
 from gpubalance.results.telemetry import Moment, Telemetry
 from gpubalance.settings.requests import Settings
 from tests.render.measurements import PAIR, measurement, step_time
@@ -24,15 +22,6 @@ def scalars(found: list[Summary], tag: str) -> list[tuple[int, float, float]]:
 
 def runs(found: list[Summary]) -> list[str]:
     return list(dict.fromkeys(one.run for one in found))
-
-
-def test_each_sample_has_its_step_and_the_time_at_which_it_ended() -> None:
-    found = Summaries(SETTINGS).window("", PAIR, measurement((6, 4), step_time(0.5, 0.25, at_s=(2.5, 5.0))), NOW)
-    assert scalars(found, "gpubalance/samples_per_s") == [(4, 997.5, 20.0), (8, 1000.0, 40.0)]
-    assert scalars(found, "gpubalance/step_time_s") == [(4, 997.5, 0.5), (8, 1000.0, 0.25)]
-    # Where a result does not say when, the samples followed each other.
-    found = Summaries(SETTINGS).window("", PAIR, measurement((6, 4), step_time(0.5, 0.25)), NOW)
-    assert [wall_s for _, wall_s, _ in scalars(found, "gpubalance/step_time_s")] == [999.0, 1000.0]
 
 
 def test_a_devices_figures_have_the_tags_of_training() -> None:
@@ -65,19 +54,6 @@ def test_windows_of_a_split_go_on_and_the_even_split_is_a_run_of_its_own() -> No
     micro = told.window("", PAIR, measurement((6, 4), step_time(0.5), micro_batches=(3, 4)), NOW + 3)
     assert [runs(found) for found in (*other, micro)] == [["split-2"], ["split"], ["split-3"]]
     assert told.done(NOW + 4) == [Ended(run, NOW + 4, True) for run in ("split", "even", "split-2", "split-3")]
-
-
-def test_a_split_is_a_row_of_hyperparameters_with_every_column() -> None:
-    found = Summaries(SETTINGS).window("", PAIR, measurement((6, 4), step_time(0.5, 0.25)), NOW)
-    (tried,) = [one for one in found if isinstance(one, Tried)]
-    assert tried.began_s == NOW - 3
-    assert tried.hparams["batch/GPU:0"] == 6
-    assert (tried.hparams["batches"], tried.hparams["global_batch"], tried.hparams["devices"]) == (
-        "6/4",
-        10,
-        "GPU:0 GPU:1",
-    )
-    assert (tried.hparams["precision"], tried.hparams["xla"]) == ("tf32", False)
 
 
 @pytest.mark.parametrize("fits", [True, False])
@@ -140,30 +116,3 @@ def test_steps_of_a_tag_rise_always() -> None:
             by_tag.setdefault(one.tag, []).append(one.step)
     assert len(by_tag) > 15
     assert all(a < b for steps in by_tag.values() for a, b in pairwise(steps))
-
-
-def point(batch: int, seconds: float, memory: int | None) -> CurvePoint:
-    times = step_time(seconds, seconds)
-    rate = Throughput(median=batch / seconds, ci95=None)
-    return CurvePoint(
-        batch=batch, step_time_s=times, throughput=rate, memory_peak_bytes=memory, precise=True, steady=True
-    )
-
-
-def test_a_probed_device_is_a_run_whose_curve_is_over_batch_sizes() -> None:
-    told = Summaries(SETTINGS)
-    # In the order of a probe: octaves, then what is missing between; the last one once more, after it had changed.
-    live = [told.point(PAIR[1], p, NOW) for p in (point(8, 0.5, 10), point(32, 1.0, None), point(16, 0.5, 12))]
-    live.append(told.point(PAIR[1], point(32, 2.0, None), NOW))
-    assert {run for found in live for run in runs(found)} == {"solo-GPU-1"}
-    assert [s for found in live for s, _, _ in scalars(found, "gpubalance/batch/GPU:1")] == [8, 16, 24, 32]
-    assert scalars(live[0], "gpubalance/memory_bytes/GPU:1") == [(8, NOW, 10)]
-    assert scalars(live[1], "gpubalance/memory_bytes/GPU:1") == []
-    curve = told.solo_done(PAIR[1], NOW)
-    assert [(s, v) for s, _, v in scalars(curve, "gpubalance/over_batch/samples_per_s")] == [
-        (8, 16),
-        (16, 32),
-        (32, 16),
-    ]
-    assert [(s, v) for s, _, v in scalars(curve, "gpubalance/over_batch/memory_bytes")] == [(8, 10), (16, 12)]
-    assert told.solo_done(PAIR[0], NOW) == []
