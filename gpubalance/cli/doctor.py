@@ -29,7 +29,7 @@ def doctor(
     from gpubalance.devices.hosts import reach
     from gpubalance.jobs.doctor.doctor import doctor as doctor_job
     from gpubalance.jobs.doctor.doctor import doctor_of
-    from gpubalance.render.doctor import checkup_text, checkups_text
+    from gpubalance.render.doctor import checkup_text
     from gpubalance.results.checkup import Checkups
 
     hosts = reach(gpus.hosts, gpus.via)
@@ -41,8 +41,7 @@ def doctor(
     words = [word for option, value in given.items() if value is not None for word in (option, value)]
 
     def text(found: Checkup | Checkups) -> str:
-        shown = width(), _paint()
-        return checkups_text(found, *shown) if isinstance(found, Checkups) else checkup_text(found, *shown)
+        return checkup_text(found, width(), _paint())
 
     with out.left_by_an_error(text):
         if hosts:

@@ -16,7 +16,7 @@ from gpubalance.settings.shares import pieces_text
 
 _NAME_WIDTH = 36
 _NARROW = 60  # below this width there is no room for the ratio
-_HEAD_WIDTH, _NARROW_HEAD_WIDTH = 20, 11
+_HEAD_WIDTH = 20
 _GLOBAL = named("global_batch", Shown(), lambda result: result.global_batch)
 _Row = tuple[str, str, str, str]  # its name, both figures and their ratio
 
@@ -138,29 +138,24 @@ def _warnings(results: Sequence[ComparedResult], names: Sequence[str]) -> Iterat
 
 def _figures(pair: _Pair, width: int) -> list[str]:
     """A table: the split's figures, then each device's under its name, without rows that are empty in both results."""
-    sections = [("", [*_rows([_GLOBAL, *_compared(ComparedResult)], pair.first, pair.other)])]
+    rows: list[Sequence[str]] = [("", *_heads(*pair.names), "ratio")]
+    rows += _rows([_GLOBAL, *_compared(ComparedResult)], pair.first, pair.other)
     for one in pair.against.devices:
         before, after = _devices_of(pair, one.baseline, one.other)
         titles = dict.fromkeys(f"{device.label} {device.name}" for device in (before, after) if device)
         batches = _batch(before), _batch(after)
-        rows = [("  batch", *batches, "")] if any(batches) else []
+        rows.append((shorten(" → ".join(titles), width),))
+        rows += [("  batch", *batches, "")] if any(batches) else []
         rows += _rows(_compared(ComparedDevice), before, after, "  ")
         for at in one.points:
             ratio = f"{at.ratio.value:.3f}{half_text(at.ratio.value, at.ratio.ci95)}"
             rows.append((f"  at {at.batch}", format_rate(at.baseline), format_rate(at.other), ratio))
-        sections.append((shorten(" → ".join(titles), width), rows))
-    rows = [("", *_heads(*pair.names, width), "ratio"), *(row for _, rows in sections for row in rows)]
-    head, *lines = table([row[: 3 if width < _NARROW else 4] for row in rows])
-    shown, rest = [head], iter(lines)
-    for title, rows in sections:
-        shown += [*filter(None, [title]), *(next(rest) for _ in rows)]
-    return shown
+    return table([row[: 3 if width < _NARROW else 4] for row in rows], width=width)
 
 
-def _heads(first: str, other: str, width: int) -> tuple[str, str]:
+def _heads(first: str, other: str) -> tuple[str, str]:
     """The files' names, cut to a column's width but different for different files."""
-    room = _NARROW_HEAD_WIDTH if width < _NARROW else _HEAD_WIDTH
-    cuts = ((cut(first, room), cut(other, room)) for cut in (shorten_front, shorten))
+    cuts = ((cut(first, _HEAD_WIDTH), cut(other, _HEAD_WIDTH)) for cut in (shorten_front, shorten))
     return next((heads for heads in cuts if first == other or heads[0] != heads[1]), ("baseline", "other"))
 
 

@@ -12,7 +12,7 @@ from gpubalance.text import clean, clean_lines
 _NARROW = 60  # below this many columns the detail gets lines of its own
 _STATUSES: tuple[Status, ...] = ("failure", "warning", "skipped", "ok")
 _STATUS_WIDTH = max(map(len, _STATUSES))
-_WIDEST, _LEAST = 100, 24
+_LEAST = 24
 
 Paint = Callable[[Status, str], str]
 
@@ -23,19 +23,19 @@ def plain(status: Status, word: str) -> str:
     return word
 
 
-def checkup_text(checkup: Checkup, columns: int = 80, paint: Paint = plain) -> str:
-    """The checkup in lines of at most `columns`, except for words that can't be broken. `paint` may colour a status."""
-    width = max(_LEAST, min(columns, _WIDEST))
-    longest = max((len(check.what) for check in checkup.checks), default=0)
-    lines = prose(_summary(checkup), width, hanging="")
-    for check in checkup.checks:
+def checkup_text(found: Checkup | Checkups, columns: int = 80, paint: Paint = plain) -> str:
+    """The checkup in lines of at most `columns`, except for words that can't be broken; of hosts each under its name.
+
+    `paint` may colour a status.
+    """
+    if isinstance(found, Checkups):
+        return "\n\n".join(f"{one.host}\n{checkup_text(one, columns, paint)}" for one in found.hosts)
+    width = max(_LEAST, columns)
+    longest = max((len(check.what) for check in found.checks), default=0)
+    lines = prose(_summary(found), width, hanging="")
+    for check in found.checks:
         lines += _check_lines(check, width, longest, paint)
     return "\n".join(lines)
-
-
-def checkups_text(checkups: Checkups, columns: int = 80, paint: Paint = plain) -> str:
-    """Each host's checkup under its name."""
-    return "\n\n".join(f"{one.host}\n{checkup_text(one, columns, paint)}" for one in checkups.hosts)
 
 
 def _summary(checkup: Checkup) -> str:

@@ -96,24 +96,25 @@ def prose(text: str, width: int, indent: str = "", hanging: str | None = None) -
 def table(
     rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,), indent: str = "", width: int | None = None
 ) -> list[str]:
-    """Lines with aligned columns, those in `left` to the left; the first row is the head.
+    """Lines with aligned columns, those in `left` to the left; the first row is the head, one of one cell a heading.
 
     If they do not fit in `width`, each row becomes a sentence: it begins with the first cell and those without a head,
     and `head cell` follows for each of the others.
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(len, column)) for column in zip(*(row for row in rows if len(row) > 1), strict=True)]
     lines = []
     for row in rows:
-        cells = [c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        cells = [c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=False))]
         lines.append((indent + "  ".join(cells)).rstrip())
     if width is None or max(map(len, lines)) <= width:
         return lines
     (_, *heads), *body = rows
     sentences = []
     for first, *row in body:
-        told = [(head, cell) for head, cell in zip(heads, row, strict=True) if cell]
+        told = [(head, cell) for head, cell in zip(heads, row, strict=False) if cell]
         whose = " ".join([first, *(cell for head, cell in told if not head)])
-        sentences += prose(f"{whose}: {', '.join(f'{head} {cell}' for head, cell in told if head)}", width)
+        figures = ", ".join(f"{head} {cell}" for head, cell in told if head)
+        sentences += prose(": ".join(filter(None, (whose, figures))), width)
     return sentences
 
 
