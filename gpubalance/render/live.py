@@ -101,13 +101,15 @@ def _joint_table(course: Course, shown: int, width: int) -> list[Text]:
     }
     kept = _fitting(columns, _JOINT_BY_WORTH, shown, width - _SHORTEST_BAR)
     room = max(0, min(_LONGEST_BAR, width - sum(len(cells[0]) + 2 for cells in kept.values())))
-    bars = [Text(" " * room), *(_bar(course, device, room) for device in range(len(course.devices)))]
-    lines = []
-    for row in range(min(shown, len(course.devices)) + 1):
-        cells = [bars[row] if name == _BAR else Text(kept[name][row]) for name in _JOINT if name in (*kept, _BAR)]
-        lines.append(Text("  ").join(cells))
-    lines[0].stylize("dim")
-    return lines
+    kept[_BAR] = [Text(" " * room), *(_bar(course, device, room) for device in range(len(course.devices)))][: shown + 1]
+    return _rows(kept, _JOINT)
+
+
+def _rows(kept: Mapping[str, Sequence[Text]], order: Sequence[str]) -> list[Text]:
+    rows = zip(*(kept[name] for name in order if name in kept), strict=True)
+    head, *lines = [Text("  ").join(cells) for cells in rows]
+    head.stylize("dim")
+    return [head, *lines]
 
 
 def own_lines(courses: Sequence[OwnCourse], width: int, height: int) -> list[Text]:
@@ -120,11 +122,7 @@ def own_lines(courses: Sequence[OwnCourse], width: int, height: int) -> list[Tex
         columns[name] = [format_rate(one.rates[name]) if name in one.rates else "…" for one in courses]
     by_worth = ("device", "batch", *_OWN, "memory", "name", "state")
     kept = _fitting(columns, by_worth, shown, width + 2)  # no space after the last one
-    rows = zip(
-        *(kept[name] for name in ("device", "name", "batch", *_OWN, "memory", "state") if name in kept), strict=True
-    )
-    lines = [Text(shorten("  ".join(cells), width)) for cells in rows]
-    lines[0].stylize("dim")
+    lines = _rows(kept, ("device", "name", "batch", *_OWN, "memory", "state"))
     lines += _beside(devices, gauges, shown, width)
     at_once = [one.rates["at once"] for one in courses if "at once" in one.rates]
     return [*lines, Text(shorten(f"at once {per_s(sum(at_once))}", width))] if at_once else lines
@@ -154,14 +152,14 @@ def _beside(devices: Sequence[Device], gauges: Sequence[Moment | None], shown: i
 
 def _fitting(
     columns: Mapping[str, Sequence[str]], by_worth: Sequence[str], shown: int, width: int
-) -> dict[str, list[str]]:
+) -> dict[str, list[Text]]:
     """The columns that fit, each with its head and as many cells as are shown, all of one length."""
-    kept: dict[str, list[str]] = {}
+    kept: dict[str, list[Text]] = {}
     for name in by_worth:
         cells = ["" if name in _WITHOUT_HEAD else name, *columns[name][:shown]]
         length = max(map(len, cells))
         if any(cells[1:]) and length + 2 <= width:
-            kept[name] = [cell.ljust(length) if name in _LEFT else cell.rjust(length) for cell in cells]
+            kept[name] = [Text(cell.ljust(length) if name in _LEFT else cell.rjust(length)) for cell in cells]
             width -= length + 2
     return kept
 
