@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from gpubalance.numbers.units import format_percent, format_rate, format_seconds, three_digits
+from gpubalance.numbers.units import format_percent, format_rate, three_digits
 from gpubalance.planning.noise import efficiency
 from gpubalance.render.fields import device_grid, names_of
 from gpubalance.render.rates import largest_even_text, other_batch, per_s, pipeline_told
-from gpubalance.render.run import epoch_text, imbalance_text, most_fed, run_told, step_text
+from gpubalance.render.run import epoch_text, imbalance_text, measured_text, most_fed, run_told, step_text
 from gpubalance.render.table import BLANK, Grid, Part, sparkline
 from gpubalance.results.gap import SoloGap
 from gpubalance.results.plan import LearningRate, LeftOut, Plan, Round
@@ -33,15 +33,12 @@ _WAITED_FOR = {"speed", "granularity"}  # if all devices have these, nobody woul
 
 
 def round_text(tried: Round, devices: Sequence[Device]) -> str:
-    """One line: `round 1 [820 568]: 2127 samples/s, predicted 2255` and each device's compute."""
+    """One line: `round 1 [820 568]: predicted 2255, gave 2127 samples/s …`."""
     head = f"round {tried.number} [{' '.join(map(share_text, tried.batches, tried.micro_batches))}]"
     measured = tried.measured
     if measured is None:
         return f"{head}: out of memory"
-    rate, predicted = format_rate(measured.throughput.median), format_rate(tried.predicted_throughput)
-    computes = ", ".join(f"{devices[r.device].label} {format_seconds(r.compute_s)}" for r in measured.replicas)
-    parts = f"compute {computes}; sync {format_seconds(measured.sync_s)}; imbalance {measured.imbalance:.3f}"
-    return f"{head}: {rate} samples/s, predicted {predicted}; {parts}"
+    return f"{head}: predicted {format_rate(tried.predicted_throughput)}, gave {measured_text(devices, measured)}"
 
 
 def plan_told(plan: Plan, epoch: int | None = None) -> Iterator[Part]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds, three_digits
+from gpubalance.numbers.units import format_percent, format_rate, format_seconds, three_digits
 from gpubalance.render.fields import device_grid, names_of
 from gpubalance.render.rates import largest_even_text, other_batch, per_s, pipeline_told, rate_text, within
 from gpubalance.render.table import BLANK, CUT_SHORT, Part
 from gpubalance.results.common import Throughput
-from gpubalance.results.run import Measurement, Pipeline, Replica, Run, SoloBest, alone_in_use
+from gpubalance.results.run import Measurement, Pipeline, Run, SoloBest, alone_in_use
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
 
@@ -22,22 +22,19 @@ _SAMPLES = 1000
 
 
 def window_text(number: int, of: int, name: str, devices: Sequence[Device], measured: Measurement) -> str:
-    """One line: `GPU:0 [820] 1280 samples/s …` for each device and the total; only the total for the even split."""
-    rate, head = f"{per_s(measured.throughput.median)}", f"window {number} of {of}"
-    if name:
-        batches = f"[{' '.join(map(str, measured.batches))}]"
-        what = f"{batches} with batches held on the devices" if name == "held" else f"the {name} split {batches}"
-        return f"{head}, {what}: {rate}"
-    parts = [f"{device.label} {_replica(one)}" for device, one in zip(devices, measured.replicas, strict=True)]
-    step = f"step {format_seconds(measured.step_time_s.median)} sync {format_seconds(measured.sync_s)}"
-    return f"{head}: {'; '.join([*parts, f'total [{measured.global_batch}] {rate} {step}'])}"
+    """One line: `window 1 of 3: 2164 samples/s …`; only the rate of another split than the run's own."""
+    head, rate = f"window {number} of {of}", per_s(measured.throughput.median)
+    if not name:
+        return f"{head}: {measured_text(devices, measured)}"
+    which = "the split with batches held on the devices" if name == "held" else f"the {name} split"
+    return f"{head}, {which}, {measured.split}: {rate}"
 
 
-def _replica(one: Replica) -> str:
-    update = f" update {format_seconds(one.update_s)}" if one.update_s else ""
-    memory = "" if one.memory_peak_bytes is None else f" {format_bytes(one.memory_peak_bytes)}"
-    times = f"compute {format_seconds(one.compute_s)}{update} wait {format_seconds(one.wait_s)}"
-    return f"[{share_text(one.batch, one.micro_batch)}] {per_s(one.throughput)} {times}{memory}"
+def measured_text(devices: Sequence[Device], measured: Measurement) -> str:
+    """`2164 samples/s, step 641 ms; compute GPU:0 620 ms, GPU:1 629 ms; sync 12.3 ms; imbalance 1.007`."""
+    step = f"{per_s(measured.throughput.median)}, step {format_seconds(measured.step_time_s.median)}"
+    computes = ", ".join(f"{devices[one.device].label} {format_seconds(one.compute_s)}" for one in measured.replicas)
+    return f"{step}; compute {computes}; sync {format_seconds(measured.sync_s)}; imbalance {measured.imbalance:.3f}"
 
 
 def run_told(run: Run, epoch: int | None = None, pipeline: Pipeline | None = None) -> Iterator[Part]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gpubalance.numbers.stats import median
 from gpubalance.render.report.charts.chart import Drawing
-from gpubalance.render.report.charts.style import CHOSEN, EVEN, INK, NARROW, figure, legend, look
+from gpubalance.render.report.charts.style import CHOSEN, EVEN, NARROW, figure, legend, look
 from gpubalance.results.common import StepTime
 from gpubalance.results.subject import Subject
 from gpubalance.results.telemetry import Moment
@@ -24,6 +22,7 @@ _PANELS = {
     "power_w": "power, W",
     "sm_clock_mhz": "SM, MHz",
     "memory_clock_mhz": "memory, MHz",
+    "throttle_reasons": "throttled",
 }
 Courses = Mapping[int, Sequence[Moment]]  # by device
 
@@ -50,7 +49,8 @@ def course(subject: Subject) -> Drawing | str:
         for told in (one.telemetry, getattr(one, "solo_telemetry", None)):
             courses.setdefault(one.device, []).extend(told.course if told else ())
     known = {i: sorted(moments, key=lambda moment: moment.at_s) for i, moments in courses.items() if moments}
-    return " ".join(_throttled(subject, known)), lambda width: _draw(subject, lines, known, width)
+    labels = {i: subject.label(i) for i in known}
+    return " ".join(_throttled(subject, known)), lambda width: _draw(lines, known, labels, width)
 
 
 def _lines(subject: Subject) -> Iterator[Line]:
@@ -80,20 +80,22 @@ def _throttled(subject: Subject, courses: Courses) -> Iterator[str]:
         yield f"Temperature, power, clocks and throttling are not under it: {why}."
 
 
-def _draw(subject: Subject, lines: Sequence[Line], courses: Courses, width: int) -> Figure:
-    panels = [name for name in _PANELS if any(getattr(m, name) is not None for one in courses.values() for m in one)]
-    labels = {i: subject.label(i) for i in courses}
-    throttled = [i for i, moments in courses.items() if any(m.throttle_reasons for m in moments)]
-    heights = [2.4, *[1.1] * len(panels), *([0.25 + 0.3 * len(throttled)] if throttled else [])]
+def _draw(lines: Sequence[Line], courses: Courses, labels: Mapping[int, str], width: int) -> Figure:
+    panels = [name for name in _PANELS if any(_value(m, name) is not None for one in courses.values() for m in one)]
+    heights = [2.4, *[1.1] * len(panels)]
     made, axes = figure(width, 70 + 80 * sum(heights), heights)
     _draw_timings(axes[0], lines)
-    for panel, name in zip(axes[1:], panels, strict=False):
+    for panel, name in zip(axes[1:], panels, strict=True):
         _draw_panel(panel, courses, name, labels)
-    if throttled:
-        _draw_throttling(axes[-1], courses, throttled, labels)
     axes[-1].set_xlabel("time since the first timing began, s")
     legend(made, 1 if width <= NARROW else 2)
     return made
+
+
+def _value(moment: Moment, name: str) -> float | None:
+    """A reading; of throttling, how many reasons there were."""
+    value = getattr(moment, name)
+    return len(value) if isinstance(value, tuple) else value
 
 
 def _draw_timings(axes: Axes, lines: Sequence[Line]) -> None:
@@ -123,7 +125,7 @@ def _binned(at: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, ...]:
 
 def _draw_panel(axes: Axes, courses: Courses, name: str, labels: Mapping[int, str]) -> None:
     for i, moments in courses.items():
-        told = [(moment.at_s, value) for moment in moments if (value := getattr(moment, name)) is not None]
+        told = [(moment.at_s, value) for moment in moments if (value := _value(moment, name)) is not None]
         if told:
             every = max(1, len(told) // 8)
             axes.plot(*zip(*told, strict=True), **look(i), linewidth=1.4, markersize=4, markevery=every,
@@ -132,21 +134,3 @@ def _draw_panel(axes: Axes, courses: Courses, name: str, labels: Mapping[int, st
     low, high = axes.get_ylim()
     if high - low < 2:
         axes.set_ylim(low - 1, high + 1)
-
-
-def _draw_throttling(axes: Axes, courses: Courses, throttled: Sequence[int], labels: Mapping[int, str]) -> None:
-    for row, i in enumerate(throttled):
-        colour, hatch = look(i)["color"], _HATCHES[i % len(_HATCHES)]
-        spans = _spans(courses[i])
-        axes.broken_barh(spans, (row - 0.35, 0.7), facecolor=colour, edgecolor=INK, linewidth=0.5, hatch=hatch)
-    axes.set_yticks(range(len(throttled)), [labels[i] for i in throttled])
-    axes.set_ylim(len(throttled) - 0.5, -0.5)
-    axes.set_title("throttled")
-
-
-def _spans(moments: Sequence[Moment]) -> list[tuple[float, float]]:
-    """(start, length) from each reading with a reason to the next reading, without the pauses between windows."""
-    gaps = [after.at_s - before.at_s for before, after in pairwise(moments)]
-    usual = median(gaps) if gaps else 1.0
-    lengths = [*(min(gap, 2 * usual) for gap in gaps), usual]
-    return [(m.at_s, max(0.0, length)) for m, length in zip(moments, lengths, strict=True) if m.throttle_reasons]
