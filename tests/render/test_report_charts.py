@@ -125,7 +125,7 @@ def test_many_samples_are_drawn_as_a_band(tmp_path: Path) -> None:
     [
         (samples.BALANCE, {"curves"}),
         (samples.RUN, {"gap", "curves", "rounds"}),
-        (samples.PROBE, {"step", "gap", "course", "rounds"}),
+        (samples.PROBE, {"step", "gap", "memory", "course", "rounds"}),
         (samples.PLAN, {"gap", "curves", "memory", "course", "rounds"}),
     ],
     ids=lambda value: value.stem if isinstance(value, Path) else "",

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds, three_digits
-from gpubalance.render.independent import contention_texts, joint_text
 from gpubalance.render.layers import blocks_text, spans_of
 from gpubalance.render.plan import losses
-from gpubalance.render.queue import length_text
 from gpubalance.render.rates import per_s
 from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.rows import Bar, Key, Row, rows_chart
@@ -52,7 +48,7 @@ _TASKS = {
 }
 _LOSS, _GAIN = Key("loss", VERMILLION), Key("gain", GREEN)
 _MEASURED, _PREDICTED = Key("measured", BLUE), Key("predicted", VERMILLION, "-")
-_PEAK, _LIMIT, _NEEDED = Key("peak", BLUE), Key("limit", INK, "-"), Key("first that fails", VERMILLION, ":")
+_PEAK, _LIMIT = Key("peak", BLUE), Key("limit", INK, "-")
 _GIVEN, _LOST = Key("at once", COMPUTE), Key("less than alone", WAIT)
 _GOODPUT, _SPENT = Key("goodput", GREEN), Key("throughput", BLUE, "-")
 
@@ -124,38 +120,25 @@ def goodput(subject: Subject) -> Drawing | str:
 
 
 def memory(subject: Subject) -> Drawing | str:
-    """Each device's memory against its limit. Needs the peaks of what was run, or of a probe's largest batches."""
+    """Each device's memory against its limit. Needs the peaks of what was run."""
     rows = []
-    for device, batch, peak, needed in _peaks(subject):
+    for one in subject.ran:
+        peak, probe = one.memory_peak_bytes, subject.probes[one.device]
+        if peak is None:
+            continue
         # What the device's allocator may take, or else all of the device's memory.
-        probe = subject.probes[device]
         known = probe.batch_limit.memory_bytes if probe and probe.batch_limit else None
-        limit = subject.devices[device].memory_bytes if known is None else known
+        limit = subject.devices[one.device].memory_bytes if known is None else known
         of = f" of {format_bytes(limit)}, {format_percent(peak / limit)}" if limit else ""
-        marks = {key: size / _GIB for key, size in ((_LIMIT, limit), (_NEEDED, needed)) if size}
-        name = _named(subject, device, f"batch {batch}")
+        batch = getattr(subject.layers or one, "micro_batch", 0) or getattr(one, "batch", 0)
+        name = _named(subject, one.device, f"batch {batch}")
+        marks = {_LIMIT: limit / _GIB} if limit else {}
         rows.append(Row(name, f"{format_bytes(peak)}{of}", {_PEAK: peak / _GIB}, marks))
     if rows:
         return rows_chart(rows, "memory, GiB")
-    if subject.kind == "plan" and not subject.ran:
-        return "a plan that was not run has taken no memory: `gpubalance run --plan` measures it"
+    if not subject.ran:
+        return "nothing was run: a probe goes up to the limit of each device, which is in its tables"
     return "no device told how much memory it took"
-
-
-def _peaks(subject: Subject) -> Iterator[tuple[int, int, int, int | None]]:
-    """Each device, its largest batch or micro-batch, its memory peak, and what the batch asked for that failed."""
-    for one in subject.ran:
-        if one.memory_peak_bytes is not None:
-            held: int = getattr(subject.layers or one, "micro_batch", 0) or getattr(one, "batch", 0)
-            yield one.device, held, one.memory_peak_bytes, None
-    for i, probe in enumerate(subject.probes if subject.kind == "probe" else ()):
-        limit = probe and probe.batch_limit
-        trained = [trial for trial in limit.trials if trial.outcome == "fits"] if limit else []
-        known = {trial.batch: trial.memory_peak_bytes for trial in trained}
-        known |= {point.batch: point.memory_peak_bytes for point in (probe.curve if probe else ())}
-        batch = max((batch for batch, peak in known.items() if peak is not None), default=0)
-        if batch:
-            yield i, batch, known[batch] or 0, limit.needed_bytes if limit else None
 
 
 def at_once(subject: Subject) -> Drawing | str:
@@ -169,8 +152,7 @@ def at_once(subject: Subject) -> Drawing | str:
         less = "" if one.contention is None else f", {format_percent(one.contention, 1)} less than alone"
         name = _named(subject, one.device, f"batch {one.batch}")
         rows.append(Row(name, f"{format_rate(rate)}{less}", {_GIVEN: rate, _LOST: max(0.0, alone - rate)}))
-    told = [*contention_texts(result), *([joint_text(result, result.joint)] if result.joint else [])]
-    return rows_chart(rows, "samples/s", " ".join(f"{text[0].upper()}{text[1:]}." for text in told))
+    return rows_chart(rows, "samples/s")
 
 
 def stages(subject: Subject) -> Drawing | str:
@@ -183,9 +165,7 @@ def stages(subject: Subject) -> Drawing | str:
         pieces = {key: 1e3 * max(0.0, getattr(stage, f"{name}_s")) for name, key in _TASKS.items()}
         busy = format_percent(stage.busy_s / result.step_time_s.median)
         rows.append(Row(_named(subject, stage.device, f"blocks {blocks_text(stage)}"), f"works {busy}", pieces))
-    bubble, bound = format_percent(result.bubble, 1), format_percent(result.bubble_bound, 1)
-    note = f"On average {bubble} of a step is bubble and transfer; at best it is {bound}."
-    return rows_chart(rows, "time in a step, ms", note)
+    return rows_chart(rows, "time in a step, ms")
 
 
 def timeline(subject: Subject) -> Drawing | str:
@@ -200,14 +180,8 @@ def timeline(subject: Subject) -> Drawing | str:
             for kind, start_s, end_s, number in spans_of(result, stage.device)
         ]
         rows.append(Row(device_name(subject.devices[stage.device]), spans=spans))
-    labels = ", ".join(subject.label(stage.device) for stage in result.stages)
-    step = format_seconds(result.timeline.step_time_s)
-    notes = (
-        f"A usual step, {step}: what {labels} did, from the stamps of its tasks.",
-        f"Numbers are those of the {result.micro_batches} micro-batches.",
-        "Where nothing is drawn, a device had nothing to do: the bubble.",
-    )
-    return rows_chart(rows, "time since the step began, ms", " ".join(notes))
+    note = "With the numbers of the micro-batches. Where nothing is drawn, a device had nothing to do: the bubble."
+    return rows_chart(rows, "time since the step began, ms", note)
 
 
 def commands(subject: Subject) -> Drawing | str:
@@ -226,8 +200,5 @@ def commands(subject: Subject) -> Drawing | str:
             if one.device == number
         ]
         rows.append(Row(device_name(device), spans=spans))
-    note = (
-        f"{len(result.commands)} commands in {length_text(result.makespan_s)}, each with its number. Where nothing is "
-        "drawn, a device had nothing to do, or what was left ended sooner on another."
-    )
+    note = "Where nothing is drawn, a device had nothing to do, or what was left ended sooner on another."
     return rows_chart(rows, f"time since the queue began, {unit}", note)

@@ -30,7 +30,7 @@ class Key(NamedTuple):
 
     name: str
     colour: str
-    line: Literal["", "-", ":"] = ""
+    line: Literal["", "-"] = ""
 
 
 class Bar(NamedTuple):
