@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gpubalance.numbers.ratio import MATTERS
 from gpubalance.numbers.units import format_duration, format_percent, format_seconds
@@ -33,8 +33,6 @@ def independent_told(result: Independent) -> Iterator[Part]:
     yield BLANK
     yield _devices(result)
     yield from contention_texts(result)
-    waits = [f"{labels[one.device]} {text}" for one in result.replicas if (text := _waits(one))]
-    yield f"waiting for input in each step: {'; '.join(waits)}" if waits else ""
     for one in result.replicas:
         gauges = {"at once": _gauges(one.telemetry), "alone": _gauges(one.solo_telemetry)}
         told = "; ".join(f"{how} {text}" for how, text in gauges.items() if text)
@@ -81,10 +79,13 @@ def joint_text(result: Independent, joint: HeldAgainst) -> str:
 
 def _devices(result: Independent) -> Grid:
     """A row for each device, with its name or, if they differ, its model."""
-    leads = {"": names_of(result.devices)}
+    leads: dict[str, Callable[[OwnModel], str]] = {"": names_of(result.devices)}
     if _unlike(result):
         leads = {"model": lambda one: shorten_front(one.model, _NAME_WIDTH)}
-    return device_grid(result.devices, result.replicas, {**leads, "batch": lambda one: str(one.batch)})
+    leads["batch"] = lambda one: str(one.batch)
+    if any(one.input_wait_s is not None for one in result.replicas):
+        leads["input wait"] = lambda one: format_seconds(one.input_wait_s)
+    return device_grid(result.devices, result.replicas, leads)
 
 
 def contention_texts(result: Independent) -> Iterator[str]:
@@ -104,19 +105,6 @@ def contention_texts(result: Independent) -> Iterator[str]:
         less = f"{format_percent(one.contention, 1)} less than alone ({100 * low:.1f} to {100 * high:.1f})"
         longer = format_percent(1 / (1 - (one.contention or 0.0)) - 1, 1)
         yield f"{result.label(one.device)} gives {less}: its steps take {longer} longer"
-
-
-def _waits(one: OwnModel) -> str:
-    """The fraction of its steps that a device waits for samples, if those come from the host."""
-    times = {
-        "at once": (one.input_wait_s, one.step_time_s),
-        "alone": (one.solo_input_wait_s, one.solo_step_time_s),
-    }
-    return ", ".join(
-        f"{format_seconds(wait_s)} ({format_percent(wait_s / step.median, 1)}) {how}"
-        for how, (wait_s, step) in times.items()
-        if wait_s is not None and step is not None
-    )
 
 
 def is_contended(one: OwnModel) -> bool:
