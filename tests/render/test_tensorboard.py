@@ -7,7 +7,6 @@ from itertools import pairwise
 import pytest
 
 from gpubalance.render.tensorboard import Ended, Scalar, Summaries, Summary, Tried
-from gpubalance.results.plan import Round
 from gpubalance.results.telemetry import Moment, Telemetry
 from gpubalance.settings.requests import Settings
 from tests.render.measurements import PAIR, measurement, step_time
@@ -54,27 +53,6 @@ def test_windows_of_a_split_go_on_and_the_even_split_is_a_run_of_its_own() -> No
     micro = told.window("", PAIR, measurement((6, 4), step_time(0.5), micro_batches=(3, 4)), NOW + 3)
     assert [runs(found) for found in (*other, micro)] == [["split-2"], ["split"], ["split-3"]]
     assert told.done(NOW + 4) == [Ended(run, NOW + 4, True) for run in ("split", "even", "split-2", "split-3")]
-
-
-@pytest.mark.parametrize("fits", [True, False])
-def test_a_round_ends_as_it_went(fits: bool) -> None:
-    measured = measurement((6, 4), step_time(0.5)) if fits else None
-    outcome = "measured" if fits else "oom"
-    tried = Round.model_validate(
-        {
-            "number": 3,
-            "batches": (6, 4),
-            "micro_batches": (6, 4),
-            "predicted_throughput": 20.0,
-            "outcome": outcome,
-            "measured": measured,
-        }
-    )
-    found = Summaries(SETTINGS).round(tried, PAIR, NOW)
-    assert runs(found) == ["round-3"]
-    assert isinstance(found[0], Tried)
-    assert found[-1] == Ended("round-3", NOW, fits)
-    assert bool(scalars(found, "gpubalance/samples_per_s")) == fits
 
 
 def test_readings_of_a_gpu_stand_at_the_steps_it_had_done() -> None:
