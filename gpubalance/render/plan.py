@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gpubalance.numbers.units import format_percent, format_rate, three_digits
 from gpubalance.planning.noise import efficiency
 from gpubalance.render.fields import device_grid, names_of
-from gpubalance.render.rates import largest_even_text, other_batch, per_s, pipeline_told
+from gpubalance.render.rates import gains_told, per_s, pipeline_told
 from gpubalance.render.run import epoch_text, imbalance_text, measured_text, most_fed, run_told, step_text
 from gpubalance.render.table import BLANK, Grid, Part, sparkline
 from gpubalance.results.gap import SoloGap
@@ -70,16 +70,9 @@ def _answer(plan: Plan, epoch: int | None) -> Iterator[str]:
     how = "predicted" if plan.balance is None else "from its measurements, not yet proven by a run"
     rate = f"{per_s(predicted.throughput)} {how}"
     yield f"batches {' '.join(map(str, plan.batches))}: {rate}, model {plan.settings.model}"
-    even = predicted.even
-    if even is not None and predicted.speedup_over_even is not None:
-        rate = f"{per_s(even.throughput)}{other_batch(plan.global_batch, even.split.global_batch)}"
-        yield f"{predicted.speedup_over_even:.3f} × the even split {even.split}, which is predicted to give {rate}"
-    yield largest_even_text(predicted, plan.batch_multiple)
-    if predicted.scaling_efficiency is not None:
-        part, alone = format_percent(predicted.scaling_efficiency, 1), format_rate(predicted.solo_sum)
-        yield f"{part} of what the devices gave alone, {alone} samples/s in total"
+    yield from gains_told(predicted, predicted, plan.split, "is predicted to give", plan.batch_multiple)
     if epoch is not None:
-        rates = {"the even split": even.throughput} if even is not None else {}
+        rates = {"the even split": predicted.even.throughput} if predicted.even is not None else {}
         yield epoch_text(epoch, {**rates, "this split": predicted.throughput}, most_fed(plan.pipeline))
 
 

@@ -8,7 +8,8 @@ from gpubalance.numbers.ratio import ratio
 from gpubalance.numbers.units import format_percent, format_rate
 from gpubalance.results.common import Interval, Throughput
 from gpubalance.results.plan import Predicted
-from gpubalance.results.run import Baselines, Measurement, Pipeline
+from gpubalance.results.run import Baselines, Measurement, Pipeline, Run, alone_in_use
+from gpubalance.settings.shares import Shares
 
 _NOTHING_USUAL = "no usual remedy is missing: do less for each sample, or do it once, beforehand"
 
@@ -36,9 +37,27 @@ def within(interval: Interval) -> str:
     return f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
 
 
-def other_batch(global_batch: int, even_batch: int) -> str:
-    """` with a global batch of 1290, not 1584`, as a larger one alone is faster. Empty if both are the same."""
-    return "" if even_batch == global_batch else f" with a global batch of {even_batch}, not {global_batch}"
+def gains_told(
+    of: Run | Predicted, against: Baselines | Predicted, split: Shares, gave: str, multiple: int = 1
+) -> Iterator[str]:
+    """What a split gains over the even one, what the largest equal shares give, and how near it is to the ceiling.
+
+    A larger global batch alone is faster, so one that is not the even split's is told.
+    """
+    even, interval = against.even, of.speedup_ci95 if isinstance(of, Run) else None
+    if even is not None and even.split == split.of_used:
+        yield f"this is the even split, {even.split}"
+    elif even is not None and of.speedup_over_even is not None:
+        gain = f"{of.speedup_over_even:.3f} × the even split {even.split}{within(interval)}"
+        batch, own = even.split.global_batch, split.global_batch
+        other = f" with a global batch of {batch}, not {own}" if batch != own else ""
+        yield f"{gain}, which {gave} {per_s(_median(even.throughput))}{other}"
+    yield largest_even_text(against, multiple)
+    if of.scaling_efficiency is not None:
+        alone = f"what the devices gave alone, {per_s(against.solo_sum)} in total"
+        if isinstance(against, Baselines) and not all(split.batches):
+            alone += f", {format_rate(alone_in_use(against.solo_best, split.batches))} of those in use"
+        yield f"{format_percent(of.scaling_efficiency, 1)} of {alone}"
 
 
 def largest_even_text(against: Baselines | Predicted, multiple: int = 1) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds, three_digits
 from gpubalance.render.fields import device_grid, names_of
-from gpubalance.render.rates import largest_even_text, other_batch, per_s, pipeline_told, rate_text, within
+from gpubalance.render.rates import gains_told, per_s, pipeline_told, rate_text
 from gpubalance.render.table import BLANK, CUT_SHORT, Part
 from gpubalance.results.common import Throughput
-from gpubalance.results.run import Measurement, Pipeline, Run, SoloBest, alone_in_use
+from gpubalance.results.run import Measurement, Pipeline, Run, SoloBest
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
 
@@ -102,24 +102,7 @@ def _answer(run: Run) -> Iterator[str]:
     yield from pipeline_told(run.pipeline, run.baselines.solo_sum, in_front=True)
     held = " on batches held on the devices" if run.settings.data and not run.pipeline else ""
     yield f"batches {batches}: {rate_text(run.throughput)}{held}, model {run.settings.model}"
-    even = run.baselines.even
-    if even is not None and run.split.of_used == even.split:
-        yield f"this is the even split, {even.split}"
-    elif even is not None and run.speedup_over_even is not None:
-        gain = f"{run.speedup_over_even:.3f} × the even split {even.split}{within(run.speedup_ci95)}"
-        rate = f"{per_s(even.throughput.median)}"
-        yield f"{gain}, which gave {rate}{other_batch(run.global_batch, even.global_batch)}"
-    yield largest_even_text(run.baselines)
-    if run.scaling_efficiency is not None:
-        yield f"{format_percent(run.scaling_efficiency, 1)} of {alone_text(run)}"
-
-
-def alone_text(run: Run) -> str:
-    """`what the devices gave alone, 2286 samples/s in total`, and that of those in use if some are left out."""
-    text = f"what the devices gave alone, {per_s(run.baselines.solo_sum)} in total"
-    if all(run.batches):
-        return text
-    return f"{text}, {format_rate(alone_in_use(run.baselines.solo_best, run.batches))} of those in use"
+    yield from gains_told(run, run.baselines, run.split, "gave")
 
 
 def worth_text(run: Run, epoch: int | None = None, pipeline: Pipeline | None = None) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpubalance.jobs.keep.saved_probes import ALL, best_probe, find_device, save, solo_bests
-from gpubalance.render.run import alone_text
+from gpubalance.render.rates import gains_told
 from gpubalance.results.probe import DeviceProbe, Probe, Trial
 from gpubalance.results.run import Run, alone_in_use
 from gpubalance.settings.device import DeviceProfile
@@ -67,8 +67,9 @@ def test_the_solo_sum_has_the_devices_that_a_split_leaves_out_but_not_those_that
     assert alone_in_use((first, second), split.batches) == first.throughput
     run = Run.model_validate_json((DATA / "pair-run.json").read_text())
     against = run.baselines.model_copy(update={"solo_sum": 2000.0, "solo_best": (first, second)})
-    left = run.model_copy(update={"batches": split.batches, "micro_batches": split.batches, "baselines": against})
-    assert alone_text(left).endswith(f"alone, 2000 samples/s in total, {first.throughput:.0f} of those in use")
+    left = run.model_copy(update={"batches": split.batches, "micro_batches": split.batches, "scaling_efficiency": 0.9})
+    told = list(gains_told(left, against, split, "gave"))[-1]
+    assert told.endswith(f"alone, 2000 samples/s in total, {first.throughput:.0f} of those in use")
     save(holding_nothing(probe_of(DEVICES)))
     assert solo_bests(DEVICES, split, SMALL) == (first,)
 
