@@ -9,7 +9,7 @@ from gpubalance.numbers.units import format_percent, format_rate, three_digits
 from gpubalance.planning.noise import efficiency
 from gpubalance.render.fields import device_grid, names_of
 from gpubalance.render.rates import gains_told, per_s, pipeline_told
-from gpubalance.render.run import epoch_text, imbalance_text, measured_text, most_fed, run_told, step_text
+from gpubalance.render.run import epoch_text, measured_text, most_fed, run_told, step_text
 from gpubalance.render.table import BLANK, Grid, Part, sparkline
 from gpubalance.results.gap import SoloGap
 from gpubalance.results.plan import LearningRate, LeftOut, Plan, Round
@@ -54,7 +54,7 @@ def plan_told(plan: Plan, epoch: int | None = None) -> Iterator[Part]:
         yield BLANK
         leads = {"": names_of(plan.devices), "batch": lambda one: share_text(one.batch, one.micro_batch)}
         yield device_grid(plan.devices, plan.shares, leads)
-        yield _step(plan)
+        yield step_text(plan.predicted, plan.shares)
         yield (
             f"based on what the balance of {plan.balanced} measured of these devices together" if plan.balanced else ""
         )
@@ -125,14 +125,6 @@ def _goodput(plan: Plan) -> Iterator[Part]:
     if len(rates) > 1:
         ticks = sparkline([rate * efficiency(batch, scale) for batch, rate in rates.items()], least=0.0)
         yield f"goodput at global batches of {min(rates)} to {max(rates)}: {ticks}"
-
-
-def _step(plan: Plan) -> str:
-    predicted, several = plan.predicted, len(plan.split.used) > 1
-    slowest = max(plan.shares, key=lambda share: share.compute_s + share.update_s)
-    sync_s = predicted.sync_s if several else None
-    step = step_text(predicted.step_time_s, slowest.compute_s, slowest.update_s, sync_s)
-    return f"{step}; {imbalance_text(predicted.imbalance)}" if several else step
 
 
 def _left_out(plan: Plan, one: LeftOut) -> str:

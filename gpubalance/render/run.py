@@ -10,7 +10,8 @@ from gpubalance.render.fields import device_grid, names_of
 from gpubalance.render.rates import gains_told, per_s, pipeline_told, rate_text
 from gpubalance.render.table import BLANK, CUT_SHORT, Part
 from gpubalance.results.common import Throughput
-from gpubalance.results.run import Measurement, Pipeline, Run, SoloBest
+from gpubalance.results.plan import Predicted, Share
+from gpubalance.results.run import Measurement, Pipeline, Replica, Run, SoloBest
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
 
@@ -49,11 +50,8 @@ def run_told(run: Run, epoch: int | None = None, pipeline: Pipeline | None = Non
     yield device_grid(run.devices, run.replicas, leads)
     idle = [device.label for device, batch in zip(run.devices, run.batches, strict=True) if not batch]
     yield f"{', '.join(idle)}: no samples, left out" if idle else ""
-    several, spread = len(run.replicas) > 1, run.step_spread
-    last = max(run.replicas, key=lambda replica: replica.busy_s)
-    more = last.wait_s, run.awaited_input_s, run.slow_s
-    step = step_text(run.step_time_s.median, last.compute_s, last.update_s, run.sync_s if several else None, *more)
-    yield f"{step}; {imbalance_text(run.imbalance)}" if several else step
+    yield step_text(run, run.replicas)
+    spread = run.step_spread
     if spread is not None:
         half, most = format_seconds(spread.p50_s), format_seconds(spread.p95_s)
         unlike = f"half of the steps take up to {half}, 95 % up to {most}; rates use the mean"
@@ -61,37 +59,30 @@ def run_told(run: Run, epoch: int | None = None, pipeline: Pipeline | None = Non
     yield "" if run.complete else CUT_SHORT
 
 
-def step_text(
-    step_s: float,
-    compute_s: float,
-    update_s: float | None,
-    sync_s: float | None,
-    wait_s: float = 0.0,
-    input_wait_s: float | None = None,
-    slow_s: float = 0.0,
-) -> str:
-    """`step 718 ms = slowest compute 702 ms + update 3.90 ms + sync 11.9 ms`, for the slowest device.
+def step_text(of: Run | Predicted, parts: Sequence[Replica | Share]) -> str:
+    """`step 718 ms = slowest compute 702 ms + update 3.90 ms + sync 11.9 ms; imbalance 1.007 (…)`.
 
-    Left out are an update of no or unknown duration, the sync of a single device, which has none, and what a step does
-    not wait for. With noise the slowest device waits in those steps in which another one is the slowest.
+    Left out are an update of no duration, what a single device has not, and what a step does not wait for. With noise
+    the slowest device waits in those steps in which another one is the slowest.
     """
-    parts = {
-        "slowest compute": compute_s,
-        "update": update_s or None,
+    last = max(parts, key=lambda one: one.compute_s + one.update_s)
+    several, wait_s = sum(one.batch > 0 for one in parts) > 1, getattr(last, "wait_s", 0.0)
+    step_s, input_s, slow_s = (
+        (of.step_time_s.median, of.awaited_input_s, of.slow_s) if isinstance(of, Run) else (of.step_time_s, None, 0.0)
+    )
+    times = {
+        "slowest compute": last.compute_s,
+        "update": last.update_s or None,
         "wait": wait_s if wait_s > _SHOWN * step_s else None,
-        "sync": sync_s,
-        "waiting for input": input_wait_s,
+        "sync": of.sync_s if several else None,
+        "waiting for input": input_s,
         "rare slow steps": slow_s or None,
     }
-    told = {name: f"{name} {format_seconds(seconds)}" for name, seconds in parts.items() if seconds is not None}
-    if input_wait_s is not None:
-        told["waiting for input"] += f" ({format_percent(input_wait_s / step_s, 1)})"
-    return f"step {format_seconds(step_s)} = {' + '.join(told.values())}"
-
-
-def imbalance_text(imbalance: float) -> str:
-    """`imbalance 1.007 (1 = they finish together)`."""
-    return f"imbalance {imbalance:.3f} (1 = they finish together)"
+    told = {name: f"{name} {format_seconds(seconds)}" for name, seconds in times.items() if seconds is not None}
+    if input_s is not None:
+        told["waiting for input"] += f" ({format_percent(input_s / step_s, 1)})"
+    imbalance = f"; imbalance {of.imbalance:.3f} (1 = they finish together)" if several else ""
+    return f"step {format_seconds(step_s)} = {' + '.join(told.values())}{imbalance}"
 
 
 def _answer(run: Run) -> Iterator[str]:
