@@ -141,22 +141,16 @@ def _is_unfinished(path: Path, kind: type[Reported]) -> bool:
 
 
 def check_file(option: str, path: Path, *, overwrite: bool) -> None:
-    """Raises UsageError or EnvironmentFault if the file of an option can't be written."""
-    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113  (false where a name is too long)
-        raise UsageError(f"{option} {path} is not a file", remedy="give a file's name")
-    if os.path.exists(path) and not overwrite:  # noqa: PTH110
-        raise _exists(option, path)
-    _try_to_write(option, path)
+    """Raises UsageError or EnvironmentFault if the file of an option can't be written.
 
-
-def _exists(option: str, path: Path | None) -> UsageError:
-    return UsageError(f"{path} exists", remedy=f"give another {option}, or --overwrite")
-
-
-def _try_to_write(option: str, path: Path) -> None:
-    """Writes a few pages beside the file, so that a full disk, a quota or a read-only file system shows early."""
-    trial = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # named like an unfinished result: it is swept up too
+    Writes a few pages beside it, so that a full disk, a quota or a read-only file system shows early.
+    """
+    trial = path.parent / f".{path.name}.{os.getpid()}.tmp"  # named like an unfinished result: it is swept up too
     try:
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{option} {path} is not a file", remedy="give a file's name")
+        if path.exists() and not overwrite:
+            raise _exists(option, path)
         with trial.open("wb") as file:
             file.write(bytes(_ROOM))
             file.flush()
@@ -167,6 +161,10 @@ def _try_to_write(option: str, path: Path) -> None:
     finally:
         with contextlib.suppress(OSError):
             trial.unlink(missing_ok=True)
+
+
+def _exists(option: str, path: Path | None) -> UsageError:
+    return UsageError(f"{path} exists", remedy=f"give another {option}, or --overwrite")
 
 
 def write_file(option: str, path: Path, content: str | bytes, rest: str = "") -> None:
