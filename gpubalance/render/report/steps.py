@@ -44,18 +44,6 @@ def steps_of(subject: Subject) -> tuple[Step, ...]:
     )
 
 
-def why_no_even(subject: Subject) -> str:
-    """Why the even split is not shown beside the chosen one; empty if it is shown, or with one device in use."""
-    if len(steps_of(subject)) != 1 or subject.split is None or len(subject.split.used) < 2:
-        return ""
-    if subject.run is not None:
-        is_even = subject.run.baselines.even is not None
-        return "The chosen split is the even split." if is_even else "The even split was not measured."
-    if subject.plan is not None and subject.plan.predicted.even is not None:
-        return "How long each device computes in the even split is in its probe: give the probe's file too."
-    return "No even split fits on these devices."
-
-
 def _predicted(subject: Subject, plan: Plan) -> Iterator[Step]:
     even, shares = plan.predicted.even, [share for share in plan.shares if share.batch]
     if even is not None and even.split != plan.split.of_used:

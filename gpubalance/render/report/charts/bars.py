@@ -24,7 +24,7 @@ from gpubalance.render.report.charts.style import (
     WAIT,
     device_name,
 )
-from gpubalance.render.report.steps import steps_of, why_no_even
+from gpubalance.render.report.steps import steps_of
 from gpubalance.results.subject import Subject
 from gpubalance.settings.shares import Shares, pieces_text, share_text
 from gpubalance.text import clean
@@ -73,11 +73,13 @@ def steps(subject: Subject) -> Drawing | str:
             waits = f"waits {format_seconds(part.wait_s)}" if part.wait_s else "no wait"
             times_s = {key: getattr(part, name, getattr(step, name, 0.0)) for name, key in _PARTS.items()}
             rows.append(Row(left, waits, {key: seconds * scale for key, seconds in times_s.items()}))
-    notes = ["A device that has computed waits for the slowest, then all share gradients.", why_no_even(subject)]
+    notes = ["A device that has computed waits for the slowest, then all share gradients."]
+    if subject.run is None and not subject.probed and len(found[-1].parts) > 1:
+        notes.append("How long each computes in the even split is in their probe: give the probe's file too.")
     first, last = sum(found[0].batches), sum(found[-1].batches)
     if first != last:
         notes.append(f"Their global batches differ: {first} and {last}; a larger one alone is faster.")
-    return rows_chart(rows, f"time in a step, {unit}", " ".join(filter(None, notes)))
+    return rows_chart(rows, f"time in a step, {unit}", " ".join(notes))
 
 
 def gap(subject: Subject) -> Drawing | str:
