@@ -56,9 +56,23 @@ def _list() -> str:
 
 def _show(text: str) -> None:
     """Shows the text rendered, one page at a time."""
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.markdown import Markdown, TableElement
+    from rich.table import Table
 
-    from gpubalance.render.markdown import Chapter
+    class Folded(TableElement):
+        """A table that breaks long words: Rich would cut them, and with them the names of fields."""
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            for part in super().__rich_console__(console, options):
+                for column in part.columns if isinstance(part, Table) else ():
+                    column.overflow = "fold"
+                yield part
+
+    class Chapter(Markdown):
+        """A text whose tables lose nothing, however narrow the terminal is."""
+
+        elements = {**Markdown.elements, "table_open": Folded}  # noqa: RUF012  (Rich declares it so)
 
     console = Console()
     console.width = min(console.width, _WIDEST)

@@ -19,9 +19,10 @@ from gpubalance.errors import UsageError
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.journals import journal_of
 from gpubalance.jobs.phases import Phases, estimate
-from gpubalance.render.estimate import estimate_text
-from gpubalance.render.table import Part
+from gpubalance.numbers.units import format_duration
+from gpubalance.render.table import WIDTH, Part, prose, table
 from gpubalance.results.common import Warning_
+from gpubalance.results.estimate import Estimate
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
@@ -100,7 +101,19 @@ def _estimate(request: ProbeRequest | BalanceRequest | LayersRequest, reporting:
     if path is not None and path.is_file() and not is_estimate(path):
         raise UsageError(f"{path} exists, and --dry-run measures nothing to replace it with", remedy="give another -o")
     kept = f"; this estimate is in {path}" if path else ""
-    Output(reporting, quiet=True).give(estimate(request), lambda found: estimate_text(found) + kept)
+    Output(reporting, quiet=True).give(estimate(request), lambda found: _estimate_text(found) + kept)
+
+
+def _estimate_text(expected: Estimate) -> str:
+    """Each phase with about how long it would take, and how long all of them."""
+    request = expected.request
+    devices = ", ".join(f"{device.label} {device.name}" for device in request.devices)
+    lines = prose(f"{request.settings.model}, {request.settings.precision}; {devices}", WIDTH)
+    if expected.probed:
+        lines += prose(f"planned with the probe of {expected.probed}; --fresh would make a new one", WIDTH, "  ")
+    rows = [("", ""), *((one.name, f"about {format_duration(one.seconds)}") for one in expected.phases)]
+    lines += table(rows, indent="  ")[1:]
+    return "\n".join([*lines, f"about {format_duration(expected.seconds)} in all; nothing was run"])
 
 
 def _name_now(request: type[MeasureRequest], *folders: Path | None) -> str:

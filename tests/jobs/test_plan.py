@@ -172,7 +172,7 @@ def test_the_even_split_is_predicted_for_the_same_global_batch() -> None:
     text = " ".join(told(made).split())
     equal = f"{limit}/{limit}, a global batch of {2 * limit}: {largest.throughput:.0f} samples/s"
     assert f"one piece and in multiples of 8, {equal}" in text
-    assert f"predicted to be {best.throughput / largest.throughput:.3f} × as fast as {limit}/{limit}" in text
+    assert f"; {best.split} gives {best.throughput / largest.throughput:.3f} × that" in text
 
 
 def test_a_limit_that_is_no_memorys_is_called_what_it_is() -> None:
