@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds
 from gpubalance.render.fields import device_grid
 from gpubalance.render.rates import per_s, rate_text
 from gpubalance.render.table import BLANK, CUT_SHORT, Part, prose
-from gpubalance.results.layers import Layers, LayersRound, Stage
+from gpubalance.results.layers import Layers, LayersRound, Span, Stage
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import count_text, run_text
 
@@ -56,9 +55,7 @@ def _answer(result: Layers) -> Iterator[str]:
     """What the cut gives, what a step consists of, and how far it is from the possible best."""
     yield f"{len(result.stages)} stages: {rate_text(result.throughput)}, model {result.settings.model}"
     if result.forced:
-        held = result.baselines
-        uncut = max(one.throughput for one in (held.solo_best, held.split) if one is not None)
-        yield f"cut because of --force: uncut it gives {per_s(uncut)}"
+        yield f"cut because of --force: uncut it gives {per_s(result.baselines.throughput)}"
     predicted = _predicted_text(result.predicted.step_time_s, result.predicted.ci95)
     step = f"{format_seconds(result.step_time_s.median)}, {predicted}"
     yield f"{count_text(result.micro_batches, result.micro_batch)} a step, 1f1b: {step}"
@@ -93,38 +90,17 @@ def blocks_text(stage: Stage) -> str:
     return " ".join(run_text(first, last) for first, last in stage.segments)
 
 
-class Span(NamedTuple):
-    """What a device does from one moment of a step to another: a pass of a micro-batch, "transfer" or "update"."""
-
-    kind: str
-    start_s: float
-    end_s: float
-    micro_batch: int | None = None
-
-
-def spans_of(result: Layers, device: int) -> Iterator[Span]:
-    """What a device does, in order of time; between spans it is idle."""
-    free_s = 0.0
-    for task in result.timeline.tasks:
-        if task.device != device:
-            continue
-        waits_s, there_s = max(free_s, task.sent_s), min(task.ready_s, task.start_s)
-        if there_s > waits_s:
-            yield Span("transfer", waits_s, there_s)
-        yield Span(task.kind, task.start_s, task.end_s, task.micro_batch)
-        free_s = task.end_s
-    yield from (Span("update", one.start_s, one.end_s) for one in result.timeline.updates if one.device == device)
-
-
 def timeline_lines(result: Layers, width: int) -> list[str]:
     """`GPU:0 FfFfBbBb…` for each device; each column shows what takes most of its time."""
     labels = {stage.device: result.label(stage.device) for stage in result.stages}
     left = max(map(len, labels.values())) + 2
-    columns = max(_LEAST_COLUMNS, width - left)
-    step_s = result.timeline.step_time_s
+    columns, step_s = max(_LEAST_COLUMNS, width - left), result.timeline.step_time_s
     head = f"a step of {format_seconds(step_s)}: F forward, B backward, U update, - transfer, . bubble"
-    rows = [f"{label:<{left}}{_row(spans_of(result, i), step_s / columns, columns)}" for i, label in labels.items()]
-    return [*prose(head, width), *rows]
+    lines = prose(head, width)
+    for device, label in labels.items():
+        row = _row(result.timeline.spans(device), step_s / columns, columns)
+        lines.append(f"{label:<{left}}{row}")
+    return lines
 
 
 def _row(spans: Iterator[Span], column_s: float, columns: int) -> str:

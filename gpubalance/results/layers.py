@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -96,12 +97,37 @@ class StepUpdate(Record):
     end_s: Annotated[Seconds, Shown("to")]
 
 
+class Span(NamedTuple):
+    """What a device does from one moment of a step to another: a pass of a micro-batch, "transfer" or "update"."""
+
+    kind: str
+    start_s: float
+    end_s: float
+    micro_batch: int | None = None
+
+
 class StepTimeline(Record):
-    """One measured step, task by task."""
+    """One step, task by task, in the order in which they began."""
 
     tasks: tuple[StepTask, ...]
     updates: tuple[StepUpdate, ...]
     step_time_s: Positive
+
+    def spans(self, device: int) -> Iterator[Span]:
+        """What a device does, in order of time; between spans it is idle.
+
+        A transfer is the time while a tensor is on its way to a device that has nothing to do.
+        """
+        free_s = 0.0
+        for task in self.tasks:
+            if task.device != device:
+                continue
+            waits_s, there_s = max(free_s, task.sent_s), min(task.ready_s, task.start_s)
+            if there_s > waits_s:
+                yield Span("transfer", waits_s, there_s)
+            yield Span(task.kind, task.start_s, task.end_s, task.micro_batch)
+            free_s = task.end_s
+        yield from (Span("update", one.start_s, one.end_s) for one in self.updates if one.device == device)
 
 
 class PredictedStep(Record):
@@ -142,10 +168,15 @@ class LayersBaselines(Record):
     `solo_best` is the best single device with the whole model, `split` the best batch split.
     """
 
-    solo_best: SoloBest | None
-    solo_best_why_not: str | None
-    split: SplitBaseline | None
-    split_why_not: str | None
+    solo_best: SoloBest | None = None
+    solo_best_why_not: str | None = None
+    split: SplitBaseline | None = None
+    split_why_not: str | None = None
+
+    @property
+    def throughput(self) -> float:
+        """The most samples per second of the uncut model; 0 if it can't be trained uncut."""
+        return max(one.throughput if one else 0.0 for one in (self.solo_best, self.split))
 
 
 class Layers(OfModel):

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.numbers.units import format_bytes
-from gpubalance.planning.pipeline.graph import Segment
+from gpubalance.planning.pipeline.problem import Segment
 from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.results.layers import Layers
 from gpubalance.settings.device import Device, JointProfile

@@ -12,15 +12,19 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine.failures import TaskFailedError
-from gpubalance.engine.pipeline import refuse
 from gpubalance.engine.pipeline.blocks import Blocks
 from gpubalance.engine.pipeline.calls import calls_of
-from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of
+from gpubalance.engine.pipeline.micro_batches import (
+    MicroBatch,
+    losses_of,
+    micro_batch_of,
+    reductions_of,
+    refuse_model,
+)
 from gpubalance.engine.pipeline.pace import pace_of
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.engine.step.own import is_keras_own, name_of
 from gpubalance.engine.step.parity import NEITHER, TRIED
-from gpubalance.engine.step.verdict import MEAN, SUM, power_of
 from gpubalance.engine.users_lines import users_line
 from gpubalance.errors import BadInput, PlanMismatch
 from gpubalance.training import data, keras_inside
@@ -38,7 +42,7 @@ class PipelinedSteps(KerasFunctions):
         super().__init__(model)
         self._cut = cut
         self._calls = calls_of(model)
-        refuse.model(model)
+        refuse_model(model)
         blocks = self._blocks()
         optimizer = model.optimizer if model.compiled else keras.optimizers.SGD()
         self._pipeline = Pipeline(model, blocks, cut.segments, cut.names, optimizer)
@@ -131,16 +135,17 @@ class PipelinedSteps(KerasFunctions):
         def of(at: slice) -> Any:
             some = tf.nest.map_structure(lambda one: one[: count * step : step][at], given)
             outputs, added = self._outputs(micro_batch_of(some[:1], self._calls))
-            numbers = np.array([self._loss_of(some, outputs), *map(float, added)])
-            return np.stack([abs(numbers), numbers, numbers], axis=1)
+            return np.array([self._loss_of(some, outputs), *map(float, added)])
 
         with keras_inside.uncounted(self.model):
             whole, first, rest = of(slice(None)), of(slice(cut)), of(slice(cut, None))
-        is_summed = {*refuse.reductions_of(self.model._compile_loss)} == {"sum"}
-        for place, marks in enumerate(whole):
-            power = power_of(marks, [(cut / count, first[place]), (1 - cut / count, rest[place])], _NEAR)
-            if power != MEAN and not (place == 0 and is_summed):
-                _tell(self.model, of_layers=bool(place), is_sum=power == SUM)
+        near = _NEAR * np.max(np.abs([whole, first, rest]), axis=0)
+        mean = (cut * first + (count - cut) * rest) / count
+        is_summed = {*reductions_of(self.model._compile_loss)} == {"sum"}
+        for place in np.flatnonzero(np.abs(mean - whole) > near):
+            if place or not is_summed:
+                is_sum = (np.abs(first + rest - whole) <= near)[place]
+                _tell(self.model, of_layers=bool(place), is_sum=bool(is_sum))
 
     def _together(self, outputs: Sequence[Any]) -> Any:
         """The outputs of all micro-batches as one, in the host's memory."""
@@ -180,7 +185,7 @@ def _parts(batch: Any) -> tuple[Any, ...]:
 
 
 def _tell(model: Any, *, of_layers: bool, is_sum: bool) -> None:
-    given = ", ".join(map(name_of, refuse.losses_of(model._compile_loss)))
+    given = ", ".join(map(name_of, losses_of(model._compile_loss)))
     what, remedy = f"the loss of the model {model.name} ({given})", "return a value for each sample"
     if of_layers:
         own = [layer.name for layer in model._flatten_layers() if not is_keras_own(layer)]

@@ -9,8 +9,7 @@
     Pull                       →    Pulled …, PulledAll
     CountFlops                 →    Flops
     Trace                      →    Traced
-    Describe                   →    Described: this and the next two are of a model that is opened with `layers`
-    TimeBlocks                 →    BlockTimed …, Measured
+    TimeBlocks                 →    BlockTimed …, Measured: this and Pipe are of a model that is opened with `cuts`
     Pipe                       →    Timing …, Measured
     Survey (instead of Open)   →    Surveyed
     Inspect, Copy, Reduce      →    Inspected, Copied, Reduced: the checks of `doctor`, instead of Open too
@@ -27,7 +26,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from gpubalance.planning.pipeline.graph import Graph, Segment
+from gpubalance.planning.pipeline.problem import Graph, Segment
 from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.results.common import Model, Refusal
 from gpubalance.results.timing import BlockTimed, Pulled, Remedy, Timing
@@ -46,7 +45,8 @@ class Open(Record):
     """Build the model on these devices. In a `cluster` the worker has one of them, and other processes have theirs.
 
     `code` is the hash of the user's own code on the controller's host, for a worker on another one: see `code_key`.
-    With `layers` the model is built in the host's memory, to be cut: no device needs to hold all of it.
+    With `cuts`, even none, the model is built in the host's memory, to be cut: no device needs to hold all of it. Its
+    blocks begin at these layers, if any are named, and it may be cut nowhere else.
     """
 
     devices: tuple[Device, ...]
@@ -55,7 +55,7 @@ class Open(Record):
     seed: int
     cluster: Cluster | None = None
     code: str | None = None
-    layers: bool = False
+    cuts: tuple[str, ...] | None = None
 
 
 class Measure(Record):
@@ -97,12 +97,6 @@ class Trace(Record):
     tracing: Tracing
 
 
-class Describe(Record):
-    """Which blocks does the model have? With `cuts` they begin at these layers, and it may be cut nowhere else."""
-
-    cuts: tuple[str, ...] = ()
-
-
 class TimeBlocks(Record):
     """Time each of these blocks alone on the one device, for `seconds` and at least so many passes."""
 
@@ -139,7 +133,7 @@ class Ready(Record):
     """The model is built. CUDA's and cuDNN's versions are those that TensorFlow was built for.
 
     `memory_limit_bytes` is what TensorFlow's allocator may take on each device, None if unknown. `warned` and `refused`
-    are what a split would tell of the model.
+    are what a split would tell of the model. `graph` has the blocks of a model that is to be cut.
     """
 
     model: Model
@@ -150,6 +144,7 @@ class Ready(Record):
     memory_limit_bytes: tuple[int | None, ...]
     warned: tuple[str, ...] = ()
     refused: Refusal | None = None
+    graph: Graph | None = None
 
 
 class Measured(Record):
@@ -180,12 +175,6 @@ class Traced(Record):
     """The trace is written. `missing` is why a GPU is not in it, None if all are."""
 
     missing: str | None
-
-
-class Described(Record):
-    """The model's blocks."""
-
-    graph: Graph
 
 
 class Surveyed(Record):
@@ -310,11 +299,9 @@ class Ended(Record):
     code: int
 
 
-AnyRequest = (
-    Open | Measure | Stop | Pull | CountFlops | Trace | Describe | TimeBlocks | Pipe | Survey | Inspect | Copy | Reduce
-)
+AnyRequest = Open | Measure | Stop | Pull | CountFlops | Trace | TimeBlocks | Pipe | Survey | Inspect | Copy | Reduce
 _OfChecks = Surveyed | Inspected | Copied | Reduced | Whereabouts
-AnyReply = Ready | Timing | Measured | Pulled | PulledAll | Flops | Traced | Described | BlockTimed | _OfChecks | Failed
+AnyReply = Ready | Timing | Measured | Pulled | PulledAll | Flops | Traced | BlockTimed | _OfChecks | Failed
 FromScript = Printed | Ended
 
 

@@ -29,7 +29,7 @@ class Build:
     settings: Settings
     joint: JointProfile = field(default_factory=JointProfile)
     seed: int = 0
-    layers: bool = False  # build it in the host's memory, to be cut
+    cuts: tuple[str, ...] | None = None  # if any, even none: build it in the host's memory, to be cut
 
 
 class Party:
@@ -142,7 +142,7 @@ class Party:
     def _open(self, builds: Mapping[int, Build]) -> None:
         def build(number: int, worker: Worker) -> None:
             own = builds[number]
-            worker.open(own.settings, own.joint, seed=own.seed, layers=own.layers)
+            worker.open(own.settings, own.joint, seed=own.seed, cuts=own.cuts)
 
         self._tell(self._opening(builds))
         self._at_once(build, list(builds))

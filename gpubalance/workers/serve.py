@@ -28,8 +28,6 @@ from gpubalance.workers.messages import (
     Copied,
     Copy,
     CountFlops,
-    Describe,
-    Described,
     Failed,
     Flops,
     Inspect,
@@ -147,8 +145,6 @@ class _Serving:
                 yield PulledAll(remedies=session.source.usual_remedies(), joined_from=joined_from)
             case Trace():
                 yield Traced(missing=session.trace(**asked))
-            case Describe():
-                yield Described(graph=session.describe(**asked))
             case TimeBlocks() | Pipe():
                 yield from session.time_blocks(**asked) if isinstance(request, TimeBlocks) else session.pipe(**asked)
                 yield self._measured()
@@ -194,10 +190,10 @@ def _opened(request: Open) -> Session | LayersSession:
         message = f"{files} on {own.host} is not the same as here, or is missing"
         raise BadInput(message, remedy="copy the file there, to the same folder")
     parts = request.devices, settings, request.joint
-    if request.layers:
+    if request.cuts is not None:
         from gpubalance.engine.pipeline.session import LayersSession
 
-        return LayersSession(*parts, seed=request.seed)
+        return LayersSession(*parts, seed=request.seed, cuts=request.cuts)
     from gpubalance.engine.session import Session
 
     return Session(*parts, seed=request.seed, cluster=cluster)

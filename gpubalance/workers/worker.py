@@ -28,7 +28,6 @@ from gpubalance.workers.messages import (
     AnyRequest,
     Copy,
     CountFlops,
-    Describe,
     Failed,
     Inspect,
     Measure,
@@ -69,7 +68,6 @@ _ASKED: dict[type[Record], tuple[str, float | None]] = {
     Measure: ("training with batches {split} on {names}", None),
     Pull: ("taking batches from --data", None),
     Trace: ("tracing steps on {names}", _FIRST_STEP_WITHIN_S),
-    Describe: ("reading the model's graph", _OPENS_WITHIN_S),
     TimeBlocks: ("timing blocks of the model on {names}", None),
     Pipe: ("training in segments on {names}", None),
     Survey: ("asking TensorFlow for its GPUs", _CHECKS_WITHIN_S),
@@ -124,11 +122,11 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.process.end()
 
-    def open(self, settings: Settings, joint: JointProfile, *, seed: int, layers: bool = False) -> None:
-        """Builds the model on the devices; with `layers` in the host's memory, to be cut."""
+    def open(self, settings: Settings, joint: JointProfile, *, seed: int, cuts: tuple[str, ...] | None = None) -> None:
+        """Builds the model on the devices; with `cuts` in the host's memory, to be cut: see Open."""
         self.settings = settings
         code = code_key(settings.model, settings.data) if are_reached() else None
-        request = Open(devices=self.devices, settings=settings, joint=joint, seed=seed, layers=layers, code=code)
+        request = Open(devices=self.devices, settings=settings, joint=joint, seed=seed, cuts=cuts, code=code)
         self.facts = self.ask(request, Ready)
         self.is_open = True
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from random import Random
 
 from gpubalance.numbers.stats import median
-from gpubalance.planning.pipeline.graph import Block, Edge, Graph
 from gpubalance.planning.pipeline.place import NoPlacementError, place
-from gpubalance.planning.pipeline.problem import Load, Problem
+from gpubalance.planning.pipeline.problem import Block, Edge, Graph, Load, Problem
 from tests.planning.pipeline.brute import shortest
 from tests.planning.pipeline.problems import drawn
 
@@ -32,7 +31,7 @@ def problem(blocks: int, devices: int, micro_batches: int, seed: int) -> Problem
         times_s = tuple(slower * one for one in base_s)
         backward_s = tuple(2 * one for one in times_s)
         loads.append(Load(times_s, backward_s, (0.0,) * blocks, fixed, live, memory))
-    graph = Graph(named, edges, frozenset(range(1, blocks)))
+    graph = Graph(named, edges)
     return Problem(graph, tuple(loads), 8, micro_batches, latency_s=1e-4, bytes_per_s=1e9)
 
 

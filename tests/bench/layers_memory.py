@@ -62,22 +62,24 @@ def part(first: str, last: str) -> int | None:
     import tensorflow as tf
 
     from gpubalance.engine.data import Samples
+    from gpubalance.engine.failures import TaskFailedError
     from gpubalance.engine.labels import compile_for
-    from gpubalance.engine.pipeline.alone import Alone
     from gpubalance.engine.pipeline.blocks import blocks_of
     from gpubalance.engine.pipeline.calls import calls_of
-    from gpubalance.engine.pipeline.micro_batches import OutputsLoss, micro_batch_of
+    from gpubalance.engine.pipeline.micro_batches import micro_batch_of
+    from gpubalance.engine.pipeline.pipeline import Pipeline
+    from gpubalance.engine.pipeline.session import time_alone
+    from gpubalance.planning.pipeline.problem import Segment
 
     dense = [keras.layers.Dense(_WIDTH, "relu") for _ in range(_DEPTH)]
     model = keras.Sequential([keras.Input((_WIDTH,)), *dense, keras.layers.Dense(1)])
     calls = calls_of(model)
     samples = Samples(model, compile_for(model), seed=0)
-    outputs = OutputsLoss(model, calls)
-    run = int(first), int(last)
+    blocks, segments = blocks_of(calls), [Segment(int(first), int(last), 0)]
     try:
-        alone = Alone(blocks_of(calls), run, "CPU:0", outputs, keras.optimizers.Adam())
-        alone.time(micro_batch_of(samples.make(64), calls), seconds=0, at_least=2)
-    except tf.errors.ResourceExhaustedError:
+        pipeline = Pipeline(model, blocks, segments, ["CPU:0"], keras.optimizers.Adam())
+        time_alone(pipeline, blocks, micro_batch_of(samples.make(64), calls), seconds=0, at_least=2)
+    except (TaskFailedError, tf.errors.ResourceExhaustedError):
         return None
     return int(tf.config.experimental.get_memory_info("CPU:0")["peak"] >> 20)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubalance.planning.pipeline.graph import Segment, links_between
+from gpubalance.planning.pipeline.problem import Segment, links_between
 from gpubalance.planning.pipeline.schedule import depths_of, tasks_of
 from gpubalance.planning.pipeline.timeline import Task
 

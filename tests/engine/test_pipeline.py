@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpubalance.errors import BadInput, Refused
-from gpubalance.planning.pipeline.graph import Segment
+from gpubalance.planning.pipeline.problem import Segment
 from gpubalance.planning.pipeline.timeline import Task
 from tests.engine import zoo
 from tests.engine.pipelines import Trained, cut_outputs, trained
@@ -217,3 +217,5 @@ def test_what_can_not_be_cut_is_refused_with_its_reason(keras: Any) -> None:
         blocks_of(calls, [calls.calls[1].name])
     with pytest.raises(BadInput, match="--cuts nowhere"):
         blocks_of(calls, ["nowhere"])
+    branches = calls_of(zoo.branches())
+    assert blocks_of(branches, [branches.calls[number].name for number in (4, 2)]).starts == (0, 2, 4)

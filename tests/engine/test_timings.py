@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.planning.pipeline.graph import Segment
+from gpubalance.planning.pipeline.problem import Segment
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.settings.requests import Settings
@@ -47,8 +47,8 @@ def of_a_split() -> Iterator[Timing]:
 def of_a_pipeline() -> Iterator[Timing]:
     from gpubalance.engine.pipeline.session import LayersSession
 
-    session = LayersSession(devices_of(_PROFILES[1]), Settings(model="small"), JointProfile(), seed=0)
-    graph = session.describe()
+    session = LayersSession(devices_of(_PROFILES[1]), Settings(model="small"), JointProfile(), seed=0, cuts=())
+    graph = session.facts()["graph"]
     segments = [Segment(0, len(graph.blocks) - 1, 0)]
     orders = orders_of(segments, graph, 1)
     return session.pipe(segments, orders, 2, 1, seconds=0, at_least=4, steps_per_timing=2, stamped=False)

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
-from gpubalance.render.layers import spans_of, timeline_lines
+from gpubalance.render.layers import timeline_lines
 from gpubalance.render.report.charts import charts_of
 from gpubalance.render.report.charts.style import BACKWARD, FORWARD, NARROW, TRANSFER, UPDATE, WIDE, drawing
 from gpubalance.results.layers import Layers
@@ -54,7 +54,7 @@ def test_the_picture_is_the_measured_step(subject: Subject, result: Layers) -> N
 def test_a_line_of_text_has_each_device_s_time_in_proportion(result: Layers) -> None:
     _, *rows = timeline_lines(result, 80)
     for row, stage in zip(rows, result.stages, strict=True):
-        spans = list(spans_of(result, stage.device))
+        spans = list(result.timeline.spans(stage.device))
         assert all(before.end_s <= after.start_s + 1e-6 for before, after in pairwise(spans))
         label, line = row.split(maxsplit=1)
         assert label == result.devices[stage.device].label

@@ -10,11 +10,11 @@ simulated schedule says, and are only counted. The script may have
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpubalance.errors import BadInput
-from gpubalance.planning.pipeline.graph import Block, Edge, Graph
-from gpubalance.planning.pipeline.problem import Cut, Load, Problem
+from gpubalance.planning.pipeline.problem import Block, Cut, Edge, Graph, Load, Problem
 from gpubalance.planning.pipeline.schedule import simulate
 from gpubalance.results.timing import BlockTimed, Timing
 
@@ -29,12 +29,10 @@ _NAMES = ("conv2d", *(f"conv2d_{number}" for number in range(1, 8)))
 class LayersSession(Session):
     """A stand-in with the interface of the real LayersSession."""
 
-    def __init__(self, devices: Any, settings: Any, joint: Any, *, seed: int) -> None:
-        self._joint, self._graph = joint, self.describe()
+    def __init__(self, devices: Any, settings: Any, joint: Any, *, seed: int, cuts: Any) -> None:
+        self._joint = joint
         self._peaks: tuple[int | None, ...] = (None,) * len(devices)
         super().__init__(devices, settings, joint, seed=seed)
-
-    def describe(self, cuts: Any = ()) -> Graph:
         unknown = [name for name in cuts if name not in _NAMES[1:]]
         if unknown:
             raise BadInput(f"--cuts {unknown[0]}: a cut is before a layer, and this one is not there")
@@ -45,8 +43,10 @@ class LayersSession(Session):
             for start, size in zip(starts, sizes, strict=True)
         )
         edges = tuple(Edge(n, (n + 1,), 1024) for n in range(len(blocks) - 1))
-        self._graph = Graph(blocks, edges, frozenset(range(1, len(blocks))))
-        return self._graph
+        self._graph = Graph(blocks, edges)
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"graph": self._graph}
 
     def _load(self, device: Any, micro_batch: int) -> Load:
         profile = device.profile
@@ -92,6 +92,8 @@ class LayersSession(Session):
             times = tuple(s * by for s, by in zip(getattr(cut.costs, name), slower, strict=True))
             object.__setattr__(cut.costs, name, times)
         timeline = simulate(cut, order)
+        # A real device looks for what it is sent when it needs it.
+        timeline = replace(timeline, tasks=tuple(one._replace(ready_s=one.start_s) for one in timeline.tasks))
         for _ in range(at_least):
             self._number += 1
             self._call("step", self._devices, segments, self._number)

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from gpubalance.errors import BadInput, OutOfMemory
-from gpubalance.planning.pipeline.graph import Segment
-from gpubalance.planning.pipeline.problem import Cut, Load, Problem
+from gpubalance.errors import OutOfMemory
+from gpubalance.planning.pipeline.problem import Cut, Graph, Load, Problem, Segment
 from gpubalance.planning.pipeline.schedule import simulate
 from gpubalance.results.timing import BlockTimed, Timing
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.requests import Settings
-from gpubalance.workers.messages import Describe, Described, Measured, Pipe, TimeBlocks
+from gpubalance.workers.messages import Measured, Pipe, TimeBlocks
 from gpubalance.workers.party import Build, Party
 from tests.engine.pipelines import orders_of
 
@@ -42,12 +41,18 @@ def party(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Party]:
         Device(index=i, uuid=f"sim-{i}", name=p.name, memory_bytes=p.memory, simulated=True, profile=p)
         for i, p in enumerate(_PROFILES)
     ]
-    with Party(devices, build=Build(Settings(model="small"), _JOINT, layers=True)) as party:
+    with Party(devices, build=Build(Settings(model="small"), _JOINT, cuts=())) as party:
         yield party
 
 
+def graph_of(party: Party) -> Graph:
+    party.start()
+    assert party.facts.graph is not None
+    return party.facts.graph
+
+
 def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(party: Party) -> None:
-    graph = party.ask(lambda worker: worker.ask(Describe(), Described)).graph
+    graph = graph_of(party)
     segments = (Segment(0, 13, 0), Segment(14, 18, 1))
     whole_s = [profile.alpha_s + _SIZE * profile.beta_s for profile in _PROFILES]
     loads = tuple(Load.by_profile(graph, *one) for one in zip(_PROFILES, [_SIZE] * 2, whole_s, strict=True))
@@ -80,7 +85,7 @@ def _parts(graph: Any, segments: Any, name: str) -> list[float]:
 
 
 def test_what_a_device_does_not_hold_is_told_with_the_device_and_its_blocks(party: Party) -> None:
-    graph = party.ask(lambda worker: worker.ask(Describe(), Described)).graph
+    graph = graph_of(party)
     segments = (Segment(0, 5, 0), Segment(6, 18, 1))
     asked = Pipe(segments=segments, order=tuple(orders_of(segments, graph, 1)), micro_batch=1, micro_batches=1)
     with pytest.raises(OutOfMemory, match=r"GPU:1 ran out of memory in the forward pass .* blocks 6 to 18") as told:
@@ -88,9 +93,8 @@ def test_what_a_device_does_not_hold_is_told_with_the_device_and_its_blocks(part
     assert told.value.replica == 1
 
 
-def test_blocks_are_timed_alone_and_cuts_are_before_layers(party: Party) -> None:
-    graph = party.ask(lambda worker: worker.ask(Describe(cuts=("flatten", "dense_3")), Described)).graph
-    assert [block.name.partition(" ")[0] for block in graph.blocks] == ["average_pooling2d", "flatten", "dense_3"]
+def test_blocks_are_timed_alone(party: Party) -> None:
+    graph = graph_of(party)
     asked = TimeBlocks(blocks=(0, 2), micro_batch=_SIZE)
     timed = party.ask(lambda worker: [*worker.replies(asked, BlockTimed, Measured)][:-1])
     assert [(one.block, one.micro_batch) for one in timed] == [(0, _SIZE), (2, _SIZE)]
@@ -100,5 +104,3 @@ def test_blocks_are_timed_alone_and_cuts_are_before_layers(party: Party) -> None
         assert len(one.forward_s) == len(one.backward_s) >= 3
         assert min(one.forward_s) >= forward_s - 1e-6
         assert min(one.backward_s) >= 2 * forward_s - 1e-6
-    with pytest.raises(BadInput, match="nowhere"):
-        party.ask(lambda worker: worker.ask(Describe(cuts=("nowhere",)), Described))

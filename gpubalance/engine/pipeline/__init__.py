@@ -1,5 +1,5 @@
 """A model's graph as a pipeline of micro-batches over several devices: cut, placed, run, timed.
 
 `calls` and `blocks` read the graph; `section` runs a part of it with the model's own layers; `update` applies gradients
-where the variables are; `clock`, `mailbox`, `step` and `pipeline` make a step; a worker holds a `session`.
+where the variables are; `pipeline` makes a `step`, at the `pace` of simulated devices; a worker holds a `session`.
 """

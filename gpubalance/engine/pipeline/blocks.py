@@ -10,7 +10,7 @@ import numpy as np
 
 from gpubalance.engine.pipeline.calls import Calls
 from gpubalance.errors import BadInput, Refused
-from gpubalance.planning.pipeline.graph import Block, Edge, Graph
+from gpubalance.planning.pipeline.problem import Block, Edge, Graph
 
 MOST = 40
 
@@ -32,7 +32,7 @@ class Blocks:
 
     @cached_property
     def graph(self) -> Graph:
-        """The blocks as planning needs them. Every boundary may be cut."""
+        """The blocks as planning needs them."""
         blocks, sizes = [], self.calls.sizes
         for first, end in zip(self.starts, self._ends, strict=True):
             calls = self.calls.calls[first:end]
@@ -40,7 +40,7 @@ class Blocks:
             operations, weights, kept = sizes[first:end].sum(axis=0).tolist()
             share = operations / (sizes[:, 0].sum() or 1)
             blocks.append(Block(names, end - first, int(weights), int(kept), float(share)))
-        return Graph(tuple(blocks), self._edges(), frozenset(range(1, len(blocks))))
+        return Graph(tuple(blocks), self._edges())
 
     def _edges(self) -> tuple[Edge, ...]:
         owner = np.searchsorted(self.starts, range(len(self.calls.calls)), side="right") - 1

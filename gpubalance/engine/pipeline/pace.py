@@ -13,10 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pace import QUEUED_WITHIN_S, ComputeTimes, noise_seed, sleep_until
-from gpubalance.planning.pipeline.graph import Graph, Segment
-from gpubalance.planning.pipeline.problem import Cut, Load, Problem
+from gpubalance.planning.pipeline.problem import Cut, Graph, Load, Problem, Segment
 from gpubalance.planning.pipeline.schedule import simulate
 from gpubalance.planning.pipeline.timeline import Orders, Task, Timeline
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
@@ -51,8 +49,8 @@ class Pace:
         self._times = [ComputeTimes(one, seed=noise_seed(self.seed, n)) for n, one in enumerate(self.profiles)]
         self.peak_bytes: list[int | None] = [None] * len(self.profiles)
 
-    def _cut(self) -> Cut:
-        """What the next step's passes take: each draws its own noise."""
+    def begin(self) -> None:
+        """Decides what the next step's passes take: each draws its own noise."""
         now, joint = time.perf_counter(), self.joint
         self._first_s = now if self._first_s is None else self._first_s
         loads = []
@@ -60,27 +58,25 @@ class Pace:
             whole_s = times.next_s(self.micro_batch, elapsed_s=now - self._first_s) * joint.contention
             loads.append(Load.by_profile(self.graph, profile, self.micro_batch, whole_s))
         link = joint.link_latency_s, joint.link_bytes_per_s
-        return Cut(Problem(self.graph, tuple(loads), self.micro_batch, 1, *link), self.segments)
+        self._cut = Cut(Problem(self.graph, tuple(loads), self.micro_batch, 1, *link), self.segments)
+        self._held = [0.0] * len(loads)
+        for one, size in zip(self.segments, self._cut.costs.fixed_bytes, strict=True):
+            self._held[one.device] += size
 
-    def begin(self, orders: Orders) -> Cut:
-        """What a step is to take. Raises TaskFailedError for a task that its device's memory does not hold."""
-        cut, extra = self._cut(), self.joint.extra_memory
-        for device, (order, load) in enumerate(zip(orders, cut.problem.loads, strict=False)):
-            if not order:
-                continue
-            needs = int(cut.held(order)[0]) + extra
-            self.peak_bytes[device] = max(self.peak_bytes[device] or 0, needs)
-            if needs > load.memory_bytes:
-                ends = range(1, len(order) + 1)
-                first = next(end for end in ends if cut.held(order[:end])[0] + extra > load.memory_bytes)
-                message = f"OOM on replica {device}: its stage needs {needs} of {load.memory_bytes} B"
-                cause = tf.errors.ResourceExhaustedError(None, None, message)
-                raise TaskFailedError(device, doing(order[first - 1], self.segments)) from cause
-        return cut
+    def hold(self, task: Task) -> None:
+        """Notes what the task's device holds from now on. Raises ResourceExhaustedError if that is too much for it."""
+        device, live = self.segments[task.segment].device, self._cut.costs.live_bytes[task.segment]
+        self._held[device] += live if task.kind == "forward" else -live
+        needs = int(self._held[device]) + self.joint.extra_memory
+        memory = self.profiles[device].memory
+        self.peak_bytes[device] = max(self.peak_bytes[device] or 0, needs)
+        if memory is not None and needs > memory:
+            message = f"OOM on replica {device}: its stage needs {needs} of {memory} B"
+            raise tf.errors.ResourceExhaustedError(None, None, message)
 
-    def end(self, cut: Cut, orders: Orders, began_s: float) -> Timeline:
+    def end(self, orders: Orders, began_s: float) -> Timeline:
         """Waits until the step is over; it takes longer where real compute took longer."""
-        timeline = simulate(cut, orders)
+        timeline = simulate(self._cut, orders)
         late_s = sleep_until(began_s + timeline.step_time_s)
         self.steps += 1
         if late_s > QUEUED_WITHIN_S:  # a little lateness is the host's own work, not the devices'
@@ -91,15 +87,12 @@ class Pace:
 
     def alone(self, times: int) -> dict[str, Any]:
         """What BlockTimed says of the only segment, measured so many times."""
-        self.begin([[Task(0, "forward", 0), Task(0, "backward", 0)]])
-        costs = [self._cut().costs for _ in range(times)]
+        costs = []
+        for _ in range(times):
+            self.begin()
+            self.hold(Task(0, "forward", 0))
+            costs.append(self._cut.costs)
         found: dict[str, Any] = {"working_bytes": 0}
         for name in ("forward_s", "backward_s", "update_s"):
             found[name] = tuple(getattr(one, name)[0] for one in costs)
         return found | {"fixed_bytes": int(costs[0].fixed_bytes[0]), "held_bytes": int(costs[0].live_bytes[0])}
-
-
-def doing(task: Task, segments: Sequence[Segment]) -> str:
-    """A task in words."""
-    one = segments[task.segment]
-    return f"the {task.kind} pass of micro-batch {task.micro_batch} in blocks {one.first} to {one.last}"

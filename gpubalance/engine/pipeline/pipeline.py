@@ -13,19 +13,18 @@ from gpubalance.engine import keras_inside
 from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pace import QUEUED_WITHIN_S
 from gpubalance.engine.pipeline.blocks import Blocks
-from gpubalance.engine.pipeline.gradients import Gradient
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss
 from gpubalance.engine.pipeline.pace import Pace
-from gpubalance.engine.pipeline.section import Section, kind_of, masks_of
+from gpubalance.engine.pipeline.section import Section, masks_of
 from gpubalance.engine.pipeline.step import Step, StoppedError
-from gpubalance.engine.pipeline.traced import copied
+from gpubalance.engine.pipeline.traced import Gradient, copied
 from gpubalance.engine.pipeline.update import Update
-from gpubalance.planning.pipeline.graph import Segment, links_between
+from gpubalance.planning.pipeline.problem import Segment, links_between
 from gpubalance.planning.pipeline.timeline import Orders, Task
 
 
 class Pipeline:
-    """A cut model. In a step, one thread for each device does its tasks in the given order.
+    """A cut model, or some blocks of it. In a step, one thread for each device does its tasks in the given order.
 
     It has a section for each segment, and a link where one segment takes something of another.
     """
@@ -44,14 +43,14 @@ class Pipeline:
         if optimizer.built:
             keras_inside.move_slots(optimizer)
         else:
-            optimizer.build(model.trainable_variables)
+            here = {id(variable) for section in self.sections for variable in section.trained}
+            optimizer.build([variable for variable in model.trainable_variables if id(variable) in here])
         trained: dict[int, list[Any]] = {device: [] for device in sorted({one.device for one in segments})}
         for section, one in zip(self.sections, segments, strict=True):
             trained[one.device] += section.trained
         self.update = Update(optimizer, {device: names[device] for device in trained}, trained)
         self.pace: Pace | None = None
         self._threads = ThreadPoolExecutor(len(trained))
-        self._traced: set[str] = set()  # by kinds of labels
         self._infers = tf.function(self._inferred, autograph=False, reduce_retracing=True)
 
     def take(self, device: int) -> list[Gradient]:
@@ -89,13 +88,14 @@ class Pipeline:
         """
         self.prepare(batch[0])
         pace, began_s = self.pace, self.next_s
-        cut = pace and pace.begin(orders)
+        if pace:
+            pace.begin()
         self.update.begin()
-        step = Step(self, batch, stamped=stamped)
+        step = Step(self, batch, pace, stamped=stamped)
         self._work(step, orders, patience_s)
         self.update.end()
-        if pace and cut:
-            step.timeline = pace.end(cut, orders, began_s)
+        if pace:
+            step.timeline = pace.end(orders, began_s)
         elif stamped:
             step.timeline = step.measured()
         return step
@@ -126,8 +126,7 @@ class Pipeline:
 
     def prepare(self, micro: MicroBatch) -> None:
         """Traces in this thread all that a step with such labels runs, and restores what layers count meanwhile."""
-        kind = kind_of(micro.labels)
-        if kind in self._traced:
+        if all(section.is_traced(micro.labels) for section in self.sections):
             return
         counted = [variable for section in self.sections for variable in section.counted]
         with tf.device("/CPU:0"):  # else untrained weights would be copied to a GPU
@@ -138,7 +137,6 @@ class Pipeline:
             self.update.trace(device, self.take(device))
         for variable, value in zip(counted, before, strict=True):
             variable.assign(value)
-        self._traced.add(kind)
 
     def _try(self, micro: MicroBatch) -> None:
         """Runs both passes of a micro-batch in each section."""

@@ -15,8 +15,7 @@ import tensorflow as tf
 
 from gpubalance.engine import keras_inside
 from gpubalance.engine.pipeline.calls import Calls
-from gpubalance.engine.pipeline.gradients import Sums
-from gpubalance.engine.pipeline.traced import Traced
+from gpubalance.engine.pipeline.traced import Sums, Traced
 from gpubalance.engine.sources import has_fixed_rows
 from gpubalance.errors import Refused
 
@@ -25,16 +24,16 @@ Tensors = dict[int, Any]
 
 
 class Passed(NamedTuple):
-    """What a forward pass returns, and what its backward pass `needs`. `loss` is None if the section adds none.
+    """What a forward pass returns, and what its backward pass `needs`, one of those in `passes`.
 
-    `finals` are the model's outputs, of the last section.
+    `loss` is None if the section adds none; `finals` are the model's outputs, of the last section.
     """
 
     outputs: Tensors
     masks: Tensors
     finals: Tensors
     loss: Any
-    kind: str
+    passes: _Passes
     needs: list[Any]
 
 
@@ -130,15 +129,14 @@ class Section:
         The first call with a kind of labels traces it, for any number of samples: make that call in one thread, as
         Keras is not thread-safe.
         """
-        kind = kind_of(labels)
-        if kind not in self._trains:
-            self._trains[kind] = self._both(tensors, masks, labels)
-        outputs, found, finals, losses, needs = self._trains[kind].forward(tensors, masks, labels, samples, total)
-        return Passed(outputs, found, finals, losses[0] if losses else None, kind, needs)
+        kind = _kind_of(labels)
+        passes = self._trains[kind] = self._trains.get(kind) or self._both(tensors, masks, labels)
+        outputs, found, finals, losses, needs = passes.forward(tensors, masks, labels, samples, total)
+        return Passed(outputs, found, finals, losses[0] if losses else None, passes, needs)
 
     def is_traced(self, labels: Any) -> bool:
         """Whether the passes for labels of this kind are traced in their final form."""
-        return kind_of(labels if self.is_last else ()) in self._trains
+        return _kind_of(labels if self.is_last else ()) in self._trains
 
     def check_borrowed(self, others: Sequence[Any]) -> None:
         """Raises Refused if a traced call uses one of `others` unseen by the graph: it would get no gradient.
@@ -217,13 +215,13 @@ class Section:
 
         `given` has for each slot that it gave the gradients that came back.
         """
-        passes = self._trains[passed.kind]
-        idle = [slot for slot in passes.targets if not given[slot]]
+        targets = passed.passes.targets
+        idle = [slot for slot in targets if not given[slot]]
         if idle:  # only in the first run; later ones use a new trace without these targets
             self._idle.update(idle)
-            del self._trains[passed.kind]
-        grads = [tf.add_n(given[slot] or [tf.zeros_like(passed.outputs[slot])]) for slot in passes.targets]
-        found = passes.backward(grads, needs=passed.needs)
+            self._trains.clear()
+        grads = [tf.add_n(given[slot] or [tf.zeros_like(passed.outputs[slot])]) for slot in targets]
+        found = passed.passes.backward(grads, needs=passed.needs)
         self._sums.add(found[len(self._wanted) :])
         return dict(zip(self._wanted, found, strict=False))
 
@@ -237,7 +235,7 @@ def masks_of(tensors: Tensors) -> Tensors:
     return {slot: mask for slot, one in tensors.items() if (mask := keras_inside.mask_of(one)) is not None}
 
 
-def kind_of(labels: Any) -> str:
+def _kind_of(labels: Any) -> str:
     """A key that is equal for labels that differ only in their number of samples."""
     return str(tf.nest.map_structure(_open, labels))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
@@ -13,15 +12,14 @@ import tensorflow as tf
 from gpubalance.engine import keras_inside, runtime, trained
 from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.models import make_model
-from gpubalance.engine.pipeline import refuse
-from gpubalance.engine.pipeline.alone import Alone
 from gpubalance.engine.pipeline.blocks import Blocks, blocks_of
-from gpubalance.engine.pipeline.calls import calls_of
-from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss, micro_batch_of
+from gpubalance.engine.pipeline.calls import bytes_of, calls_of
+from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of, refuse_model
 from gpubalance.engine.pipeline.pace import pace_of
 from gpubalance.engine.pipeline.pipeline import Pipeline
-from gpubalance.planning.pipeline.graph import Graph, Segment
-from gpubalance.planning.pipeline.timeline import Orders
+from gpubalance.engine.pipeline.step import Step
+from gpubalance.planning.pipeline.problem import Segment
+from gpubalance.planning.pipeline.timeline import Orders, Task
 from gpubalance.results.timing import BlockTimed, Timing
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
@@ -30,33 +28,27 @@ from gpubalance.settings.requests import Settings
 class LayersSession:
     """Builds the model once, in the host's memory; a segment's variables are moved to its device to be measured."""
 
-    def __init__(self, devices: Sequence[Device], settings: Settings, joint: JointProfile, *, seed: int) -> None:
+    def __init__(
+        self, devices: Sequence[Device], settings: Settings, joint: JointProfile, *, seed: int, cuts: Sequence[str]
+    ) -> None:
+        """Its blocks begin at the layers `cuts`, if there are any. Raises Refused for a model that can't be cut."""
         self.settings = settings
         self._devices, self._joint, self._seed = tuple(devices), joint, seed
         self._names = runtime.set_up(devices, settings, seed=seed)
         with tf.device("/CPU:0"), keras_inside.without_xla():
             self._model = make_model(settings, takes_data=False)
             self._calls = calls_of(self._model)
-            refuse.model(self._model)
+            refuse_model(self._model)
             strategy = tf.distribute.get_strategy()
             self._samples = trained.samples_for(settings, self._model, strategy, "CPU:0", seed=seed, takes_data=False)
-        self._outputs = OutputsLoss(self._model, self._calls)
+        self._blocks = blocks_of(self._calls, cuts)
         self._pipeline: Pipeline | None = None
         self._used: tuple[Any, int] | None = None  # the last order and micro-batch
 
     def facts(self) -> dict[str, Any]:
-        """What a result records about the model and TensorFlow; see Session."""
+        """What a result records about the model and TensorFlow, and the model's blocks; see Session."""
         limits = runtime.memory_limits_bytes(self._devices, self._names)
-        return trained.facts_of(self._model) | {"memory_limit_bytes": limits}
-
-    def describe(self, cuts: Sequence[str] = ()) -> Graph:
-        """The model's blocks, cut before these layers if any are given. Later calls use these blocks."""
-        self._blocks, self._pipeline = blocks_of(self._calls, cuts), None
-        return self._blocks.graph
-
-    @cached_property
-    def _blocks(self) -> Blocks:
-        return blocks_of(self._calls)
+        return trained.facts_of(self._model) | {"memory_limit_bytes": limits, "graph": self._blocks.graph}
 
     def time_blocks(
         self, blocks: Sequence[int], micro_batch: int, *, seconds: float, at_least: int
@@ -65,12 +57,12 @@ class LayersSession:
         self._pipeline = None
         micro = self._micro_batch(micro_batch)
         for block in blocks:
-            parts = self._blocks.graph, (Segment(block, block, 0),), self._joint
-            pace = pace_of(self._devices[:1], *parts, micro_batch, self._seed)
+            alone = (Segment(block, block, 0),)
+            pace = pace_of(self._devices[:1], self._blocks.graph, alone, self._joint, micro_batch, self._seed)
             try:
                 by_profile = pace.alone(at_least) if pace else {}
-                run = Alone(self._blocks, (block, block), self._names[0], self._outputs, self._fresh_optimizer())
-                timed = run.time(micro, seconds=seconds, at_least=at_least)
+                pipeline = Pipeline(self._model, self._blocks, alone, self._names[:1], self._fresh_optimizer())
+                timed = time_alone(pipeline, self._blocks, micro, seconds=seconds, at_least=at_least)
             except Exception as error:
                 raise TaskFailedError(0, f"block {block} alone") from error
             yield timed.model_copy(update=by_profile)
@@ -92,10 +84,11 @@ class LayersSession:
 
         A stamped timing is one step. Raises TaskFailedError; see Pipeline.
         """
-        pipeline = self._pipeline_for(segments, micro_batch)
+        pipeline = self._pipeline_for(segments)
         batch = [pipeline.held(self._micro_batch(micro_batch))] * micro_batches
         if (order, micro_batch) != self._used:
-            self._used = None
+            parts = self._devices, self._blocks.graph, pipeline.segments, self._joint
+            pipeline.pace, self._used = pace_of(*parts, micro_batch, self._seed), None
             pipeline.step(batch, order, patience_s=patience_s)  # unmeasured: it is traced, and caches fill
             self._used = order, micro_batch
         pace = pipeline.pace
@@ -114,14 +107,11 @@ class LayersSession:
             told = {"loss_is_finite": is_finite, "timeline": timeline, "step_s": step_s}
             yield Timing(steps=steps, seconds=took_s, input_wait_s=0.0, **told)
 
-    def _pipeline_for(self, segments: Sequence[Segment], micro_batch: int) -> Pipeline:
+    def _pipeline_for(self, segments: Sequence[Segment]) -> Pipeline:
         """The pipeline for these segments: the last one, unless its segments differ, whatever its orders."""
         if self._pipeline is None or self._pipeline.segments != tuple(segments):
             self._pipeline, self._used = None, None
             self._pipeline = Pipeline(self._model, self._blocks, segments, self._names, self._fresh_optimizer())
-        if self._used is None or self._used[1] != micro_batch:
-            parts = self._devices, self._blocks.graph, tuple(segments), self._joint
-            self._pipeline.pace = pace_of(*parts, micro_batch, self._seed)
         return self._pipeline
 
     def _fresh_optimizer(self) -> Any:
@@ -145,3 +135,44 @@ class LayersSession:
         pace = self._pipeline and self._pipeline.pace
         by_profile = pace.peak_bytes if pace else [None] * len(self._devices)
         return runtime.memory_peaks(self._devices, self._names, by_profile)
+
+
+def time_alone(pipeline: Pipeline, blocks: Blocks, micro: MicroBatch, *, seconds: float, at_least: int) -> BlockTimed:
+    """Times steps of blocks on one device for `seconds` and at least so many times; measures their memory before.
+
+    Other blocks' outputs are random. Then it moves the variables back to the host's memory.
+    """
+    (section,), (segment,), (name,) = pipeline.sections, pipeline.segments, pipeline.names
+    given = {slot: micro.inputs[slot] for slot in section.inputs}
+    given |= {slot: _random(blocks.calls.tensors[slot], micro.samples) for slot in section.takes}
+    micro = pipeline.held(MicroBatch(given, micro.labels, micro.samples))
+    order = Task(0, "forward", 0), Task(0, "backward", 0)
+    pipeline.prepare(micro)
+    first = Step(pipeline, [micro])
+    before = runtime.memory_bytes(name, "current")
+    runtime.reset_memory_peak(name)
+    first.do(order[0])
+    held = runtime.memory_bytes(name, "current")
+    first.do(order[1])
+    peak = runtime.memory_bytes(name, "peak")
+    pipeline.step([micro], [order])  # unmeasured, to fill caches
+    steps = [pipeline.step([micro], [order], stamped=True).measured() for _ in runtime.rounds(seconds, at_least)]
+    slots = pipeline.update.optimizer.variables if section.trained else ()
+    passes = ([one.end_s - one.start_s for one in step.tasks] for step in steps)
+    forward_s, backward_s = zip(*passes, strict=True)
+    section.place("CPU:0")
+    return BlockTimed(
+        block=segment.first,
+        micro_batch=micro.samples,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        update_s=tuple(one.end_s - one.start_s for step in steps for one in step.updates),
+        fixed_bytes=sum(map(bytes_of, (*section.variables, *section.trained, *slots))),
+        held_bytes=None if before is None or held is None else max(0, held - before),
+        working_bytes=None if held is None or peak is None else max(0, peak - held),
+    )
+
+
+def _random(symbol: Any, samples: int) -> Any:
+    shape, kind = (samples, *(size or 1 for size in symbol.shape[1:])), tf.as_dtype(symbol.dtype)
+    return tf.random.uniform(shape, dtype=kind) if kind.is_floating else tf.zeros(shape, kind)

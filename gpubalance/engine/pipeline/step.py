@@ -18,11 +18,11 @@ import tensorflow as tf
 from gpubalance.engine import runtime
 from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pipeline.micro_batches import MicroBatch
-from gpubalance.engine.pipeline.pace import doing
+from gpubalance.engine.pipeline.pace import Pace
 from gpubalance.engine.pipeline.section import Passed
 from gpubalance.engine.pipeline.traced import copied
 from gpubalance.planning.pipeline.schedule import inputs_of
-from gpubalance.planning.pipeline.timeline import Task, Timed, Timeline
+from gpubalance.planning.pipeline.timeline import Task, Timed, Timeline, Updated
 
 if TYPE_CHECKING:
     from gpubalance.engine.pipeline.pipeline import Pipeline
@@ -68,8 +68,10 @@ class Step:
     task waits for what it has queued, so that times are its own.
     """
 
-    def __init__(self, pipeline: Pipeline, batch: Sequence[MicroBatch], *, stamped: bool = False) -> None:
-        self._pipeline = pipeline
+    def __init__(
+        self, pipeline: Pipeline, batch: Sequence[MicroBatch], pace: Pace | None = None, *, stamped: bool = False
+    ) -> None:
+        self._pipeline, self._pace = pipeline, pace
         self._batch = batch
         self._stamped = stamped
         with tf.device("/CPU:0"):
@@ -81,9 +83,8 @@ class Step:
         self.losses: list[Any] = []
         self.finals: list[Any] = [None] * len(batch)
         self._began_s = time.perf_counter()
-        self._ends: dict[Task, float] = {}
-        self._timed: list[Timed] = []
-        self._updates: list[tuple[int, float, float]] = []
+        self._timed: dict[Task, Timed] = {}
+        self._updates: list[Updated] = []
         self.timeline: Timeline | None = None
         self.doing: dict[int, str] = {}
         self.moved_s = time.monotonic()
@@ -94,8 +95,8 @@ class Step:
 
     def measured(self) -> Timeline:
         """When each task and update was done; of a stamped step."""
-        timed, updates = sorted(self._timed, key=lambda one: one.end_s), sorted(self._updates)
-        return Timeline(tuple(timed), tuple(updates), max(end_s for *_, end_s in updates))
+        timed = sorted(self._timed.values(), key=lambda one: one.start_s)
+        return Timeline(tuple(timed), tuple(sorted(self._updates)))
 
     def work(self, device: int, order: Sequence[Task]) -> None:
         """Does a device's tasks and update. Raises TaskFailedError, or StoppedError if another device has failed."""
@@ -106,20 +107,22 @@ class Step:
 
     def do(self, task: Task) -> None:
         """Does one task, once all its inputs are there."""
-        device, text = self._pipeline.segments[task.segment].device, doing(task, self._pipeline.segments)
+        first, last, device = self._pipeline.segments[task.segment]
+        text = f"the {task.kind} pass of micro-batch {task.micro_batch} in blocks {first} to {last}"
         with self._on(device, text):
             others: dict[int, Any] = {}
             sent_s = 0.0
             for given in inputs_of(task, self._pipeline.links):
                 if given.segment != task.segment:
                     others[given.segment] = self._box.take((given, task.segment))
-                sent_s = max(sent_s, self._ends[given])
+                sent_s = max(sent_s, self._timed[given].end_s)
             self.doing[device] = text
+            if self._pace:
+                self._pace.hold(task)
             others = copied(others)
             start_s = self._now(device)
             gives = self._forward(task, others) if task.kind == "forward" else self._backward(task, others)
-            end_s = self._ends[task] = self._now(device)
-            self._timed.append(Timed(task, device, sent_s, start_s, start_s, end_s))
+            self._timed[task] = Timed(*task, device, sent_s, start_s, start_s, self._now(device))
             self._send(task, gives)
 
     def _now(self, device: int) -> float:
@@ -143,7 +146,8 @@ class Step:
 
     def _forward(self, task: Task, others: dict[int, Any]) -> Any:
         section, micro = self._pipeline.sections[task.segment], self._batch[task.micro_batch]
-        tensors = {slot: tf.identity(micro.inputs[slot]) for slot in section.inputs}
+        taken = (*section.inputs, *section.takes)
+        tensors = {slot: tf.identity(micro.inputs[slot]) for slot in taken if slot in micro.inputs}
         masks: dict[int, Any] = {}
         for values, found in others.values():
             tensors.update(values)
@@ -160,20 +164,21 @@ class Step:
     def _backward(self, task: Task, others: dict[int, Any]) -> Any:
         section = self._pipeline.sections[task.segment]
         passed = self._passed.pop((task.segment, task.micro_batch))
-        back = {slot: [grads[slot] for grads in others.values() if slot in grads] for slot in section.gives}
-        return section.backward(passed, back)
+        back = {slot: [grads[slot] for (grads,) in others.values() if slot in grads] for slot in section.gives}
+        if len(self._pipeline.sections) == 1:  # a block alone, whose outputs no other takes
+            back = {slot: [tf.ones_like(passed.outputs[slot])] for slot in section.gives}
+        return (section.backward(passed, back),)
 
     def _send(self, task: Task, gives: Any) -> None:
-        """Sends each segment the part of the outputs that it takes."""
-        sections = self._pipeline.sections
+        """Sends each segment the part of the outputs and masks, or of the gradients, that it takes."""
+        forward = task.kind == "forward"
         for source, target, _ in self._pipeline.links:
-            mine, other = (source, target) if task.kind == "forward" else (target, source)
-            if mine == task.segment and task.kind == "forward":
-                takes = sections[other].takes
-                self._box.give((task, other), tuple({s: part[s] for s in takes if s in part} for part in gives))
-            elif mine == task.segment:
-                wanted = sections[other].gives
-                self._box.give((task, other), {s: gives[s] for s in wanted if gives.get(s) is not None})
+            mine, other = (source, target) if forward else (target, source)
+            if mine == task.segment:
+                section = self._pipeline.sections[other]
+                slots = section.takes if forward else section.gives
+                parts = [{s: part[s] for s in slots if part.get(s) is not None} for part in gives]
+                self._box.give((task, other), parts)
 
     def _apply(self, device: int) -> None:
         """Does the device's update, after all devices have met if the optimizer needs that."""
@@ -185,4 +190,4 @@ class Step:
             told = [self._box.take(("told", other, device)) for other in update.devices]
         begins_s = self._now(device)
         update.apply(device, grads, told)
-        self._updates.append((device, begins_s, self._now(device)))
+        self._updates.append(Updated(device, begins_s, self._now(device)))

@@ -10,20 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from gpubalance.engine import keras_inside
-from gpubalance.engine.pipeline.gradients import Gradient, spec_of, values_of
-from gpubalance.engine.pipeline.traced import Traced
+from gpubalance.engine.pipeline.traced import Gradient, Traced, copied, spec_of, values_of
 
-
-class Told(NamedTuple):
-    """What a device tells the others of its gradients: each one's sum of squares, and whether all are finite."""
-
-    squares: Any
-    finite: Any
+# What a device tells the others of its gradients: each one's sum of squares, and whether all are finite.
+Told: TypeAlias = tuple[Any, Any]
 
 
 class Update:
@@ -32,7 +27,7 @@ class Update:
     def __init__(self, optimizer: Any, names: Mapping[int, str], variables: Mapping[int, Sequence[Any]]) -> None:
         """`optimizer` must be built for all of the model's variables, on the devices where they are now."""
         keras_inside.summing(optimizer)
-        self._names, self.devices = names, tuple(names)
+        self.optimizer, self._names, self.devices = optimizer, names, tuple(names)
         self._variables = variables
         self._inner = getattr(optimizer, "inner_optimizer", optimizer)
         self._scales = self._inner is not optimizer
@@ -77,11 +72,11 @@ class Update:
     def tell(self, device: int, grads: Sequence[Gradient]) -> Told:
         """What the other devices need to know of a device's gradients."""
         tell = self._tell[device]
-        return Told(*tell(_there(grads))) if tell is not None else self._nothing
+        return tell(_there(grads)) if tell is not None else self._nothing
 
     @property
     def _nothing(self) -> Told:
-        return Told(tf.zeros(0, self._kind), tf.constant(value=True))
+        return tf.zeros(0, self._kind), tf.constant(value=True)
 
     def apply(self, device: int, grads: Sequence[Gradient], told: Sequence[Told]) -> None:
         """Updates a device's variables; `told` has what all devices told if the update `meets`, else it is empty."""
@@ -89,11 +84,11 @@ class Update:
         if apply is not None:
             squares, finite = self._nothing
             if told:
-                squares = tf.gather(tf.concat([tf.identity(one.squares) for one in told], 0), self._order)
-                finite = tf.reduce_all([tf.identity(one.finite) for one in told])
+                every, all_finite = zip(*copied(told), strict=True)
+                squares, finite = tf.gather(tf.concat(every, 0), self._order), tf.reduce_all(all_finite)
             apply(_there(grads), squares, finite)
 
-    def _told(self, device: int, grads: Sequence[Gradient]) -> tuple[Any, Any]:
+    def _told(self, device: int, grads: Sequence[Gradient]) -> Told:
         with tf.device(self._names[device]):
             values = [*map(values_of, grads)]
             squares = [tf.reduce_sum(tf.square(tf.cast(value, self._kind))) for value in values]

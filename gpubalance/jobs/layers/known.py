@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from gpubalance.errors import NothingFits
-from gpubalance.jobs.layers.blocks import Blocks
-from gpubalance.jobs.layers.costs import DeviceCosts
-from gpubalance.jobs.layers.fits import limit_text, what_fits
+from gpubalance.jobs.layers.blocks import Blocks, DeviceCosts
 from gpubalance.numbers.stats import half_width, median
+from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.pipeline.place import NoPlacementError, Placement, place
-from gpubalance.planning.pipeline.problem import Cut, Problem
+from gpubalance.planning.pipeline.problem import Cut, Graph, Problem
 from gpubalance.planning.pipeline.schedule import inputs_of, simulate
 from gpubalance.planning.pipeline.timeline import Timeline
+from gpubalance.settings.device import Device
 from gpubalance.settings.requests import LayersRequest
+from gpubalance.settings.shares import run_text
 
 # The smallest micro-batch within this part of the best throughput is taken.
 _NEARLY = 0.05
@@ -29,8 +31,8 @@ _LESS = 0.95
 class Known:
     """What blocks take alone, and the factors by which they differ in the pipeline."""
 
-    def __init__(self, request: LayersRequest, measured: Sequence[Blocks]) -> None:
-        self.graph = measured[0].graph
+    def __init__(self, request: LayersRequest, graph: Graph, measured: Sequence[Blocks]) -> None:
+        self.graph = graph
         self._request = request
         self._devices = [DeviceCosts(one) for one in measured]
         joint, simulated = request.joint, request.devices[0].simulated
@@ -73,15 +75,8 @@ class Known:
 
     def _problem(self, micro_batch: int, limits: Sequence[float]) -> Problem:
         loads = [one.load(micro_batch, limit) for one, limit in zip(self._devices, limits, strict=True)]
-        return Problem(
-            self.graph,
-            tuple(loads),
-            micro_batch,
-            self._request.in_a_step,
-            self._latency_s,
-            self._bytes_per_s,
-            least_devices=2,
-        )
+        link = self._latency_s, self._bytes_per_s
+        return Problem(self.graph, tuple(loads), micro_batch, self._request.in_a_step, *link)
 
     def learn(self, placed: Placement, stamped: Sequence[Timeline], step_times_s: Sequence[float]) -> None:
         """Corrects the times of blocks and the latency of transfers by the stamped steps, to add up to the others.
@@ -98,19 +93,9 @@ class Known:
         self._off = max(known, *(max(part, 1 / part) - 1 for part in (stamps, missed)))
         for device, costs in enumerate(self._devices):
             costs.learn(placed, device, steps)
-        over_s = [one for step in steps for one in self._beyond_bytes_s(placed, step)]
+        over_s = [one for step in steps for one in _longer_s(placed, step)]
         if over_s:
-            self._latency_s = max(0.0, median(over_s))
-
-    def _beyond_bytes_s(self, placed: Placement, timeline: Timeline) -> Iterator[float]:
-        """For each transfer between devices, how much longer it took than its bytes need."""
-        sizes = {frozenset(pair): size for *pair, size in placed.links}
-        ends = {timed.task: timed.end_s for timed in timeline.tasks}
-        for timed in timeline.tasks:
-            for other in inputs_of(timed.task, placed.links):
-                if placed.segments[other.segment].device != timed.device:
-                    sent = placed.problem.micro_batch * sizes[frozenset((other.segment, timed.task.segment))]
-                    yield timed.ready_s - ends[other] - (sent / self._bytes_per_s if self._bytes_per_s else 0.0)
+            self._latency_s = max(0.0, placed.problem.latency_s + median(over_s))
 
     def corrected(self, placed: Placement) -> Placement:
         """The same placement and orders with the step that is expected by now."""
@@ -126,17 +111,24 @@ class Known:
         self._micro_batch = self._request.micro_batch
 
     def what_fits(self, micro_batch: int) -> str:
-        """What to type instead, with the margin that turned out to be missing."""
+        """What to type instead, with the margin that turned out to be missing: the largest micro-batch that fits.
+
+        `--micro-batch 16 fits: GPU:0 blocks 0–8 (0.9 of 1 GiB), …`.
+        """
         pairs = [*zip(self._first_limits, self._limits, strict=True)]
         lacks = max((int(first - now) for first, now in pairs if first < math.inf), default=0)
         limits = [first - lacks if first < math.inf else now for first, now in pairs]
-        found = what_fits(lambda size: self._problem(size, limits), micro_batch, self._request.devices)
-        margin = -(-(self._request.margin_bytes + lacks) >> 20)
-        return f"--margin {margin}MiB {found}" if lacks and found.startswith("--") else found
+        margin = f"--margin {-(-(self._request.margin_bytes + lacks) >> 20)}MiB " if lacks else ""
+        for times in range(1, micro_batch.bit_length()):
+            with suppress(NoPlacementError):
+                placed = place(self._problem(micro_batch >> times, limits))
+                stages = ", ".join(_stage_texts(placed, self._request.devices))
+                return f"{margin}--micro-batch {micro_batch >> times} fits: {stages}"
+        return "no smaller micro-batch fits: take more devices, or a smaller model"
 
     def _nothing_fits(self, micro_batch: int, block: int | None) -> NothingFits:
         held = zip(self._request.devices, self._limits, strict=True)
-        devices = ", ".join(f"{device.label} {limit_text(limit)}" for device, limit in held)
+        devices = ", ".join(f"{device.label} {_limit_text(limit)}" for device, limit in held)
         message = (
             f"no cut of {self._request.settings.model} into stages fits: micro-batches of {micro_batch} on {devices}"
         )
@@ -144,3 +136,33 @@ class Known:
             name = self.graph.blocks[block].name
             message = f"the block that begins with {name} is larger than every device ({devices})"
         return NothingFits(message, remedy=self.what_fits(micro_batch))
+
+
+def _longer_s(placed: Placement, step: Timeline) -> Iterator[float]:
+    """How much longer than planned each transfer took to a device that had nothing else to do.
+
+    A device that was busy may not have looked for it at once.
+    """
+    sizes = {frozenset(pair): size for *pair, size in placed.links}
+    ends_s = {one.task: one.end_s for one in step.tasks}
+    free_s = dict.fromkeys((one.device for one in placed.segments), 0.0)
+    for one in step.tasks:
+        for other in inputs_of(one.task, placed.links):
+            is_sent = placed.segments[other.segment].device != one.device
+            if is_sent and free_s[one.device] <= ends_s[other] == one.sent_s:
+                size = sizes[frozenset((other.segment, one.segment))]
+                yield one.ready_s - one.sent_s - placed.problem.transfer_s(size)
+        free_s[one.device] = one.end_s
+
+
+def _stage_texts(placed: Placement, devices: Sequence[Device]) -> Iterator[str]:
+    for number, device in enumerate(devices):
+        own = [run_text(one.first, one.last) for one in placed.segments if one.device == number]
+        if own:
+            needs, limit = placed.peak_bytes[number], placed.problem.loads[number].memory_bytes
+            yield f"{device.label} blocks {' '.join(own)} ({format_bytes(int(needs))} of {_limit_text(limit)})"
+
+
+def _limit_text(limit_bytes: float) -> str:
+    """A device's memory as text."""
+    return format_bytes(int(limit_bytes) if limit_bytes < math.inf else None)

@@ -5,25 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gpubalance.errors import NothingFits, OutOfMemory, PartialResult, UsageError
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.endings import giving, lost_gpus_told
+from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import CutDone, Doing, PhaseBegun, PipeWindowDone, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.once import Once
-from gpubalance.jobs.layers.blocks import check_cuts, time_blocks
+from gpubalance.jobs.layers.blocks import time_blocks
 from gpubalance.jobs.layers.known import Known
-from gpubalance.jobs.layers.result import layers_result
-from gpubalance.jobs.layers.series import CutSeries, TriedCut, cut_key, cut_text
-from gpubalance.jobs.layers.uncut import Uncut, refuse_what_is_faster_uncut, uncut
+from gpubalance.jobs.layers.series import CutSeries
+from gpubalance.jobs.layers.uncut import refuse_what_is_faster_uncut, uncut
 from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.length import Length
+from gpubalance.jobs.measure.timings import Window
 from gpubalance.jobs.measure.turns import in_turns
+from gpubalance.jobs.measure.warnings import of_figures, resumed, warning
+from gpubalance.numbers.stats import mean
 from gpubalance.planning.pipeline.place import Placement
-from gpubalance.results.common import Model
-from gpubalance.results.layers import Layers, LayersRound, SplitBaseline
+from gpubalance.planning.pipeline.timeline import bubble_bound
+from gpubalance.results.common import Warning_, now
+from gpubalance.results.layers import Layers, LayersBaselines, LayersRound, PredictedStep, SplitBaseline
 from gpubalance.settings.requests import LayersRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Ready
@@ -42,19 +46,18 @@ def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Jo
     what a probe and a worker do; with what was measured before as `partial`.
     """
     limit, once = TimeLimit(request.measuring.time_limit_s), Once(journal, watch)
-    with lost_gpus_told(request.devices), ExitStack() as opened:
+    with lost_gpus_told(request.devices), _no_help_of(once), ExitStack() as opened:
         each = [party_for(request, watch, limit, device, purpose="layers") for device in request.devices]
         alone = [*map(opened.enter_context, each)]
         together = opened.enter_context(party_for(request, watch, limit))
-        check_cuts(request, once, alone[0])
-        whole = uncut(request, driver, limit, watch, journal)
-        with _no_help_of(once):
-            refuse_what_is_faster_uncut(request, whole)
+        facts = once("facts", Ready, lambda: _facts(alone[0]))
+        assert facts.graph is not None  # noqa: S101  (of a model that is built to be cut)
+        baselines = uncut(request, driver, limit, watch, journal)
         watch(PhaseBegun("blocks"))
-        known = Known(request, time_blocks(request, once, alone, together, watch))
-        with _no_help_of(once):
-            refuse_what_is_faster_uncut(request, whole, known.best().throughput)
-            return Cutting(request, known, whole, driver, together, once, watch, limit).run()
+        blocks = time_blocks(request, len(facts.graph.blocks), once, alone, together, watch)
+        known = Known(request, facts.graph, blocks)
+        refuse_what_is_faster_uncut(request, baselines, known.best().throughput)
+        return Cutting(request, known, baselines, facts, driver, together, once, watch, limit).run()
 
 
 @contextmanager
@@ -67,16 +70,30 @@ def _no_help_of(once: Once) -> Iterator[None]:
         raise
 
 
+def _facts(party: Party) -> Ready:
+    """What a worker of one device says of the model. Raises Refused for one that can't be cut, before it is probed.
+
+    The party is left without a worker, as the device is wanted for the probe.
+    """
+    party.start()
+    facts = party.facts
+    party.end()
+    party.load()
+    return facts
+
+
 @dataclass
 class Cutting:
     """The rounds of a cut model and its proof, with what has been found so far.
 
-    `party` has all devices; its owner ends it. `whole` is what the uncut model gives.
+    `party` has all devices; its owner ends it. `baselines` are what the uncut model gives, `facts` is what a worker
+    says of the model and the software.
     """
 
     request: LayersRequest
     known: Known
-    whole: Uncut
+    baselines: LayersBaselines
+    facts: Ready
     driver: str | None
     party: Party
     once: Once
@@ -88,10 +105,6 @@ class Cutting:
     series: CutSeries | None = None
     again: Counter[str] = field(default_factory=Counter)  # rounds and windows that an interrupted command left
     complete: bool = False
-
-    def __post_init__(self) -> None:
-        # What the worker reported of the model and the software, which a result needs beside measurements.
-        self.facts = self.once.had("facts", Ready)
 
     def run(self) -> Layers:
         """Tries cuts until none promises more than was measured, and proves the best. An error has what was found."""
@@ -107,21 +120,21 @@ class Cutting:
     def _found(self) -> Placement:
         """Tries cuts, and returns the best of them for the proof."""
         while self.best is None or sum(one.step_time_s is not None for one in self.rounds) < self.request.rounds:
-            placed = self.known.best()
-            least = 1 + max(_WORTH_A_ROUND, placed.off or 0.0)
-            if self.best is not None and (cut_key(placed) in self.tried or placed.throughput <= least * self.best[0]):
+            series = CutSeries.of_cut(self.known.best(), self.request.devices)
+            least = 1 + max(_WORTH_A_ROUND, series.placed.off or 0.0)
+            if self.best and (series.key in self.tried or series.placed.throughput <= least * self.best[0]):
                 break
-            self._try(placed)
+            self._try(series)
         return self.known.corrected(self.best[1])
 
-    def _try(self, placed: Placement) -> None:
+    def _try(self, series: CutSeries) -> None:
         """Measures a cut for a moment, unless an interrupted command has done so."""
-        series = self._series(placed)
-        self.tried.append(cut_key(placed))
+        placed = series.placed
+        self.tried.append(series.key)
         self.watch(PhaseBegun("rounds"))
-        self.watch(Doing(f"round {len(self.rounds) + 1}: {cut_text(placed, self.request.devices)}"))
+        self.watch(Doing(f"round {len(self.rounds) + 1}: {series.text}"))
         try:
-            self._look(series, "rounds", f"round {cut_key(placed)}", Length.at_most(self.request.round_s))
+            self._look(series, "round", Length.at_most(self.request.round_s))
         except OutOfMemory as error:
             self._ran_out(placed, error.replica)
             return
@@ -131,26 +144,17 @@ class Cutting:
             self.best = rate, placed
         self.known.learn(placed, series.timelines, series.step_times_s)
 
-    def _series(self, placed: Placement) -> CutSeries:
-        return CutSeries.of_cut(placed, self.request.devices, self.request.cuts)
-
-    def _look(self, series: CutSeries, what: str, key: str, length: Length) -> None:
+    def _look(self, series: CutSeries, what: str, length: Length) -> None:
         """Adds a window to the series, measured or left by an interrupted command. Raises OutOfMemory."""
-        before = self.once.again[TriedCut]
-        tried = self.once(key, TriedCut, lambda: self._measured(series, length))
-        if tried.window is None:
-            raise OutOfMemory("a cut ran out of memory", replica=tried.ran_out)
-        series.add(tried.window)
-        self.again[what] += self.once.again[TriedCut] - before
-        self.series = series
+        before = self.once.again[Window]
 
-    def _measured(self, series: CutSeries, length: Length) -> TriedCut:
-        try:
+        def measured() -> Window:
             self.party.ask(series.warm_up)
-            self.facts = self.once("facts", Ready, lambda: self.party.facts)
-            return TriedCut(window=self.party.ask(lambda worker: series.window(worker, length)))
-        except OutOfMemory as error:
-            return TriedCut(ran_out=error.replica)
+            return self.party.ask(lambda worker: series.window(worker, length))
+
+        series.add(self.once(f"{what} {series.key}", Window, measured))
+        self.again[what.partition(" ")[0]] += self.once.again[Window] - before
+        self.series = series
 
     def _ran_out(self, placed: Placement, device: int | None) -> None:
         """Puts less on the device from now on. Raises PartialResult once that has been tried often enough."""
@@ -179,10 +183,10 @@ class Cutting:
 
     def _prove(self, placed: Placement) -> bool:
         """Measures a cut in windows, after those of an interrupted command; False if it ran out of memory."""
-        series = self._series(placed)
+        series = CutSeries.of_cut(placed, self.request.devices)
         self.watch(PhaseBegun("proof"))
-        self.watch(Doing(f"proving {cut_text(placed, self.request.devices)}"))
-        self.again["windows"] = 0
+        self.watch(Doing(f"proving {series.text}"))
+        self.again["window"] = 0
         try:
             in_turns(lambda: [series], self._turn, self.request.measuring, list, self.watch)
             return True
@@ -193,33 +197,73 @@ class Cutting:
 
     def _turn(self, series: CutSeries, number: int, of: int) -> None:
         """Measures a window of the proof, from which on there is a result, and emits its event."""
-        key = f"window {number} {cut_key(series.placed)}"
-        self._look(series, "windows", key, Length.of_window(self.request.measuring))
+        self._look(series, f"window {number}", Length.of_window(self.request.measuring))
         self.watch(PipeWindowDone(number, of, series.throughput.median, series.usual_s))
 
     def _measure_split(self) -> None:
         """Measures the batch split for a moment, if each device holds the model."""
-        split, facts = self.whole.split, self.facts
-        if split is None or facts is None:
+        split = self.baselines.split
+        if split is None:
             return
         self.party.end()
+        measured: dict[str, object] = {"split": None}
         try:
             key = f"batch split {split.split}"
-            measured = self.once(key, SplitBaseline, lambda: self._measured_split(split, facts.model))
-            self.whole = replace(self.whole, split=measured)
+            measured["split"] = self.once(key, SplitBaseline, lambda: self._measured_split(split))
         except OutOfMemory as error:
-            self.whole = replace(self.whole, split=None, split_why_not=error.message)
+            measured["split_why_not"] = error.message
+        self.baselines = self.baselines.model_copy(update=measured)
 
-    def _measured_split(self, split: SplitBaseline, model: Model) -> SplitBaseline:
+    def _measured_split(self, split: SplitBaseline) -> SplitBaseline:
         request = self.request.uncut
         self.watch(Doing(f"measuring the batch split {split.split} of the uncut model"))
         with party_for(request, self.watch, self.limit) as party:
-            together = Together(request, model, party, self.watch)
+            together = Together(request, self.facts.model, party, self.watch)
             rate = together.measure(split.split, self.request.round_s).throughput.median
         return split.model_copy(update={"throughput": rate, "measured": True})
 
     def _result(self) -> Layers | None:
         """The result of what was measured so far; None before the first round."""
-        if self.series is None or self.facts is None:
+        series, request, baselines = self.series, self.request, self.baselines
+        if series is None:
             return None
-        return layers_result(self, self.series, self.facts)
+        placed, problem, stages = series.placed, series.placed.problem, tuple(series.stages())
+        split, rate = baselines.split, series.throughput
+        return Layers(
+            created=now(),
+            settings=request.settings,
+            environment=environment(self.facts, self.driver),
+            model=self.facts.model,
+            devices=request.devices,
+            cuts=request.cuts,
+            blocks=tuple(series.blocks()),
+            stages=stages,
+            micro_batch=problem.micro_batch,
+            micro_batches=problem.micro_batches,
+            global_batch=problem.global_batch,
+            step_time_s=series.step_time(series.began_s),
+            throughput=rate,
+            predicted=PredictedStep(step_time_s=placed.step_time_s, ci95=placed.ci95),
+            bubble=mean([(stage.bubble_s + stage.transfer_s) / series.usual_s for stage in stages]),
+            bubble_bound=bubble_bound(len(stages), problem.micro_batches),
+            timeline=series.usual,
+            baselines=baselines,
+            rounds=tuple(self.rounds),
+            warmup_steps=series.warmup_steps,
+            steps=series.steps,
+            stamp_cost=series.stamp_cost,
+            speedup_over_split=split and rate.median / split.throughput,
+            forced=request.force and bool(baselines.throughput),
+            complete=self.complete,
+            warnings=tuple(self._warnings(series)),
+        )
+
+    def _warnings(self, series: CutSeries) -> Iterator[Warning_]:
+        yield from resumed(self.again["round"], "rounds")
+        yield from resumed(self.again["window"])
+        if self.request.devices[0].profile is not None:
+            yield warning("shares-assumed")
+        steady, stamp_cost = series.steady, series.stamp_cost
+        yield from of_figures(
+            self.request.settings.model, series.slowed, [series], steady=steady, stamp_cost=stamp_cost
+        )

@@ -1,56 +1,61 @@
-"""The steps of one cut: a subject that is measured in turns, as a split is."""
+"""The steps of one cut: a subject that is measured in turns, as a split is, and what they say of its stages."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.measure.timings import Window
+from gpubalance.numbers.stats import median
 from gpubalance.planning.pipeline.place import Placement
 from gpubalance.planning.pipeline.timeline import Timeline
+from gpubalance.results.layers import MeasuredBlock, Stage, StepTimeline
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
-from gpubalance.settings.record import Record
 from gpubalance.settings.shares import Shares, count_text, run_text
-from gpubalance.workers.messages import Describe, Described, Measured, Pipe
+from gpubalance.workers.messages import Measured, Pipe
 from gpubalance.workers.worker import Worker
 
-
-class TriedCut(Record):
-    """What a cut gave when it was tried. `window` is null if it ran out of memory, on the device `ran_out`."""
-
-    window: Window | None = None
-    ran_out: int | None = None
+_PARTS = ("forward", "backward", "transfer", "update")
 
 
 @dataclass
 class CutSeries(Series):
-    """The timings of a cut; of its stamped steps there are timelines.
-
-    `cuts` has the layers at which blocks begin, if the user named them.
-    """
+    """The timings of a cut; of its stamped steps there are timelines."""
 
     placed: Placement = field(kw_only=True)
-    cuts: tuple[str, ...] = ()
 
     @classmethod
-    def of_cut(cls, placed: Placement, devices: tuple[Device, ...], cuts: tuple[str, ...]) -> CutSeries:
+    def of_cut(cls, placed: Placement, devices: tuple[Device, ...]) -> CutSeries:
         """A series without timings."""
         problem = placed.problem
-        split = Shares((problem.global_batch,), (problem.micro_batch,))
-        return cls(split, devices=devices, placed=placed, cuts=cuts)
+        return cls(Shares((problem.global_batch,), (problem.micro_batch,)), devices=devices, placed=placed)
+
+    @property
+    def key(self) -> str:
+        """Text that is equal for equal cuts with equal micro-batches, and as many of them in flight."""
+        placed = self.placed
+        return f"{placed.problem.micro_batch} {[*map(tuple, placed.segments)]} {placed.in_flight}"
+
+    @property
+    def text(self) -> str:
+        """`GPU:0 blocks 0–8, GPU:1 blocks 9–17; 16 micro-batches of 32`."""
+        problem, segments = self.placed.problem, self.placed.segments
+        stages = [f"{self.devices[one.device].label} blocks {run_text(one.first, one.last)}" for one in segments]
+        return f"{', '.join(stages)}; {count_text(problem.micro_batches, problem.micro_batch)}"
 
     @property
     def timelines(self) -> list[Timeline]:
-        """The stamped steps."""
-        return [one.timeline for one in self.stamped if one.timeline is not None]
+        """The stamped steps, the shortest first."""
+        found = (one.timeline for one in self.stamped if one.timeline is not None)
+        return sorted(found, key=lambda one: one.step_time_s)
 
     @property
-    def usual(self) -> Timeline:
+    def usual(self) -> StepTimeline:
         """The stamped step with the middle time."""
-        return sorted(self.timelines, key=lambda one: one.step_time_s)[(len(self.timelines) - 1) // 2]
+        return _record(self.timelines[(len(self.timelines) - 1) // 2])
 
     def warm_up(self, worker: Worker) -> None:
         """Trains until steps no longer get faster, unless these segments have run last in this process.
@@ -60,8 +65,6 @@ class CutSeries(Series):
         key = self.placed.segments, self.placed.problem.micro_batch
         if key not in worker.warm_pipeline:
             worker.warm_pipeline.clear()
-            if self.cuts:  # without them every worker finds the same blocks
-                worker.ask(Describe(cuts=tuple(self.cuts)), Described)
             self.settle(worker)
             worker.warm_pipeline[key] = self.warmup_steps
         self.warmup_steps = worker.warm_pipeline[key]
@@ -71,13 +74,52 @@ class CutSeries(Series):
         sizes = {"micro_batch": problem.micro_batch, "micro_batches": problem.micro_batches}
         return worker.pipe(Pipe(segments=placed.segments, order=placed.orders, **sizes, **how))
 
+    def stages(self) -> Iterator[Stage]:
+        """The stages, in the blocks' order: each part is the median fraction of the stamped steps, times one without.
 
-def cut_key(placed: Placement) -> str:
-    """Text that is equal for equal cuts with equal micro-batches, and as many of them in flight."""
-    return f"{placed.problem.micro_batch} {[*map(tuple, placed.segments)]} {placed.in_flight}"
+        The bubble is the rest. If steps differ much the medians may add up to more than a step: then all are scaled
+        down by the same factor.
+        """
+        placed, steps = self.placed, [*map(_record, self.timelines)]
+        told = self.sensors.telemetry(self.began_s)
+        for device in dict.fromkeys(one.device for one in placed.segments):
+            each = [_parts(step, device) for step in steps]
+            part_of = {name: median([parts[name] for parts in each]) for name in _PARTS}
+            whole = sum(part_of.values())
+            step_s = self.usual_s / max(1.0, whole)
+            known = placed.problem.loads[device].memory_bytes < math.inf
+            yield Stage(
+                device=device,
+                segments=tuple((one.first, one.last) for one in placed.segments if one.device == device),
+                **{f"{name}_s": step_s * part for name, part in part_of.items()},
+                bubble_s=max(0.0, self.usual_s - step_s * whole),
+                in_flight=placed.in_flight[device],
+                memory_peak_bytes=self.memory_peak_bytes[device],
+                memory_predicted_bytes=round(placed.peak_bytes[device]) if known else None,
+                telemetry=told[device],
+            )
+
+    def blocks(self) -> Iterator[MeasuredBlock]:
+        """What each block takes on each device by what is known now."""
+        problem = self.placed.problem
+        loads = [[*zip(load.forward_s, load.backward_s, strict=True)] for load in problem.loads]
+        for block, sent, *passes_s in zip(problem.graph.blocks, problem.graph.crossing_bytes, *loads, strict=True):
+            yield MeasuredBlock(
+                name=block.name,
+                calls=block.calls,
+                weights_bytes=block.weights_bytes,
+                crossing_bytes=sent,
+                compute_s=tuple(None if math.inf in both else sum(both) for both in passes_s),
+            )
 
 
-def cut_text(placed: Placement, devices: tuple[Device, ...]) -> str:
-    """`GPU:0 blocks 0–8, GPU:1 blocks 9–17; 16 micro-batches of 32`."""
-    stages = [f"{devices[one.device].label} blocks {run_text(one.first, one.last)}" for one in placed.segments]
-    return f"{', '.join(stages)}; {count_text(placed.problem.micro_batches, placed.problem.micro_batch)}"
+def _record(timeline: Timeline) -> StepTimeline:
+    return StepTimeline.model_validate(timeline, from_attributes=True)
+
+
+def _parts(step: StepTimeline, device: int) -> dict[str, float]:
+    """The fraction of a step that each kind of the device's work takes."""
+    parts = dict.fromkeys(_PARTS, 0.0)
+    for kind, start_s, end_s, _ in step.spans(device):
+        parts[kind] += (end_s - start_s) / step.step_time_s
+    return parts

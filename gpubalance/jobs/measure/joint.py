@@ -38,10 +38,10 @@ def party_for(
     purpose: str = "run",
 ) -> Party:
     """A party of one worker for all of the request's devices, or for these."""
-    measuring = request.measuring
+    measuring, cuts = request.measuring, request.cuts if isinstance(request, LayersRequest) else None
     return Party(
         devices or request.devices,
-        build=Build(request.settings, request.joint, measuring.seed, layers=isinstance(request, LayersRequest)),
+        build=Build(request.settings, request.joint, measuring.seed, cuts),
         purpose=purpose,
         deadline_s=measuring.deadline_s,
         limit=limit,

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpubalance.planning.pipeline.graph import Segment
-from gpubalance.planning.pipeline.problem import Load, Problem
+from gpubalance.planning.pipeline.problem import Load, Problem, Segment
 from gpubalance.planning.pipeline.schedule import MOST_AHEAD
 
 _Floats = NDArray[np.float64]
@@ -29,10 +28,10 @@ class Chain(NamedTuple):
 def chains(problem: Problem, below_s: float, most: int) -> list[Chain]:
     """The chains that fit in memory and may take less than `below_s`, the least bound first.
 
-    Blocks 0 … n−1 are cut into segments, one on each of any of the devices, in any order. A segment takes f + b = t
-    seconds for a micro-batch's passes, and x to send its output on. From the first micro-batch's arrival until the
-    last one's gradient leaves, it and those behind it take at least W; one micro-batch alone takes R. With R′ and W′
-    of those behind it:
+    Blocks 0 … n−1 are cut into segments, one on each of two or more of the devices, in any order. A segment takes
+    f + b = t seconds for a micro-batch's passes, and x to send its output on. From the first micro-batch's arrival
+    until the last one's gradient leaves, it and those behind it take at least W; one micro-batch alone takes R. With R′
+    and W′ of those behind it:
 
         D = 2x + R′, R = t + D
         W = max(t + 2x + W′, K·t + waits, (m + 1)·R + r·min(f, b), t + (K + 1)·x + R′)
@@ -52,7 +51,7 @@ def chains(problem: Problem, below_s: float, most: int) -> list[Chain]:
     for count in range(1, min(devices, blocks) + 1):
         grown = [before.put(tails, device, below_s) for device in range(devices)]
         tails = _Tails._make(map(np.concatenate, zip(*grown, strict=True))).best(most)
-        if count >= problem.least_devices:
+        if count > 1:
             found += tails.chains()
     return sorted(found, key=lambda chain: chain.least_s)
 
@@ -96,13 +95,10 @@ class _Before:
     """Puts segments before tails, by what each run of blocks takes: at [its first block, the one after its last]."""
 
     def __init__(self, problem: Problem) -> None:
-        graph, blocks = problem.graph, len(problem.graph.blocks)
         self._problem = problem
         self._passes_s = [(_finite(load.forward_s), _finite(load.backward_s)) for load in problem.loads]
         self._shortest_s = _runs(np.min([np.add(*both) for both in self._passes_s], axis=0))[0]  # of the blocks before
         self._sent_s = _sent(problem)
-        ends = np.isin(np.arange(blocks + 1), [0, blocks, *graph.cuts])
-        self._is_run = np.triu(np.outer(ends, ends), 1)
 
     def put(self, tails: _Tails, device: int, below_s: float) -> _Tails:
         """The tails with a segment on this device before them, where it fits and the step may be below `below_s`."""
@@ -142,8 +138,7 @@ class _Before:
         needs = _runs(load.fixed_bytes) + held * _runs(load.live_bytes)
         kept_off = _runs(~np.isfinite(load.forward_s))
         limit = load.memory_bytes * (1 + _ROUNDING)
-        fits: NDArray[np.bool_] = self._is_run & (needs <= limit) & (kept_off == 0)
-        return fits
+        return np.triu((needs <= limit) & (kept_off == 0), 1)
 
 
 def _finite(seconds: Sequence[float]) -> _Floats:

@@ -1,16 +1,86 @@
-"""What a graph is cut for: what its blocks cost on each device, and what a cut of it takes."""
+"""A model's graph as a pipeline sees it, what its blocks cost on each device, and what a cut of it takes."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
-from gpubalance.planning.pipeline.graph import Graph, Link, Segment, links_between
 from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.settings.device import DeviceProfile
+
+
+class Edge(NamedTuple):
+    """A tensor that leaves its block. `targets` are the later blocks that use it, in order."""
+
+    source: int
+    targets: tuple[int, ...]
+    bytes_per_sample: int
+
+
+class Block(NamedTuple):
+    """Consecutive layer calls that stay together. `share` is their part of the model's operations.
+
+    `activation_bytes` is what the forward pass keeps of a sample for the backward pass.
+    """
+
+    name: str
+    calls: int
+    weights_bytes: int
+    activation_bytes: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Blocks in an order in which each comes after its inputs. It may be cut before each of them."""
+
+    blocks: tuple[Block, ...]
+    edges: tuple[Edge, ...]
+
+    @cached_property
+    def crossing_bytes(self) -> tuple[int, ...]:
+        """For each block, the bytes per sample that a cut before it would send on."""
+        return tuple(
+            sum(edge.bytes_per_sample for edge in self.edges if edge.source < cut <= edge.targets[-1])
+            for cut in range(len(self.blocks))
+        )
+
+
+class Segment(NamedTuple):
+    """The blocks `first` to `last`, inclusive, on one device. A device's one or more segments are its stage."""
+
+    first: int
+    last: int
+    device: int
+
+    @property
+    def blocks(self) -> slice:
+        """The slice of a sequence of all blocks that selects its blocks."""
+        return slice(self.first, self.last + 1)
+
+
+class Link(NamedTuple):
+    """What one segment gives another, by their numbers; nothing is sent if both are on one device."""
+
+    source: int
+    target: int
+    bytes_per_sample: int
+
+
+def links_between(graph: Graph, segments: Sequence[Segment]) -> tuple[Link, ...]:
+    """A link for each pair of segments of which one takes tensors of the other; a tensor counts once for a pair."""
+    owner = {block: number for number, one in enumerate(segments) for block in range(one.first, one.last + 1)}
+    sent: dict[tuple[int, int], int] = defaultdict(int)
+    for edge in graph.edges:
+        source = owner.get(edge.source)
+        for target in {owner.get(block) for block in edge.targets} - {source, None}:
+            if source is not None and target is not None:
+                sent[source, target] += edge.bytes_per_sample
+    return tuple(Link(*pair, size) for pair, size in sorted(sent.items()))
 
 
 @dataclass(frozen=True)
@@ -49,14 +119,15 @@ class Load:
             math.inf if profile.memory is None else profile.memory,
         )
 
+    def holds(self, block: int) -> bool:
+        """Whether the device holds a block with one micro-batch and nothing else."""
+        needs = self.fixed_bytes[block] + self.live_bytes[block]
+        return math.isfinite(self.forward_s[block]) and needs <= self.memory_bytes
+
 
 @dataclass(frozen=True)
 class Problem:
-    """A graph and the devices for it.
-
-    A transfer takes `latency_s` plus its bytes / `bytes_per_s`, which takes no time if None. At least `least_devices`
-    are used.
-    """
+    """A graph and the devices for it. A transfer takes `latency_s` plus its bytes / `bytes_per_s`, no time if None."""
 
     graph: Graph
     loads: tuple[Load, ...]
@@ -64,7 +135,6 @@ class Problem:
     micro_batches: int
     latency_s: float = 0.0
     bytes_per_s: float | None = None
-    least_devices: int = 1
 
     @property
     def global_batch(self) -> int:

@@ -11,9 +11,8 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from gpubalance.planning.pipeline.graph import Link, Segment
-from gpubalance.planning.pipeline.problem import Cut
-from gpubalance.planning.pipeline.timeline import Orders, Pass, Task, Timed, Timeline
+from gpubalance.planning.pipeline.problem import Cut, Link, Segment
+from gpubalance.planning.pipeline.timeline import Orders, Pass, Task, Timed, Timeline, Updated
 
 MOST_AHEAD = 2  # so many times the devices behind it a segment may be ahead, to hide transfers
 
@@ -86,7 +85,7 @@ def simulate(cut: Cut, queues: Orders) -> Timeline:
         task = queue.pop()
         own = devices[task.segment]
         free_s[own] = end_s = start_s + lasts_s[task.kind][task.segment]
-        timed.append(Timed(task, own, sent_s[task], ready_s[task], start_s, end_s))
+        timed.append(Timed(*task, own, sent_s[task], ready_s[task], start_s, end_s))
         for number, kind, seconds in gives[task[:2]]:
             to, line = Task(number, kind, task.micro_batch), (own, devices[number])
             arrives_s = end_s
@@ -98,8 +97,8 @@ def simulate(cut: Cut, queues: Orders) -> Timeline:
     update_s = defaultdict[int, float](float)
     for own, seconds in zip(devices, costs.update_s, strict=True):
         update_s[own] += seconds
-    updates = tuple((device, at_s, at_s + update_s[device]) for device, at_s in free_s.items())
-    return Timeline(tuple(timed), updates, max(end_s for *_, end_s in updates))
+    updates = (Updated(device, at_s, at_s + update_s[device]) for device, at_s in free_s.items())
+    return Timeline(tuple(timed), tuple(updates))
 
 
 def _gives(cut: Cut) -> dict[tuple[int, Pass], list[tuple[int, Pass, float]]]:

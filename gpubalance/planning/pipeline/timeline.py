@@ -27,66 +27,51 @@ class Timed(NamedTuple):
     `sent_s` is when the last of its inputs was made, `ready_s` when all were on its device; 0 for a task without.
     """
 
-    task: Task
+    segment: int
+    kind: Pass
+    micro_batch: int
     device: int
     sent_s: float
     ready_s: float
     start_s: float
     end_s: float
 
+    @property
+    def task(self) -> Task:
+        """What was done."""
+        return Task(*self[:3])
+
+
+class Updated(NamedTuple):
+    """A device's weight update, in seconds from the step's start."""
+
+    device: int
+    start_s: float
+    end_s: float
+
 
 @dataclass(frozen=True)
 class Timeline:
-    """One step. `updates` are (device, start, end); the step ends with its last device."""
+    """One step, its tasks in the order in which they began. It ends with its last device's update."""
 
     tasks: tuple[Timed, ...]
-    updates: tuple[tuple[int, float, float], ...]
-    step_time_s: float
+    updates: tuple[Updated, ...]
+
+    @property
+    def step_time_s(self) -> float:
+        """When the step ended."""
+        return max(one.end_s for one in self.updates)
 
     def lasting(self, seconds: float) -> Timeline:
         """The same step, all times in proportion, in so many seconds."""
         by = seconds / self.step_time_s
-        tasks = (Timed(task, device, *(by * at_s for at_s in times)) for task, device, *times in self.tasks)
-        updates = ((device, by * start_s, by * end_s) for device, start_s, end_s in self.updates)
-        return Timeline(tuple(tasks), tuple(updates), seconds)
+        tasks = (Timed(*one[:4], *(by * at_s for at_s in one[4:])) for one in self.tasks)
+        updates = (Updated(one.device, by * one.start_s, by * one.end_s) for one in self.updates)
+        return Timeline(tuple(tasks), tuple(updates))
 
     def of(self, device: int) -> tuple[Timed, ...]:
         """A device's tasks, in the order in which it did them."""
-        return tuple(sorted((timed for timed in self.tasks if timed.device == device), key=lambda timed: timed.start_s))
-
-
-class StageParts(NamedTuple):
-    """One device's part in a step. forward + backward + transfer + update + bubble is the step time.
-
-    `transfer_s` is how long the device was idle while a tensor was on its way to it; a transfer beside compute costs
-    nothing. `bubble_s` is its other idle time.
-    """
-
-    device: int
-    forward_s: float
-    backward_s: float
-    transfer_s: float
-    update_s: float
-    bubble_s: float
-
-
-def parts_of(timeline: Timeline) -> tuple[StageParts, ...]:
-    """The parts of each device in use, in order of their numbers.
-
-    A task began at s on a device that was free from f on; its last input was sent at t and arrived at r. Before it,
-    min(r, s) − max(f, t) is transfer, if that is above 0.
-    """
-    found = []
-    for device, began_s, ended_s in sorted(timeline.updates):
-        free_s = transfer_s = 0.0
-        sums = {"forward": 0.0, "backward": 0.0}
-        for task, _, sent_s, ready_s, start_s, end_s in timeline.of(device):
-            transfer_s += max(0.0, min(ready_s, start_s) - max(free_s, sent_s))
-            sums[task.kind] += end_s - start_s
-            free_s = end_s
-        busy = [*sums.values(), transfer_s, ended_s - began_s]
-        found.append(StageParts._make([device, *busy, timeline.step_time_s - sum(busy)]))
-    return tuple(found)
+        return tuple(one for one in self.tasks if one.device == device)
 
 
 def bubble_bound(stages: int, micro_batches: int) -> float:

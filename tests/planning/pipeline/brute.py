@@ -13,8 +13,8 @@ _AHEAD = 2  # times the segments behind one, that it may be ahead
 def shortest(problem: Problem) -> float | None:
     """Seconds of the best step, with a device for each segment; None if nothing fits."""
     n, found = len(problem.graph.blocks), list[float]()
-    for count in range(problem.least_devices, min(n, len(problem.loads)) + 1):
-        for cuts in combinations(sorted(problem.graph.cuts), count - 1):
+    for count in range(2, min(n, len(problem.loads)) + 1):
+        for cuts in combinations(range(1, n), count - 1):
             ends = [0, *cuts, n]
             for devices in permutations(range(len(problem.loads)), count):
                 found += _steps(problem, [*zip(devices, ends, ends[1:], strict=False)])

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from random import Random
 
-from gpubalance.planning.pipeline.graph import Block, Edge, Graph
-from gpubalance.planning.pipeline.problem import Load, Problem
+from gpubalance.planning.pipeline.problem import Block, Edge, Graph, Load, Problem
 
 
-def chain_graph(blocks: int, bytes_per_sample: int = 0, cuts: frozenset[int] | None = None) -> Graph:
+def chain_graph(blocks: int, bytes_per_sample: int = 0) -> Graph:
     """A chain of equal blocks."""
     return Graph(
         tuple(Block(f"b{n}", 1, 0, 0, 1 / blocks) for n in range(blocks)),
         tuple(Edge(n, (n + 1,), bytes_per_sample) for n in range(blocks - 1)),
-        frozenset(range(1, blocks)) if cuts is None else cuts,
     )
 
 
@@ -26,7 +24,7 @@ def even_problem(stages: int, micro_batches: int, forward_s: float = 1.0, transf
 
 
 def drawn(seed: int, most_devices: int = 4) -> Problem:
-    """A random problem of up to 7 blocks and 24 micro-batches, with skip connections, forbidden cuts, tight memory."""
+    """A random problem of up to 7 blocks and 24 micro-batches, with skip connections and tight memory."""
     random = Random(seed)
     n, devices = random.randint(1, 7), random.randint(1, most_devices)
     edges = [Edge(i, (i + 1,), random.randint(0, 9)) for i in range(n - 1)]
@@ -34,8 +32,7 @@ def drawn(seed: int, most_devices: int = 4) -> Problem:
         source = random.randrange(n)
         targets = sorted({target for target in range(source + 1, n) if random.random() < 0.4})
         edges += [Edge(source, tuple(targets), random.randint(0, 9))] if targets else []
-    cuts = frozenset(cut for cut in range(1, n) if random.random() < 0.8)
-    graph = Graph(chain_graph(n).blocks, tuple(edges), cuts)
+    graph = Graph(chain_graph(n).blocks, tuple(edges))
     fixed, live = ([random.uniform(0, 3) for _ in range(n)] for _ in range(2))
     scarce = random.uniform(0.2, 1.5) * (sum(fixed) + 2 * sum(live))
     loads = [
@@ -56,5 +53,4 @@ def drawn(seed: int, most_devices: int = 4) -> Problem:
         micro_batches=random.randint(1, 24),
         latency_s=random.choice([0.0, random.uniform(0, 1)]),
         bytes_per_s=random.choice([None, random.uniform(1, 40)]),
-        least_devices=random.choice([1, 1, 2]),
     )

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpubalance.planning.pipeline.graph import Block, Edge, Graph, Segment
 from gpubalance.planning.pipeline.place import NoPlacementError, place, placings_of
-from gpubalance.planning.pipeline.problem import Cut, Load, Problem
+from gpubalance.planning.pipeline.problem import Block, Cut, Edge, Graph, Load, Problem, Segment
 from tests.planning.pipeline.brute import shortest
 from tests.planning.pipeline.problems import chain_graph, drawn
 
@@ -17,7 +16,6 @@ from tests.planning.pipeline.problems import chain_graph, drawn
 BRANCHES = Graph(
     tuple(Block(name, 1, 0, 0, 1 / 6) for name in ("stem", "a1", "a2", "b1", "b2", "merge")),
     (Edge(0, (1, 3), 1), Edge(1, (2,), 1), Edge(2, (5,), 1), Edge(3, (4,), 1), Edge(4, (5,), 1)),
-    frozenset(range(1, 6)),
 )
 
 
@@ -63,7 +61,7 @@ def test_what_is_placed_fits_and_no_cut_that_is_simulated_takes_a_shorter_step()
 def test_memory_decides_how_deep_an_order_may_be() -> None:
     """Two blocks of 1 s each; transfers make the deeper order worth it, if the first device holds 3 micro-batches."""
     load = Load((1.0, 1.0), (2.0, 2.0), (0.0, 0.0), (1.0, 1.0), (1.0, 1.0), 10.0)
-    problem = Problem(chain_graph(2, 1), (load, load), 1, 8, latency_s=0.3, least_devices=2)
+    problem = Problem(chain_graph(2, 1), (load, load), 1, 8, latency_s=0.3)
     assert place(problem).in_flight[place(problem).segments[0].device] == 3
     tight = replace(problem, loads=tuple(replace(load, memory_bytes=3.5) for load in problem.loads))
     assert place(tight).in_flight[place(tight).segments[0].device] == 2
@@ -88,6 +86,6 @@ def test_a_skip_connection_is_sent_to_where_it_is_taken() -> None:
     """Three devices in a chain: what the first gives to the third does not pass through the second."""
     graph = replace(chain_graph(3, 1), edges=(Edge(0, (1,), 5), Edge(1, (2,), 5), Edge(0, (1, 2), 7)))
     load = Load((1.0,) * 3, (1.0,) * 3, (0.0,) * 3, (0.0,) * 3, (0.0,) * 3)
-    problem = Problem(graph, (load,) * 3, 1, 4, least_devices=3)
+    problem = Problem(graph, (load,) * 3, 1, 4)
     (placed, *_) = placings_of(Cut(problem, tuple(Segment(n, n, n) for n in range(3))))
     assert placed.links == ((0, 1, 12), (0, 2, 7), (1, 2, 5))

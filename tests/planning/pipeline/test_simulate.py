@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from gpubalance.planning import problem as of_splits
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.model import Line
-from gpubalance.planning.pipeline.graph import Segment
 from gpubalance.planning.pipeline.place import Placement, place, placings_of
-from gpubalance.planning.pipeline.problem import Cut, Load, Problem
+from gpubalance.planning.pipeline.problem import Cut, Problem, Segment
 from gpubalance.planning.pipeline.schedule import DeadlockError, inputs_of, simulate
-from gpubalance.planning.pipeline.timeline import Task, bubble_bound, parts_of, pipeline_throughput
+from gpubalance.planning.pipeline.timeline import Task, bubble_bound, pipeline_throughput
+from gpubalance.results.layers import StepTimeline
 from tests.planning.pipeline.problems import drawn, even_problem
 
 # The published pair: its lines (shared/facts.md), and the batches that it holds together.
 CARDS = (Line(0.04898, 0.00069634, 0.0), Line(0.0212, 0.00107, 0.0))
 LIMITS = (1000, 640)
+TIMES = ("forward_s", "backward_s", "update_s")
 
 
 def one_block_each(problem: Problem) -> list[Placement]:
@@ -34,19 +35,22 @@ def random_placings(seed: int) -> list[Placement]:
     """Random placings of blocks, so that devices have several segments."""
     problem = drawn(seed)
     n, devices = len(problem.graph.blocks), len(problem.loads)
-    starts = [0, *sorted(problem.graph.cuts), n]
-    dealt = tuple(
-        Segment(starts[i], starts[i + 1] - 1, (seed // 7 + i * 5 + i * i) % devices) for i in range(len(starts) - 1)
-    )
+    dealt = tuple(Segment(i, i, (seed // 7 + i * 5 + i * i) % devices) for i in range(n))
     return list(placings_of(Cut(problem, dealt)))
+
+
+def recorded(placed: Placement) -> StepTimeline:
+    """The step as a result has it."""
+    return StepTimeline.model_validate(placed.timeline, from_attributes=True)
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 4), (2, 8), (4, 3), (3, 16)])
 def test_alike_stages_reach_the_bound_of_the_bubble(stages: int, micro_batches: int) -> None:
     (placed, *_) = one_block_each(even_problem(stages, micro_batches))
     assert placed.step_time_s == pytest.approx((micro_batches + stages - 1) * 3)
-    for part in parts_of(placed.timeline):
-        assert part.bubble_s / placed.step_time_s == pytest.approx(bubble_bound(stages, micro_batches))
+    for device in range(stages):
+        busy_s = sum(span.end_s - span.start_s for span in recorded(placed).spans(device))
+        assert 1 - busy_s / placed.step_time_s == pytest.approx(bubble_bound(stages, micro_batches))
     assert list(placed.in_flight) == [min(stages - s, micro_batches) for s in range(stages)]
 
 
@@ -75,30 +79,20 @@ def test_every_step_obeys_its_order_and_its_parts_add_up(seed: int, factor: floa
             assert timed.sent_s == max((ran[given].end_s for given in inputs_of(task, placed.links)), default=0.0)
             assert timed.sent_s <= timed.ready_s <= timed.start_s
         assert simulate(placed, placed.orders).step_time_s == pytest.approx(placed.step_time_s)
-        for device, *parts in parts_of(placed.timeline):
-            assert min(parts) > -1e-9
-            assert sum(parts) == pytest.approx(placed.step_time_s)
-            forward_s = problem.loads[device].forward_s
-            work = sum(sum(forward_s[one.blocks]) for one in placed.segments if one.device == device)
-            assert parts[0] == pytest.approx(problem.micro_batches * work)
-        longer = replace(problem, latency_s=factor * problem.latency_s, loads=tuple(map(_by(factor), problem.loads)))
-        longer = replace(longer, bytes_per_s=problem.bytes_per_s and problem.bytes_per_s / factor)
+        for device, load in enumerate(problem.loads):
+            spans = [*recorded(placed).spans(device)]
+            assert all(before.end_s <= after.start_s for before, after in pairwise(spans))
+            forward_s = sum(span.end_s - span.start_s for span in spans if span.kind == "forward")
+            work = sum(sum(load.forward_s[one.blocks]) for one in placed.segments if one.device == device)
+            assert forward_s == pytest.approx(problem.micro_batches * work)
+        loads = []
+        for load in problem.loads:
+            times: Any = {name: tuple(factor * one for one in getattr(load, name)) for name in TIMES}
+            loads.append(replace(load, **times))
+        rate = problem.bytes_per_s and problem.bytes_per_s / factor
+        longer = replace(problem, latency_s=factor * problem.latency_s, bytes_per_s=rate, loads=tuple(loads))
         found = simulate(Cut(longer, placed.segments), placed.orders)
         assert found.step_time_s == pytest.approx(factor * placed.step_time_s)
-
-
-def _by(factor: float) -> Callable[[Load], Load]:
-    """A load whose times are so many times as long."""
-
-    def longer(times_s: tuple[float, ...]) -> tuple[float, ...]:
-        return tuple(factor * one for one in times_s)
-
-    return lambda load: replace(
-        load,
-        forward_s=longer(load.forward_s),
-        backward_s=longer(load.backward_s),
-        update_s=longer(load.update_s),
-    )
 
 
 def test_an_order_in_which_each_waits_for_the_other_is_found_out() -> None:
@@ -114,7 +108,7 @@ def test_two_transfers_over_one_line_take_turns() -> None:
     (placed, *_) = one_block_each(even_problem(2, 2))
     slow = Cut(replace(placed.problem, latency_s=5.0), placed.segments)
     found = simulate(slow, placed.orders).tasks
-    ready = {t.task.micro_batch: t.ready_s for t in found if t.task[:2] == (1, "forward")}
+    ready = {t.micro_batch: t.ready_s for t in found if t[:2] == (1, "forward")}
     assert ready == {0: 6.0, 1: 11.0}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds, three_digits
-from gpubalance.render.layers import blocks_text, spans_of
+from gpubalance.render.layers import blocks_text
 from gpubalance.render.plan import losses
 from gpubalance.render.rates import per_s
 from gpubalance.render.report.charts.chart import Drawing
@@ -179,7 +179,7 @@ def timeline(subject: Subject) -> Drawing | str:
     for stage in result.stages:
         spans = [
             Bar(_TASKS[kind], 1e3 * start_s, 1e3 * (end_s - start_s), str(number) if number is not None else "")
-            for kind, start_s, end_s, number in spans_of(result, stage.device)
+            for kind, start_s, end_s, number in result.timeline.spans(stage.device)
         ]
         rows.append(Row(device_name(subject.devices[stage.device]), spans=spans))
     note = "With the numbers of the micro-batches. Where nothing is drawn, a device had nothing to do: the bubble."
