@@ -92,11 +92,11 @@ def _narrowest(calls: Calls, allowed: Sequence[int]) -> list[int]:
     """One cut in each of MOST − 1 stretches of about equal size, where the fewest bytes cross."""
     parts = (calls.sizes / np.maximum(calls.sizes.sum(axis=0), 1.0)).sum(axis=1)
     until = np.cumsum(parts) / parts.sum()
+    crossing = Blocks(calls, tuple(range(len(calls.calls)))).graph.crossing_bytes
     chosen: dict[int, tuple[tuple[float, ...], int]] = {}
     for cut in allowed:
         stretch, place = divmod(float(until[cut - 1]) * MOST - 0.5, 1.0)
-        crossing = calls.crossing(cut)
-        cost = (sum(map(calls.bytes_of, crossing)), len(crossing), abs(place - 0.5))
+        cost = crossing[cut], abs(place - 0.5)
         number = min(max(int(stretch), 0), MOST - 2)
         if number not in chosen or (cost, cut) < chosen[number]:
             chosen[number] = cost, cut

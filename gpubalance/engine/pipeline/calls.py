@@ -79,10 +79,6 @@ class Calls:
             rows.append((operations_of(call, self), weights, sum(map(self.bytes_of, call.gives))))
         return np.array(rows, float)
 
-    def crossing(self, cut: int) -> list[int]:
-        """The slots made before the call `cut` and taken by it or later. A model's inputs are on all devices."""
-        return [slot for slot, made in self.made.items() if 0 <= made < cut <= self.last.get(slot, -1)]
-
     def in_the_way(self) -> dict[int, str]:
         """The calls before which no cut is possible, with the layer that has calls, or weights, on both sides."""
         first: dict[int, int] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -65,18 +65,13 @@ class _Tails(NamedTuple):
     trip_s: _Floats  # R
     least_s: _Floats
 
-    @property
-    def used(self) -> _Numbers:
-        """The set of devices, a bit each."""
-        used: _Numbers = (1 << self.devices).sum(axis=1)
-        return used
-
     def rows(self, which: _Numbers) -> _Tails:
         return _Tails._make(column[which] for column in self)
 
     def best(self, most: int) -> _Tails:
         """At most so many: the best with each first block and devices, then the second best with them, and so on."""
-        begun = self.used * (self.starts.max(initial=0) + 1) + self.starts[:, 0]
+        used = (1 << self.devices).sum(axis=1)  # a bit for each device
+        begun = used * (self.starts.max(initial=0) + 1) + self.starts[:, 0]
         order = np.lexsort((self.least_s, begun))
         place = np.arange(len(order))
         is_best = np.diff(begun[order], prepend=-1) != 0
@@ -96,8 +91,9 @@ class _Before:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._passes_s = [(_finite(load.forward_s), _finite(load.backward_s)) for load in problem.loads]
-        self._shortest_s = _runs(np.min([np.add(*both) for both in self._passes_s], axis=0))[0]  # of the blocks before
+        passes_s = np.array([[load.forward_s, load.backward_s] for load in problem.loads])
+        self._passes_s = np.where(np.isfinite(passes_s), passes_s, 0.0)
+        self._shortest_s = _runs(self._passes_s.sum(axis=1).min(axis=0))[0]  # of the blocks before
         self._sent_s = _sent(problem)
 
     def put(self, tails: _Tails, device: int, below_s: float) -> _Tails:
@@ -139,10 +135,6 @@ class _Before:
         kept_off = _runs(~np.isfinite(load.forward_s))
         limit = load.memory_bytes * (1 + _ROUNDING)
         return np.triu((needs <= limit) & (kept_off == 0), 1)
-
-
-def _finite(seconds: Sequence[float]) -> _Floats:
-    return np.where(np.isfinite(seconds), seconds, 0.0)
 
 
 def _runs(values: ArrayLike) -> _Floats:

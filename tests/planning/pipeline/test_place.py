@@ -33,11 +33,8 @@ def test_the_arms_of_two_branches_are_on_two_devices() -> None:
     assert arms in ([0, 0, 1, 1], [1, 1, 0, 0])
     assert len(placed.segments) > len(on) == 2  # a device has several segments
     assert placed.step_time_s == pytest.approx(0.066)  # one arm, stem and merge; 126 ms on one device
-
-
-def test_with_many_micro_batches_a_chain_does_as_well() -> None:
-    problem = branches(32)
-    assert place(problem).step_time_s <= 1.001 * (shortest(problem) or 0.0)
+    # With many micro-batches a chain does as well.
+    assert place(branches(32)).step_time_s <= 1.001 * (shortest(branches(32)) or 0.0)
 
 
 def test_what_is_placed_fits_and_no_cut_that_is_simulated_takes_a_shorter_step() -> None:
@@ -67,19 +64,13 @@ def test_memory_decides_how_deep_an_order_may_be() -> None:
     assert place(tight).in_flight[place(tight).segments[0].device] == 2
 
 
-def test_a_block_that_no_device_holds_is_named() -> None:
+@pytest.mark.parametrize(("fixed", "block"), [((1.0, 1.0, 9.0, 1.0, 1.0, 1.0), 2), ((1.0,) * 6, None)])
+def test_a_block_that_no_device_holds_is_named(fixed: tuple[float, ...], block: int | None) -> None:
     problem = branches(4, memory=4.0)
-    loads = tuple(replace(load, fixed_bytes=(1.0, 1.0, 9.0, 1.0, 1.0, 1.0)) for load in problem.loads)
-    huge = replace(problem, loads=loads)
+    loads = tuple(replace(load, fixed_bytes=fixed) for load in problem.loads)
     with pytest.raises(NoPlacementError) as caught:
-        place(huge)
-    assert caught.value.block == 2
-
-
-def test_no_cut_that_fits_is_no_blocks_fault() -> None:
-    with pytest.raises(NoPlacementError) as caught:
-        place(branches(4, memory=4.0))
-    assert caught.value.block is None
+        place(replace(problem, loads=loads))
+    assert caught.value.block == block
 
 
 def test_a_skip_connection_is_sent_to_where_it_is_taken() -> None:
