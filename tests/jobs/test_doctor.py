@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -25,6 +22,7 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.workers.messages import Inspected, Surveyed
 from tests.cli.program import here
+from tests.cli.terminal import in_terminal
 from tests.faults.machine import PLAIN, TI
 from tests.stand_in import TWO_UNLIKE_GPUS, environment, loaded
 
@@ -316,14 +314,8 @@ def test_a_training_step_that_crashes_is_a_failed_check(tmp_path: Path) -> None:
 )
 def test_colour_is_for_terminals_that_want_it(variables: dict[str, str], coloured: bool) -> None:
     code = "from gpubalance.cli.doctor import _paint; print(_paint()('failure', 'failure'))"
-    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLORTERM")}
-    terminal, other = os.openpty()
-    subprocess.run([sys.executable, "-c", code], stdout=other, env=kept | variables, check=True)
-    os.close(other)
-    shown = os.read(terminal, 1000).decode()
-    os.close(terminal)
-    assert "failure" in shown
-    assert ("\x1b[" in shown) is coloured
+    _, seen = in_terminal(code, 80, environment=variables)
+    assert (b"failure" in seen.written, b"\x1b[" in seen.written) == (True, coloured)
 
 
 def test_wrong_inputs_are_one_sentence(tmp_path: Path) -> None:

@@ -101,15 +101,13 @@ class Together:
         """
         party, used = self.gather(split), split.used
         request = self._run_request(split).of_used
-        fits, too_large = Fitting(party, request, self._watch).suggest(error, believed=believed)
+        fits = Fitting(party, request, self._watch).suggest(error, believed=believed)
         if fits == request.split:
             return []
         if fits is None:
             raise NothingFits(error.message, remedy="not even one sample a device fits: use a smaller model")
         sizes = enumerate(zip(fits.micro_batches, request.split.micro_batches, strict=True))
-        lowered = {replica for replica, (size, wanted) in sizes if size < wanted}
-        full = lowered & {*too_large, error.replica} or lowered  # another device may have been blamed
-        return [(used[replica], fits.micro_batches[replica]) for replica in sorted(full)]
+        return [(used[replica], size) for replica, (size, wanted) in sizes if size < wanted]
 
     def _run_request(self, split: Shares) -> RunRequest:
         return RunRequest(

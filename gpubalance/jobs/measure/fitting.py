@@ -37,8 +37,8 @@ class Fitting:
         self._known = self._lines(self._split.micro_batches, peaks or (None,) * len(self._devices))
         self._refused: OutOfMemory | None = None  # the latest error in the search
 
-    def suggest(self, failed: OutOfMemory, *, believed: bool = False) -> tuple[Shares | None, list[int]]:
-        """A split that was tried and fits, or None; and the replicas that were given too much at a time.
+    def suggest(self, failed: OutOfMemory, *, believed: bool = False) -> Shares | None:
+        """A split that was tried and fits, or None. What it has less of is what a device was given too much of.
 
         Only what does not fit is lowered: halved until it does, then raised to what lines through memory predict, or
         nine tenths of that. TensorFlow may blame another device than the full one: then all are lowered. Each device
@@ -50,19 +50,18 @@ class Fitting:
         wanted = self._split.micro_batches
         lowered = self._lowered(failed, blamed=True) or self._lowered(failed, blamed=False)
         if lowered is None:
-            return None, [failed.replica] if failed.replica is not None else []
+            return None
         sizes, peaks, halved = lowered
         each = zip(wanted, self._limits(self._points(self._with(sizes), peaks)), sizes, strict=True)
         most = [min(size, limit) if limit else fits for size, limit, fits in each]
-        too_large = [i for i in sorted(halved) if most[i] < wanted[i]]
-        suspected = too_large or sorted(halved)
-        for part in (1.0, 0.9):
+        suspected = [i for i in sorted(halved) if most[i] < wanted[i]] or sorted(halved)
+        for part in (1.0, 0.9, 0.0):
             raised = {i: max(sizes[i], int(part * most[i])) for i in suspected}
             larger = tuple(raised.get(i, size) for i, size in enumerate(wanted))
             is_new = larger != sizes and not (believed and larger == wanted)
             if is_new and self._tried(self._with(larger)) is not None:
-                return self._with(larger), [i for i in suspected if larger[i] < wanted[i]]
-        return self._with(sizes), too_large
+                return self._with(larger)
+        return self._with(sizes)
 
     def _lowered(self, failed: OutOfMemory, *, blamed: bool) -> tuple[Sizes, Peaks, set[int]] | None:
         """Micro-batches that fit, after halving those that errors blame, or all; their peaks; and which were halved."""
@@ -140,11 +139,12 @@ class Fitting:
     def error(self, error: OutOfMemory) -> NothingFits:
         """The error of a run whose split does not fit; it names a split that was tried and does, if there is one."""
         self._watch(Doing(f"{error.message}; looking for what fits"))
-        fitting, too_large = self.suggest(error)
-        devices, split = self._devices, self._split
+        fitting, devices, split = self.suggest(error), self._devices, self._split
         word = "micro-batch" if split.accumulates else "batch"
-        full = [(devices[i], split.micro_batches[i]) for i in too_large]
-        places = [f"{device.label} ({device.name}) at {word} {size}" for device, size in full]
+        full = [] if error.replica is None else [error.replica]
+        if fitting is not None:
+            full = [i for i, size in enumerate(fitting.micro_batches) if size < split.micro_batches[i]]
+        places = [f"{devices[i].label} ({devices[i].name}) at {word} {split.micro_batches[i]}" for i in full]
         where = "the joint run" if len(devices) > 1 else "the run"
         message = f"out of memory: {' and '.join(places) or 'a device'} in {where} of {split}"
         remedy = "not even one sample a device fits: use a smaller model"
