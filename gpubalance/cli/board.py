@@ -35,8 +35,7 @@ class Board:
     """
 
     def __init__(self, folder: Path, settings: Settings) -> None:
-        """Begins the command's own file. Raises OSError for files, EnvironmentFault without TensorBoard."""
-        _load()
+        """Begins the command's own file. Raises OSError for files, ImportError without TensorBoard."""
         self._folder, self._summaries = folder, Summaries(settings)
         self._writers = {"": _opened(folder)}
         self._described = False
@@ -100,6 +99,9 @@ def board_in(folder: Path | None, name: str, settings: Settings, *, quiet: bool)
         return
     try:
         board = Board(folder / name, settings)
+    except ImportError as error:
+        message = f"--tensorboard needs TensorBoard's own package: {error}"
+        raise EnvironmentFault(message, remedy="pip install 'tensorboard<3'") from None
     except OSError as error:
         raise unwritable("--tensorboard", folder, error) from None
     try:
@@ -123,17 +125,6 @@ def both(first: Watch, second: Watch | None) -> Watch:
         second(event)
 
     return tell
-
-
-def _load() -> None:
-    """Loads only what does not load TensorFlow, as TensorBoard's EventFileWriter would if it is installed."""
-    try:
-        import tensorboard.plugins.hparams.summary_v2
-        import tensorboard.summary.writer.record_writer  # noqa: F401
-    except ImportError as error:
-        raise EnvironmentFault(
-            f"--tensorboard needs TensorBoard's own package: {error}", remedy="pip install 'tensorboard<3'"
-        ) from None
 
 
 def _opened(folder: Path) -> Any:
