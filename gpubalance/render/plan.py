@@ -33,12 +33,12 @@ _WAITED_FOR = {"speed", "granularity"}  # if all devices have these, nobody woul
 
 
 def round_text(tried: Round, devices: Sequence[Device]) -> str:
-    """One line: `round 1 [820 568]: predicted 2255, gave 2127 samples/s …`."""
+    """One line: `round 1 [820 568]: predicted 2255 samples/s; GPU:0 [820] 1279 samples/s …`."""
     head = f"round {tried.number} [{' '.join(map(share_text, tried.batches, tried.micro_batches))}]"
     measured = tried.measured
     if measured is None:
         return f"{head}: out of memory"
-    return f"{head}: predicted {format_rate(tried.predicted_throughput)}, gave {measured_text(devices, measured)}"
+    return f"{head}: predicted {per_s(tried.predicted_throughput)}; {measured_text(devices, measured)}"
 
 
 def plan_told(plan: Plan, epoch: int | None = None) -> Iterator[Part]:

@@ -23,7 +23,7 @@ _SAMPLES = 1000
 
 
 def window_text(number: int, of: int, name: str, devices: Sequence[Device], measured: Measurement) -> str:
-    """One line: `window 1 of 3: 2164 samples/s …`; only the rate of another split than the run's own."""
+    """One line: `window 1 of 3: GPU:0 [820] 1279 samples/s …`; only the rate of another split than the run's own."""
     head, rate = f"window {number} of {of}", per_s(measured.throughput.median)
     if not name:
         return f"{head}: {measured_text(devices, measured)}"
@@ -32,10 +32,15 @@ def window_text(number: int, of: int, name: str, devices: Sequence[Device], meas
 
 
 def measured_text(devices: Sequence[Device], measured: Measurement) -> str:
-    """`2164 samples/s, step 641 ms; compute GPU:0 620 ms, GPU:1 629 ms; sync 12.3 ms; imbalance 1.007`."""
-    step = f"{per_s(measured.throughput.median)}, step {format_seconds(measured.step_time_s.median)}"
-    computes = ", ".join(f"{devices[one.device].label} {format_seconds(one.compute_s)}" for one in measured.replicas)
-    return f"{step}; compute {computes}; sync {format_seconds(measured.sync_s)}; imbalance {measured.imbalance:.3f}"
+    """`GPU:0 [820] 1279 samples/s compute 620 ms; …; total [1388] 2164 samples/s step 641 ms sync 12.3 ms`."""
+    parts = [
+        f"{devices[one.device].label} [{share_text(one.batch, one.micro_batch)}] {per_s(one.throughput)} "
+        f"compute {format_seconds(one.compute_s)}"
+        for one in measured.replicas
+    ]
+    rate, step = per_s(measured.throughput.median), format_seconds(measured.step_time_s.median)
+    total = f"total [{measured.global_batch}] {rate} step {step} sync {format_seconds(measured.sync_s)}"
+    return "; ".join([*parts, total])
 
 
 def run_told(run: Run, epoch: int | None = None, pipeline: Pipeline | None = None) -> Iterator[Part]:

@@ -123,5 +123,5 @@ def test_too_few_samples_are_told_before_a_split_is_tried(folder: Path) -> None:
         error, remedy = done.stderr.splitlines()[-2:]  # and no --resume
         assert error.startswith("error: 100 samples, fewer than ")
         assert remedy == "  → give more"
-        assert "samples/s, predicted" not in done.stderr
+        assert ": predicted " not in done.stderr
     assert "GPU:1" not in asked.stderr  # nothing more is measured of the first
