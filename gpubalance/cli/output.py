@@ -105,11 +105,9 @@ def summed_up(result: Any, told: Iterable[Part], following: Following, simulate:
     """What is told of a result, the warnings of it and of its proof, and what can follow, as this user types it."""
     from gpubalance.cli.next_command import typed
     from gpubalance.render.table import summary
-    from gpubalance.results.plan import Plan
+    from gpubalance.results.subject import warnings_of
 
-    run = result.balance.run if isinstance(result, Plan) and result.balance else None
-    warnings = (*(run.warnings if run else ()), *result.warnings)
-    return summary(told, warnings, *following, width(), partial(typed, simulate=simulate))
+    return summary(told, warnings_of(result), *following, width(), partial(typed, simulate=simulate))
 
 
 def say(text: str, stream: TextIO) -> bool:
@@ -135,8 +133,7 @@ def _is_unfinished(path: Path, kind: type[Reported]) -> bool:
     except GpubalanceError:
         return False
     if isinstance(found, Plan):
-        run = found.balance.run if found.balance else None
-        return kind is Plan and found.balance is not None and not (run and run.complete)
+        return kind is Plan and found.balance is not None and not (found.run and found.run.complete)
     return isinstance(found, kind) and not found.complete
 
 

@@ -95,8 +95,7 @@ class Subject:
         return self.result.split if isinstance(self.result, Plan | Run) else None
 
 
-def warnings_of(subject: Subject) -> tuple[Warning_, ...]:
-    """The warnings of the result and of the run in it."""
-    run = subject.run
-    inner = run.warnings if run is not None and run is not subject.result else ()
-    return (*inner, *subject.result.warnings)
+def warnings_of(result: Reported) -> tuple[Warning_, ...]:
+    """The warnings of the result and, before them, of the run that proved it."""
+    run = result.run if isinstance(result, Plan) else None
+    return (*(run.warnings if run else ()), *result.warnings)

@@ -24,6 +24,7 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_result
 from gpubalance.results.run import Run
+from gpubalance.results.subject import warnings_of
 
 DATA = Path(__file__).with_name("data")
 GOLDEN = Path(__file__).with_name("golden")
@@ -40,9 +41,7 @@ def told(
     result: Plan | Probe | Independent | Layers | Run, following: str = "", script: Sequence[str] = (), width: int = 80
 ) -> str:
     """A result's summary, as the program prints it."""
-    run = result.balance.run if isinstance(result, Plan) and result.balance else None
-    warnings = (*(run.warnings if run else ()), *result.warnings)
-    return summary(told_of(result), warnings, following, script, width)
+    return summary(told_of(result), warnings_of(result), following, script, width)
 
 
 def kept(name: str, width: int) -> str:

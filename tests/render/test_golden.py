@@ -9,6 +9,7 @@ from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record, read_result
+from gpubalance.results.subject import warnings_of
 from tests.render.golden import DATA, NAMES, WIDTHS, kept, path
 from tests.render.samples import PROBE
 
@@ -21,11 +22,9 @@ def test_a_summary_is_as_it_was_looked_at_short_and_no_line_but_a_command_is_too
     assert max(map(len, text.split("\nnext: ")[0].splitlines())) <= width
     assert "\nnext: gpubalance " in text
     result = read_result(DATA / f"{name}.json")
-    run = getattr(getattr(result, "balance", None), "run", None)
-    warnings = [*(run.warnings if run else ()), *result.warnings]
     if width == 80:
         assert "samples/s" in text.splitlines()[0]
-        assert len(text.splitlines()) - len(warning_lines(warnings)) <= 25
+        assert len(text.splitlines()) - len(warning_lines(warnings_of(result))) <= 25
 
 
 def test_of_devices_none_of_which_is_full_none_would_wait_for_the_others() -> None:

@@ -82,7 +82,7 @@ def _section(subject: Subject) -> Iterator[str]:
             yield from _grid([map(markdown_cell, row) for row in part.rows], part.left)
         else:
             yield from (markdown_text(part), "")
-    for warning in warnings_of(subject):
+    for warning in warnings_of(subject.result):
         code, message, then = (markdown_text(text) for text in (warning.code, warning.message, warning.next))
         yield f"- **warning {code}**: {message} → {then}"
         yield ""
