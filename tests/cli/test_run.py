@@ -151,7 +151,7 @@ def test_the_update_is_a_part_of_the_step_and_one_device_has_no_sync(tmp_path: P
     both = here("run", "--simulate", str(profile), "--batches", "120", "80", "--baseline", "none", *SHORT)
     assert both.returncode == 0, both.stderr
     assert "step 42.0 ms = slowest compute 32.0 ms + update 4.00 ms + sync 6.00 ms;" in both.stdout
-    assert re.search(r"GPU:0 \[120\] \S+ samples/s compute 32.0 ms update 4.00 ms wait 0 s", both.stderr)
+    assert re.search(r"GPU:0 \[120\] \S+ samples/s compute 32.0 ms;", both.stderr)
     alone = here("run", "--simulate", str(profile), "--gpus", "0", "--batches", "120", *SHORT)
     assert alone.returncode == 0, alone.stderr
     assert "step 36.0 ms = slowest compute 32.0 ms + update 4.00 ms\n" in alone.stdout
