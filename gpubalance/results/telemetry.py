@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated
 
 from gpubalance.results.common import Exact, Whole
@@ -83,8 +82,3 @@ def throttling(masks: Iterable[int]) -> tuple[str, ...]:
     together = functools.reduce(operator.or_, masks, 0) & ~_NO_THROTTLING
     bits = [1 << n for n in range(together.bit_length()) if together >> n & 1]
     return tuple(sorted(_REASONS.get(bit, f"reason {bit:#x}") for bit in bits))
-
-
-def all_reasons(before: Sequence[tuple[str, ...]], now: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Joins the throttle reasons of each device. Empty if nothing is known of any device."""
-    return tuple(tuple(dict.fromkeys((*a, *b))) for a, b in itertools.zip_longest(before, now, fillvalue=()))

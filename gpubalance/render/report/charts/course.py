@@ -16,7 +16,6 @@ from gpubalance.results.subject import Subject
 from gpubalance.results.telemetry import Moment
 
 _MOST_POINTS = 400
-_HATCHES = ("////", "\\\\\\\\", "||||", "xxxx", "----")
 _PANELS = {
     "temperature_c": "°C",
     "power_w": "power, W",
