@@ -87,11 +87,12 @@ def probe_told(probe: Probe) -> Iterator[Part]:
 
     More than four devices get one line each.
     """
-    yield from pipeline_told(probe.pipeline, sum(one.solo_best.throughput for one in probe.probes if one.solo_best))
+    total = sum(one.solo_best.throughput for one in probe.probes if one.solo_best)
+    held = ", on batches of --data held on it" if probe.settings.data else ""
+    yield f"each device alone{held}: {per_s(total)} in total, model {probe.settings.model}"
+    yield from pipeline_told(probe.pipeline, total)
     for one in probe.probes:
         yield from _device(probe.devices[one.device], one, whole=len(probe.probes) <= _MOST_WHOLE)
-    held = ", on batches of --data held on it" if probe.settings.data else ""
-    yield f"model {probe.settings.model}, each device alone{held}"
     if not probe.complete:
         yield BLANK
         yield "This probe is incomplete: --resume continues it."

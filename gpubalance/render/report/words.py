@@ -12,7 +12,6 @@ from gpubalance.render.layers import layers_told
 from gpubalance.render.plan import plan_told
 from gpubalance.render.probe import probe_told
 from gpubalance.render.queue import queue_told
-from gpubalance.render.rates import per_s
 from gpubalance.render.run import run_told
 from gpubalance.render.table import BLANK, Grid, Part
 from gpubalance.results.independent import Independent
@@ -50,9 +49,6 @@ def told_of(result: Reported) -> Iterator[Part]:
 def answer_of(result: Reported) -> Answer:
     """The same without pictures, which are charts in a report."""
     first, *others = (part for part in told_of(result) if isinstance(part, str | Grid) and part not in ("", BLANK))
-    if isinstance(result, Probe):
-        bests = [one.solo_best.throughput for one in result.probes if one.solo_best]
-        return Answer(f"each device alone: {per_s(sum(bests))} in total", (first, *others))
     return Answer(str(first), tuple(others))
 
 
