@@ -227,8 +227,8 @@ class Layers(OfModel):
         held = sorted(segment for stage in self.stages for segment in stage.segments)
         if [n for first, last in held for n in range(first, last + 1)] != list(range(blocks)):
             raise unsound("stages", "their segments are not each block once")
-        used = {stage.device for stage in self.stages}
-        if not {task.device for task in self.timeline.tasks} | {one.device for one in self.timeline.updates} <= used:
+        used, step = {stage.device for stage in self.stages}, self.timeline
+        if not {task.device for task in step.tasks} | {one.device for one in step.updates} <= used:
             raise unsound("timeline", "of a device that has no stage")
         return self
 

@@ -36,7 +36,9 @@ class Pipeline:
         self.outputs = OutputsLoss(model, blocks.calls)
         self.segments, self.names = tuple(segments), tuple(names)
         self.links = links_between(blocks.graph, segments)
-        self.sections = [Section(blocks.calls, blocks.span(one.first, one.last), names[one.device]) for one in segments]
+        spans = [blocks.span(one.first, one.last) for one in segments]
+        where = [names[one.device] for one in segments]
+        self.sections = [Section(blocks.calls, *each) for each in zip(spans, where, strict=True)]
         for section in self.sections:
             section.place(section.device)
             section.train_with(self.outputs.part, optimizer.scale_loss)
@@ -145,6 +147,6 @@ class Pipeline:
         for number in numbers:
             step.do(Task(number, "forward", 0))
         for section in self.sections:
-            section.check_borrowed([one for other in self.sections if other is not section for one in other.trained])
+            section.check_borrowed(self.sections)
         for number in reversed(numbers):
             step.do(Task(number, "backward", 0))

@@ -138,12 +138,13 @@ class Section:
         """Whether the passes for labels of this kind are traced in their final form."""
         return _kind_of(labels if self.is_last else ()) in self._trains
 
-    def check_borrowed(self, others: Sequence[Any]) -> None:
-        """Raises Refused if a traced call uses one of `others` unseen by the graph: it would get no gradient.
+    def check_borrowed(self, sections: Sequence[Section]) -> None:
+        """Raises Refused if a traced call uses a variable that another section trains, unseen by the graph.
 
-        `others` are the variables that other sections train.
+        It would get no gradient.
         """
-        used = {id(variable) for passes in self._trains.values() for variable in passes.forward.variables}
+        used = {id(one) for passes in self._trains.values() for one in passes.forward.variables}
+        others = (one for other in sections if other is not self for one in other.trained)
         borrowed = next((one for one in others if id(one.value) in used), None)
         if borrowed is not None:
             raise Refused(

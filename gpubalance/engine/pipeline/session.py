@@ -15,7 +15,7 @@ from gpubalance.engine.models import make_model
 from gpubalance.engine.pipeline.blocks import Blocks, blocks_of
 from gpubalance.engine.pipeline.calls import bytes_of, calls_of
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of, refuse_model
-from gpubalance.engine.pipeline.pace import pace_of
+from gpubalance.engine.pipeline.pace import Pace, pace_of
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.engine.pipeline.step import Step
 from gpubalance.planning.pipeline.problem import Segment
@@ -58,10 +58,10 @@ class LayersSession:
         micro = self._micro_batch(micro_batch)
         for block in blocks:
             alone = (Segment(block, block, 0),)
-            pace = pace_of(self._devices[:1], self._blocks.graph, alone, self._joint, micro_batch, self._seed)
+            pace = self._pace_of(alone, micro_batch)
             try:
                 by_profile = pace.alone(at_least) if pace else {}
-                pipeline = Pipeline(self._model, self._blocks, alone, self._names[:1], self._fresh_optimizer())
+                pipeline = self._pipeline_of(alone)
                 timed = time_alone(pipeline, self._blocks, micro, seconds=seconds, at_least=at_least)
             except Exception as error:
                 raise TaskFailedError(0, f"block {block} alone") from error
@@ -87,8 +87,7 @@ class LayersSession:
         pipeline = self._pipeline_for(segments)
         batch = [pipeline.held(self._micro_batch(micro_batch))] * micro_batches
         if (order, micro_batch) != self._used:
-            parts = self._devices, self._blocks.graph, pipeline.segments, self._joint
-            pipeline.pace, self._used = pace_of(*parts, micro_batch, self._seed), None
+            pipeline.pace, self._used = self._pace_of(segments, micro_batch), None
             pipeline.step(batch, order, patience_s=patience_s)  # unmeasured: it is traced, and caches fill
             self._used = order, micro_batch
         pace = pipeline.pace
@@ -111,14 +110,19 @@ class LayersSession:
         """The pipeline for these segments: the last one, unless its segments differ, whatever its orders."""
         if self._pipeline is None or self._pipeline.segments != tuple(segments):
             self._pipeline, self._used = None, None
-            self._pipeline = Pipeline(self._model, self._blocks, segments, self._names, self._fresh_optimizer())
+            self._pipeline = self._pipeline_of(segments)
         return self._pipeline
 
-    def _fresh_optimizer(self) -> Any:
-        """A copy of the model's without variables."""
+    def _pipeline_of(self, segments: Sequence[Segment]) -> Pipeline:
+        """A new one, with a copy of the model's optimizer without variables."""
         with tf.device("/CPU:0"):
-            optimizer = self._model.optimizer
-            return type(optimizer).from_config(optimizer.get_config())
+            own = self._model.optimizer
+            fresh = type(own).from_config(own.get_config())
+        return Pipeline(self._model, self._blocks, segments, self._names, fresh)
+
+    def _pace_of(self, segments: Sequence[Segment], micro_batch: int) -> Pace | None:
+        placed = self._blocks.graph, tuple(segments), self._joint
+        return pace_of(self._devices, *placed, micro_batch, self._seed)
 
     def _micro_batch(self, size: int) -> MicroBatch:
         """Random samples, the same in each call."""
@@ -142,7 +146,8 @@ def time_alone(pipeline: Pipeline, blocks: Blocks, micro: MicroBatch, *, seconds
 
     Other blocks' outputs are random. Then it moves the variables back to the host's memory.
     """
-    (section,), (segment,), (name,) = pipeline.sections, pipeline.segments, pipeline.names
+    (section,), (segment,) = pipeline.sections, pipeline.segments
+    name = section.device
     given = {slot: micro.inputs[slot] for slot in section.inputs}
     given |= {slot: _random(blocks.calls.tensors[slot], micro.samples) for slot in section.takes}
     micro = pipeline.held(MicroBatch(given, micro.labels, micro.samples))

@@ -93,8 +93,9 @@ class DeviceCosts:
     """The blocks' points on one device, and the factors by which they differ in the pipeline."""
 
     def __init__(self, measured: Blocks) -> None:
-        self._points = [[one for one in measured.points if one.block == block] for block in range(measured.count)]
-        self._sizes = {point.micro_batch for point in measured.points}
+        points, blocks = measured.points, range(measured.count)
+        self._points = [[one for one in points if one.block == block] for block in blocks]
+        self._sizes = {point.micro_batch for point in points}
         self.largest = max(self._sizes, default=1)
         self._factors = np.ones((measured.count, 3))  # of each block's forward, backward and update
 
@@ -144,6 +145,5 @@ class DeviceCosts:
 
 def _took_s(steps: Sequence[Timeline], segment: int, kind: Pass) -> float:
     """The median over steps of a segment's mean pass."""
-    return median(
-        [mean([one.end_s - one.start_s for one in step.tasks if one[:2] == (segment, kind)]) for step in steps]
-    )
+    each = [[one for one in step.tasks if one[:2] == (segment, kind)] for step in steps]
+    return median([mean([one.end_s - one.start_s for one in passes]) for passes in each])

@@ -119,7 +119,7 @@ class Cutting:
 
     def _found(self) -> Placement:
         """Tries cuts, and returns the best of them for the proof."""
-        while self.best is None or sum(one.step_time_s is not None for one in self.rounds) < self.request.rounds:
+        while self.best is None or len(self.rounds) - self._failed < self.request.rounds:
             series = CutSeries.of_cut(self.known.best(), self.request.devices)
             least = 1 + max(_WORTH_A_ROUND, series.placed.off or 0.0)
             if self.best and (series.key in self.tried or series.placed.throughput <= least * self.best[0]):
@@ -160,13 +160,17 @@ class Cutting:
         """Puts less on the device from now on. Raises PartialResult once that has been tried often enough."""
         self._note(placed, None, device)
         self.known.ran_out(placed, device)
-        failed = sum(one.step_time_s is None for one in self.rounds)
-        if failed > _MOST_FAILED * len(self.request.devices):
+        if self._failed > _MOST_FAILED * len(self.request.devices):
             self.once.cannot_help()
             raise PartialResult(
-                f"{failed} cuts ran out of memory, though they were planned to fit",
+                f"{self._failed} cuts ran out of memory, though they were planned to fit",
                 remedy=self.known.what_fits(placed.problem.micro_batch),
             )
+
+    @property
+    def _failed(self) -> int:
+        """The rounds that ran out of memory."""
+        return sum(one.step_time_s is None for one in self.rounds)
 
     def _note(self, placed: Placement, step_time_s: float | None, ran_out: int | None = None) -> None:
         record = LayersRound(

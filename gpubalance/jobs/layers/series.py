@@ -101,9 +101,9 @@ class CutSeries(Series):
 
     def blocks(self) -> Iterator[MeasuredBlock]:
         """What each block takes on each device by what is known now."""
-        problem = self.placed.problem
-        loads = [[*zip(load.forward_s, load.backward_s, strict=True)] for load in problem.loads]
-        for block, sent, *passes_s in zip(problem.graph.blocks, problem.graph.crossing_bytes, *loads, strict=True):
+        graph, loads = self.placed.problem.graph, self.placed.problem.loads
+        passes = [zip(load.forward_s, load.backward_s, strict=True) for load in loads]
+        for block, sent, *passes_s in zip(graph.blocks, graph.crossing_bytes, *passes, strict=True):
             yield MeasuredBlock(
                 name=block.name,
                 calls=block.calls,
