@@ -45,8 +45,8 @@ class Open(Record):
     """Build the model on these devices. In a `cluster` the worker has one of them, and other processes have theirs.
 
     `code` is the hash of the user's own code on the controller's host, for a worker on another one: see `code_key`.
-    With `cuts`, even none, the model is built in the host's memory, to be cut: no device needs to hold all of it. Its
-    blocks begin at these layers, if any are named, and it may be cut nowhere else.
+    With `cuts` the model is built in the host's memory, to be cut: no device needs to hold all of it. Its blocks begin
+    at these layers; if none are named, anywhere.
     """
 
     devices: tuple[Device, ...]

@@ -29,7 +29,7 @@ class Build:
     settings: Settings
     joint: JointProfile = field(default_factory=JointProfile)
     seed: int = 0
-    cuts: tuple[str, ...] | None = None  # if any, even none: build it in the host's memory, to be cut
+    cuts: tuple[str, ...] | None = None  # to be cut before these layers, or anywhere: see Open
 
 
 class Party:
