@@ -88,9 +88,9 @@ def probe_told(probe: Probe) -> Iterator[Part]:
     More than four devices get one line each.
     """
     total = sum(one.solo_best.throughput for one in probe.probes if one.solo_best)
+    yield from pipeline_told(probe.pipeline, total)
     held = ", on batches of --data held on it" if probe.settings.data else ""
     yield f"each device alone{held}: {per_s(total)} in total, model {probe.settings.model}"
-    yield from pipeline_told(probe.pipeline, total)
     for one in probe.probes:
         yield from _device(probe.devices[one.device], one, whole=len(probe.probes) <= _MOST_WHOLE)
     if not probe.complete:
