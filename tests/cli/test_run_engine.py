@@ -80,7 +80,7 @@ def test_settings_are_recorded_and_a_model_that_is_too_slow_for_the_profile_is_t
     warnings = {w["code"]: w["next"] for w in result["warnings"]}
     assert "--model small" in warnings["slower-than-profile"]
     late = timings_of([Timing(steps=1, seconds=1.0, input_wait_s=0.0)], late_part=1.0)
-    (of_small, *_) = of_figures("small", (), [late], steady=True)  # no model is smaller
+    (of_small, *_) = of_figures("small", (), [late])  # no model is smaller
     assert "larger batches" in of_small.next
 
 

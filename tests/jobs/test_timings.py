@@ -44,7 +44,7 @@ def test_a_step_whose_data_comes_late_is_a_slow_step_and_a_few_much_longer_timin
     assert (timings.slow_steps, timings.mean_over_median) == (1, 0)
     timings = of_waits(DATA_S, slow=10 / 5)
     assert timings.mean_over_median == pytest.approx(1 / 6)
-    (warning,) = [one for one in of_figures("small", (), [timings], steady=True) if one.code == "slow-steps"]
+    (warning,) = [one for one in of_figures("small", (), [timings]) if one.code == "slow-steps"]
     assert "on average a step takes 16.7 % longer than shown" in warning.message
 
 

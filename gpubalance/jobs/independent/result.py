@@ -87,8 +87,7 @@ def _own_model(turns: Turns, one: Replica, origin_s: float) -> OwnModel:
 def _warnings(turns: Turns) -> list[Warning_]:
     """What the reader of the figures must know."""
     series = [one for subject in turns.subjects() for one in subject.series.values() if one.windows]
-    model, steady = turns.request.settings.model, all(one.steady for one in series)
-    figures = of_figures(model, turns.slowed, series, steady=steady)
+    figures = of_figures(turns.request.settings.model, turns.slowed, series)
     return [*resumed(turns.once.again[AllAtOnce]), *figures]
 
 

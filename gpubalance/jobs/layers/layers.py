@@ -267,7 +267,4 @@ class Cutting:
         yield from resumed(self.again["window"])
         if self.request.devices[0].profile is not None:
             yield warning("shares-assumed")
-        steady, stamp_cost = series.steady, series.stamp_cost
-        yield from of_figures(
-            self.request.settings.model, series.slowed, [series], steady=steady, stamp_cost=stamp_cost
-        )
+        yield from of_figures(self.request.settings.model, series.slowed, [series])

@@ -62,12 +62,7 @@ def _warnings(joint: JointRun, measured: Measurement) -> Iterator[Warning_]:
     if len(measured.batches) > 1:
         yield from (warning("not-exact", text=text) for text in joint.party.facts.warned)
     yield from resumed(joint.again)
-    yield from of_figures(
-        joint.request.settings.model,
-        joint.own.slowed,
-        [one for one in joint.series if one.windows],
-        steady=all(one.steady for one in joint.series),
-        stamp_cost=joint.own.stamp_cost,
-        excess_part=measured.excess_s / measured.step_time_s.median,
-    )
+    known = [one for one in joint.series if one.windows]
+    excess_part = measured.excess_s / measured.step_time_s.median
+    yield from of_figures(joint.request.settings.model, joint.own.slowed, known, excess_part=excess_part)
     yield from batches_joined(joint.alone.joined_from if joint.alone else None, measured.global_batch)

@@ -57,7 +57,6 @@ class Series(Timings):
     stamps: bool = True
     least_samples: int = 0
     warmup_steps: int = 0
-    steady: bool = True
     step_s: float = 0.0
     peaks: Peaks = ()
     _differs: bool = False

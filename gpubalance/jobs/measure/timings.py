@@ -81,12 +81,14 @@ def largest(*peaks: Peaks) -> Peaks:
 class Timings:
     """What the windows of one split amount to; `stamped` steps are apart, as stamping costs a little.
 
-    `sensors` have read the GPUs meanwhile, if that was in this process.
+    `sensors` have read the GPUs meanwhile, if that was in this process. `steady` says that the warm-up ended without a
+    trend.
     """
 
     split: Shares
     windows: list[Window] = field(default_factory=list)
     sensors: Sensors = field(default_factory=Sensors)
+    steady: bool = True
 
     @property
     def timings(self) -> list[Timing]:

@@ -121,19 +121,12 @@ def warning(row: str, **facts: object) -> Warning_:
     return Warning_(code=row.split("/")[0], message=message, next=following)
 
 
-def of_figures(
-    model: str,
-    slowed: Slowed,
-    measured: Sequence[Timings],
-    *,
-    steady: bool,
-    stamp_cost: float | None = None,
-    excess_part: float = 0.0,
-) -> list[Warning_]:
-    """The warnings about the figures of all that was measured in turns.
+def of_figures(model: str, slowed: Slowed, measured: Sequence[Timings], *, excess_part: float = 0.0) -> list[Warning_]:
+    """The warnings about the figures of all that was measured in turns, what matters most first.
 
     `excess_part` is that of a device's compute over a whole step.
     """
+    stamp_cost = measured[0].stamp_cost if measured else None
     precision = max((one.precision for one in measured), default=0.0)
     late_part = max((one.late_part for one in measured), default=0.0)
     over = max((one.mean_over_median for one in measured), default=0.0)
@@ -142,7 +135,7 @@ def of_figures(
         "throttled": bool(slowed),
         "slower-than-profile": late_part > LATE,
         "wide-interval": precision > PRECISE_ENOUGH,
-        "not-steady": not steady,
+        "not-steady": not all(one.steady for one in measured),
         "slow-steps": count >= _FEWEST_SLOW or over > 0,
         "stamps-cost": (stamp_cost or 0.0) > _STAMPS_CHEAP,
         "parts-exceed-step": excess_part > _STAMPS_CHEAP,
