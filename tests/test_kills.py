@@ -21,7 +21,7 @@ from tests.bench.__main__ import read
     [
         pytest.param(partial(kills.main, commands=["run"]), 1, id="a run", marks=pytest.mark.campaign),
         # Another engine in the workers: the program, its processes, signals, journals and files are the same.
-        pytest.param(kills.without_tensorflow, 4, id="four without TensorFlow"),
+        pytest.param(kills.kills_without_tensorflow, 4, id="four without TensorFlow"),
     ],
 )
 def test_kills_lose_nothing_and_leave_nothing(campaign: Callable[[int], Iterator[str]], count: int) -> None:

@@ -6,20 +6,28 @@ The campaigns kills, fuzz, soak, decisions and queue take a number of cases, and
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from importlib import import_module
 
 import psutil
 
 from tests.bench.gpu import command
+from tests.cli.program import ROOT
 
-# Each is a module with a main() that yields the lines.
+# Each is a module with a main() that yields the lines, or a function of another one with its name.
 BENCHES = (
     *("startup", "limit", "plan", "engine", "balance", "exact", "training", "compare", "campaign"),
-    *("layers", "cuts", "sync", "data", "decisions", "soak", "fuzz", "kills", "minutes", "queue", "ensemble"),
+    *("layers", "cuts", "data", "decisions", "soak", "fuzz", "kills", "minutes", "queue", "ensemble"),
     "kills-without-tensorflow",
 )
+_IN = {
+    **{"startup": "commands", "minutes": "commands", "plan": "planners", "cuts": "planners", "training": "engine"},
+    **{"campaign": "__main__", "kills-without-tensorflow": "kills"},
+}
 _COUNTED = ("kills", "kills-without-tensorflow", "fuzz", "soak", "decisions", "queue")
 
 
@@ -33,24 +41,30 @@ def read(words: list[str]) -> list[tuple[str, list[int]]]:
             asked.append((word, []))
         else:
             sys.exit(
-                f"there is no bench {word}; there are {', '.join(BENCHES)}, and {', '.join(_COUNTED)} take a number; "
-                "`scripts/bench gpu` is for a machine with GPUs"
+                f"there is no bench {word}; there are {', '.join(BENCHES)}, and gpu for a machine with GPUs; "
+                f"{', '.join(_COUNTED)} take a number"
             )
     return asked or [(name, []) for name in BENCHES]
+
+
+def campaign() -> Iterator[str]:
+    """The long tests that `scripts/test` leaves out."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "campaign"]
+    lines = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False).stdout.splitlines()
+    yield from (line for line in lines if line.startswith(("FAILED", "ERROR")))
+    yield lines[-1]
 
 
 def main(words: list[str]) -> None:
     if words[:1] == ["gpu"]:
         sys.exit(command.main(words[1:]))
     asked = read(words)
-    memory = psutil.virtual_memory().total / 2**30
-    print(
-        f"{datetime.now(timezone.utc):%Y-%m-%d}, {psutil.cpu_count()} cores, {memory:.0f} GiB, no GPU used", flush=True
-    )
+    today, memory = datetime.now(timezone.utc), psutil.virtual_memory().total / 2**30
+    print(f"{today:%Y-%m-%d}, {psutil.cpu_count()} cores, {memory:.0f} GiB, no GPU used", flush=True)
+    os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="2")
     for name, numbers in asked:
-        of, _, without_tensorflow = name.partition("-")
-        bench = import_module(f"tests.bench.{of}")
-        for line in (bench.without_tensorflow if without_tensorflow else bench.main)(*numbers):
+        bench = import_module(f"tests.bench.{_IN.get(name, name)}")
+        for line in getattr(bench, name.replace("-", "_") if name in _IN else "main")(*numbers):
             print(f"{name}: {line}", flush=True)
 
 

@@ -1,135 +1,177 @@
-"""How often `compare` calls two equal runs different, and how often it finds a true 3 %."""
+"""How often `compare` calls two equal runs different and finds a true 3 %, and what correlated step times do to it."""
 
 from __future__ import annotations
 
 import json
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
-from gpubalance.numbers.ratio import ratio
-from gpubalance.results.comparison import Against, Comparison
+import numpy as np
+
+from gpubalance.numbers.ratio import Ratio, ratio
+from gpubalance.numbers.stats import half_width, interval95, median
+from gpubalance.numbers.steady import is_steady
+from gpubalance.results.comparison import Comparison
 from gpubalance.results.run import Run
 from gpubalance.settings.requests import Measuring
-from tests.bench import intervals
-from tests.bench.measured import measured
+from tests.bench.turns import measured
 from tests.bench.wanted import Share, Wanted, judged_shares
 from tests.cli.program import ROOT, gpubalance
 from tests.jobs.drawn import drawn_run, noisy_devices
 
-COMPARISONS = 200
-NOISE = 0.02
-SLOWER = 1.03
-_REAL_RUNS = 8
-_REAL_LONGER = 5.0  # so that other work on the machine counts for less
+_NOISE = 0.02
+_SLOWER = 1.03
+_MOST = 8  # times the first draws
+_COMPARISONS = 200
+_CALLED = (Wanted(most=0.05), Wanted(0.9))
 _SPLITS = {"gtx1080ti-gtx1080": (820, 568), "quick-pair": (120, 80)}
 _SHORT = Measuring(windows=3, duration_s=3.0, baseline="none")
+_BETWEEN = (0.005, 0.01)  # which no run's own interval includes
+_SERIES = 2000
+_KEPT = (Wanted(0.92), Wanted(most=0.05), Wanted(0.9), Wanted(most=0.05))
+_COUNTS = (5, 8, 12, 20, 36, 54)
+_CORRELATIONS = (0.0, 0.3, 0.5, 0.7, 0.9)
+_REAL_RUNS = 8
+# Quick pairs with noise that take five times as long, so that other work on the machine counts for less.
+_DEVICE = '[[device]]\nname = "Quick"\nalpha_s = 0.04\nbeta_s = {}\nnoise = 0.02\n'
+_REAL = _DEVICE.format(0.001) + _DEVICE.format(0.0015) + "[joint]\nsync_s = 0.03\n"
 
 
 def main() -> Iterator[str]:
-    yield f"comparisons of drawn runs, {NOISE:.0%} noise; called different: of the same ({_WANTED[0]}), of one"
-    yield f"{SLOWER - 1:.0%} slower ({_WANTED[1]}); {COMPARISONS} a row, and more until that is decided"
-    for name, correlation, measuring in _CASES:
-        of = partial(pairs, name, correlation=correlation, measuring=measuring)
-        own = judged_shares(lambda number, of=of: _shares(of(number=number)), _WANTED, _MOST)  # type: ignore[misc]
-        yield f"{name}, {'--duration 3' if measuring else 'default'}, correlation {correlation}: {', '.join(own)}"
+    same, slower = _CALLED
+    yield f"pairs of drawn runs that are called different: of the same ({same}), with one 3 % slower ({slower})"
+    for name, measuring, correlation in product(_SPLITS, (None, _SHORT), (0.0, 0.5, 0.9)):
+        draw = partial(called_different, name, correlation=correlation, measuring=measuring)
+        own = ", ".join(judged_shares(draw, _CALLED, _MOST))
+        yield f"{name}, {'--duration 3' if measuring else 'default'}, ρ {correlation}: {own}"
     for between in _BETWEEN:
-        same, _ = pairs("gtx1080ti-gtx1080", between=between)
-        part = called_part(same)
-        yield f"runs of the same that differ by {between:.1%} (standard deviation) from run to run: {part:.1%}"
-    yield from intervals.main()
-    yield from _real()
+        found, _ = called_different("gtx1080ti-gtx1080", between=between)
+        yield f"of the same, which differ from run to run by {between:.1%}: {found.part:.1%}"
+    yield from _series()
+    yield _real()
 
 
-def _shares(drawn: tuple[list[tuple[Run, Run]], ...]) -> list[Share]:
-    return [Share(sum(called_different(a, b) for a, b in found), len(found)) for found in drawn]
-
-
-_WANTED = (Wanted(0.05, at_most=True), Wanted(0.9))
-_MOST = 8  # times COMPARISONS
-_BETWEEN = (0.005, 0.01)  # which no run's own interval includes
-_CASES: tuple[tuple[str, float, Measuring | None], ...] = tuple(
-    (name, correlation, measuring)
-    for name in _SPLITS
-    for measuring in (None, _SHORT)
-    for correlation in (0.0, 0.5, 0.9)
-)
-
-
-def pairs(
+def called_different(
     name: str,
+    number: int = 0,
     *,
     correlation: float = 0.0,
     between: float = 0.0,
     measuring: Measuring | None = None,
-    count: int = COMPARISONS,
-    number: int = 0,
-) -> tuple[list[tuple[Run, Run]], list[tuple[Run, Run]]]:
-    """Pairs of runs of one profile, and pairs whose second run is of a profile that is 3 % slower.
+    count: int = _COMPARISONS,
+) -> list[Share]:
+    """How many pairs are called different: of runs of one profile, and with a second run of one that is 3 % slower.
 
-    Each run as a whole is off by `between`, a relative standard deviation. Each `number` gives other runs.
+    Each run as a whole is off by `between`, a relative standard deviation. Each `number` draws other runs.
     """
 
     def run(seed: int, slower: float = 1.0) -> Run:
         off = Random(f"{name} {seed}").gauss(1.0, between)
-        devices, joint = noisy_devices(ROOT / "configs" / f"{name}.toml", NOISE, slower * off)
+        devices, joint = noisy_devices(ROOT / "configs" / f"{name}.toml", _NOISE, slower * off)
         return drawn_run(devices, joint, _SPLITS[name], seed=seed, correlation=correlation, measuring=measuring)
 
-    runs = [(run(3 * n), run(3 * n + 1), run(3 * n + 2, SLOWER)) for n in range(number * count, (number + 1) * count)]
-    return [(a, b) for a, b, _ in runs], [(a, c) for a, _, c in runs]
+    same = slower = 0
+    for seed in range(3 * number * count, 3 * (number + 1) * count, 3):
+        first = run(seed)
+        same += _differ(first, run(seed + 1))
+        slower += _differ(first, run(seed + 2, _SLOWER))
+    return [Share(same, count), Share(slower, count)]
 
 
-def called_part(found: Sequence[tuple[Run, Run]]) -> float:
-    """The fraction of pairs that are called different."""
-    return sum(called_different(a, b) for a, b in found) / len(found)
-
-
-def called_different(baseline: Run, other: Run) -> bool:
+def _differ(baseline: Run, other: Run) -> bool:
     """Whether `compare` calls the runs different."""
     value = other.throughput.median / baseline.throughput.median
     return ratio(value, other.step_time_s.samples, baseline.step_time_s.samples).verdict != "no difference"
 
 
-def _real() -> Iterator[str]:
-    """The program itself: runs of a quick profile with noise, each compared with all later ones."""
-    with tempfile.TemporaryDirectory() as folder:
-        same = [_run(Path(folder), 1.0, seed) for seed in range(_REAL_RUNS)]
-        slower = [_run(Path(folder), SLOWER, seed) for seed in range(_REAL_RUNS)]
-        found = [_compared(baseline, [*same[n + 1 :], *slower]) for n, baseline in enumerate(same)]
-    first = found[0]
-    rates = [one.throughput.median for one in first.results[:_REAL_RUNS] if one.throughput]
-    own = [_verdict(against) != "no difference" for one in found for against in one.against_first[:-_REAL_RUNS]]
-    other = [_verdict(against) == "slower" for one in found for against in one.against_first[-_REAL_RUNS:]]
-    apart = statistics.stdev(rates) / statistics.mean(rates)
-    yield (
-        f"{2 * _REAL_RUNS} real runs of quick-pair, {_REAL_LONGER:g} times as slow, {NOISE:.0%} noise, --duration 4: "
-        f"of {len(own)} pairs of the same {sum(own)} called different, "
-        f"of {len(other)} with one {SLOWER - 1:.0%} slower {sum(other)} called slower; "
-        f"from run to run throughput differs by {apart:.2%} (standard deviation)"
+class Kept(NamedTuple):
+    """How often promises are kept: the interval holds the true median, and equal series are called different.
+
+    `found` is how often a true difference that one pair of series calls detectable is found in another pair.
+    """
+
+    covered: Share
+    called_different: Share
+    found: Share
+    called_unsteady: Share
+
+
+def _series() -> Iterator[str]:
+    names = ("the ± holds the true value", "equal ones called different", "detectable, found", "called unsteady")
+    yield ", ".join(f"{name} ({wanted})" for name, wanted in zip(names, _KEPT, strict=True))
+    for count, correlation in product(_COUNTS, _CORRELATIONS):
+        draw = partial(promises, count, correlation, _SERIES)
+        yield f"{count} timings, ρ {correlation}: {', '.join(judged_shares(draw, _KEPT, _MOST))}"
+    for correlation in _CORRELATIONS:
+        yield f"measured until within ±1 %, ρ {correlation}: {_until_precise(correlation)}"
+
+
+def promises(count: int, correlation: float, draws: int, number: int = 0) -> Kept:
+    """The shares for `draws` random series of `count` timings, each correlated with the next; `number` is the seed."""
+    series = _drawn(4 * draws, count, correlation, number).tolist()
+    firsts, seconds, others, fasters = (series[i::4] for i in range(4))
+    intervals = [interval95(one) or (0.0, 0.0) for one in firsts]
+    pairs = [_ratio(a, b) for a, b in zip(firsts, seconds, strict=True)]
+    gains = [1 + (pair.detectable or 0.0) for pair in pairs]
+    found = [
+        _ratio(slow, [time / gain for time in fast]) for slow, fast, gain in zip(others, fasters, gains, strict=True)
+    ]
+    return Kept(
+        covered=Share(sum(low <= 1 <= high for low, high in intervals), draws),
+        called_different=Share(sum(pair.verdict != "no difference" for pair in pairs), draws),
+        found=Share(sum(pair.verdict == "faster" for pair in found), draws),
+        called_unsteady=Share(sum(not is_steady(one) for one in firsts), draws),
     )
 
 
-def _run(folder: Path, slower: float, seed: int) -> Path:
-    devices, joint = noisy_devices(ROOT / "configs" / "quick-pair.toml", NOISE, _REAL_LONGER * slower)
-    lines = []
-    for device in devices:
-        assert device.profile is not None
-        known = device.profile.model_dump(include={"name", "alpha_s", "beta_s", "noise"})
-        lines += ["[[device]]", *(f"{key} = {json.dumps(value)}" for key, value in known.items())]
-    profile, path = folder / f"{slower}.toml", folder / f"{slower}-{seed}.json"
-    profile.write_text("\n".join([*lines, "[joint]", f"sync_s = {joint.sync_s}", ""]))
-    measuring = ("--windows", "3", "--duration", "4", "--baseline", "none", "--seed", str(seed))
-    path.write_text(measured("run", "--simulate", str(profile), "--batches", "120", "80", *measuring))
-    return path
+def _until_precise(correlation: float) -> str:
+    """How often the interval holds the true value if it also decides when to stop, and the mean number of timings.
+
+    Timings have half the noise; there are 5 to 48, a quarter more each time.
+    """
+    hits, timings = 0, 0
+    for series in ((1 + _drawn(_SERIES, 60, correlation)) / 2).tolist():
+        count = 5
+        while (half_width(series[:count]) or 0.0) > 0.01 and count < 48:
+            count += max(1, count // 4)
+        low, high = interval95(series[:count]) or (0.0, 0.0)
+        hits, timings = hits + (low <= 1 <= high), timings + count
+    return f"{hits / _SERIES:.1%} of {_SERIES}, after {timings / _SERIES:.0f} timings"
 
 
-def _compared(baseline: Path, others: Sequence[Path]) -> Comparison:
-    return Comparison.model_validate_json(gpubalance("compare", str(baseline), *map(str, others), "--json").stdout)
+def _drawn(series: int, count: int, correlation: float, seed: int = 0) -> np.ndarray:
+    """Stationary first-order autoregressions around 1, as [series][timing]."""
+    fresh = np.random.default_rng(seed).standard_normal((series, count))
+    off = fresh.copy()
+    for i in range(1, count):
+        off[:, i] = correlation * off[:, i - 1] + (1 - correlation**2) ** 0.5 * fresh[:, i]
+    return 1 + _NOISE * off
 
 
-def _verdict(against: Against) -> str | None:
-    assert against.ratio is not None
-    return against.ratio.verdict
+def _ratio(baseline: list[float], other: list[float]) -> Ratio:
+    return ratio(median(baseline) / median(other), other, baseline)
+
+
+def _real() -> str:
+    """The program itself: equal runs of a quick profile with noise, each compared with all later ones."""
+    with tempfile.TemporaryDirectory() as name:
+        paths = [Path(name, f"{seed}.json") for seed in range(_REAL_RUNS)]
+        profile = Path(name, "pair.toml")
+        profile.write_text(_REAL)
+        of = ("--simulate", str(profile), "--batches", "120", "80", "--baseline", "none")
+        for seed, path in enumerate(paths):
+            path.write_text(measured("run", *of, "--windows", "3", "--duration", "4", "--seed", str(seed)))
+        found = [gpubalance("compare", *map(str, paths[n:]), "--json").stdout for n in range(_REAL_RUNS - 1)]
+        rates = [json.loads(path.read_text())["throughput"]["median"] for path in paths]
+    pairs = [pair.ratio for one in found for pair in Comparison.model_validate_json(one).against_first]
+    different = sum(pair is not None and pair.verdict != "no difference" for pair in pairs)
+    return (
+        f"{_REAL_RUNS} real runs: of {len(pairs)} pairs {different} called different; "
+        f"throughput differs by {statistics.stdev(rates) / statistics.mean(rates):.2%} (standard deviation)"
+    )

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from itertools import islice
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gpubalance.numbers.stats import median
+import keras
+import numpy as np
+
 from gpubalance.results.run import Pipeline, Run
 from gpubalance.training.split import Split
-from tests.bench.engine import Ours
-from tests.bench.epochs import EPOCHS
-from tests.bench.measured import measured
-from tests.bench.ratio import in_processes, in_turns
-from tests.bench.training import SplitFit
+from tests.bench.loops import Ours, SplitFit
+from tests.bench.turns import in_processes, measured, printed, ratio_of
 from tests.bench.wanted import Wanted, judged
 
 _BATCHES = (5, 3)
 _SLEEP_S = 0.1  # for each batch; a call of Python adds a millisecond
 _CEILING = sum(_BATCHES) / _SLEEP_S
-_WINDOW_S = 2.0
-_PAIRS = 2
 _MOST = 6
 # A step takes half as long as one call.
 _PAIR = '[[device]]\nname = "Slow {}"\nalpha_s = 0.05\nbeta_s = 0.00001\n'
+_EPOCHS, _SIZE, _STEPS = 30, 96, 4
+# The longer an iterator has lived, the longer tf.data's autotuning thread sleeps.
+_STEP_S = 0.4
 
 
 def slow() -> Any:
@@ -44,7 +44,6 @@ def fast() -> Any:
 
 
 def _batches() -> Any:
-    import numpy as np
     import tensorflow as tf
 
     images = np.zeros((64, 28, 28, 1), "float32")
@@ -52,8 +51,6 @@ def _batches() -> Any:
 
 
 def _decode(images: Any, labels: Any) -> Any:
-    import time
-
     import tensorflow as tf
 
     def waits(values: Any) -> Any:
@@ -70,19 +67,15 @@ def main() -> Iterator[str]:
         pipelines: list[Pipeline] = []
         ceilings = judged(_ceilings(str(pair), pipelines), Wanted(0.97), _MOST)
         worst = max(abs(one.alone.median / _CEILING - 1) for one in pipelines)
-        named = sum(one.binds for one in pipelines)
-        yield f"a pipeline's rate alone over its ceiling of {_CEILING:g} samples/s: {ceilings}; {worst:.1%} off at most"
-        yield f"it is named as what binds in {named} of {len(pipelines)} runs"
+        yield f"a pipeline's rate over its ceiling of {_CEILING:g} samples/s: {ceilings}; {worst:.1%} off at most"
         others = [_pipeline(str(pair), "fast") for _ in pipelines]
-        yield f"the same with parallel calls and prefetch: in {sum(one.binds for one in others)} of {len(others)}"
+        for what, found in (("it", pipelines), ("the same with parallel calls and prefetch", others)):
+            yield f"{what} is named as what binds in {sum(one.binds for one in found)} of {len(found)} runs"
         for name in ("slow", "fast"):
             figure = judged(in_processes("tests.bench.data", str(pair), name), Wanted(0.95), _MOST)
             yield f"Split.fit over run --data, the {name} pipeline: {figure}, in processes"
-    most, keras_own = (next(in_processes("tests.bench.epochs", who)) for who in ("split", "keras"))
-    yield (
-        f"beyond its steps and its validation's the longest of {EPOCHS} epochs took {most:.2f} s, at most 0.5 wanted; "
-        f"under Keras' MirroredStrategy {keras_own:.2f} s"
-    )
+    most, keras_own = (float(printed("tests.bench.data", who)) for who in ("split", "keras"))
+    yield f"the longest of {_EPOCHS} epochs beyond its steps: {most:.2f} s; wanted at most 0.5; Keras' {keras_own:.2f}"
 
 
 def _ceilings(pair: str, pipelines: list[Pipeline]) -> Iterator[float]:
@@ -99,20 +92,58 @@ def _pipeline(pair: str, function: str) -> Pipeline:
     return found
 
 
-class _Fit(SplitFit):
-    """Trains on one of these pipelines."""
-
-    def __init__(self, split: Split, data: Callable[[], Any]) -> None:
-        super().__init__(split)  # sets the devices up before anything else uses TensorFlow
-        self.data = data()
+def _ratio(pair: str, name: str) -> float:
+    fit = SplitFit(Split(batches=_BATCHES, simulate=pair), data=globals()[name])
+    run = Ours(_BATCHES, pair, data=f"tests.bench.data:{name}", seconds=2.0)
+    return ratio_of(fit.throughput, run.throughput, 2)
 
 
-def _ratio(pair: str, function: str) -> float:
-    fit = _Fit(Split(batches=_BATCHES, simulate=pair), globals()[function])
-    run = Ours(pair, data=f"tests.bench.data:{function}")
-    pairs = in_turns(fit.throughput, lambda: run.throughput(_BATCHES, seconds=_WINDOW_S))
-    return median([*islice(pairs, _PAIRS)])
+class _Beyond(keras.callbacks.Callback):  # type: ignore[misc]
+    """Makes each training step take a while, and adds up what is between steps, an epoch a number."""
+
+    def on_train_begin(self, *_: Any) -> None:
+        self.seconds = [-time.perf_counter()]
+
+    def begins(self, *_: Any) -> None:
+        self.seconds[-1] += time.perf_counter()
+
+    def ends(self, *_: Any) -> None:
+        self.seconds[-1] -= time.perf_counter()
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        time.sleep(_STEP_S)
+        self.ends()
+
+    def on_epoch_end(self, *_: Any) -> None:
+        self.begins()
+        self.seconds.append(-time.perf_counter())
+
+    on_train_batch_begin = on_test_batch_begin = begins
+    on_test_batch_end = ends
+
+
+def _longest_s(who: str) -> float:
+    """How long an epoch of an everyday pipeline takes beyond its steps and those of its validation, at most."""
+    from gpubalance.engine.runtime import build_strategy, use_devices
+
+    split = Split(batches=(58, 38), simulate=2)
+    with split.scope() if who == "split" else build_strategy(use_devices(split.devices), "auto").scope():
+        model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(4)])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    beyond = _Beyond()
+    model.fit(_everyday(_STEPS), validation_data=_everyday(2), epochs=_EPOCHS, verbose=0, callbacks=[beyond])
+    return max(beyond.seconds[1:-1])  # the first one traces
+
+
+def _everyday(steps: int) -> Any:
+    import tensorflow as tf
+
+    random, samples = np.random.default_rng(0), steps * _SIZE
+    values = random.random((samples, 16), "float32"), random.integers(0, 4, samples)
+    data = tf.data.Dataset.from_tensor_slices(values).shuffle(samples)
+    data = data.map(lambda x, y: (2 * x, y), num_parallel_calls=tf.data.AUTOTUNE)
+    return data.batch(_SIZE // 2)  # regrouped for the split
 
 
 if __name__ == "__main__":
-    print(_ratio(*sys.argv[1:]))
+    print(_ratio(*sys.argv[1:]) if sys.argv[2:] else _longest_s(sys.argv[1]))

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from typing import cast
+from typing import NamedTuple, cast
 
 from gpubalance.errors import Interrupted
 from gpubalance.jobs.balance.balance import Balancing
-from gpubalance.jobs.events import Doing, Event, Watch
+from gpubalance.jobs.events import Event, Watch
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.probe.result import fitted
 from gpubalance.planning.curve import octaves
 from gpubalance.results.plan import Balance, Plan
-from gpubalance.results.probe import DeviceProbe, Probe, SoloRate
+from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.run import Measurement
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
@@ -52,7 +52,7 @@ class Machine:
     def joint(self) -> JointProfile:
         """A sync of up to a fifth of the slowest device's step at 512; sometimes more memory than planners expect."""
         random = Random(f"joint {self.seed}")
-        longest = max(d.profile.alpha_s + d.profile.beta_s * 512 for d in self.devices if d.profile)
+        longest = max(one.alpha_s + one.beta_s * 512 for one in map(_paced, self.devices))
         return JointProfile(sync_s=random.uniform(0, 0.2) * longest, extra_memory=random.choice([0, 0, 0, 40 * _MIB]))
 
     @cached_property
@@ -71,9 +71,7 @@ class Machine:
 
     def time_s(self, device: Device, batch: int, micro_batch: int) -> float:
         """Seconds of compute and update, without noise."""
-        profile = device.profile
-        assert profile is not None
-        count = -(-batch // micro_batch)
+        profile, count = _paced(device), -(-batch // micro_batch)
         compute_s = (count * profile.alpha_s + profile.beta_s * batch) * self.offset(device, micro_batch)
         return compute_s + profile.update_s
 
@@ -90,18 +88,10 @@ class Machine:
         return probe.model_copy(update={"probes": alone})
 
     def _alone(self, one: DeviceProbe, device: Device) -> DeviceProbe:
-        profile = device.profile
-        assert profile is not None
         sizes = octaves(_MULTIPLE, limit_of(device), _MULTIPLE)
         times = [(size, self.time_s(device, size, size)) for size in sizes]
-        best = max(times, key=lambda point: point[0] / point[1])
-        return one.model_copy(
-            update={
-                "curve": tuple(point_of(profile, size, seconds) for size, seconds in times),
-                "step_time_model": fitted(times),
-                "solo_best": SoloRate(batch=best[0], throughput=best[0] / best[1]),
-            }
-        )
+        curve = tuple(point_of(_paced(device), *point) for point in times)
+        return one.model_copy(update={"curve": curve, "step_time_model": fitted(times)})
 
     def balanced(
         self, watch: Watch | None = None, offset: Offset | None = None, party_of: type[DrawnParty] = DrawnParty
@@ -141,14 +131,16 @@ def _profile(random: Random, updates: bool) -> DeviceProfile:
 
 def limit_of(device: Device) -> int:
     """A device's batch limit alone."""
-    profile = device.profile
-    assert profile is not None
-    assert profile.memory is not None
-    return (profile.memory - profile.base_memory) // profile.memory_per_sample // _MULTIPLE * _MULTIPLE
+    profile = _paced(device)
+    return ((profile.memory or 0) - profile.base_memory) // profile.memory_per_sample // _MULTIPLE * _MULTIPLE
 
 
-@dataclass(frozen=True)
-class Outcome:
+def _paced(device: Device) -> DeviceProfile:
+    assert device.profile is not None
+    return device.profile
+
+
+class Outcome(NamedTuple):
     """How far a balance ended below the best split that it measured and below two computed optima, as parts.
 
     `below_measured` and `below_optimum` use the true rates of splits, `below_known` the measured ones. The optima are
@@ -159,42 +151,30 @@ class Outcome:
     below_optimum: float | None
     below_known: float | None
     rounds: int
-    proofs: int
 
 
 def outcome(machine: Machine) -> Outcome:
     """Balances a machine and judges the end."""
-    proofs: list[Event] = []
-
-    def watch(event: Event) -> None:
-        if isinstance(event, Doing) and event.text.startswith("proving"):
-            proofs.append(event)
-
-    plan = machine.balanced(watch)
+    plan = machine.balanced()
     how = plan.balance
     assert how is not None
     assert how.run is not None
     measured = [one.split for one in how.rounds if one.measured is not None]
     ended = machine.rate(plan.split)
-    accumulates = machine.wanted.accumulate != 1
-    return Outcome(
-        1 - ended / max(map(machine.rate, measured)),
-        None if accumulates else 1 - ended / _optimum(machine, plan, _true_times(machine, how), machine.joint.sync_s),
-        None if accumulates else 1 - how.run.throughput.median / _optimum(machine, plan, *_measured_times(how)),
-        len(how.rounds),
-        len(proofs),
-    )
+    below, rounds = 1 - ended / max(map(machine.rate, measured)), len(how.rounds)
+    if machine.wanted.accumulate != 1:
+        return Outcome(below, None, None, rounds)
+    known, sync_s = _measured_times(how)
+    true = {
+        device: {batch: machine.time_s(machine.devices[device], batch, batch) for batch in times}
+        for device, times in known.items()
+    }
+    optimum = _optimum(machine, plan, true, machine.joint.sync_s)
+    best_known = _optimum(machine, plan, known, sync_s)
+    return Outcome(below, 1 - ended / optimum, 1 - how.run.throughput.median / best_known, rounds)
 
 
 Times = dict[int, dict[int, float]]  # seconds of compute and update, by device and batch
-
-
-def _true_times(machine: Machine, how: Balance) -> Times:
-    """What each device takes, without noise, for the batches at which it was measured beside others."""
-    return {
-        device: {batch: machine.time_s(machine.devices[device], batch, batch) for batch in times}
-        for device, times in _measured_times(how)[0].items()
-    }
 
 
 def _measured_times(how: Balance) -> tuple[Times, float]:
@@ -242,16 +222,17 @@ def main(machines: int = _MACHINES, seed: int = 0) -> Iterator[str]:
 
 
 def _figures(found: list[Outcome]) -> str:
-    below = [one.below_measured for one in found]
-    lost = [one.below_optimum for one in found if one.below_optimum is not None]
-    missed = [one.below_known for one in found if one.below_known is not None]
+    columns = [[one for one in column if one is not None] for column in zip(*found, strict=True)]
+    measured, optimum, known, rounds = columns
     return (
-        f"{sum(one > 0.005 for one in below)} end over 0.5 % below a split that they measured, worst {max(below):.1%}; "
-        f"{sum(one > 0.01 for one in lost)} of {len(lost)} over 1 % below the optimum, worst {max(lost):.1%}, and "
-        f"{sum(one > 0.01 for one in missed)} by what they measured, worst {max(missed):.1%}; "
-        f"{statistics.mean(one.rounds for one in found):.1f} rounds, at most {max(one.rounds for one in found)}, "
-        f"{statistics.mean(one.proofs for one in found):.2f} proofs"
+        f"over 0.5 % below a split that they measured {_over(0.005, measured)}; "
+        f"over 1 % below the optimum {_over(0.01, optimum)}, by what was measured {_over(0.01, known)}; "
+        f"{statistics.mean(rounds):.1f} rounds, at most {max(rounds)}"
     )
+
+
+def _over(bound: float, parts: Sequence[float]) -> str:
+    return f"{sum(part > bound for part in parts)} of {len(parts)}, worst {max(parts):.1%}"
 
 
 def _unwatched(event: Event) -> None:

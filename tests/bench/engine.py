@@ -1,4 +1,4 @@
-"""Throughput of the product's own step, in turns with a bare MirroredStrategy loop and with Keras' `fit`.
+"""Throughput of the product's own step and of `Split.fit`, in turns with loops of others, and what `run` tells of them.
 
 Each ratio is of two loops in turns in one process. Two equal models in one process differ by some per cent here, by
 where their memory lies, for as long as it lives. So there are several processes, and their medians count.
@@ -7,158 +7,149 @@ where their memory lies, for as long as it lives. So there are several processes
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpubalance.numbers.stats import median
-from tests.bench.ratio import in_processes, in_turns
+from gpubalance.training.split import Split
+from tests.bench.loops import BareLoop, KerasFit, Ours, SplitFit, repeated
+from tests.bench.turns import in_processes, ratio_of
 from tests.bench.wanted import Wanted, judged
+from tests.cli.program import ROOT
+from tests.training.steps import stepping
 
-BATCHES = (1680, 1120)  # steps of some 30 ms here; a GPU's are even longer
-EVEN = (sum(BATCHES) // 2,) * 2
-_WINDOW_S = 0.6
-_PAIRS = 8
-_MOST_PROCESSES = 24
-_CPUS = ("CPU:0", "CPU:1")
+_PAIR = str(ROOT / "configs" / "gtx1080ti-gtx1080.toml")
+_OF_PAIR = (820, 568)
+_BATCHES = (1680, 1120)  # steps of some 30 ms here; a GPU's are even longer
+_EVEN = (1400, 1400)
+_ALIKE = Wanted(0.95, 1.05)
+_STEPS = 6  # after which memory has had its peak
+
+
+class Row(NamedTuple):
+    """Two loops that a process sets up, to measure the first's throughput over the second's in so many turns."""
+
+    loops: Callable[[], tuple[Any, Any]]
+    wanted: Wanted
+    pairs: int
+    most: int = 24
+
+    def ratio(self) -> float:
+        """This process's ratio."""
+        first, second = self.loops()
+        return ratio_of(first.throughput, second.throughput, self.pairs)
+
+
+def judged_rows(module: str, rows: Mapping[str, Row]) -> Iterator[str]:
+    """A line for each row of a module that prints the ratio of the row that it is asked for."""
+    for name, row in rows.items():
+        yield f"{name}: {judged(in_processes(module, name), row.wanted, row.most)}, in processes"
+
+
+def _layers() -> list[Any]:
+    """Layers whose steps take some 100 ms here, so that Keras' own work for a step counts as little as on a GPU."""
+    from keras import Input
+    from keras.layers import Dense, Flatten
+
+    return [Input((28, 28, 1)), Flatten(), Dense(256, "relu"), Dense(128, "relu"), Dense(10, "softmax")]
+
+
+def _many_metrics() -> Any:
+    import keras
+
+    model = keras.Sequential(_layers())
+    more = [keras.metrics.SparseTopKCategoricalAccuracy(k, name=f"top_{k}") for k in range(2, 9)]
+    metrics = ["accuracy", *more, "sparse_categorical_accuracy"]
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=metrics)
+    return model
+
+
+def _perceptual() -> Any:
+    import keras
+    from keras import layers, ops
+
+    eye = keras.Sequential([keras.Input((10,)), *(layers.Dense(512, "tanh") for _ in range(2))])
+    model = keras.Sequential(_layers())
+    model.compile("adam", lambda y, p: ops.mean((eye(ops.one_hot(y[:, 0], 10)) - eye(p)) ** 2, axis=-1))
+    return model
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    **{kind: stepping(kind, _layers) for kind in ("distillation", "gradient penalty", "four views", "last layer")},
+    "nine metrics": _many_metrics,
+    "a perceptual loss": _perceptual,
+}
+
+
+globals().update((f"model_{n}", make) for n, make in enumerate(MODELS.values()))  # as `--model` names them
+
+
+def data() -> Any:
+    """The pipeline of these models, as `--data` names it."""
+    return repeated(sum(_BATCHES))
+
+
+def _told(name: str, steps: int = 2, **options: Any) -> Ours:
+    model = f"tests.bench.engine:model_{list(MODELS).index(name)}"
+    return Ours(_BATCHES, data="tests.bench.engine:data", model=model, steps=steps, **options)
+
+
+def _fit(batches: Sequence[int], simulate: str = "2", *own: Callable[[], Any]) -> SplitFit:
+    return SplitFit(Split(batches=batches, simulate=simulate), *own)
+
+
+def _trained(name: str) -> SplitFit:
+    return _fit(_BATCHES, "2", MODELS[name], data)
+
+
+def _told_and_trained(name: str) -> tuple[Ours, SplitFit]:
+    trained = _trained(name)  # which sets the devices up
+    return _told(name), trained
+
+
+ENGINE = {
+    "our step over a bare MirroredStrategy loop, both 1680/1120 on plain CPU devices": Row(
+        lambda: (Ours(_BATCHES), BareLoop(_BATCHES)), Wanted(0.98), 8
+    ),
+    "our step over Keras' fit, both 1400/1400 on plain CPU devices": Row(
+        lambda: (Ours(_EVEN), KerasFit(sum(_EVEN))), Wanted(1.0), 8
+    ),
+    **{f"told over trained, {one}, samples/s": Row(partial(_told_and_trained, one), _ALIKE, 4, 12) for one in MODELS},
+}
+TRAINING = {
+    "Split.fit over run, on the simulated pair (820/568)": Row(
+        lambda: (_fit(_OF_PAIR, _PAIR), Ours(_OF_PAIR, _PAIR)), Wanted(0.95), 6
+    ),
+    "Split.fit over run, on plain CPU devices (1680/1120)": Row(
+        lambda: (_fit(_BATCHES), Ours(_BATCHES)), Wanted(0.95), 6
+    ),
+    "Split.fit over Keras' fit, on plain CPU devices at an even split (1400/1400)": Row(
+        lambda: (_fit(_EVEN), KerasFit(sum(_EVEN))), Wanted(1.0), 6
+    ),
+}
 
 
 def main() -> Iterator[str]:
-    for against, batches, least in (("a bare MirroredStrategy loop", BATCHES, 0.98), ("Keras' fit", EVEN, 1.0)):
-        figure = judged(in_processes("tests.bench.engine", against), Wanted(least), _MOST_PROCESSES)
-        yield f"our step over {against}, both {batches[0]}/{batches[1]} on plain CPU devices: {figure}, in processes"
-    from tests.bench import told  # which measures by these loops
-
-    yield from told.main()
+    yield from judged_rows("tests.bench.engine", ENGINE)
+    for name in MODELS:
+        peaks = zip(*(in_processes("tests.bench.engine", what, name) for what in ("told", "trained")), strict=True)
+        yield f"told over trained, {name}, peak memory: {judged((a / b for a, b in peaks), _ALIKE, 12)}"
 
 
-def _ratio(against: str) -> float:
-    """This process's ratio: the median over pairs of windows."""
-    ours = Ours()
-    other, batches = (KerasFit(sum(EVEN)), EVEN) if "fit" in against else (BareLoop(BATCHES), BATCHES)
-    return median([*islice(in_turns(lambda: ours.throughput(batches), other.throughput), _PAIRS)])
+def training() -> Iterator[str]:
+    yield from judged_rows("tests.bench.engine", TRAINING)
 
 
-class Ours:
-    """The loop that `gpubalance run` measures, without its own process."""
+def _peak_bytes(what: str, name: str) -> float:
+    """The peak of TensorFlow's memory on the host, in which all plain CPU devices are."""
+    if what == "told":
+        _told(name, _STEPS, seconds=0.0).throughput()
+    else:
+        _trained(name).fit(steps_per_epoch=_STEPS, verbose=0)
+    from gpubalance.engine.runtime import memory_bytes
 
-    def __init__(self, simulate: str = "2", data: str | None = None, model: str = "small") -> None:
-        from gpubalance.devices.profile import simulated_devices
-        from gpubalance.engine.session import Session
-        from gpubalance.settings.requests import Settings
-
-        devices, joint = simulated_devices(simulate)
-        self._pipeline = data is not None
-        self._session = Session(devices, Settings(model=model, data=data), joint, seed=0)
-
-    def throughput(self, batches: Sequence[int], steps: int = 12, seconds: float = _WINDOW_S) -> float:
-        from gpubalance.settings.shares import Shares
-
-        split = Shares(tuple(batches))
-        measure = partial(self._session.measure, steps_per_timing=steps, stamped=False, pipeline=self._pipeline)
-        if self._pipeline:  # it kept filling during the other's turn: what is ready would count too much
-            list(measure(split, seconds=0.0, at_least=1))
-        samples = list(measure(split, seconds=seconds, at_least=2))
-        return sum(batches) * sum(s.steps for s in samples) / sum(s.seconds for s in samples)
-
-
-def small() -> Any:
-    """The built-in model `small`."""
-    from gpubalance.engine.models import small_model
-
-    return small_model()
-
-
-class BareLoop:
-    """The loop of TensorFlow's guide to custom training, with its own batch for each replica."""
-
-    def __init__(self, batches: Sequence[int], devices: Sequence[str] = _CPUS, make: Callable[[], Any] = small) -> None:
-        """`make` makes a classifier of 28×28×1 images."""
-        import keras
-        import tensorflow as tf
-
-        strategy = tf.distribute.MirroredStrategy(devices)
-        self._global_batch = sum(batches)
-        with strategy.scope():
-            model = make()
-            optimizer = getattr(model, "optimizer", None) or keras.optimizers.Adam()
-            optimizer.build(model.trainable_variables)
-        loss_of = keras.losses.SparseCategoricalCrossentropy(reduction=None)
-
-        def train(values: Any) -> Any:
-            inputs, labels = values
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(loss_of(labels, model(inputs, training=True))) / self._global_batch
-            grads = tape.gradient(loss, [v.value for v in model.trainable_variables])
-            optimizer.apply(grads, model.trainable_variables)
-            return loss
-
-        def share(context: Any) -> Any:
-            count = batches[context.replica_id_in_sync_group]
-            return tf.random.uniform((count, 28, 28, 1)), tf.random.uniform((count,), 0, 10, tf.int32)
-
-        self._values = strategy.experimental_distribute_values_from_function(share)
-
-        @tf.function(autograph=False)
-        def step(values: Any) -> Any:
-            return strategy.reduce("SUM", strategy.run(train, args=(values,)), axis=None)
-
-        self._step = step
-
-    def throughput(self) -> float:
-        began, steps = time.perf_counter(), 0
-        while time.perf_counter() - began < _WINDOW_S or steps < 2:
-            loss = self._step(self._values)
-            steps += 1
-        float(loss)
-        return self._global_batch * steps / (time.perf_counter() - began)
-
-
-class KerasFit:
-    """Keras' own training at an even split, from a pipeline that repeats one batch."""
-
-    def __init__(self, global_batch: int, devices: Sequence[str] = _CPUS, make: Callable[[], Any] = small) -> None:
-        """`make` makes a classifier of 28×28×1 images."""
-        import keras
-        import tensorflow as tf
-
-        self._global_batch = global_batch
-        self._devices = devices
-        with self.scope():
-            self._model = make()
-            if not self._model.compiled:
-                optimizer = getattr(self._model, "optimizer", None) or keras.optimizers.Adam()
-                self._model.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=False)
-        values = tf.random.uniform((global_batch, 28, 28, 1)), tf.random.uniform((global_batch,), 0, 10, tf.int32)
-        self.data = tf.data.Dataset.from_tensors(values).repeat()
-        self._steps = 20
-
-    def scope(self) -> Any:
-        """The scope in which the model is built."""
-        import tensorflow as tf
-
-        return tf.distribute.MirroredStrategy(self._devices).scope()
-
-    def fit(self, **options: Any) -> Any:
-        """Trains."""
-        return self._model.fit(self.data, **options)
-
-    def throughput(self) -> float:
-        """Samples per second of the steps after the fit's first three, which set it up."""
-        import keras
-
-        ends: list[float] = []
-        times = keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs: ends.append(time.perf_counter())  # noqa: ARG005  (Keras names them)
-        )
-        self.fit(steps_per_epoch=self._steps + 3, epochs=1, verbose=0, callbacks=[times])
-        seconds = ends[-1] - ends[2]
-        rate = self._global_batch * self._steps / seconds
-        self._steps = max(10, round(_WINDOW_S * self._steps / seconds))
-        return rate
+    return float(memory_bytes("CPU:0", "peak") or 0)
 
 
 if __name__ == "__main__":
-    print(_ratio(sys.argv[1]))
+    print(_peak_bytes(*sys.argv[1:]) if sys.argv[2:] else {**ENGINE, **TRAINING}[sys.argv[1]].ratio())

@@ -7,12 +7,20 @@ import signal
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
-from tests.cli.program import TINY, start
+from gpubalance.results.plan import Plan
+from gpubalance.results.probe import Probe
+from gpubalance.results.records import read_result
+from gpubalance.results.run import Run
+from tests.cli.program import TINY, lives, start
+
+# Of a probe (fits, fails) of each device, of the others each device's batch.
+Found = tuple[tuple[int | None, int | None], ...] | tuple[int, ...]
 
 # GPU:0 holds 32 samples but not 40, GPU:1 24 but not 32, and the largest batches are the fastest by far. So probe and
 # balance end with the same answer even on a busy machine, where other work would dominate a step of a millisecond.
@@ -65,8 +73,7 @@ _MARK = "GPUBALANCE_CAMPAIGN"
 _LASTS_AT_MOST_S = 300.0
 
 
-@dataclass(frozen=True)
-class Kill:
+class Kill(NamedTuple):
     """What is killed, after this `part` of the time that an undisturbed command takes."""
 
     command: str
@@ -81,33 +88,21 @@ class Kill:
 class Program:
     """One run of the program in its own folder. All its processes carry a unique mark."""
 
-    def __init__(
-        self, folder: Path, variables: Mapping[str, str], *arguments: str, output: str = "result.json"
-    ) -> None:
-        self.folder, self.output, self.variables = folder, folder / output, variables
-        self._mark = uuid.uuid4().hex
+    def __init__(self, folder: Path, variables: Mapping[str, str], *arguments: str) -> None:
+        self.folder, self.variables, self.output = folder, variables, folder / f"{uuid.uuid4().hex}.json"
         (folder / "fast.toml").write_text(PROFILE)
         self._began, self.elapsed_s = time.monotonic(), 0.0
-        self.process = start(
-            *(*arguments, "--simulate", "fast.toml", "--model", TINY, "-o", str(self.output), "--json"),
-            cwd=folder,
-            environment={
-                **variables,
-                "XDG_STATE_HOME": str(folder / "state"),
-                _MARK: self._mark,
-                "TMPDIR": str(folder),
-            },
-        )
+        own = {"XDG_STATE_HOME": str(folder / "state"), "TMPDIR": str(folder), _MARK: self.output.name}
+        of_pair = ("--simulate", "fast.toml", "--model", TINY, "-o", str(self.output), "--json")
+        self.process = start(*arguments, *of_pair, cwd=folder, environment={**variables, **own})
 
     def processes(self) -> list[psutil.Process]:
         """All living processes with the mark; a zombie counts as dead."""
         found = []
         for process in psutil.process_iter():
-            try:
-                if process.environ().get(_MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if process.environ().get(_MARK) == self.output.name and lives(process):
                     found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
         return found
 
     def wait(self) -> tuple[str, str]:
@@ -119,13 +114,21 @@ class Program:
     def kill(self, victim: str, number: signal.Signals) -> bool:
         """Kills the victim, waiting for a worker that has not started yet; False if there was nobody to kill."""
         while self.process.poll() is None:
-            others = [p for p in self.processes() if self.process.pid not in (p.pid, p.ppid())]  # no keepers
-            if victim == "parent" or others:
-                chosen = self.process.pid if victim == "parent" else min(others, key=lambda p: p.pid).pid
-                try:
-                    os.kill(chosen, number)
-                except ProcessLookupError:
-                    continue
-                return True
+            others = [p.pid for p in self.processes() if self.process.pid not in (p.pid, p.ppid())]  # no keepers
+            chosen = [self.process.pid] if victim == "parent" else sorted(others)
+            with suppress(ProcessLookupError):
+                if chosen:
+                    os.kill(chosen[0], number)
+                    return True
             time.sleep(0.02)
         return False
+
+    @property
+    def found(self) -> Found | None:
+        """What it wrote as a whole result: a probe's limits, or the split that was run; None if it is not whole."""
+        result = read_result(self.output) if self.output.exists() else None
+        if isinstance(result, Probe):
+            limits = [probe.batch_limit for probe in result.probes]
+            return tuple((one.fits, one.fails) for one in limits if one) if result.complete else None
+        run = result.balance.run if isinstance(result, Plan) and result.balance else result
+        return run.batches if isinstance(run, Run) and run.complete else None

@@ -8,9 +8,13 @@ begins with a kept probe, as its own is a probe like any other.
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +22,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from gpubalance.results.plan import Plan
-from tests.bench.aftermath import Answers, Seen, limits_of, look
-from tests.bench.killed import COMMANDS, ENGINE, PROBE, SIGNALS, VICTIMS, Kill, Program
+from gpubalance.results.records import read_result
+from tests.bench.killed import COMMANDS, ENGINE, PROBE, SIGNALS, VICTIMS, Found, Kill, Program
+from tests.cli.program import own
 from tests.stand_in import engine
 
 _TOLD_EVERY = 100  # it may take hours
 _AT_ONCE = 4  # each mostly waits
+_ENDS_WITHIN_S = 5.0
+# What is told of a point, a trial, a window or a round that is over.
+_FINISHED = re.compile(r"(?m)^(?:(?:… )?GPU:\d (?:batch|tried) \d+|window \d+ of \d+|round \d+ \[[^]]*\]): .*$")
 
 
 def kills(count: int, random: Random, commands: Sequence[str] = tuple(COMMANDS)) -> Iterator[Kill]:
@@ -36,37 +43,53 @@ def kills(count: int, random: Random, commands: Sequence[str] = tuple(COMMANDS))
         yield Kill(*every[number % len(every)], random.random())
 
 
-@dataclass(frozen=True)
+@dataclass
 class Undisturbed:
-    """Commands without kills: the seconds that each takes, what they find, and a state folder with the probe."""
+    """Commands without kills: the seconds that each takes, what it finds, and a state folder with the probe."""
 
-    seconds: dict[str, float]
-    answers: Answers
     state: Path
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str]
+    seconds: dict[str, float] = field(default_factory=dict)
+    found: dict[str, Found | None] = field(default_factory=dict)
 
 
 def undisturbed(folder: Path, variables: Mapping[str, str], commands: Sequence[str]) -> Undisturbed:
     """Runs each command once in `folder`; a balance gets a kept probe of both devices first."""
+    known = Undisturbed(folder / "state", variables)
     if "balance" in commands:
-        _by_itself(folder, variables, *PROBE)
+        _by_itself(folder, variables, PROBE)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        ended = pool.map(lambda name: _by_itself(folder, variables, *COMMANDS[name], "--overwrite"), commands)
-        each = dict(zip(commands, ended, strict=True))
-    answers = Answers(
-        limits_of(each["probe"].output) if "probe" in each else (),
-        Plan.model_validate_json(each["balance"].output.read_text()).batches if "balance" in each else (),
-    )
-    return Undisturbed({c: p.elapsed_s for c, p in each.items()}, answers, folder / "state", variables)
+        ended = pool.map(lambda name: _by_itself(folder, variables, COMMANDS[name]), commands)
+        for name, program in zip(commands, ended, strict=True):
+            known.seconds[name], known.found[name] = program.elapsed_s, program.found
+    return known
 
 
-def _by_itself(folder: Path, variables: Mapping[str, str], *arguments: str) -> Program:
+def _by_itself(folder: Path, variables: Mapping[str, str], command: Sequence[str]) -> Program:
     """Runs a command that must end well."""
-    program = Program(folder, variables, *arguments, output=f"{arguments[0]}.json")
+    program = Program(folder, variables, *command)
     _, err = program.wait()
     if program.process.returncode:
-        raise SystemExit(f"{arguments[0]} does not work by itself: {err}")
+        raise SystemExit(f"{command[0]} does not work by itself: {err}")
     return program
+
+
+@dataclass
+class Seen:
+    """What a kill led to. `told` has what was reported as finished; `killed` is false if all was over before;
+    `resumed`: `--resume` ended well.
+    """
+
+    kill: Kill
+    killed: bool = False
+    told: set[str] = field(default_factory=set)
+    gone_s: float = 0.0
+    resumed: bool = False
+    faults: list[str] = field(default_factory=list)
+
+    def expect(self, right: bool, fault: str) -> None:
+        if not right:
+            self.faults.append(fault)
 
 
 def disturb(kill: Kill, known: Undisturbed) -> Seen:
@@ -81,13 +104,84 @@ def disturb(kill: Kill, known: Undisturbed) -> Seen:
             program.process.wait(kill.part * known.seconds[kill.command])
         except subprocess.TimeoutExpired:
             seen.killed = program.kill(kill.victim, kill.number)
-        else:
-            seen.killed = False
-        printed = program.wait()
+        out, err = program.wait()
         if not seen.killed:  # it was faster than the undisturbed run, which other work had slowed down
             known.seconds[kill.command] = min(known.seconds[kill.command], program.elapsed_s)
-        look(program, seen, printed, known.answers)
+        _look_for_orphans(program, seen)
+        _look_at_the_end(program, seen, out, err)
+        _look_at_files(program, seen)
+        seen.told = set(_FINISHED.findall(err))
+        if program.found is None:  # else a whole result was written, however the program ended then
+            _resume(program, seen, known.found[kill.command])
     return seen
+
+
+def _look_for_orphans(program: Program, seen: Seen) -> None:
+    began = time.monotonic()
+    while (left := program.processes()) and time.monotonic() - began < _ENDS_WITHIN_S:
+        time.sleep(0.05)
+    seen.gone_s = time.monotonic() - began
+    seen.expect(not left, f"{len(left)} processes are left after {_ENDS_WITHIN_S:.0f} s")
+    for process in left:
+        process.kill()
+
+
+def _look_at_the_end(program: Program, seen: Seen, out: str, err: str) -> None:
+    victim, number = seen.kill.victim, seen.kill.number
+    if seen.killed and (victim, number) == ("parent", signal.SIGINT) and _in_python(err):
+        return
+    code = program.process.returncode
+    if not seen.killed:
+        right = {0}
+    elif victim == "worker":
+        right = {0, 6}  # the end of a worker without work is not noticed
+    elif number == signal.SIGKILL:
+        right = {-number}
+    else:
+        right = {128 + number, 0}  # 0 when all was over
+        if out or not err:  # the signal itself, while Python starts and ends
+            right.add(-number)
+    seen.expect(code in right, f"exit code {code}: {err[-500:]}")
+    seen.expect("Traceback" not in own(err), f"a traceback: {err[-1500:]}")
+    seen.expect("a bug in" not in err, f"a bug: {err[-500:]}")
+
+
+def _in_python(err: str) -> bool:
+    """Whether the interrupt came while Python started, before a line of the program ran, by Python's own traceback."""
+    return "KeyboardInterrupt" in err and "…" not in err and "gpubalance/cli" not in err
+
+
+def _look_at_files(program: Program, seen: Seen) -> None:
+    """Checks that the output, the kept probes and each line of a journal but the last are whole or absent."""
+    state = program.folder / "state"
+    for path in [*state.rglob("probes/*.json"), *program.folder.glob(program.output.name)]:
+        try:
+            read_result(path)
+        except Exception as error:  # noqa: BLE001  (whatever is wrong with it)
+            seen.faults.append(f"{path.name} is not whole: {error}")
+    for path in state.rglob("*.jsonl"):
+        for line in path.read_text().split("\n")[:-1]:
+            try:
+                json.loads(line or "{}")
+            except ValueError:
+                seen.faults.append(f"a line of the journal is not whole: {line[:200]}")
+    left = [path.name for path in program.folder.rglob("*.tmp")]
+    by_kill = seen.kill.victim == "parent" and seen.kill.number == signal.SIGKILL
+    seen.expect(not left or by_kill, f"left behind: {left}")
+
+
+def _resume(killed: Program, seen: Seen, wanted: Found | None) -> None:
+    """Checks that `--resume` tells again what was told to be finished, and ends as if nothing had happened."""
+    program = Program(killed.folder, killed.variables, *COMMANDS[seen.kill.command], "--resume")
+    _, err = program.wait()
+    if program.process.returncode:
+        seen.faults.append(f"--resume ended with {program.process.returncode}: {err[-500:]}")
+        return
+    lost = sorted(seen.told - set(_FINISHED.findall(err)))
+    seen.expect(not lost, f"told to be finished, and lost: {lost}")
+    found = program.found
+    seen.expect(found is not None and found == wanted, f"--resume found {found}, and not {wanted}")
+    seen.resumed = not seen.faults
 
 
 def main(
@@ -102,7 +196,7 @@ def main(
     with tempfile.TemporaryDirectory(prefix="gpubalance-kills-") as name, ThreadPoolExecutor(_AT_ONCE) as pool:
         known = undisturbed(Path(name), variables, sorted({kill.command for kill in planned}))
         seconds = ", ".join(f"{c} {s:.1f} s" for c, s in known.seconds.items())
-        yield f"{count} kills, seed {seed}; undisturbed {seconds}, split {known.answers.split}"
+        yield f"{count} kills, seed {seed}; undisturbed {seconds}, split {known.found.get('balance')}"
         try:
             for number, one in enumerate(pool.map(lambda kill: disturb(kill, known), planned)):
                 seen.append(one)
@@ -115,7 +209,7 @@ def main(
     yield figures(seen)
 
 
-def without_tensorflow(count: int = 1000, seed: int | None = None) -> Iterator[str]:
+def kills_without_tensorflow(count: int = 1000, seed: int | None = None) -> Iterator[str]:
     """The same with workers that do not load TensorFlow, so that an hour has many more kills."""
     with tempfile.TemporaryDirectory(prefix="gpubalance-engine-") as name:
         yield from main(count, seed, engine(Path(name), ENGINE))
@@ -129,7 +223,7 @@ def figures(seen: list[Seen]) -> str:
         f"{len(seen)} runs, {sum(hit.values())} killed "
         f"({', '.join(f'{n} {what}' for what, n in sorted(hit.items()))}), "
         f"{failed} with a fault; the last process was gone after at most {max(one.gone_s for one in seen):.1f} s, "
-        f"{sum(one.told for one in seen)} finished points, trials and windows kept, "
+        f"{sum(len(one.told) for one in seen)} finished points, trials and windows kept, "
         f"resumed: {resumed['probe']} probes to the same limits, {resumed['balance']} balances to the same split, "
         f"{resumed['run']} runs"
     )

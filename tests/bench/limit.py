@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import mean
@@ -35,18 +35,15 @@ class Case:
         return Trial(batch, fits, self.memory(batch) if fits and self.known else None)
 
 
-class ByChance:
-    """A case in which some tries fail by chance. If `believing`, a batch always gets its first answer again."""
+def _by_chance(case: Case, random: Random, *, believing: bool) -> TryBatch:
+    """Tries some of which fail by chance. If `believing`, a batch always gets its first answer again."""
+    known: dict[int, Trial] = {}
 
-    def __init__(self, case: Case, random: Random, *, believing: bool) -> None:
-        self._case = case
-        self._random = random
-        self._known: dict[int, Trial] | None = {} if believing else None
+    def try_batch(batch: int, _: str = "") -> Trial:
+        trial = Trial(batch, False) if random.random() < _CHANCE else case.try_batch(batch)
+        return known.setdefault(batch, trial) if believing else trial
 
-    def try_batch(self, batch: int, _: str = "") -> Trial:
-        failed = self._random.random() < _CHANCE
-        trial = Trial(batch, False) if failed else self._case.try_batch(batch)
-        return trial if self._known is None else self._known.setdefault(batch, trial)
+    return try_batch
 
 
 def linear(base: int, slope: int, limit: int, random: Random) -> Memory:
@@ -126,39 +123,40 @@ def by_prediction(case: Case, try_batch: TryBatch | None = None) -> Limit:
 def main() -> Iterator[str]:
     yield f"{_CASES} memory functions a row, limits 10 to 100,000; tries and out of memory: mean (most)"
     yield f"{'memory':15}{'tries':>12}{'out of memory':>16}{'not exact':>11}"
-    drawn = {shape: [random_case(shape, Random(f"{shape} {seed}")) for seed in range(_CASES)] for shape in SHAPES}
-    for shape, cases in drawn.items():
+    every = []
+    for shape in SHAPES:
+        cases = [random_case(shape, Random(f"{shape} {seed}")) for seed in range(_CASES)]
         yield f"{shape:15}{_figures(cases)}"
-    cases = [case for cases in drawn.values() for case in cases]
-    for known in (True, False):
-        yield _by_chance(cases if known else [replace(case, known=False) for case in cases])
+        every += cases
+    yield f"memory known, {_of_chance(every)}"
+    yield f"memory not known, {_of_chance([replace(case, known=False) for case in every])}"
 
 
-def _by_chance(cases: list[Case]) -> str:
+def _of_chance(cases: list[Case]) -> str:
     """What failures by chance do to limits and tries, beside a search that believes each failure."""
-    quiet = [by_prediction(case) for case in cases]
-    told = [f"memory {'known' if cases[0].known else 'not known'}, {_CHANCE:.0%} of tries out of memory by chance"]
+    told = f"{_CHANCE:.0%} of tries out of memory by chance"
     for believing in (True, False):
-        tried = [ByChance(case, Random(i), believing=believing).try_batch for i, case in enumerate(cases)]
-        limits = [by_prediction(case, own) for case, own in zip(cases, tried, strict=True)]
-        fails = [limit.fails for limit in limits]
-        wrong = sum(batch is not None and case.fits(batch) for case, batch in zip(cases, fails, strict=True))
-        tries = mean(len(limit.trials) - believing * _repeated(limit) for limit in limits)
-        told.append(f"{'each believed' if believing else 'as it is'}: {wrong} of {len(cases)} wrong, {tries:.2f} tries")
-    repeated = mean(_repeated(limit) for limit in quiet)
-    return "; ".join([*told, f"{repeated:.2f} tries more where none is"])
+        wrong, tries = 0, 0
+        for number, case in enumerate(cases):
+            limit = by_prediction(case, _by_chance(case, Random(number), believing=believing))
+            wrong += limit.fails is not None and case.fits(limit.fails)
+            tries += len({trial.batch for trial in limit.trials}) if believing else len(limit.trials)
+        of = f"{wrong} of {len(cases)} wrong, {tries / len(cases):.2f} tries"
+        told += f"; {'each believed' if believing else 'as it is'}: {of}"
+    repeated = mean(len(trials) - len({one.batch for one in trials}) for trials in map(_trials, cases))
+    return f"{told}; {repeated:.2f} tries more where none is"
 
 
-def _repeated(limit: Limit) -> int:
-    return len(limit.trials) - len({trial.batch for trial in limit.trials})
+def _trials(case: Case) -> Sequence[Trial]:
+    return by_prediction(case).trials
 
 
 def _figures(cases: list[Case]) -> str:
     limits = [by_prediction(case) for case in cases]
-    tries = [len(limit.trials) for limit in limits]
-    failed = [sum(not trial.fits for trial in limit.trials) for limit in limits]
-    wide = sum(not joined(case, limit) for case, limit in zip(cases, limits, strict=True))
-    return f"{_mean_and_most(tries):>12}{_mean_and_most(failed):>16}{wide / len(cases):>11.0%}"
+    tries = _mean_and_most([len(limit.trials) for limit in limits])
+    failed = _mean_and_most([sum(not trial.fits for trial in limit.trials) for limit in limits])
+    wide = sum(not joined(*pair) for pair in zip(cases, limits, strict=True))
+    return f"{tries:>12}{failed:>16}{wide / len(cases):>11.0%}"
 
 
 def joined(case: Case, limit: Limit) -> bool:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
 import numpy as np
 
+from tests.bench.turns import measured
+from tests.cli.program import QUICK_PAIR
 from tests.planning.queues import best_s, drawn, makespan_s
 
 QUEUES = 1000
-PAIR = str(Path(__file__).parents[2] / "configs" / "quick-pair.toml")
 # How commands differ: not, as little as a search's trials do, and more.
 _SPREADS = (0.0, 0.1, 0.3, 0.7)
 _MACHINES: tuple[tuple[str, tuple[int, int], tuple[float, ...]], ...] = (
@@ -29,7 +27,7 @@ _TO_GAIN = 0.95  # where pulling takes more than the best by a twentieth
 
 def main(queues: int = QUEUES, seed: int = 0) -> Iterator[str]:
     """A line for each kind of machine, without a probe and with one, and one for the program itself."""
-    yield f"{queues} queues a line from seed {seed}, commands spread by {', '.join(map(str, _SPREADS))}, over pulling:"
+    yield f"{queues} queues a line from seed {seed}, over pulling:"
     for probed in (False, True):
         for name, counts, speeds in _MACHINES:
             told = f"{name}{', probed' if probed else ''}"
@@ -50,8 +48,8 @@ def _line(
         possible.append(best_s(queue) / pulled_s)
     gains = [ratio for ratio, best in zip(ratios, possible, strict=True) if best < _TO_GAIN] or [1.0]
     return (
-        f"{name:45} mean {np.mean(ratios):.3f}, worst {max(ratios):.2f}, best {min(ratios):.2f}; the best possible "
-        f"{np.mean(possible):.3f}; {len(gains)} where that is below {_TO_GAIN}: {np.mean(gains):.3f}"
+        f"{name:45} mean {np.mean(ratios):.3f}, worst {max(ratios):.2f}, best {min(ratios):.2f}; "
+        f"best possible {np.mean(possible):.3f}; {len(gains)} where that is below {_TO_GAIN}: {np.mean(gains):.3f}"
     )
 
 
@@ -59,8 +57,5 @@ def _real_s(*options: str) -> float:
     """The makespan of the program's own queue."""
     script = "if [ $GPUBALANCE_DEVICE = GPU:0 ]; then sleep 4; else sleep 10; fi\n"
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "gpubalance", "queue", "-", "--simulate", PAIR, "--json", "-q", *options]
-        done = subprocess.run(
-            command, input=5 * script, capture_output=True, text=True, check=True, env={"XDG_STATE_HOME": folder}
-        )
-    return float(json.loads(done.stdout)["makespan_s"])
+        out = measured("queue", "-", "--simulate", QUICK_PAIR, *options, given=5 * script, XDG_STATE_HOME=folder)
+    return float(json.loads(out)["makespan_s"])

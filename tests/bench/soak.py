@@ -6,7 +6,6 @@ The parent's memory, file handles, threads and temporary files must not grow fro
 from __future__ import annotations
 
 import gc
-import os
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from gpubalance.jobs.run import run
 from gpubalance.settings.requests import Measuring, RunRequest, Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Build, Party
+from tests.bench.in_process import placed
 from tests.bench.killed import PROFILE
 
 _STEPS_A_WORKER = 5
@@ -63,7 +63,7 @@ def grown(what: str, levels: dict[int, Level]) -> Iterator[str]:
 
 def worker_starts(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
     """Starts fresh workers of one device, one after the other, and trains a step with each."""
-    (device, *_), _ = simulated_devices(str(_profile()))
+    (device, *_), _ = simulated_devices("fast.toml")
     with Party([device], build=Build(Settings(model="small"))) as party:
         for number in range(count):
             party.start(then=party if number < count - 1 else None)
@@ -74,35 +74,21 @@ def worker_starts(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
 
 def steps(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
     """Runs at least that many measured steps."""
-    devices, joint = simulated_devices(str(_profile()))
-    done = 0
+    devices, joint = simulated_devices("fast.toml")
+    split, measuring = Shares((8, 8)), Measuring(windows=3, duration_s=0.5, baseline="none")
+    settings, done = Settings(model="small"), 0
     while done < count:
-        request = RunRequest(
-            devices=devices,
-            split=Shares((8, 8)),
-            settings=Settings(model="small"),
-            joint=joint,
-            measuring=Measuring(windows=3, duration_s=0.5, baseline="none"),
-        )
+        request = RunRequest(devices=devices, split=split, settings=settings, joint=joint, measuring=measuring)
         done += run(request, None, watch=lambda _: None).steps
         yield done, Level.now(folder)
 
 
-def _profile() -> Path:
-    path = Path(os.environ["TMPDIR"]) / "fast.toml"
-    path.write_text(PROFILE)
-    return path
-
-
 def main(count: int = 200) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="gpubalance-soak-") as name:
-        folder, before = Path(name), dict(os.environ)
-        os.environ.update(TMPDIR=name, XDG_STATE_HOME=str(folder / "state"))
-        tempfile.tempdir = None  # so that Python looks for it again
-        try:
+        folder = Path(name)
+        with placed(folder, {"TMPDIR": name, "XDG_STATE_HOME": f"{name}/state"}):
+            Path("fast.toml").write_text(PROFILE)
+            tempfile.tempdir = None  # so that Python looks for it again
             yield from grown("steps", dict(steps(_STEPS_A_WORKER * count, folder)))
             yield from grown("worker starts", dict(worker_starts(count, folder)))
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
-            tempfile.tempdir = None
+        tempfile.tempdir = None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpubalance.numbers.ratio import MATTERS, mean_ratio, ratio, ratio_of_sums
 from gpubalance.numbers.stats import interval_of_sum
-from tests.bench.compare import called_part, pairs
+from tests.bench.compare import called_different
 
 times = st.lists(st.floats(0.001, 100), min_size=3, max_size=40)
 
@@ -103,14 +103,14 @@ def test_what_has_no_noise_still_needs_to_differ_by_enough() -> None:
 @pytest.mark.parametrize("name", ["gtx1080ti-gtx1080", pytest.param("quick-pair", marks=pytest.mark.campaign)])
 def test_runs_of_the_same_are_called_no_different_and_three_per_cent_is_found(name: str) -> None:
     """The campaign of scripts/bench, with fewer draws."""
-    same, slower = pairs(name, count=60)
-    assert called_part(same) <= 0.05
-    assert called_part(slower) >= 0.9
+    same, slower = called_different(name, count=60)
+    assert same.part <= 0.05
+    assert slower.part >= 0.9
 
 
 def test_runs_that_wander_are_called_no_different_either() -> None:
-    same, _ = pairs("gtx1080ti-gtx1080", count=60, correlation=0.9)
-    assert called_part(same) <= 0.05
+    same, _ = called_different("gtx1080ti-gtx1080", count=60, correlation=0.9)
+    assert same.part <= 0.05
 
 
 @given(times, times, st.floats(0.5, 2))

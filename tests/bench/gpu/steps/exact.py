@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tests.bench.gpu.net import classifier
+from tests.bench.exact import fit
 from tests.bench.gpu.place import Place, show
 from tests.bench.gpu.steps import Figure
+from tests.training.cases import SAMPLES, Case, alone, beside, compared, started
 
-_BATCHES = (70, 30)
-_STEPS = 5
 _OPTIMIZERS = ("sgd", "adam")
 
 
@@ -28,32 +29,34 @@ def figures(place: Place) -> Iterator[Figure]:
     from gpubalance.training.split import Split
 
     tf.config.experimental.enable_tensor_float_32_execution(False)
-    split = Split.of(devices, Shares(_BATCHES), JointProfile(), "auto")
+    split = Split.of(devices, Shares((70, 30)), JointProfile(), "auto")
     split.scope()  # both devices are set up before one is used alone
     for optimizer in _OPTIMIZERS[:1] if place.rehearsed else _OPTIMIZERS:
-        alone = [_weights(optimizer) for _ in range(2)]
-        both = [_weights(optimizer, split) for _ in range(2)]
-        value = {"split": _apart(both[0], alone[0]), "alone": _apart(*alone), "both": _apart(*both)}
+        case = Case(partial(classifier, optimizer), _images, {"epochs": 1})
+        one = alone(case, SAMPLES, classifier(optimizer))
+        model = started(case, split.scope(), one)
+        value = {
+            "split": beside(case, model, split.fit, one).weights,
+            "alone": compared(case, nullcontext(), fit, one).weights,
+            "both": compared(case, split.scope(), split.fit, replace(one, model=model)).weights,
+        }
         told = f"{optimizer}: 70/30 differs from one device by {value['split']:.1e}; "
         told += f"one device from itself by {value['alone']:.1e}, 70/30 from itself by {value['both']:.1e}"
         yield Figure(optimizer, value, told)
 
 
-def _weights(optimizer: str, split: Any = None) -> list[Any]:
+def classifier(optimizer: str = "adam") -> Any:
+    """A small classifier that is traced in a second and has a convolution, for which GPUs have kernels."""
     import keras
 
+    shape, convolution = keras.Input((28, 28, 1)), keras.layers.Conv2D(8, 3, 2, activation="relu")
+    layers = [shape, convolution, keras.layers.Flatten(), keras.layers.Dense(10, activation="softmax")]
+    model = keras.Sequential(layers)
+    # Keras would turn XLA on for a single GPU only, and with it other kernels.
+    model.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=False)
+    return model
+
+
+def _images(_: int) -> tuple[Any, ...]:
     random = np.random.default_rng(3)
-    count = sum(_BATCHES) * _STEPS
-    x, y = random.random((count, 28, 28, 1), np.float32), random.integers(0, 10, count)
-    keras.utils.set_random_seed(3)
-    with split.scope() if split else nullcontext():
-        model = classifier()
-        # Keras would turn XLA on for a single GPU only, and with it other kernels.
-        model.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=False)
-    fit = (lambda *data, **options: split.fit(model, *data, **options)) if split else model.fit
-    fit(x, y, batch_size=sum(_BATCHES), shuffle=False, verbose=0)
-    return list(model.get_weights())
-
-
-def _apart(a: list[Any], b: list[Any]) -> float:
-    return max(float(np.max(np.abs(one - other))) for one, other in zip(a, b, strict=True))
+    return random.random((5 * SAMPLES, 28, 28, 1), np.float32), random.integers(0, 10, 5 * SAMPLES)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from gpubalance.numbers.stats import interval95, median
-from tests.bench.gpu.net import classifier
 from tests.bench.gpu.place import Place, show
 from tests.bench.gpu.steps import Figure
+from tests.bench.gpu.steps.exact import classifier
 
 _SHARE, _REHEARSED_SHARE = 256, 64
 _PAIRS, _REHEARSED_PAIRS = 6, 1
@@ -23,9 +23,8 @@ def figures(place: Place) -> Iterator[Figure]:
     from gpubalance.settings.device import JointProfile
     from gpubalance.settings.shares import Shares
     from gpubalance.training.split import Split
-    from tests.bench.engine import BareLoop, KerasFit
-    from tests.bench.ratio import in_turns
-    from tests.bench.training import SplitFit
+    from tests.bench.loops import BareLoop, KerasFit, SplitFit
+    from tests.bench.turns import in_turns
 
     share, pairs = (_REHEARSED_SHARE, _REHEARSED_PAIRS) if place.rehearsed else (_SHARE, _PAIRS)
     make, names, batches = classifier if place.rehearsed else probe_model, use_devices(devices), (share, share)

@@ -1,0 +1,171 @@
+"""The loops whose throughputs are compared: the product's own, TensorFlow's and Keras'."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from gpubalance.settings.shares import Shares
+from gpubalance.training.split import Split
+
+Make = Callable[[], Any]
+WINDOW_S = 0.6
+_CPUS = ("CPU:0", "CPU:1")
+
+
+class Ours:
+    """The loop that `gpubalance run` measures, without its own process."""
+
+    def __init__(
+        self,
+        batches: Sequence[int],
+        simulate: str = "2",
+        *,
+        data: str | None = None,
+        model: str = "small",
+        steps: int = 12,
+        seconds: float = WINDOW_S,
+    ) -> None:
+        from gpubalance.devices.profile import simulated_devices
+        from gpubalance.engine.session import Session
+        from gpubalance.settings.requests import Settings
+
+        devices, joint = simulated_devices(simulate)
+        self._session = Session(devices, Settings(model=model, data=data), joint, seed=0)
+        self._split, self._steps, self._seconds = Shares(tuple(batches)), steps, seconds
+        self._pipeline = data is not None
+
+    def throughput(self) -> float:
+        if self._pipeline:  # it kept filling during the other's turn: what is ready would count too much
+            list(self._measure(0.0, 1))
+        samples = list(self._measure(self._seconds, 2))
+        seconds = sum(one.seconds for one in samples)
+        return float(self._split.global_batch * sum(one.steps for one in samples) / seconds)
+
+    def _measure(self, seconds: float, at_least: int) -> Iterator[Any]:
+        how: dict[str, Any] = {"steps_per_timing": self._steps, "stamped": False, "pipeline": self._pipeline}
+        return self._session.measure(self._split, seconds=seconds, at_least=at_least, **how)
+
+
+def small() -> Any:
+    """The built-in model `small`."""
+    from gpubalance.engine.models import small_model
+
+    return small_model()
+
+
+def _compiled(make: Make) -> Any:
+    """The classifier of 28×28×1 images that `make` makes."""
+    model = make()
+    if not model.compiled:
+        optimizer = getattr(model, "optimizer", None) or "adam"
+        model.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=False)
+    return model
+
+
+class BareLoop:
+    """The loop of TensorFlow's guide to custom training, with its own batch for each replica."""
+
+    def __init__(self, batches: Sequence[int], devices: Sequence[str] = _CPUS, make: Make = small) -> None:
+        import keras
+        import tensorflow as tf
+
+        strategy = tf.distribute.MirroredStrategy(devices)
+        self._global_batch = sum(batches)
+        with strategy.scope():
+            model = _compiled(make)
+            model.optimizer.build(model.trainable_variables)
+        loss_of = keras.losses.SparseCategoricalCrossentropy(reduction=None)
+
+        def train(values: Any) -> Any:
+            inputs, labels = values
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(loss_of(labels, model(inputs, training=True))) / self._global_batch
+            grads = tape.gradient(loss, [v.value for v in model.trainable_variables])
+            model.optimizer.apply(grads, model.trainable_variables)
+            return loss
+
+        def share(context: Any) -> Any:
+            return _samples(batches[context.replica_id_in_sync_group])
+
+        self._values = strategy.experimental_distribute_values_from_function(share)
+
+        @tf.function(autograph=False)
+        def step(values: Any) -> Any:
+            return strategy.reduce("SUM", strategy.run(train, args=(values,)), axis=None)
+
+        self._step = step
+
+    def throughput(self) -> float:
+        began, steps = time.perf_counter(), 0
+        while time.perf_counter() - began < WINDOW_S or steps < 2:
+            loss = self._step(self._values)
+            steps += 1
+        float(loss)
+        return self._global_batch * steps / (time.perf_counter() - began)
+
+
+class KerasFit:
+    """Keras' own training at an even split, from a pipeline that repeats one batch, or from `data`."""
+
+    def __init__(
+        self,
+        global_batch: int,
+        devices: Sequence[str] = _CPUS,
+        make: Make = small,
+        data: Make | None = None,
+    ) -> None:
+        self._global_batch, self._devices, self._steps = global_batch, devices, 20
+        with self.scope():
+            self._model = _compiled(make)
+        self.data = data() if data else repeated(global_batch)
+
+    def scope(self) -> Any:
+        """The scope in which the model is built."""
+        import tensorflow as tf
+
+        return tf.distribute.MirroredStrategy(self._devices).scope()
+
+    def fit(self, **options: Any) -> Any:
+        """Trains."""
+        return self._model.fit(self.data, **options)
+
+    def throughput(self) -> float:
+        """Samples per second of the steps after the fit's first three, which set it up."""
+        import keras
+
+        ends: list[float] = []
+        times = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_, **__: ends.append(time.perf_counter()))
+        self.fit(steps_per_epoch=self._steps + 3, epochs=1, verbose=0, callbacks=[times])
+        seconds = ends[-1] - ends[2]
+        rate = self._global_batch * self._steps / seconds
+        self._steps = max(10, round(WINDOW_S * self._steps / seconds))
+        return rate
+
+
+class SplitFit(KerasFit):
+    """The same training with a split, which sets the devices up: make it before anything else uses TensorFlow."""
+
+    def __init__(self, split: Split, make: Make = small, data: Make | None = None) -> None:
+        self._split = split
+        super().__init__(split.global_batch, make=make, data=data)
+
+    def scope(self) -> Any:
+        return self._split.scope()
+
+    def fit(self, **options: Any) -> Any:
+        return self._split.fit(self._model, self.data, **options)
+
+
+def _samples(count: int) -> Any:
+    import tensorflow as tf
+
+    return tf.random.uniform((count, 28, 28, 1)), tf.random.uniform((count, 1), 0, 10, tf.int32)
+
+
+def repeated(count: int) -> Any:
+    """A pipeline that repeats one batch of so many samples."""
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensors(_samples(count)).repeat()
