@@ -23,7 +23,7 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.queue import Queue
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.device import DeviceProfile
-from tests.bench.gpu.table import seen
+from tests.bench.gpu.table import KIND, markdown
 from tests.guide.documents import FOLDER
 from tests.guide.fields import rows
 
@@ -46,9 +46,11 @@ def troubles() -> str:
 
 
 def steps_on_a_gpu(path: Path = EVIDENCE) -> str:
-    """The table of what `scripts/bench gpu` found on a GPU, if it was kept."""
-    heading, rows = seen(json.loads(path.read_text(encoding="utf-8")) if path.exists() else None)
-    return f"{heading}\n\n{table(('step', 'what it shows', 'on a GPU'), rows)}"
+    """The table of what `scripts/bench gpu` found on a GPU, if it was kept. Raises ValueError for one of no GPU."""
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    if found and (found.get("kind") != KIND or not found["cards"]):
+        raise ValueError("that is no evidence from a GPU")
+    return markdown(found)
 
 
 def fields(old: str, record: type[BaseModel], told: set[type[BaseModel]]) -> str:

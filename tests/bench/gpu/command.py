@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -18,12 +17,12 @@ from tests.bench.gpu.steps import STEPS
 from tests.bench.gpu.table import evidence, markdown
 
 _NO_GPU, _PARTIAL = 3, 6
-_MINUTES, _REHEARSED_MINUTES = 9.0, 6.0
 
 
 def main(words: Sequence[str]) -> int:
     """Runs the steps. Returns the exit code: 3 without a GPU, 6 if a step failed or was not done."""
-    asked = _parsed(words)
+    parser = _parser()
+    asked = parser.parse_args(words)
     try:
         cards: tuple[Device, ...] = () if asked.rehearse else find_machine(None).devices
     except EnvironmentFault as error:
@@ -33,11 +32,9 @@ def main(words: Sequence[str]) -> int:
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        _say(f"scripts/bench gpu: -o {folder}: {error.strerror}")
-        return 2
-    minutes = asked.minutes or (_REHEARSED_MINUTES if asked.rehearse else _MINUTES)
+        parser.error(f"-o {folder}: {error.strerror}")
     outcomes: list[Outcome] = []
-    for outcome in run_steps(STEPS, folder.resolve(), cards, minutes, _say):
+    for outcome in run_steps(STEPS, folder.resolve(), cards, asked.minutes, _say):
         outcomes.append(outcome)
         found = evidence(outcomes, cards)  # after each step, as a rented machine may be gone at any time
         (folder / "gpu.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -53,25 +50,15 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _parsed(words: Sequence[str]) -> argparse.Namespace:
+def _parser() -> argparse.ArgumentParser:
+    names = ", ".join(step.name for step in STEPS)
     parser = argparse.ArgumentParser(
         prog="scripts/bench gpu",
         description="Measures on this machine's GPUs what can be known nowhere else, in minutes, most valuable first: "
-        + ", ".join(step.name for step in STEPS)
-        + ". What ran before the time was over counts.",
+        f"{names}. What ran before the time was over counts.",
     )
-    parser.add_argument("--minutes", type=_minutes, metavar="M", help="how long it may take, 9 if not given")
+    parser.add_argument("--minutes", type=float, default=9.0, metavar="M", help="how long it may take, 9 if not given")
     parser.add_argument("-o", type=Path, metavar="DIR", help="a new folder for what is found")
-    parser.add_argument(
-        "--rehearse",
-        action="store_true",
-        help="the same steps on simulated and plain CPU devices, in about two minutes",
-    )
-    return parser.parse_args(words)
-
-
-def _minutes(word: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 < float(word) < 10_000:
-            return float(word)
-    raise argparse.ArgumentTypeError(f"{word} is not a number of minutes")
+    rehearse = "the same steps on simulated and plain CPU devices, in about two minutes"
+    parser.add_argument("--rehearse", action="store_true", help=rehearse)
+    return parser

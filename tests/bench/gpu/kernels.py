@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,19 +18,11 @@ class Span(NamedTuple):
     ended_s: float
 
 
-@dataclass(frozen=True)
-class Window:
-    """A host's call until its return, with the kernels of all devices, and their copies, in order of time."""
+class Window(NamedTuple):
+    """The kernels of all devices during a host's call, and their copies to the host, in order of time."""
 
-    began_s: float
     kernels: tuple[Span, ...]
     to_host: tuple[Span, ...]
-    to_device: tuple[Span, ...]
-
-    @property
-    def first_kernel_s(self) -> float:
-        """Seconds from the call to the first kernel."""
-        return self.kernels[0].began_s - self.began_s
 
 
 class Marks(NamedTuple):
@@ -76,19 +67,12 @@ def read_windows(folder: Path) -> list[Window]:
     events = sorted(
         (span, name) for plane in planes if plane.name.startswith(_GPU_PLANE) for name, span in _events(plane, "Stream")
     )
-    return [_window(mark, [(span, name) for span, name in events if _within(span, mark)]) for mark in marks]
-
-
-def _within(span: Span, mark: Span) -> bool:
-    return mark.began_s <= span.began_s < mark.ended_s
-
-
-def _window(mark: Span, events: Sequence[tuple[Span, str]]) -> Window:
-    def of(*kinds: str) -> tuple[Span, ...]:
-        return tuple(span for span, name in events if name.startswith(kinds))
-
-    kernels = tuple(span for span, name in events if not name.startswith(("Memcpy", "Memset")))
-    return Window(mark.began_s, kernels, of("MemcpyD2H"), of("MemcpyH2D"))
+    windows = []
+    for mark in marks:
+        inside = [(span, name) for span, name in events if mark.began_s <= span.began_s < mark.ended_s]
+        kernels = tuple(span for span, name in inside if not name.startswith(("Memcpy", "Memset")))
+        windows.append(Window(kernels, tuple(span for span, name in inside if name.startswith("MemcpyD2H"))))
+    return windows
 
 
 def _events(plane: Any, lines: str) -> Iterable[tuple[str, Span]]:

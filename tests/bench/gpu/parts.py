@@ -37,7 +37,7 @@ def install() -> None:
     limits = [int(size) for size in sizes.split(",")]
     patches = {
         "gpubalance.devices.nvml": lambda module: _nvml(module, uuid, limits),
-        "gpubalance.engine.runtime": lambda module: _runtime(module, uuid),
+        "gpubalance.engine.runtime": lambda module: divide(module, uuid),
     }
     sys.meta_path.insert(0, _Patching(patches))
 
@@ -49,10 +49,9 @@ def logical(kind: str, limits: Sequence[int | None]) -> tuple[str, ...]:
     """
     import tensorflow as tf
 
-    configurations = [
-        tf.config.LogicalDeviceConfiguration(memory_limit=None if limit is None else limit >> 20) for limit in limits
-    ]
-    tf.config.set_logical_device_configuration(tf.config.list_physical_devices(kind)[0], configurations)
+    of_limit = tf.config.LogicalDeviceConfiguration
+    parts = [of_limit(None if limit is None else limit >> 20) for limit in limits]
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices(kind)[0], parts)
     return tuple(f"{kind}:{number}" for number in range(len(limits)))
 
 
@@ -76,10 +75,11 @@ def _nvml(module: Any, uuid: str, limits: Sequence[int]) -> None:
     module.with_gpu = lambda part, use: with_gpu(card_of(part), use)
 
 
-def _runtime(module: Any, uuid: str) -> None:
+def divide(module: Any, uuid: str) -> None:
+    """Changes gpubalance.engine.runtime to set the parts of a GPU up as devices."""
     limits: dict[str, int] = {}
 
-    def set_up_parts(devices: Sequence[Any]) -> tuple[str, ...]:
+    def set_up_parts(devices: Sequence[Any], **_: bool) -> tuple[str, ...]:
         # CUDA, which does not know parts, reads it when TensorFlow first asks for GPUs; gpubalance may read it again.
         shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         os.environ["CUDA_VISIBLE_DEVICES"] = uuid

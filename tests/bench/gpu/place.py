@@ -16,6 +16,7 @@ from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.nvml import with_gpu
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.requests import Settings
 from gpubalance.workers.keeper import die_with_parent
 from gpubalance.workers.process import worker_environment
 from gpubalance.workers.serve import lean_import
@@ -23,8 +24,6 @@ from tests.cli.program import QUICK_PAIR, TINY
 
 if TYPE_CHECKING:
     from gpubalance.engine.session import Session
-    from gpubalance.settings.requests import Settings
-
 
 # More variables for the program, as JSON: the tests give its workers an engine that needs no TensorFlow.
 PROGRAM_VARIABLES = "GPUBALANCE_BENCH_PROGRAM"
@@ -99,13 +98,13 @@ class Place:
         self._done[arguments] = ended(self.start(*arguments, "--json"), arguments, codes)
         return self._done[arguments]
 
-    def session(self, settings: Settings, count: int = 1) -> Session:
+    def session(self) -> Session:
         """The engine in this process, as in a worker; nothing else here loads TensorFlow."""
-        devices = self.devices(count)
+        devices = self.devices(1)
         show(devices)
         from gpubalance.engine.session import Session
 
-        return Session(devices, settings, JointProfile(), seed=0)
+        return Session(devices, Settings(model=self.model), JointProfile(), seed=0)
 
     def free_bytes(self) -> tuple[int, ...] | None:
         """Each GPU's free memory by NVML; None without GPUs."""

@@ -1,4 +1,8 @@
-"""Runs the steps one after the other, each for its share of the time left, and goes on after a failure."""
+"""Runs the steps one after the other, each for its share of the time left, and goes on after a failure.
+
+Each has a process of its own, `python -m tests.bench.gpu.runner NAME FOLDER SECONDS [--rehearse]`, which writes each
+figure to FOLDER/NAME.json as soon as it is found.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import psutil
 
 from gpubalance.settings.device import Device
+from gpubalance.system.state import write_whole
 from gpubalance.text import clean
+from gpubalance.workers.keeper import die_with_parent
 from tests.bench.gpu import parts
+from tests.bench.gpu.place import Place, usable_gpus
 from tests.bench.gpu.steps import Step
 from tests.cli.program import ROOT, children_of
 
 # A step with less time would only load TensorFlow.
 _LEAST_S = 5.0
-_INTERRUPTED = "interrupted"
 
 
 class Outcome(NamedTuple):
@@ -40,61 +47,48 @@ class Outcome(NamedTuple):
     def told(self) -> str:
         """The outcome in one line."""
         found = "; ".join(figure["told"] for figure in self.figures if figure["told"])
-        ending = "" if self.outcome == "done" else f"**{self.outcome}**" + (f": {self.why}" if self.why else "")
+        ending = "" if self.outcome == "done" else f"**{self.outcome}**: {self.why}"
         return " ".join(". ".join(filter(None, [found, ending])).split())
 
 
 def run_steps(
     steps: Sequence[Step], folder: Path, cards: Sequence[Device], minutes: float, tell: Callable[[str], None]
 ) -> Iterator[Outcome]:
-    """Runs the steps and yields each outcome, which is in `folder` too; without `cards` they are rehearsed.
-
-    An interrupt ends the running step, and the others are not run.
-    """
+    """Runs the steps and yields each outcome, which is in `folder` too; without `cards` they are rehearsed."""
     end_s = time.monotonic() + 60 * minutes
-    interrupted = False
     for number, step in enumerate(steps):
         left_s = end_s - time.monotonic()
         # If time is short the first steps get it, and the last are not run: half a step shows little.
         share_s = min(left_s, max(1.0, left_s / sum(one.seconds for one in steps[number:])) * step.seconds)
-        if interrupted:
-            outcome = Outcome(step.name, "not run", _INTERRUPTED, 0.0, [])
-        elif share_s < _LEAST_S:
-            outcome = Outcome(step.name, "not run", "the time was over", 0.0, [])
-        else:
+        outcome = Outcome(step.name, "not run", "the time was over", 0.0, [])
+        if share_s >= _LEAST_S:
             tell(f"… {number + 1} of {len(steps)}: {step.name}, {share_s:.0f} s at most")
             outcome = _run(step, folder, cards, share_s)
-            interrupted = outcome.why == _INTERRUPTED
         (folder / f"{step.name}.json").write_text(json.dumps(outcome._asdict(), indent=1) + "\n", encoding="utf-8")
-        tell(f"{step.name}: {outcome.outcome}, {outcome.seconds:.0f} s" + (f": {outcome.why}" if outcome.why else ""))
+        tell(f"{step.name}: {outcome.outcome}, {outcome.seconds:.0f} s {outcome.why}")
         yield outcome
 
 
 def _run(step: Step, folder: Path, cards: Sequence[Device], seconds: float) -> Outcome:
     """Runs a step in a process group that is killed when its time is over; workers end with their parent."""
-    command = [sys.executable, "-m", "tests.bench.gpu.step", step.name, str(folder), f"{seconds:.1f}"]
+    command = [sys.executable, "-m", "tests.bench.gpu.runner", step.name, str(folder), f"{seconds:.1f}"]
     log, began = folder / f"{step.name}.log", time.monotonic()
-    ended: Literal["done", "failed", "cut off"]
-    with (
-        log.open("wb") as lines,
-        subprocess.Popen(
+    ended: Literal["done", "failed", "cut off"] = "done"
+    with log.open("wb") as lines:
+        process = subprocess.Popen(
             [*command, *([] if cards else ["--rehearse"])],
             env=_environment(step, folder, cards),
             stdin=subprocess.DEVNULL,
             stdout=lines,
             stderr=lines,
             start_new_session=True,
-        ) as process,
-    ):
-        try:
-            code = process.wait(seconds)
-            ended, why = ("failed", _last_line(log)) if code else ("done", "")
-        except subprocess.TimeoutExpired:
-            ended, why = "cut off", f"after its {seconds:.0f} s"
-        except KeyboardInterrupt:
-            ended, why = "cut off", _INTERRUPTED
-        finally:
-            _kill(process)
+        )
+    try:
+        ended, why = ("failed", _last_line(log)) if process.wait(seconds) else ("done", "")
+    except subprocess.TimeoutExpired:
+        ended, why = "cut off", f"after its {seconds:.0f} s"
+    finally:
+        _kill(process)
     found = folder / f"{step.name}.json"
     figures = json.loads(found.read_text(encoding="utf-8")) if found.exists() else []
     return Outcome(step.name, ended, why, time.monotonic() - began, figures)
@@ -131,3 +125,22 @@ def _last_line(log: Path) -> str:
     """The error in a log: the last line of a traceback, without the module of its class."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return clean(re.sub(r"^[\w.]*\.(?=\w+: )", "", lines[-1]), 300) if lines else "it said nothing"
+
+
+def main(name: str, folder: str, seconds: str, *rehearse: str) -> None:
+    """Runs a step in this process."""
+    die_with_parent()
+    until_s = time.monotonic() + float(seconds)
+    place = Place(Path(folder, name), () if rehearse else usable_gpus(), until_s)
+    place.folder.mkdir(exist_ok=True)
+    found = []
+    for figure in import_module(f"tests.bench.gpu.steps.{name}").figures(place):
+        found.append(figure._asdict())
+        write_whole(Path(folder, f"{name}.json"), json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # all is written: a driver's trouble at TensorFlow's end must not fail the step

@@ -35,9 +35,7 @@ STEPS = (
     Step("alone", "`probe`: curve, batch limit with real out-of-memory errors, NVML beside it", 120),
     Step("stamps", "the engine's stamps beside CUPTI's kernel times, their cost, launch latency", 45),
     Step("pair", "two unlike devices: `balance` to its end, and the all-reduce", 120, _SMALL),
-    Step(
-        "exact", "weights after 5 steps at 70/30 beside one device's, and two equal runs beside each other", 25, _LARGE
-    ),
+    Step("exact", "weights after 5 steps at 70/30 beside one device's, and equal runs beside each other", 25, _LARGE),
     Step("recovery", "after an out-of-memory in a joint run and a killed worker; memory given back", 90, _SMALL),
     Step("training", "`split.fit` over Keras' `fit` and over a bare loop at an even split, in turns", 40, _LARGE),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpubalance.numbers.units import format_bytes
 from tests.bench.gpu.place import Place, StepFailed
 from tests.bench.gpu.steps import Figure
 
@@ -23,39 +22,28 @@ def figures(place: Place) -> Iterator[Figure]:
     if done.out is None:
         raise StepFailed("the probe ended without a point")
     probe = done.out["probes"][0]
-    yield Figure(
-        "probe",
-        done.out,
-        f"{len(probe['curve'])} batch sizes in {probe['elapsed_s']:.0f} s of {expected_s:.0f} expected",
-    )
-    if probe["solo_best"]:
-        best = probe["solo_best"]
-        yield Figure("best", best, f"best {best['throughput']:.0f} samples/s at {best['batch']}")
-        at_limit = max(probe["curve"], key=lambda point: point["batch"])
-        part = at_limit["throughput"]["median"] / best["throughput"]
-        yield Figure("at_the_largest", part, f"at the largest, {at_limit['batch']}: {part:.3f} of it")
-    if probe["batch_limit"]:
-        yield _limit(probe["batch_limit"], probe["children"])
-    yield from _nvml(probe)
-
-
-def _limit(limit: dict[str, Any], children: int) -> Figure:
-    ooms = [trial for trial in limit["trials"] if trial["outcome"] == "oom"]
-    seconds = ", ".join(f"{trial['seconds']:.1f}" for trial in ooms)
-    told = f"{limit['fits']} fits, {limit['fails']} fails: {len(limit['trials'])} trials, {children} workers"
-    return Figure("limit", limit, told + (f", out of memory after {seconds} s" if ooms else ", none out of memory"))
-
-
-def _nvml(probe: dict[str, Any]) -> Iterator[Figure]:
+    told = f"{len(probe['curve'])} batch sizes in {probe['elapsed_s']:.0f} s of {expected_s:.0f} expected"
+    yield Figure("probe", done.out, told)
+    best, limit = probe["solo_best"], probe["batch_limit"]
+    if best:
+        last = max(probe["curve"], key=lambda point: point["batch"])
+        part = last["throughput"]["median"] / best["throughput"]
+        told = f"best {best['throughput']:.0f} samples/s at {best['batch']}"
+        yield Figure("best", best, f"{told}; at the largest, {last['batch']}: {part:.3f} of it")
+    if limit:
+        seconds = [f"{trial['seconds']:.1f}" for trial in limit["trials"] if trial["outcome"] == "oom"]
+        told = f"{limit['fits']} fits, {limit['fails']} fails: {len(limit['trials'])} trials, "
+        told += f"{probe['children']} workers, out of memory after {', '.join(seconds) or 'no'} s"
+        yield Figure("limit", limit, told)
     seen = [point["telemetry"] for point in probe["curve"] if point["telemetry"]]
-    if not seen:
-        return
+    if seen:
+        yield Figure("nvml", seen, f"NVML at {len(seen)} sizes: {_telemetry(seen)}")
+
+
+def _telemetry(seen: list[dict[str, Any]]) -> str:
     power = [one["power_w"] for one in seen if one["power_w"] is not None]
     clock = [one["sm_clock_mhz"] for one in seen if one["sm_clock_mhz"] is not None]
     reasons = sorted({reason for one in seen for reason in one["throttle_reasons"] or ()})
     told = [f"up to {max(power):.0f} W"] if power else []
     told += [f"{min(clock)} to {max(clock)} MHz"] if clock else []
-    told += [f"throttled: {', '.join(reasons)}"] if reasons else []
-    memory = max((point["memory_peak_bytes"] or 0 for point in probe["curve"]), default=0)
-    told += [f"peak {format_bytes(memory)}"]
-    yield Figure("nvml", seen, f"NVML at {len(seen)} sizes: {', '.join(told)}")
+    return ", ".join([*told, f"throttled: {', '.join(reasons) or 'no'}"])

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
-from tests.bench.gpu.parts import card_of, logical
+from tests.bench.gpu.parts import logical
 from tests.bench.gpu.place import Place, StepFailed, show
 from tests.bench.gpu.steps import Figure
 
 _AFTERWARDS_S = 35.0
 _MODEL = ("--precision", "tf32")
-_BALANCE = ("--rounds", "4", "--round-duration", "1.5", "--windows", "2", "--duration", "3", "--batch-multiple", "32")
-_REHEARSED = ("--rounds", "1", "--round-duration", "0.2", "--windows", "1", "--duration", "0.3", "--global-batch", "24")
+_BALANCE = "--rounds 4 --round-duration 1.5 --windows 2 --duration 3 --batch-multiple 32"
+_REHEARSED = "--rounds 1 --round-duration 0.2 --windows 1 --duration 0.3 --global-batch 24"
 
 
 def figures(place: Place) -> Iterator[Figure]:
     """The findings; the all-reduce comes last, as it loads TensorFlow in this process."""
     model = ("--model", place.model, *(() if place.rehearsed else _MODEL))
-    balance = ("balance", *place.options(2), *model, *(_REHEARSED if place.rehearsed else _BALANCE))
+    balance = ("balance", *place.options(2), *model, *(_REHEARSED if place.rehearsed else _BALANCE).split())
     limit_s = max(30.0, place.left_s - _AFTERWARDS_S)  # it ends with what it has, to leave time for the rest
     limit = () if place.rehearsed else ("--time-limit", f"{limit_s:.0f}")
     done = place.program(*balance, *limit, codes=(0, 6, 8))
@@ -26,29 +27,18 @@ def figures(place: Place) -> Iterator[Figure]:
     if plan is None or not plan.get("balance"):
         raise StepFailed("the time of `balance` was over before it had a split")
     yield _balanced("`balance` ends with" if done.code == 0 else "`balance` came to", plan)
-    split = ("--batches", *map(str, plan["batches"]))
-    if any(card_of(card.uuid) != card.uuid for card in place.cards):
-        again = ("run", *place.options(2), *model, *split, "--baseline", "none", "--windows", "1", "--duration", "1")
-        yield _nccl(place, again)
     yield _all_reduce(place)
-
-
-def _nccl(place: Place, run: tuple[str, ...]) -> Figure:
-    """What the program says when NCCL refuses two devices on one card."""
-    done = place.program(*run, "--all-reduce", "nccl", "--deadline", "20", codes=range(256))
-    why = next((line for line in done.err.splitlines() if line.startswith("error")), "no error")
-    return Figure("nccl", done.err, f"`--all-reduce nccl` ends with exit code {done.code}: {why}")
 
 
 def _balanced(how: str, plan: dict[str, Any]) -> Figure:
     run, rounds = plan["balance"]["run"], plan["balance"]["rounds"]
-    told = f"{'/'.join(map(str, plan['batches']))} after {len(rounds)} rounds"
+    told = f"{how} {'/'.join(map(str, plan['batches']))} after {len(rounds)} rounds"
     if run is not None:
         told += f": {run['throughput']['median']:.0f} samples/s, imbalance {run['imbalance']:.3f}"
-    if run is not None and run["speedup_over_even"] is not None:
-        low, high = run["speedup_ci95"] or (None, None)
-        told += f", {run['speedup_over_even']:.3f} × even" + (f" ({low:.3f} to {high:.3f})" if low else "")
-    return Figure(how, plan, f"{how} {told}")
+        if run["speedup_over_even"] is not None:
+            low, high = run["speedup_ci95"] or (math.nan, math.nan)
+            told += f", {run['speedup_over_even']:.3f} × even ({low:.3f} to {high:.3f})"
+    return Figure(how, plan, told)
 
 
 def _all_reduce(place: Place) -> Figure:

@@ -8,7 +8,6 @@ from typing import Any
 
 from gpubalance.numbers.stats import median
 from gpubalance.results.timing import Timing
-from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from tests.bench.gpu.kernels import marks_of, read_windows
 from tests.bench.gpu.place import Place
@@ -31,21 +30,14 @@ def figures(place: Place) -> Iterator[Figure]:
     has = "all that was asked for" if not missing else f"not all: {missing[0]['message']}"
     yield Figure("trace", missing, f"`--trace` has {has}")
     cost = done.out["stamp_cost"]
-    yield Figure("stamp_cost", cost, f"stamping makes a step of `run` {cost:+.1%} longer" if cost is not None else "")
-    session = place.session(Settings(model=place.model))
+    yield Figure("stamp_cost", cost, "" if cost is None else f"stamping costs {cost:+.1%} of a step")
+    session = place.session()
     split = Shares((batch,))
     list(session.measure(split, seconds=0.5, at_least=3, steps_per_timing=1, stamped=False))
     list(session.measure(split, seconds=0.5, at_least=3, steps_per_timing=1, stamped=True))
     yield _launches(session._names[0])
     plain, stamped = (_traced(place, session, split, stamped=stamped) for stamped in (False, True))
-    bare = [window for _, window in plain]
-    copied = {kind: median([float(len(getattr(window, kind))) for window in bare]) for kind in ("to_host", "to_device")}
-    told = f"an unstamped step, the wait for it and its loss: {copied['to_host']:.0f} copies to the host, "
-    yield Figure("copies", copied, told + f"{copied['to_device']:.0f} to the device")
-    idle = [window.first_kernel_s for window in bare if window.kernels]
-    if idle:
-        yield Figure("first_kernel_s", idle, f"a first kernel {1e6 * median(idle):.0f} µs after its call")
-    yield _beside(stamped, unstamped=copied["to_host"])
+    yield _beside(stamped, unstamped=median([float(len(window.to_host)) for _, window in plain]))
 
 
 def _traced(place: Place, session: Any, split: Shares, *, stamped: bool) -> list[tuple[Timing, Any]]:
@@ -67,19 +59,17 @@ def _traced(place: Place, session: Any, split: Shares, *, stamped: bool) -> list
 
 def _beside(stamped: Sequence[tuple[Timing, Any]], *, unstamped: float) -> Figure:
     """Stamps beside CUPTI's times: they are a step's first copies to the host if an unstamped step makes none."""
-    apart = unstamped <= _READ_AFTERWARDS
-    pairs = [(timing, marks_of(window) if apart else None) for timing, window in stamped]
-    known = [(timing, marks) for timing, marks in pairs if marks is not None]
-    value: dict[str, Any] = {
-        "stamps": [[(timing.compute_s or (0.0,))[0], timing.step_s or 0.0] for timing, _ in pairs],
-        "trace": [marks and marks._asdict() for _, marks in pairs],
-    }
+    pairs = [(timing, marks_of(window) if unstamped <= _READ_AFTERWARDS else None) for timing, window in stamped]
+    stamps = [((timing.compute_s or (0.0,))[0], timing.step_s or 0.0) for timing, _ in pairs]
+    marks = [one for _, one in pairs]
+    value: dict[str, Any] = {"stamps": stamps, "trace": [one and one._asdict() for one in marks]}
+    known = [(*stamp, mark) for stamp, mark in zip(stamps, marks, strict=True) if mark is not None]
     if not known:
         seen = sorted({len(window.to_host) for _, window in stamped})
-        return Figure("beside_kernels", value, f"the trace does not show the stamps' copies ({seen} copies a window)")
-    value["compute"] = median([(timing.compute_s or (0.0,))[0] / marks.compute_s for timing, marks in known])
-    value["step"] = median([(timing.step_s or 0.0) / marks.step_s for timing, marks in known])
-    value["busy"] = median([marks.busy for _, marks in known])
+        return Figure("beside_kernels", value, f"the trace does not show the stamps' copies ({seen} a window)")
+    value["compute"] = median([compute_s / mark.compute_s for compute_s, _, mark in known])
+    value["step"] = median([step_s / mark.step_s for _, step_s, mark in known])
+    value["busy"] = median([mark.busy for *_, mark in known])
     told = f"stamped compute is {value['compute']:.3f} of CUPTI's, the step {value['step']:.3f}; "
     return Figure("beside_kernels", value, told + f"kernels ran in {value['busy']:.1%} of that compute")
 
