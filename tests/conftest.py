@@ -38,13 +38,9 @@ def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Puts logs and results of workers into the test's own folder."""
     folder = tmp_path_factory.mktemp("state")
-    before = os.environ.get("XDG_STATE_HOME")
-    os.environ["XDG_STATE_HOME"] = str(folder)
-    yield folder
-    if before is None:
-        del os.environ["XDG_STATE_HOME"]
-    else:
-        os.environ["XDG_STATE_HOME"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        yield folder
 
 
 @pytest.fixture
@@ -74,9 +70,7 @@ def tensorflow() -> Any:
     tf.config.threading.set_inter_op_parallelism_threads(LOGICAL_DEVICES + 2)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(LOGICAL_DEVICES)]
-    )
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES)
     return tf
 
 
