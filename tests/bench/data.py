@@ -101,22 +101,24 @@ def _ratio(pair: str, name: str) -> float:
 class _Beyond(keras.callbacks.Callback):  # type: ignore[misc]
     """Makes each training step take a while, and adds up what is between steps, an epoch a number."""
 
-    def on_train_begin(self, *_: Any) -> None:
-        self.seconds = [-time.perf_counter()]
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self.seconds, self._ended_s = [0.0], time.perf_counter()
 
-    def begins(self, *_: Any) -> None:
-        self.seconds[-1] += time.perf_counter()
+    def begins(self, *_: Any, **__: Any) -> None:
+        before_s = self._ended_s
+        self.ends()
+        self.seconds[-1] += self._ended_s - before_s
 
-    def ends(self, *_: Any) -> None:
-        self.seconds[-1] -= time.perf_counter()
+    def ends(self, *_: Any, **__: Any) -> None:
+        self._ended_s = time.perf_counter()
 
-    def on_train_batch_end(self, *_: Any) -> None:
+    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
         time.sleep(_STEP_S)
         self.ends()
 
-    def on_epoch_end(self, *_: Any) -> None:
+    def on_epoch_end(self, *_: Any, **__: Any) -> None:
         self.begins()
-        self.seconds.append(-time.perf_counter())
+        self.seconds.append(0.0)
 
     on_train_batch_begin = on_test_batch_begin = begins
     on_test_batch_end = ends

@@ -17,10 +17,9 @@ from gpubalance.devices.nvml import with_gpu
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
-from gpubalance.workers.keeper import die_with_parent
 from gpubalance.workers.process import worker_environment
 from gpubalance.workers.serve import lean_import
-from tests.cli.program import QUICK_PAIR, TINY
+from tests.cli.program import QUICK_PAIR, TINY, start
 
 if TYPE_CHECKING:
     from gpubalance.engine.session import Session
@@ -76,17 +75,8 @@ class Place:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Starts `gpubalance ARGUMENTS` in the step's process group, which ends with the step's time."""
-        command = [sys.executable, "-m", "gpubalance", *arguments]
-        return subprocess.Popen(
-            command,
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "COLUMNS": "100", **json.loads(os.environ.get(PROGRAM_VARIABLES, "{}"))},
-            preexec_fn=die_with_parent,
-        )
+        more = json.loads(os.environ.get(PROGRAM_VARIABLES, "{}"))
+        return start(*arguments, cwd=self.folder, environment={**os.environ, "COLUMNS": "100", **more})
 
     def program(self, *arguments: str, codes: Sequence[int] = (0,)) -> Done:
         """Runs that to its end; a rehearsal, which measures nothing, runs equal commands only once.
