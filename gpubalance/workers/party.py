@@ -140,12 +140,8 @@ class Party:
                 self._ahead[number] = self._worker(group)
 
     def _open(self, builds: Mapping[int, Build]) -> None:
-        def build(number: int, worker: Worker) -> None:
-            own = builds[number]
-            worker.open(own.settings, own.joint, seed=own.seed, cuts=own.cuts)
-
         self._tell(self._opening(builds))
-        self._at_once(build, list(builds))
+        self._at_once(lambda number, worker: worker.open(builds[number]), list(builds))
         facts = [worker.facts for _, worker in sorted(self._workers.items())]
         if facts:
             limits = tuple(limit for one in facts for limit in one.memory_limit_bytes)

@@ -17,7 +17,7 @@ from gpubalance.errors import (
     TimeLimitPassed,
 )
 from gpubalance.results.timing import Timing
-from gpubalance.settings.device import Device, JointProfile, hosts_of
+from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
@@ -47,6 +47,8 @@ from gpubalance.workers.ranks import Ranks, worker_process
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from gpubalance.workers.party import Build
 
 Reply = TypeVar("Reply", bound=AnyReply)
 
@@ -122,12 +124,11 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.process.end()
 
-    def open(self, settings: Settings, joint: JointProfile, *, seed: int, cuts: tuple[str, ...] | None = None) -> None:
-        """Builds the model on the devices; with `cuts` in the host's memory, to be cut: see Open."""
-        self.settings = settings
-        code = code_key(settings.model, settings.data) if are_reached() else None
-        request = Open(devices=self.devices, settings=settings, joint=joint, seed=seed, cuts=cuts, code=code)
-        self.facts = self.ask(request, Ready)
+    def open(self, build: Build) -> None:
+        """Builds the model on the devices, or in the host's memory."""
+        self.settings = build.settings
+        code = code_key(build.settings.model, build.settings.data) if are_reached() else None
+        self.facts = self.ask(Open(devices=self.devices, code=code, **vars(build)), Ready)
         self.is_open = True
 
     def measure(

@@ -37,6 +37,7 @@ from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import CountFlops, Flops
+from gpubalance.workers.party import Build
 from gpubalance.workers.worker import Worker
 from tests.bench import fuzz_input as drawn
 from tests.bench.fuzz_input import PAIR, RESULTS, SPLIT
@@ -113,7 +114,7 @@ def messages(content: bytes) -> None:
     Path("said").write_bytes(content)
     devices, joint = simulated_devices("2")
     with within_time(), contextlib.suppress(GpubalanceError), Worker(devices, deadline_s=20) as worker:
-        worker.open(Settings(model="small"), joint or JointProfile(), seed=0)
+        worker.open(Build(Settings(model="small"), joint or JointProfile()))
         series = Series(Shares((8, 8)))
         series.add(series.window(worker, Length.exactly(0.0)))
         series.measurement((0, 1))

@@ -15,6 +15,7 @@ from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
+from gpubalance.workers.party import Build
 from gpubalance.workers.worker import Worker
 
 pytestmark = pytest.mark.campaign
@@ -26,7 +27,7 @@ DEVICES, JOINT = simulated_devices(str(PROFILE))
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
     with Worker(DEVICES) as opened:
-        opened.open(Settings(model="small"), JOINT, seed=0)
+        opened.open(Build(Settings(model="small"), JOINT))
         Series(Shares((8, 8))).warm_up(opened)
         yield opened
 

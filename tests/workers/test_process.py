@@ -21,6 +21,7 @@ from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measured
+from gpubalance.workers.party import Build
 from gpubalance.workers.process import Process
 from gpubalance.workers.ranks import worker_process
 from gpubalance.workers.worker import Worker
@@ -121,7 +122,7 @@ def needed(*batches: int) -> tuple[int, ...]:
 
 def test_a_worker_measures_any_split_and_one_that_does_not_fit_is_its_devices_fault() -> None:
     with Worker(PAIR) as opened:
-        opened.open(Settings(model=TINY), JOINT, seed=0)
+        opened.open(Build(Settings(model=TINY), JOINT))
         for batches in ((30, 20), (5, 45)):
             *timings, last = opened.measure(Shares(batches), at_least=3, steps_per_timing=2)
             assert [t.steps for t in timings if isinstance(t, Timing)] == [2, 2, 2]
@@ -180,7 +181,7 @@ def test_a_model_that_fails_is_the_users_with_their_traceback_and_nothing_of_our
     with Worker(PAIR) as opened:
 
         def build(name: str) -> None:
-            opened.open(Settings(model=f"{file}:{name}"), JOINT, seed=0)
+            opened.open(Build(Settings(model=f"{file}:{name}"), JOINT))
 
         with pytest.raises(BadInput) as caught:
             build("fails")
