@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +44,21 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Gives the test's workers an engine without TensorFlow: see tests/stand_in/session.py."""
-    for name, value in engine(tmp_path_factory.mktemp("engine")).items():
-        monkeypatch.setenv(name, value)
+def engine_that(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], None]:
+    """A function that gives the workers an engine that follows a script: see tests/stand_in/session.py."""
+    folder = tmp_path_factory.mktemp("engine")
+
+    def use(script: str) -> None:
+        for name, value in engine(folder, script).items():
+            monkeypatch.setenv(name, value)
+
+    return use
+
+
+@pytest.fixture
+def stand_in(engine_that: Callable[[str], None]) -> None:
+    """Gives the test's workers an engine without TensorFlow."""
+    engine_that("")
 
 
 @pytest.fixture

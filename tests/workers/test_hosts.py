@@ -33,12 +33,11 @@ VIA = """sh -c 'echo; echo Welcome.; printf "Last login: "; ON=$0 exec "$@"' {ho
 
 
 @pytest.fixture
-def party_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Party]]:
+def party_that(engine_that: Callable[[str], None]) -> Iterator[Callable[..., Party]]:
     """A function that makes a party over both hosts, each behind a prefix, whose engine follows the script."""
 
     def make(script: str = "", devices: Sequence[Device] = DEVICES, build: Build = BUILD, via: str = VIA) -> Party:
-        for name, value in engine(tmp_path, script).items():
-            monkeypatch.setenv(name, value)
+        engine_that(script)
         reach("alpha,beta", via)
         return Party(devices, build=build)
 

@@ -23,7 +23,6 @@ from gpubalance.workers.party import Build, Party
 from gpubalance.workers.process import Process
 from gpubalance.workers.worker import Worker
 from tests.cli.program import lives
-from tests.stand_in import engine
 from tests.workers.test_process import gone
 
 ROOT = Path(__file__).parents[2]
@@ -31,18 +30,6 @@ PAIR, JOINT = simulated_devices(str(ROOT / "configs/quick-pair.toml"))
 FIRST, SECOND = PAIR
 GPU = Device(index=0, uuid="GPU-a", name="card", memory_bytes=1 << 30, simulated=False)
 BUILD = Build(Settings(model="small"))
-
-
-@pytest.fixture
-def engine_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """A function that gives the workers an engine that follows the script."""
-
-    def use(script: str) -> None:
-        for name, value in engine(tmp_path, script).items():
-            monkeypatch.setenv(name, value)
-
-    use("")
-    return use
 
 
 def pid(worker: Worker) -> int:
@@ -71,7 +58,7 @@ def interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.usefixtures("engine_that")
+@pytest.mark.usefixtures("stand_in")
 def test_a_worker_is_asked_again_and_again_until_its_group_changes_and_one_started_ahead_is_the_next() -> None:
     with Party(PAIR, build=BUILD) as party:
         assert not party.alive
@@ -93,7 +80,7 @@ def test_a_worker_is_asked_again_and_again_until_its_group_changes_and_one_start
     assert gone(third)
 
 
-@pytest.mark.usefixtures("engine_that")
+@pytest.mark.usefixtures("stand_in")
 def test_several_workers_do_what_they_are_asked_at_the_same_time_and_end_together() -> None:
     together = threading.Barrier(2, timeout=60)  # neither passes it alone
 

@@ -20,7 +20,6 @@ from gpubalance.workers.messages import Measure, Measured
 from gpubalance.workers.party import Build, Party
 from gpubalance.workers.ranks import Ranks
 from gpubalance.workers.worker import Worker
-from tests.stand_in import engine
 from tests.workers.test_process import gone
 
 ROOT = Path(__file__).parents[2]
@@ -30,12 +29,11 @@ SPLIT = Shares((80, 40, 24))
 
 
 @pytest.fixture
-def party_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Party]:
+def party_that(engine_that: Callable[[str], None]) -> Callable[[str], Party]:
     """A function that makes a party over both hosts, whose engine follows the script."""
 
     def make(script: str) -> Party:
-        for name, value in engine(tmp_path, script).items():
-            monkeypatch.setenv(name, value)
+        engine_that(script)
         return Party(DEVICES, build=BUILD)
 
     return make
