@@ -50,7 +50,7 @@ def queue(
     with held(request.devices), journal_of_queue(request) as kept:
         out.check_goes_on(kept)
         if how.logs is not None:
-            _check_logs(how.logs, len(lines), overwrite=reporting.overwrite or how.resume)
+            _check_logs(how.logs, overwrite=reporting.overwrite or how.resume)
         with out.left_by_an_error(text, warnings), Progress(quiet=reporting.quiet) as tell:
             result = queue_job(request, logs_of(request, kept), tell, kept)
         out.give(result, text, warnings, kept)
@@ -88,13 +88,13 @@ def _fault(line: str) -> str:
     return checked.stderr.strip().rpartition(": ")[2] if checked.returncode else ""
 
 
-def _check_logs(folder: Path, count: int, *, overwrite: bool) -> None:
+def _check_logs(folder: Path, *, overwrite: bool) -> None:
     """Makes the folder. Raises EnvironmentFault if nothing can be written there, UsageError for others' logs."""
     from gpubalance.cli.output import make_folder
     from gpubalance.errors import UsageError
 
     make_folder("--logs", folder)
-    there = [name for name in (f"{number:03}.log" for number in range(1, count + 1)) if (folder / name).exists()]
+    there = sorted(folder.glob("[0-9][0-9][0-9]*.log"))
     if there and not overwrite:
-        what = f"--logs {folder} has the logs of a queue: {there[0]}"
+        what = f"--logs {folder} has the logs of a queue: {there[0].name}"
         raise UsageError(what, remedy="give another --logs, --resume or --overwrite")

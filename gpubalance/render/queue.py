@@ -90,10 +90,9 @@ def _commands(result: Queue) -> Grid:
     """A row for each command, in a width of a terminal."""
     rows = [["", "device", "duration", "exit", ""]]
     for one in result.commands:
-        last = one.tries[-1] if one.tries else None
-        told = (
-            [result.devices[last.device].label, length_text(last.duration_s), str(last.exit)] if last else ["", "", ""]
-        )
+        told = ["", "", ""]
+        for last in one.tries[-1:]:
+            told = [result.devices[last.device].label, length_text(last.duration_s), str(last.exit)]
         rows.append([f"{one.number:03}", *told, clean(one.command, _LONGEST)])
     room = WIDTH - sum(max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:-1])
     return Grid([[*row, shorten(text, room)] for *row, text in rows], left=(0, 1, 4))
