@@ -11,34 +11,16 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
-from typer.exceptions import TyperException
 
 from gpubalance.cli import complete
-from gpubalance.cli.command import Command
+from gpubalance.cli.command import COMMANDS, Command
 from gpubalance.cli.config import ConfigOption, Given, HelpOption
-from gpubalance.cli.failures import name_resuming, show_bug, show_error
+from gpubalance.cli.failures import name_resuming, ours, show_error
 from gpubalance.cli.interrupt import handle_interrupts
 from gpubalance.cli.next_command import program, typed
-from gpubalance.cli.usage import usage_error
-from gpubalance.errors import GpubalanceError
+from gpubalance.errors import UsageError
 
 _INTERRUPTED = 128 + int(signal.SIGINT)
-
-COMMANDS = {
-    "devices": "List the devices, and why one can't be used.",
-    "probe": "Measure what each device can do alone: throughput over batch sizes, batch limit, step-time model.",
-    "balance": "Find the best split and prove it: probe, plan, run, and correct it from what was measured.",
-    "plan": "Compute the best split from a probe, and predict what it gives. No device is touched.",
-    "run": "Train with a split for real, and see what each device gives and where its time goes.",
-    "independent": "Train a model on each device, all at once and each alone: what sharing the machine costs.",
-    "layers": "Cut a model that no device holds over several, and prove the cut: a pipeline of micro-batches.",
-    "queue": "Run many commands, one at a time on each device, each where all of them end soonest.",
-    "launch": "Run a training script on a plan's devices: over several hosts, a process for each device.",
-    "compare": "Compare results with the first: faster, slower, or no clear difference.",
-    "report": "Show results as a page with charts and tables, as pictures, or as text for documents and spreadsheets.",
-    "doctor": "Check driver, libraries, GPUs, copies between them and a training step, and say how to fix it.",
-    "guide": "Read the manual: a chapter each on measuring, training, files, troubles and more.",
-}
 
 
 class _Program(TyperGroup):
@@ -135,19 +117,17 @@ def _run() -> int:
     arguments, given = sys.argv[1:], Given()
     try:
         code = app(arguments, program(), standalone_mode=False, obj=given)
-    except TyperException as error:
-        wrong = usage_error(error)
-        return show_error(wrong, verbose=False) if wrong else error.exit_code
     except typer.Abort:
         return _INTERRUPTED
     except Exception as error:  # noqa: BLE001  (a bug says so, and what to report)
-        verbose = "--verbose" in arguments or given.switched("verbose")  # the line itself may be unreadable
-        if not isinstance(error, GpubalanceError):
-            return show_bug(error, verbose=verbose)
-        given.explain(error)
-        error.remedy = typed(error.remedy, given.simulate)
-        name_resuming(error, arguments)
-        return show_error(error, verbose=verbose)
+        verbose = "--verbose" in arguments or given.verbose  # the line itself may be unreadable
+        found = ours(error)
+        if found is None:
+            return UsageError.exit_code
+        given.explain(found)
+        found.remedy = typed(found.remedy)
+        name_resuming(found, arguments)
+        return show_error(found, verbose=verbose)
     return code if isinstance(code, int) else 0
 
 

@@ -45,4 +45,4 @@ def balance(
     def following(plan: Plan) -> Following:
         return uses(plan, gpus.simulate, reporting.output)
 
-    return measured(gpus, machine, request, care, reporting, job, told, following, watch=watch)
+    return measured(machine, request, care, reporting, job, told, following, watch=watch)

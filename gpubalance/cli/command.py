@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 from collections.abc import Container, Sequence
+from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from typer import Typer
@@ -15,10 +13,24 @@ from typer.core import TyperArgument, TyperCommand, TyperOption
 from typer.exceptions import TyperException
 from typer.main import get_command
 
-from gpubalance.errors import UsageError
-
 _NUMBER = re.compile(r"-\d")
 _TYPED = "gpubalance.typed"
+
+COMMANDS = {
+    "devices": "List the devices, and why one can't be used.",
+    "probe": "Measure what each device can do alone: throughput over batch sizes, batch limit, step-time model.",
+    "balance": "Find the best split and prove it: probe, plan, run, and correct it from what was measured.",
+    "plan": "Compute the best split from a probe, and predict what it gives. No device is touched.",
+    "run": "Train with a split for real, and see what each device gives and where its time goes.",
+    "independent": "Train a model on each device, all at once and each alone: what sharing the machine costs.",
+    "layers": "Cut a model that no device holds over several, and prove the cut: a pipeline of micro-batches.",
+    "queue": "Run many commands, one at a time on each device, each where all of them end soonest.",
+    "launch": "Run a training script on a plan's devices: over several hosts, a process for each device.",
+    "compare": "Compare results with the first: faster, slower, or no clear difference.",
+    "report": "Show results as a page with charts and tables, as pictures, or as text for documents and spreadsheets.",
+    "doctor": "Check driver, libraries, GPUs, copies between them and a training step, and say how to fix it.",
+    "guide": "Read the manual: a chapter each on measuring, training, files, troubles and more.",
+}
 
 
 class Command(TyperCommand):
@@ -44,41 +56,24 @@ class Command(TyperCommand):
         alone.command()(with_options(function, common))
         loaded = get_command(alone)
         self.params, self.callback = loaded.params, loaded.callback
+        for param in self.params:
+            if isinstance(param, TyperArgument):  # whose Python type the help would show, such as <list[Path]>
+                vars(param)["display_type_rich"] = lambda ctx: None  # noqa: ARG005  (Typer names it)
         self.help = f"{self.short_help}\n\n{loaded.help}"
         return vars(self)[name]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the arguments. For a completion the words come as the shell has cut them; see `shell_complete`."""
-        if not ctx.resilient_parsing:
-            try:
-                return super().parse_args(ctx, spread(args, self._lists))
-            except TyperException:  # an argument may be missing as a list took it: `queue --gpus 0 1 trials.txt`
-                if not args or args[-1].startswith("-") or args[-1].isdecimal():
-                    raise
-                return super().parse_args(ctx, spread([args[-1], *args[:-1]], self._lists))
-        args = [word for word in args if word != "="]  # bash cuts --simulate=2 into three
-        ctx.meta[_TYPED] = tuple(args)
-        with contextlib.suppress(UsageError):  # nothing may be typed after the option yet
-            args = spread(args, self._lists)
-        return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Runs the command. Raises UsageError if -o would overwrite a file that the command reads."""
-        output = ctx.params.get("output")
-        if output is not None and os.path.isfile(output):  # noqa: PTH113  (no name is too long for it)
-            given = [value if isinstance(value, list | tuple) else [value] for value in ctx.params.values()]
-            words = [str(one) for values in given for one in values if one is not output]
-            files = {Path(part).resolve() for word in words for part in (word, word.rpartition(":")[0]) if part}
-            if output.resolve() in files:
-                raise UsageError(f"-o {output} is a file that {ctx.info_name} reads", remedy="give another -o")
-        return super().invoke(ctx)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Shows the help. Typer puts an argument's Python type, such as <list[Path]>, after its name."""
-        for param in self.params:
-            if isinstance(param, TyperArgument):
-                vars(param)["display_type_rich"] = lambda ctx: None  # noqa: ARG005  (Typer names it)
-        super().format_help(ctx, formatter)
+        if ctx.resilient_parsing:
+            args = [word for word in args if word != "="]  # bash cuts --simulate=2 into three
+            ctx.meta[_TYPED] = tuple(args)
+        try:
+            return super().parse_args(ctx, spread(args, self._lists))
+        except TyperException:  # an argument may be missing as a list took it: `queue --gpus 0 1 trials.txt`
+            if args and not args[-1].startswith("-") and not args[-1].isdecimal():
+                with suppress(TyperException):
+                    return super().parse_args(ctx, spread([args[-1], *args[:-1]], self._lists))
+            raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The usage without braces: `compare [OPTIONS] RESULT.json...`."""
@@ -103,8 +98,7 @@ class Command(TyperCommand):
 def spread(arguments: Sequence[str], lists: Container[str]) -> list[str]:
     """The arguments with a list option before each of its values, as Typer wants them.
 
-    Values go on until the next option; `-5` is a value, so that the error says what is wrong with it. Raises UsageError
-    for a list option without a value.
+    Values go on until the next option; `-5` is a value, so that the error says what is wrong with it.
     """
     found: list[str] = []
     rest = list(arguments)
@@ -113,13 +107,8 @@ def spread(arguments: Sequence[str], lists: Container[str]) -> list[str]:
         if argument == "--":
             return [*found, argument, *rest]
         name, equals, value = argument.partition("=")
-        if name not in lists:
-            found.append(argument)
-            continue
         values = [value] if equals else []
-        while rest and (not rest[0].startswith("-") or _NUMBER.match(rest[0])):
+        while name in lists and rest and (not rest[0].startswith("-") or _NUMBER.match(rest[0])):
             values.append(rest.pop(0))
-        if not values:
-            raise UsageError(f"{name} needs a value")
-        found += [f"{name}={one}" for one in values]
+        found += [f"{name}={one}" for one in values] or [name]
     return found

@@ -2,64 +2,44 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import BeforeValidator, Field
 
-from gpubalance.cli.options import Printed
-from gpubalance.errors import UsageError
+from gpubalance.cli.options import Printed, output_option
+from gpubalance.settings.record import Record
 
-Files = Annotated[
-    list[Path],
+Baseline = Annotated[
+    Path,
     typer.Argument(
-        metavar="RESULT.json",
-        help="Two or more. What `run`, `balance`, `plan`, `probe` or `independent` wrote. The first is the baseline.",
+        metavar="BASELINE.json", help="What `run`, `balance`, `plan`, `probe` or `independent` wrote: the baseline."
     ),
 ]
-FailSlower = Annotated[
-    str | None,
-    typer.Option(
-        "--fail-slower",
-        metavar="P%",
-        help="Exit with 9 if a result is clearly slower, by more than that many per cent: --fail-slower 5%.",
-    ),
-]
+Others = Annotated[list[Path], typer.Argument(metavar="RESULT.json", help="One or more to compare with it.")]
 
 
-def compare(
-    files: Files,
-    output: Printed,
-    fail_slower: FailSlower = None,
-) -> None:
+class Gate(Record):
+    """When the comparison fails; in per cent."""
+
+    fail_slower: Annotated[float, BeforeValidator(lambda text: text.strip("% ")), Field(ge=0, lt=100)] | None = (
+        output_option(
+            "--fail-slower P%",
+            "Exit with 9 if a result is clearly slower, by more than that many per cent: --fail-slower 5%.",
+        )
+    )
+
+
+def compare(baseline: Baseline, others: Others, gate: Gate, output: Printed) -> None:
     """Example: gpubalance compare before.json after.json --fail-slower 5%"""
     from gpubalance.cli.output import Output, width
     from gpubalance.jobs.compare.compare import check_regression
     from gpubalance.jobs.compare.compare import compare as compare_job
     from gpubalance.render.compare import comparison_text
 
-    if len(files) < 2:
-        raise UsageError("compare takes two files or more", remedy=f"gpubalance compare {files[0]} OTHER.json")
-    most = None if fail_slower is None else _part("--fail-slower", fail_slower)
     out = Output(output, quiet=True)
-    comparison = compare_job(files)
+    comparison = compare_job([baseline, *others])
     out.give(comparison, lambda found: comparison_text(found, width()))
-    if most is not None:
-        check_regression(comparison, most)
-
-
-def _part(option: str, text: str) -> float:
-    """0.05 for `5%` or `5`. Raises UsageError for anything that is no percentage.
-
-    `0.05` without a sign is refused: some read it as 5 %, others as 0.05 %.
-    """
-    match = re.fullmatch(r"(\d{1,2}(?:\.\d{1,9})?)\s*(%?)", text.strip(), re.ASCII)
-    if match is None:
-        message = f"{option} takes per cent, from 0% to under 100%, not {text!r}"
-        raise UsageError(message, remedy=f"for example {option} 5%")
-    value = float(match[1])
-    if 0 < value < 1 and not match[2]:
-        message = f"{option} {text}: is that {100 * value:g}% or {value:g}%?"
-        raise UsageError(message, remedy=f"write {option} {100 * value:g}%")
-    return value / 100
+    if gate.fail_slower is not None:
+        check_regression(comparison, gate.fail_slower / 100)

@@ -1,19 +1,15 @@
-"""Offers a shell the possible next words. Loads no TensorFlow."""
+"""Offers a shell the possible next words; it completes files itself. Loads no TensorFlow."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
-from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import typer
-
-from gpubalance.system.applications import applications
-
-_LARGEST_FILE = 1 << 20
-Offers = list[tuple[str, str]]  # a word and what it is
 
 
 def is_asked() -> bool:
@@ -21,64 +17,33 @@ def is_asked() -> bool:
     return os.environ.get("_GPUBALANCE_COMPLETE", "").startswith("complete_")
 
 
-def offers(flag: str, kind: object) -> Callable[..., Offers] | None:
-    """What offers values of an option of that kind; None where the shell itself completes files, or nothing does."""
-    words = [(word, "") for word in get_args(kind) if isinstance(word, str)]
-    if words:
-        return lambda incomplete: _starting(incomplete, *words)
-    known: dict[str, Callable[..., Offers]] = {
+def offers(flag: str, kind: object) -> Callable[..., Any] | None:
+    """What offers values of an option of that kind, from which Typer takes those that begin as typed; None if none."""
+    words = [word for word in get_args(kind) if isinstance(word, str)]
+    known: dict[str, Callable[..., Any]] = {
         "--model": models,
-        "--accumulate": accumulate,
-        "--simulate": profiles,
+        "--accumulate": lambda: ["auto", "off"],
         "--gpus": devices,
     }
-    return known.get(flag)
+    return (lambda: words) if words else known.get(flag)
 
 
-def _starting(incomplete: str, *offers: tuple[str, str]) -> Offers:
-    return [offer for offer in offers if offer[0].startswith(incomplete)]
+def models() -> list[str]:
+    """Names that --model takes. Those of keras.applications are read there, as Keras takes seconds to load."""
+    spec = find_spec("keras")
+    folders = (spec.submodule_search_locations if spec else None) or ()
+    lists = [Path(folder, "applications", "__init__.py").read_text(encoding="utf-8") for folder in folders]
+    return ["probe", "small", *dict.fromkeys(re.findall(r"\bas ([A-Z]\w*)", "\n".join(lists)))]
 
 
-def models(incomplete: str) -> Offers:
-    """Names that --model takes; the shell itself completes files and modules."""
-    built_in = ("probe", "heavy, the default on GPUs"), ("small", "light, the default on simulated devices")
-    return _starting(incomplete, *built_in, *((name, "of keras.applications") for name in applications()))
-
-
-def accumulate(incomplete: str) -> Offers:
-    """The words that --accumulate takes besides a number."""
-    return _starting(incomplete, ("auto", "up to 8 a device where memory binds"), ("off", "none"))
-
-
-def profiles(incomplete: str) -> Offers:
-    """Device profiles in the typed folder; without one, in the current folder and in configs/."""
-    folder = os.path.dirname(incomplete)  # noqa: PTH120  (as typed: Path would drop a ./)
-    found = sorted(Path(folder or ".").glob("*.toml"))
-    if not folder:
-        configs = (Path("configs"), Path(__file__).parents[2] / "configs")
-        found += sorted(next((one for one in configs if one.is_dir()), configs[0]).glob("*.toml"))
-    names = ((os.path.join(folder, path.name) if folder else str(path), path) for path in found)  # noqa: PTH118
-    return _starting(incomplete, *((name, "a device profile") for name, path in names if _is_profile(path)))
-
-
-def _is_profile(path: Path) -> bool:
-    with suppress(OSError, ValueError):
-        return path.stat().st_size < _LARGEST_FILE and "[[device]]" in path.read_text(encoding="utf-8")
-    return False
-
-
-def devices(ctx: typer.Context, incomplete: str) -> Offers:
-    """Indices for --gpus that are not typed yet, with their names; `0,` becomes `0,1`."""
+def devices(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Indices for --gpus that are not typed yet, with their names; `0,` becomes `0,1`. None where there is no GPU."""
     from gpubalance.devices.machine import find_machine
-    from gpubalance.errors import GpubalanceError
 
     simulate = ctx.params.get("simulate")
     if ctx.params.get("hosts") and not simulate:  # asking them takes longer than anyone waits for a completion
         return []
-    try:
-        here = find_machine(simulate).devices
-    except GpubalanceError:
-        return []
     before, comma, _ = incomplete.rpartition(",")
     named = {word for value in [*(ctx.params.get("gpus") or ()), before] for word in value.split(",")}
-    return [(f"{before}{comma}{d.called}", d.name) for d in here if d.called not in named]
+    here = find_machine(simulate).devices
+    return [(f"{before}{comma}{one.called}", one.name) for one in here if one.called not in named]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,6 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from gpubalance.errors import BadInput, GpubalanceError, PlanMismatch, UsageError
 from gpubalance.text import clean
 
-_NEVER = ("--config", "--help")
 _REMEDY = "--config takes a TOML file: see gpubalance guide shell"
 
 
@@ -33,33 +32,23 @@ class Given:
     context: typer.Context | None = None
     config: Path | None = None
 
-    def switched(self, name: str) -> bool:
-        """Whether a switch is on, from the command line or the config."""
-        return self.context is not None and bool(self.context.params.get(name))
-
     @property
-    def simulate(self) -> str | None:
-        """The simulated devices that were asked for."""
-        found = self.context.params.get("simulate") if self.context else None
-        return None if found is None else str(found)
+    def verbose(self) -> bool:
+        """Whether --verbose is on, from the command line or the config."""
+        return self.context is not None and bool(self.context.params.get("verbose"))
 
     def explain(self, error: GpubalanceError) -> None:
-        """Adds to an error about an option that its value is from the config: `--batches is from FILE`."""
+        """Adds to an error about an option that its value is from the config: `from FILE: --batches`."""
         if self.context is None or not isinstance(error, UsageError | BadInput | PlanMismatch):
             return
-        said = f"{error.message} {error.remedy}"
-        flags = [
-            long_name(param)
-            for param in self.context.command.params
-            # Typer's ParameterSource, which it does not export
-            if isinstance(param, TyperOption) and str(self.context.get_parameter_source(param.name)).endswith("_MAP")
-        ]
-        named = [flag for flag in flags if re.search(rf"(?<![\w-]){flag}(?![\w-])", said)]
-        if isinstance(error, UsageError):
-            named = named or flags
+        said = re.findall(r"--[\w-]+", f"{error.message} {error.remedy}")
+        # Typer's ParameterSource, which it does not export
+        source = self.context.get_parameter_source
+        options = options_of(self.context.command)
+        given = [f"--{flag}" for flag, one in options if str(source(str(one.name))).endswith("_MAP")]
+        named = [flag for flag in given if flag in said] or given
         if named:
-            place = f"{', '.join(named)} {'is' if len(named) == 1 else 'are'} from {self.config}"
-            error.remedy = "\n".join(filter(None, [error.remedy, place]))
+            error.remedy = f"{error.remedy}\nfrom {self.config}: {', '.join(named)}".strip()
 
 
 def take(context: typer.Context, path: Path | None) -> None:
@@ -79,83 +68,47 @@ def defaults(path: Path, commands: Mapping[str, TyperCommand]) -> dict[str, dict
     """The file's values for each command, by parameter, in a command line's form: Typer's `default_map`.
 
     Raises BadInput for a file that can't be read, and UsageError for a key that is no flag, with the nearest flag.
-    Wrong values are left to Typer, which rejects them in the same words as on the command line.
+    Wrong values are left to whatever rejects them on the command line.
     """
     from gpubalance.system.files import read_toml
 
     document = read_toml(path, "config", remedy=_REMEDY)
-    known = {name: dict(flags(command.params)) for name, command in commands.items()}
-    every = {flag: option for of in known.values() for flag, option in of.items()}
+    known = {name: dict(options_of(command)) for name, command in commands.items()}
     tables = {key: value for key, value in document.items() if isinstance(value, dict)}  # `plan` may also be a flag
-    for name in tables:
-        if name not in known:
-            raise UsageError(f"{path}: there is no command [{clean(name, 40)}]", remedy=_nearest(name, known))
     values = {key: value for key, value in document.items() if key not in tables}
-    shared = _by_flag(f"{path}:", values, every, "no command has such an option")
+    by_name(f"{path}: ", tables, known.keys())
+    shared = by_name(f"{path}: ", values, {flag for of in known.values() for flag in of})
     found = {}
     for name, of in known.items():
-        own = _by_flag(f"{path}: [{name}]", tables.get(name, {}), of, f"gpubalance {name} has no such option")
-        given = {flag: value for flag, value in (shared | own).items() if flag in of}
-        found[name] = {str(of[flag].name): as_typed(of[flag], *value) for flag, value in given.items()}
+        given = shared | by_name(f"{path}: [{name}] ", tables.get(name, {}), of.keys())
+        found[name] = {str(of[flag].name): as_typed(of[flag], given[flag]) for flag in given if flag in of}
     return found
 
 
-def flags(params: Iterable[object]) -> Iterator[tuple[str, TyperOption]]:
-    """Each flag of a command under its long name, without dashes."""
-    for option in params:
-        if isinstance(option, TyperOption) and not option.hidden and option.opts[0] not in _NEVER:
-            yield long_name(option).removeprefix("--"), option
+def options_of(command: Any) -> Iterator[tuple[str, TyperOption]]:
+    """Each option of a command that a config may give, under its long name, without dashes."""
+    for one in command.params:
+        if isinstance(one, TyperOption) and one.name not in ("config", "help"):
+            yield next(name for name in one.opts if name.startswith("--"))[2:], one
 
 
-def long_name(option: TyperOption) -> str:
-    """The option's name with two dashes: `--output` for `--output` and `-o`."""
-    return next((name for name in option.opts if name.startswith("--")), option.opts[0])
+def by_name(place: str, values: Mapping[str, Any], known: Set[str]) -> dict[str, Any]:
+    """The values by name, with dashes. Raises UsageError, which begins with the place, for a name that is not known."""
+    given = {key.replace("_", "-"): value for key, value in values.items()}
+    for name in given.keys() - known:
+        near = difflib.get_close_matches(name, known, n=1)
+        remedy = f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(known))}"
+        raise UsageError(f"{place}{clean(name, 40)}: there is no such command or option", remedy=remedy)
+    return given
 
 
-def _nearest(name: str, known: Mapping[str, object]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(known))}"
-
-
-def _by_flag(
-    place: str, table: Mapping[str, Any], flags: Mapping[str, object], unknown: str
-) -> dict[str, tuple[Any, str]]:
-    """The table's values and their places by flag. Raises UsageError for a key that is no flag, which is `unknown`."""
-    found: dict[str, tuple[Any, str]] = {}
-    for key, value in table.items():
-        where, flag = f"{place} {clean(key, 40)}", key.replace("_", "-")
-        if flag not in flags:
-            raise UsageError(f"{where}: {unknown}", remedy=_nearest(flag, flags))
-        found[flag] = value, where
-    return found
-
-
-def as_typed(option: TyperOption, value: Any, place: str) -> Any:
-    """The value in a command line's form: text, or a switch's true or false. Raises UsageError for anything else."""
-    if option.is_flag and isinstance(value, bool):
-        return value
+def as_typed(option: TyperOption, value: Any) -> Any:
+    """The value in a command line's form: text, a list of texts, or a switch's true or false."""
     if option.is_flag:
-        raise UsageError(f"{place} takes true or false, not {_shown(value)}")
-    if isinstance(value, list) and not option.multiple:
-        raise UsageError(f"{place} takes one value, not a list")
-    texts = [_text(one, place) for one in (value if isinstance(value, list) else [value])]
-    if not texts:
-        raise UsageError(f"{place} needs a value")
-    return texts if option.multiple else texts[0]
-
-
-def _text(value: Any, place: str) -> str:
-    if isinstance(value, str) and "\0" in value:
-        raise UsageError(f"{place} has a zero byte in it, which no flag takes")
-    if not isinstance(value, str | int | float):
-        raise UsageError(f"{place} takes text or a number, not {_shown(value)}")
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, list | dict):
-        return "a list" if isinstance(value, list) else "a table"
-    return clean(repr(value) if isinstance(value, str) else str(value).lower(), 40)
+        return value
+    # No command line can hold a zero byte, and a path with one can't even be looked for.
+    texts = [str(one).replace("\0", "") for one in (value if isinstance(value, list | tuple) else [value])]
+    return texts if option.multiple else " ".join(texts)
 
 
 def _show_help(ctx: typer.Context, wanted: bool) -> None:

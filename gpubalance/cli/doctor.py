@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from gpubalance.cli.options import Devices, Unwatched
 from gpubalance.cli.parameters import Without
-from gpubalance.errors import EnvironmentFault, UsageError
+from gpubalance.errors import EnvironmentFault
 from gpubalance.settings.requests import Settings
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ def doctor(
     from gpubalance.results.checkup import Checkups
 
     hosts = reach(gpus.hosts, gpus.via)
-    if hosts and gpus.simulate is not None and not gpus.simulate.isdigit():
-        raise UsageError("each of --hosts checks what it has", remedy="simulate CPU devices there: --simulate 2")
     out = Output(output, quiet=output.quiet)
     progress, model = Progress(quiet=output.quiet), settings.model or None
     given = {"--simulate": gpus.simulate, "--model": model}

@@ -6,7 +6,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from gpubalance.cli.next_command import resuming
+from typer.exceptions import TyperException
+
+from gpubalance.cli.next_command import program, resuming
 from gpubalance.cli.output import say
 from gpubalance.errors import (
     RESUME,
@@ -25,6 +27,24 @@ _OF_THE_USER = (UsageError.exit_code, BadInput.exit_code)
 _OPENED = ("/dev/fd/", "/proc/self/fd/")
 
 
+def ours(error: Exception) -> GpubalanceError | None:
+    """Our error for any: for one of Typer's, and for a bug. None for no command at all, when the help was printed."""
+    if isinstance(error, GpubalanceError):
+        return error
+    if isinstance(error, TyperException):
+        said = error.format_message().rstrip(".")
+        context = getattr(error, "ctx", None)
+        remedy = f"{context.command_path if context else program()} --help"
+        return UsageError(said[0].lower() + said[1:], remedy=remedy) if said else None
+    told = f"{type(error).__name__}: {error}"
+    row = match(str(error))
+    found = GpubalanceError(f"a bug in gpubalance: {told}", remedy="report what --verbose adds to this")
+    if row is not None:  # a fault of the machine
+        found = EnvironmentFault(told, cause=row.cause, remedy=row.remedy)
+    found.__cause__ = error
+    return found
+
+
 def show_error(error: GpubalanceError, *, verbose: bool) -> int:
     """Prints the error to stderr and returns its exit code."""
     said = "\n  ".join(str(error).splitlines())
@@ -35,8 +55,8 @@ def show_error(error: GpubalanceError, *, verbose: bool) -> int:
             log = "".join(f"\n  | {line}" for line in error.log.splitlines())
             said += f"\n  the end of the worker's log:{log}"
     say(clean_lines(said), sys.stderr)
-    if verbose:
-        _tell_whole_story(error)
+    if verbose:  # cleaned too: a traceback may quote anybody's text
+        say(clean_lines("".join(traceback.format_exception(error))), sys.stderr)
     return error.exit_code
 
 
@@ -55,22 +75,3 @@ def name_resuming(error: GpubalanceError, arguments: Sequence[str]) -> None:
     if not isinstance(error, EnvironmentFault) and not any(one.startswith(_OPENED) for one in arguments):
         without = "--time-limit" if isinstance(error, TimeLimitPassed) else None
         error.remedy = error.remedy.replace(RESUME, f"{RESUME}:\n{resuming(arguments, without)}")
-
-
-def show_bug(error: Exception, *, verbose: bool) -> int:
-    """Shows a bug in gpubalance, what to report, and returns 1; or a known fault of the machine, and returns 3."""
-    row = match(str(error))
-    if row is not None:
-        fault = EnvironmentFault(f"{type(error).__name__}: {error}", cause=row.cause, remedy=row.remedy)
-        return show_error(fault.with_traceback(error.__traceback__), verbose=verbose)
-    say(clean_lines(f"error: a bug in gpubalance: {type(error).__name__}: {error}"), sys.stderr)
-    if verbose:
-        _tell_whole_story(error)
-    else:
-        say("  → run it again with --verbose, and report what it prints", sys.stderr)
-    return 1
-
-
-def _tell_whole_story(error: Exception) -> None:
-    """Prints the traceback, cleaned: it may quote anybody's text."""
-    say(clean_lines("".join(traceback.format_exception(error))), sys.stderr)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpubalance.cli.balance import balance as command
 from gpubalance.cli.command import Command
-from gpubalance.cli.config import as_typed, common, flags
+from gpubalance.cli.config import as_typed, by_name, common, options_of
 from gpubalance.cli.parameters import with_options
 from gpubalance.errors import BadInput, Interrupted
 
@@ -25,20 +23,13 @@ _NOT_OPTIONS = {"model", "data", "json", "dry-run", "verbose"}  # passed separat
 
 def balance(build: object, data: object, watch: Watch | None, options: Mapping[str, Any]) -> Plan:
     """Runs the command; `gpubalance.balance` documents it."""
-    params = Command("balance", "").params
-    typed: dict[str, Any] = {param.name: param.default for param in params}
-    known = {flag.replace("-", "_"): one for flag, one in flags(params) if flag not in _NOT_OPTIONS}
-    for what, given in (("model", build), ("data", data)):
-        typed[what] = (
-            given if given is None or isinstance(given, str) else name_of(given, what.replace("model", "build"))
-        )
-    for name, value in options.items():
-        if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1)
-            raise TypeError(f"balance() takes no {name!r}" + "".join(f": did you mean {one!r}?" for one in nearest))
-        if value is not None:
-            plain = os.fspath(value) if isinstance(value, os.PathLike) else value
-            typed[known[name].name] = as_typed(known[name], plain, f"balance: {name}")
+    loaded = Command("balance", "")
+    known = {flag: one for flag, one in options_of(loaded) if flag not in _NOT_OPTIONS}
+    given = by_name("balance: ", {name: value for name, value in options.items() if value is not None}, known.keys())
+    typed: dict[str, Any] = {param.name: param.default for param in loaded.params}
+    typed |= {known[flag].name: as_typed(known[flag], value) for flag, value in given.items()}
+    for option, argument, value in (("model", "build", build), ("data", "data", data)):
+        typed[option] = value if value is None or isinstance(value, str) else name_of(value, argument)
     if watch is not None or typed["quiet"]:
         typed |= {"quiet": True, "watch": watch or (lambda _: None)}
     try:

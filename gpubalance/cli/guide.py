@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from typing import Annotated
@@ -15,10 +14,10 @@ from gpubalance.text import clean
 _WIDEST = 110  # columns; longer lines are hard to read
 
 
-def _complete(incomplete: str) -> list[tuple[str, str]]:
+def _complete() -> list[tuple[str, str]]:
     from gpubalance.guide.chapters import read_chapters
 
-    return [(chapter.name, chapter.title) for chapter in read_chapters() if chapter.name.startswith(incomplete)]
+    return [(chapter.name, chapter.title) for chapter in read_chapters()]
 
 
 def guide(
@@ -36,9 +35,7 @@ def guide(
     if chapter is None:
         say(_list(), sys.stdout)
     elif chapter not in names():
-        near = difflib.get_close_matches(chapter.lower(), names(), n=1)
-        remedy = " ".join(["gpubalance guide", *near])
-        raise UsageError(f"the guide has no chapter {clean(chapter, 40)}", remedy=remedy)
+        raise UsageError(f"the guide has no chapter {clean(chapter, 40)}", remedy="gpubalance guide lists them")
     elif sys.stdout.isatty():
         _show(read_chapter(chapter).text)
     else:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from gpubalance.cli.options import Care, Devices, Reporting, asked_of, split_option
 from gpubalance.cli.parameters import Without
-from gpubalance.cli.split import check_batches
 from gpubalance.errors import UsageError
 from gpubalance.settings.record import Record, option
-from gpubalance.settings.requests import Count, IndependentRequest, Measuring, Settings
+from gpubalance.settings.requests import Count, IndependentRequest, Measuring, Name, Settings
 
 if TYPE_CHECKING:
     from gpubalance.cli.next_command import Following
@@ -25,7 +24,7 @@ class OwnModels(Record):
         "Samples of each device in one step of its own, in the order of --gpus: --batches 1024 512. Default: the "
         "smallest within 5 % of its best by its probe, else 64.",
     )
-    models: tuple[str, ...] = option(
+    models: tuple[Name, ...] = option(
         "Training",
         "--model NAME…",
         "What each device trains a copy of, named as for run. Several, one a device in the order of --gpus, train "
@@ -36,27 +35,22 @@ class OwnModels(Record):
     def request(self, machine: Machine, gpus: Devices, settings: Settings, measuring: Measuring) -> IndependentRequest:
         """The request. Raises UsageError for a single device, and unless there are a batch and a model for each."""
         from gpubalance.jobs.keep.saved_probes import sensible_batch
+        from gpubalance.training.sizes import shares_of
 
-        asked = asked_of(machine, gpus, settings)
+        asked = asked_of(machine, gpus, settings, least=2)
         devices, one = asked["devices"], asked["settings"]
-        if self.batches is not None:
-            check_batches(self.batches, devices, named=gpus.gpus is not None, least=2)
-        if len(devices) < 2:
-            raise UsageError(
-                f"independent is for two devices or more: what {devices[0].label} gives alone is what probe measures",
-                remedy="name several: --gpus 0 1",
-            )
         models = self.models or (one.model,)
         if len(models) not in (1, len(devices)):
             raise UsageError(
-                f"{len(models)} models for {len(devices)} devices",
+                f"the number of models is {len(models)}, that of devices {len(devices)}",
                 remedy="give one model for all, or one a device in the order of --gpus",
             )
         models *= len(devices) // len(models)
         each = [one.model_copy(update={"model": model}) for model in models]
         asked["settings"] = one.model_copy(update={"model": " ".join(dict.fromkeys(models))})
         batches = self.batches or tuple(map(sensible_batch, devices, each))
-        return IndependentRequest(**asked, batches=batches, models=models, measuring=measuring)
+        split = shares_of(batches, (), len(devices))
+        return IndependentRequest(**asked, batches=split.batches, models=models, measuring=measuring)
 
 
 def independent(
@@ -80,4 +74,4 @@ def independent(
 
     machine = gpus.machine()
     request = own.request(machine, gpus, settings, measuring)
-    measured(gpus, machine, request, care, reporting, job, independent_told, following)
+    measured(machine, request, care, reporting, job, independent_told, following)

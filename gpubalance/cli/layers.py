@@ -26,18 +26,14 @@ def layers(
     from gpubalance.render.layers import layers_told
 
     machine = gpus.machine()
-    request = LayersRequest(**asked_of(machine, gpus, settings), measuring=measuring, **dict(cutting))
+    request = LayersRequest(**asked_of(machine, gpus, settings, least=2), measuring=measuring, **dict(cutting))
     _check_one_host(request.devices)
     following = layers_uses(reporting.output, gpus.simulate)
-    measured(gpus, machine, request, care, reporting, job, layers_told, lambda _: following)
+    measured(machine, request, care, reporting, job, layers_told, lambda _: following)
 
 
 def _check_one_host(devices: tuple[Device, ...]) -> None:
-    """Raises UsageError for a single device, and for devices of several hosts."""
-    if len(devices) < 2:
-        raise UsageError(
-            f"layers is for two devices or more, and there is {devices[0].label}", remedy="name several: --gpus 0 1"
-        )
+    """Raises UsageError for devices of several hosts."""
     if len(hosts_of(devices)) > 1:
         raise UsageError(
             "layers are cut over the devices of one host: what they send each other is too much for a network",

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpubalance.cli.board import board_in, both
 from gpubalance.cli.next_command import Following
-from gpubalance.cli.options import Care, Devices, Reporting
+from gpubalance.cli.options import Care, Reporting
 from gpubalance.cli.output import Output, make_folder, summed_up
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.hosts import are_reached
@@ -51,7 +51,6 @@ _RESULTS: dict[type[MeasureRequest], type[AnyResult]] = {
 
 
 def measured(
-    gpus: Devices,
     machine: Machine,
     request: MeasureRequest,
     care: Care,
@@ -76,7 +75,7 @@ def measured(
         return None
 
     def text(result: Any) -> str:
-        return "" if watch else summed_up(result, told(result), following(result), gpus.simulate)
+        return "" if watch else summed_up(result, told(result), following(result))
 
     out = Output(reporting, quiet=reporting.quiet, resumed=_RESULTS[type(request)] if care.resume else None)
     name = _name_now(type(request), reporting.tensorboard, reporting.trace)

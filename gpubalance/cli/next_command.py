@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpubalance.cli.command import COMMANDS
 from gpubalance.settings.choices import default_model, names_file_or_code
 from gpubalance.text import clean_lines
 
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
     from gpubalance.settings.device import Device
     from gpubalance.settings.requests import Settings
 
-_WITHOUT_DEVICES = ("compare", "report", "guide")
 Following = tuple[str, tuple[str, ...]]  # a command, and the lines of a training script: empty if there is none
-_COMMANDS = ("devices", "probe", "balance", "plan", "run", "layers", "doctor", *_WITHOUT_DEVICES)
 
 
 def command(name: str, devices: Sequence[Device], settings: Settings, simulate: str | None, *split: str) -> str:
@@ -77,19 +76,10 @@ def _line(*words: str) -> str:
     return clean_lines(f"{program()} {shlex.join(words)}")
 
 
-def typed(text: str, simulate: str | None) -> str:
-    """The text with each of our commands as this user would type it: with the program's name, on the same devices."""
-    devices = "".join(f" {shlex.quote(word)}" for word in _simulated(simulate))
-
-    def command(found: re.Match[str]) -> str:
-        name = found[1]
-        has_devices = name not in _WITHOUT_DEVICES and not found.string.startswith(
-            (" --simulate", " --help"), found.end()
-        )
-        return f"{program()} {name}{devices if has_devices else ''}"
-
-    started = f"(?:{re.escape(program())}|gpubalance)"
-    return re.sub(rf"(?<![\w./-]){started} ({'|'.join(_COMMANDS)})\b", command, text)
+def typed(text: str) -> str:
+    """The text with each of our commands as this user would type it: with the program's name."""
+    ours = f"(?:{re.escape(program())}|gpubalance) (?=(?:{'|'.join(COMMANDS)})\\b)"
+    return re.sub(rf"(?<![\w./-]){ours}", lambda _: f"{program()} ", text)
 
 
 def _simulated(simulate: str | None) -> list[str]:

@@ -91,9 +91,16 @@ Unwatched = Annotated[Reporting, Without("tensorboard", "trace")]  # of a comman
 Printed = Annotated[Reporting, Without("quiet", "tensorboard", "trace")]  # of one that shows no progress
 
 
-def asked_of(machine: Machine, gpus: Devices, settings: Settings, *, joint: bool = False) -> dict[str, Any]:
-    """What every request begins with: the devices that are named, and what is trained on them. See `settings_on`."""
+def asked_of(
+    machine: Machine, gpus: Devices, settings: Settings, *, joint: bool = False, least: int = 1
+) -> dict[str, Any]:
+    """What every request begins with: the devices that are named, and what is trained on them. See `settings_on`.
+
+    Raises UsageError for fewer devices than `least`.
+    """
     devices = machine.select(gpus.gpus)
+    if len(devices) < least:
+        raise UsageError(f"this is for {least} devices or more, not for {devices[0].label} alone", remedy="--gpus 0 1")
     return {"devices": devices, "settings": settings_on(devices, settings, joint=joint), "joint": machine.joint}
 
 

@@ -8,7 +8,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -101,13 +100,13 @@ def width() -> int:
     return min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns) if sys.stdout.isatty() else WIDTH
 
 
-def summed_up(result: Any, told: Iterable[Part], following: Following, simulate: str | None) -> str:
+def summed_up(result: Any, told: Iterable[Part], following: Following) -> str:
     """What is told of a result, the warnings of it and of its proof, and what can follow, as this user types it."""
     from gpubalance.cli.next_command import typed
     from gpubalance.render.table import summary
     from gpubalance.results.subject import warnings_of
 
-    return summary(told, warnings_of(result), *following, width(), partial(typed, simulate=simulate))
+    return summary(told, warnings_of(result), *following, width(), typed)
 
 
 def say(text: str, stream: TextIO) -> bool:

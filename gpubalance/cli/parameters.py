@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -12,20 +13,11 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 from pydantic import ValidationError
 
-from gpubalance.cli import complete, values
-from gpubalance.cli.usage import meant
-from gpubalance.errors import UsageError
-from gpubalance.settings.record import Record
-from gpubalance.settings.told import fault_text
+from gpubalance.cli import complete
+from gpubalance.errors import BadInput, UsageError
+from gpubalance.settings.record import Record, fault_text
 
 Command = Callable[..., Any]
-# What these values must be besides what their fields say; each returns the value.
-_CHECKS: Mapping[str, Callable[[str], object]] = {
-    "--model": values.model,
-    "--data": values.data,
-    "--noise-scale": values.noise_scale,
-}
-
 
 # Lists that may also be written with commas, as no value has one in it.
 _WITH_COMMAS = ("--gpus", "--batches", "--micro-batches")
@@ -99,23 +91,34 @@ def flag_of(record: type[Record], name: str) -> str:
 
 def _made(command: str, record: type[Record], typed: Mapping[str, Any]) -> Record:
     """The record of what was typed. Raises UsageError for the first value that its field does not take."""
+    remedy = f"gpubalance {command} --help"
     given = {}
     for name, value in typed.items():
         flag = flag_of(record, name)
-        check = _CHECKS.get(flag)
         if flag in _WITH_COMMAS and isinstance(value, list):
             value = re.findall(r"[^,\s]+", " ".join(value))
         if value == []:
-            raise UsageError(f"{flag} needs a value", remedy=f"gpubalance {command} --help")
-        if value is not None and check is not None:
-            value = [check(one) for one in value] if isinstance(value, list) else check(value)
+            raise UsageError(f"{flag} needs a value", remedy=remedy)
         if value is not None:
-            given[name] = value
+            given[name] = noise_scale(value) if flag == "--noise-scale" else value
     try:
         return record.model_validate(given)
     except ValidationError as error:
         fault = error.errors()[0]
-        name = str(fault["loc"][0])
-        flag = flag_of(record, name)
-        remedy = meant(flag, fault, record.model_fields[name].default is None) or f"gpubalance {command} --help"
-        raise UsageError(f"{flag}{fault_text(fault)}", remedy=remedy) from None
+        raise UsageError(f"{flag_of(record, str(fault['loc'][0]))}{fault_text(fault)}", remedy=remedy) from None
+
+
+def noise_scale(text: str) -> float:
+    """Samples. Raises BadInput for a file without a noise scale."""
+    with suppress(ValueError):
+        return float(text.replace(",", "").replace("_", ""))
+    from gpubalance.results.plan import Noise
+    from gpubalance.results.records import read_record
+
+    found = read_record(Path(text), Noise)
+    if found.noise_scale is None:
+        raise BadInput(
+            f"{text} has no noise scale: {found.unknown}",
+            remedy="train for longer with split.monitor(noise=…), or with a smaller every=, or leave --noise-scale out",
+        )
+    return found.noise_scale

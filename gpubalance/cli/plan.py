@@ -56,21 +56,16 @@ def plan(
         found = _kept_probe(devices, settings_on(devices, settings), gpus.simulate)
     made = plan_by_all_known(found, devices, split, joint)
     following = uses(made, gpus.simulate, output.output)
-    out.give(made, lambda plan: summed_up(plan, plan_told(plan, epoch.epoch), following, gpus.simulate))
+    out.give(made, lambda plan: summed_up(plan, plan_told(plan, epoch.epoch), following))
 
 
 def _kept_probe(devices: Sequence[Device], settings: Settings, simulate: str | None) -> Probe:
     """The best probe that is kept. Raises BadInput if these devices were not probed with these settings."""
     from gpubalance.cli.next_command import command
     from gpubalance.jobs.keep.saved_probes import best_probe
-    from gpubalance.settings.choices import names_file_or_code
 
     found = best_probe(devices, settings)
     if found is None:
-        message = f"no probe of these devices with --model {settings.model} and these settings is kept here"
-        older = best_probe(devices, settings, of_other_code=True)
-        if older is not None:
-            names = " or ".join(name for name in (settings.model, settings.data or "") if names_file_or_code(name))
-            message = f"the file of {names} has changed since the probe of {older.created}, so that says nothing of it"
-        raise BadInput(message, remedy=f"make one: {command('probe', devices, settings, simulate)}")
+        why = f"no probe of these devices with --model {settings.model}, as it is now, and these settings is kept here"
+        raise BadInput(why, remedy=f"make one: {command('probe', devices, settings, simulate)}")
     return found

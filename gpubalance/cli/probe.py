@@ -33,4 +33,4 @@ def probe(
 
     machine = gpus.machine()
     request = ProbeRequest(**asked_of(machine, gpus, settings), **dict(probing))
-    measured(gpus, machine, request, care, reporting, job, probe_told, following)
+    measured(machine, request, care, reporting, job, probe_told, following)

@@ -11,8 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.device import Device, DeviceProfile, Host, JointProfile
-from gpubalance.settings.record import Record
-from gpubalance.settings.told import first_fault
+from gpubalance.settings.record import Record, first_fault
 from gpubalance.system.files import read_toml
 from gpubalance.text import clean
 

@@ -10,12 +10,9 @@ from __future__ import annotations
 import functools
 import re
 
-from gpubalance.remedies import machine, training
-from gpubalance.remedies.row import Known
+from gpubalance.remedies.table import ROWS, Known
 
-# A row whose texts also match a broader one stands before it.
-TABLE: tuple[Known, ...] = (*machine.ROWS, *training.ROWS)
-_BY_CODE = {known.code: known for known in TABLE}
+_BY_CODE = {row.code: row for row in ROWS}
 
 
 def known(code: str) -> Known:
@@ -30,14 +27,11 @@ def match(text: str) -> Known | None:
 
 def match_log(log: str) -> Known | None:
     """The last fatal row in a dead process' log, or None."""
-    for line in reversed(log.splitlines()):
-        row = match(line)
-        if row is not None and row.fatal:
-            return row
-    return None
+    rows = map(match, reversed(log.splitlines()))
+    return next((row for row in rows if row and row.fatal), None)
 
 
 @functools.cache
 def _searched() -> tuple[tuple[Known, re.Pattern[str]], ...]:
-    signs = ((row, "|".join(f"(?:{sign})" for sign in row.signs)) for row in TABLE if row.signs)
+    signs = ((row, "|".join(f"(?:{sign})" for sign in row.signs)) for row in ROWS if row.signs)
     return tuple((row, re.compile(sign)) for row, sign in signs)

@@ -21,8 +21,7 @@ from gpubalance.results.plan import Noise, Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.queue import Queue
 from gpubalance.results.run import Run
-from gpubalance.settings.record import Record
-from gpubalance.settings.told import first_fault
+from gpubalance.settings.record import Record, first_fault
 from gpubalance.system.files import content_of
 from gpubalance.text import clean, clean_lines
 

@@ -9,8 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from gpubalance.errors import BadInput
-from gpubalance.settings.record import Record
-from gpubalance.settings.told import first_fault
+from gpubalance.settings.record import Record, first_fault
 from gpubalance.text import clean
 
 _VARIABLE = "TF_CONFIG"

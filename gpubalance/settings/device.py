@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from gpubalance.settings.record import Bytes, Record, Seconds
 
@@ -14,24 +14,16 @@ Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=
 
 
 class DriftPoint(Record):
-    """From second `from_s` of a measurement on, compute times are multiplied by `factor`."""
+    """From second `from_s` of a measurement on, compute times are multiplied by `factor`. A profile writes a pair."""
 
     from_s: Seconds
     factor: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
 
-
-def _drift(points: object) -> object:
-    """Turns the pairs that a profile writes, `[[20.0, 1.4]]`, into records; a message between processes has records."""
-    if not isinstance(points, (list, tuple)):
-        return points
-    named = []
-    for point in points:
-        if isinstance(point, (list, tuple)):
-            if len(point) != 2:
-                raise ValueError("each point of drift is [from_s, factor]")
-            point = {"from_s": point[0], "factor": point[1]}
-        named.append(point)
-    return named
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        is_pair = isinstance(given, list | tuple) and len(given) == 2
+        return dict(zip(("from_s", "factor"), given, strict=True)) if is_pair else given
 
 
 class DeviceProfile(Record):
@@ -50,7 +42,7 @@ class DeviceProfile(Record):
     base_memory: Bytes = 0
     memory_per_sample: Bytes = 0
     noise: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
-    drift: Annotated[tuple[DriftPoint, ...], BeforeValidator(_drift)] = ()
+    drift: tuple[DriftPoint, ...] = ()
 
     def memory_at(self, batch: int, extra: int = 0) -> int:
         """Bytes that a step of `batch` samples needs; `extra` is what a joint run adds."""
@@ -58,11 +50,7 @@ class DeviceProfile(Record):
 
     def drift_at(self, elapsed_s: float) -> float:
         """The factor on the compute time, `elapsed_s` after the measurement began."""
-        factor = 1.0
-        for point in self.drift:
-            if elapsed_s >= point.from_s:
-                factor = point.factor
-        return factor
+        return next((point.factor for point in reversed(self.drift) if elapsed_s >= point.from_s), 1.0)
 
     @model_validator(mode="after")
     def _drift_is_ordered(self) -> DeviceProfile:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from reprlib import repr as short_repr
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from gpubalance.numbers.units import parse_bytes
+from gpubalance.text import clean
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
 
 _LEAST_BYTES = 1 << 20  # of memory: fewer bytes mean a number without its unit
 
@@ -56,3 +62,19 @@ class Record(BaseModel):
 
     # Built at its first use: a command uses few of the records, and a worker fewer.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+
+def first_fault(error: ValidationError) -> str:
+    """The place of the first wrong field, `device.0.alpha_s`, and what is wrong with it."""
+    first = error.errors(include_url=False)[0]
+    where, what = clean(".".join(map(str, first["loc"])), 100), fault_text(first)
+    return f"{where}{what}" if where else what.lstrip(": .")
+
+
+def fault_text(fault: ErrorDetails) -> str:
+    """What pydantic finds wrong, to follow the field's name: ` 0 should be greater than 0`, `: Field required`."""
+    words = clean(fault["msg"].removeprefix("Value error, "))
+    given = clean(short_repr(fault["input"]), 40)
+    if words.startswith("Input "):
+        return f" {words.replace('Input', given, 1)}"
+    return f".{words}" if fault["type"] == "unsound" else f": {words}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from reprlib import repr as short_repr
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from gpubalance.settings.choices import AllReduce, Baseline, Input, Precision, one_of
 from gpubalance.settings.device import Device, JointProfile
@@ -26,6 +26,7 @@ _MICRO_BATCHES_A_DEVICE = 8
 
 _panels = ("Training", "Split", "Measuring", "Queue")
 _training, _split, _measuring, _queueing = (partial(option, panel) for panel in _panels)
+Name = Annotated[str, Field(max_length=4000)]  # the bound has pydantic refuse what is not UTF-8
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Multiple = Annotated[int, Field(ge=1, le=10**6)]
 Repeats = Annotated[int, Field(ge=1, le=10_000)]
@@ -52,13 +53,13 @@ class Settings(Record):
     last two; null for random samples.
     """
 
-    model: str = _training(
+    model: Name = _training(
         "--model NAME",
         "probe (default on GPUs), small (if simulated), a keras.applications name, file.py:function, package.module:"
         "function or saved.keras.",
         "",
     )
-    data: str | None = _training(
+    data: Name | None = _training(
         "--data NAME",
         "Your samples: a function, named as for --model, that gives a tf.data.Dataset, a PyDataset or arrays.",
     )
@@ -160,12 +161,6 @@ class RunRequest(Request):
     split: Shares
     measuring: Measuring = Measuring()
 
-    @model_validator(mode="after")
-    def _one_batch_a_device(self) -> RunRequest:
-        if len(self.devices) != len(self.split.batches):
-            raise ValueError("a run needs one batch a device")
-        return self
-
     @property
     def of_used(self) -> RunRequest:
         """The same run without the devices that have no samples."""
@@ -182,12 +177,6 @@ class IndependentRequest(Request):
     batches: tuple[Count, ...]
     models: tuple[str, ...]
     measuring: Measuring = Measuring()
-
-    @model_validator(mode="after")
-    def _one_of_each_a_device(self) -> IndependentRequest:
-        if not len(self.devices) == len(self.batches) == len(self.models):
-            raise ValueError("a batch and a model a device are needed")
-        return self
 
     def settings_of(self, number: int) -> Settings:
         """The settings of one device, with its own model."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gpubalance.system.applications import applications
-from tests.cli.program import PROGRAM, QUICK_PAIR, ROOT, broken_tensorflow
+from gpubalance.cli.complete import models as offered
+from tests.cli.program import PROGRAM, ROOT, broken_tensorflow
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 BASH = shutil.which("bash") or pytest.skip("no bash here", allow_module_level=True)
@@ -94,18 +94,6 @@ def test_commands_and_flags_where_nothing_is_typed_yet(script: Path) -> None:
     assert {"probe", "train"} <= set(completed(script, "guide", ""))
 
 
-def test_profiles_are_found_by_what_is_in_them(script: Path, tmp_path: Path) -> None:
-    shutil.copy(QUICK_PAIR, tmp_path / "mine.toml")
-    (tmp_path / "pyproject.toml").write_text("[project]\n")
-    (tmp_path / "configs").mkdir()
-    shutil.copy(QUICK_PAIR, tmp_path / "configs" / "theirs.toml")
-    assert completed(script, "run", "--simulate", "", cwd=tmp_path) == ["mine.toml", "configs/theirs.toml"]
-    assert completed(script, "run", "--simulate", "./m", cwd=tmp_path) == ["./mine.toml"]
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    assert QUICK_PAIR in completed(script, "run", "--simulate", "", cwd=elsewhere)
-
-
 def test_gpus_are_those_of_nvml_and_their_names_are_shown_where_the_shell_can(script: Path, tmp_path: Path) -> None:
     gpus = environment(tmp_path, TWO_UNLIKE_GPUS)
     assert completed(script, "run", "--gpus", "", more=gpus) == ["0", "1"]
@@ -146,4 +134,4 @@ def test_the_models_are_those_of_keras(tensorflow: Any) -> None:
     import keras
 
     models = {name for name, model in vars(keras.applications).items() if inspect.isfunction(model)}
-    assert models == set(applications())
+    assert models | {"probe", "small"} == set(offered())

@@ -80,12 +80,12 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     path.write_text(FILE.replace("return 1", "return 3"))
     changed = here("plan", *PAIR, *DATA, cwd=folder)
     assert changed.returncode == 4
-    assert "the file of mine.py:dataset has changed since the probe of" in changed.stderr
+    assert "no probe of these devices with --model small, as it is now, and these settings is kept" in changed.stderr
 
     run = ("run", *PAIR, "--plan", "plan.json")
     unnamed = here(*run, cwd=folder)
     assert unnamed.returncode == 4
-    assert f"gpubalance run --simulate {QUICK_PAIR} --plan plan.json --data mine.py:dataset\n" in unnamed.stderr
+    assert "  → name what it is for: --data mine.py:dataset\n" in unnamed.stderr
     assert here(*run, "--data", "mine.py:other", cwd=folder).returncode == 7
     warned = here(*run, *DATA, *SHORT, "--json", cwd=folder)
     assert warned.returncode == 0, warned.stderr

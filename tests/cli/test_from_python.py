@@ -117,10 +117,10 @@ def typed() -> Callable[[], Any]:
         (_outer(), {}, BadInput, "_outer.<locals>.inner is not"),
         (typed(), {}, BadInput, "and build is not"),
         (net, {"data": 3}, BadInput, "a value of type int is not"),
-        (net, {"gpus": {0: 1}}, UsageError, "balance: gpus takes text or a number, not a table"),
-        (net, {"windows": 0}, UsageError, "--windows takes 1 or more, not 0"),
+        (net, {"gpus": {0: 1}}, UsageError, "there is no device"),
+        (net, {"windows": 0}, UsageError, "--windows '0' should be greater than or equal to 1"),
         (net, {"margin": "x"}, UsageError, "'x' is not a size"),
-        (net, {"windoes": 3}, TypeError, "did you mean 'windows'?"),
+        (net, {"windoes": 3}, UsageError, "balance: windoes: there is no such command or option"),
     ],
 )
 def test_what_can_not_be_balanced_is_said_in_a_sentence(

@@ -150,7 +150,6 @@ def test_an_interrupt_waits_for_no_host() -> None:
     ("command", "says"),
     [
         (("devices", "--simulate", TWO_HOSTS, "--hosts", "alpha"), "--hosts has no beta, which the profile's devices"),
-        (("doctor", "--simulate", TWO_HOSTS, "--hosts", "alpha"), "each of --hosts checks what it has"),
         (("doctor", "--hosts", "alpha", "--gpus", "beta:0"), "there is no device 'beta:0' on alpha"),
         (("doctor", "--via", "env {host}"), "--via needs --hosts"),
         (

@@ -282,9 +282,9 @@ def test_a_dry_run_says_what_would_be_done(in_process: Program) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ("--gpus 0", "error: layers is for two devices or more, and there is GPU:0"),
+        ("--gpus 0", "error: this is for 2 devices or more, not for GPU:0 alone"),
         (f"--simulate {HOSTS}", "error: layers are cut over the devices of one host"),
-        ("--cuts", "error: --cuts needs a value"),
+        ("--cuts", "error: option '--cuts' requires an argument"),
         ("--margin 512", "error: --margin: 512 is 512 bytes: say the unit"),
     ],
 )

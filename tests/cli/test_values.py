@@ -38,18 +38,11 @@ def test_all_spellings_are_one(written: list[str], after: list[str]) -> None:
         assert found[-len(after) :] == after
 
 
-@pytest.mark.parametrize("line", ["--gpus", "--batches --json", "--gpus=", "--gpus ,"])
-def test_a_missing_list_is_refused(in_process: Program, line: str) -> None:
-    done = in_process(["run", "--simulate", "2", *line.split()])
-    assert (done.code, done.err.partition("\n")[0]) == (2, f"error: {line.split('=')[0].split()[0]} needs a value")
-
-
 @pytest.mark.parametrize("bad", ["x", "-5", "1.5", "1e3", "٣", "99999999999999999999", "0x10"])
 def test_what_is_no_whole_number_is_named(in_process: Program, bad: str) -> None:
     done = in_process(["run", "--simulate", "2", "--batches", "820", bad])
     assert done.code == 2
-    assert done.err.startswith("error: --batches takes ")
-    assert bad in done.err
+    assert done.err.startswith(f"error: --batches '{bad[:12]}")
 
 
 @given(st.lists(st.text(min_size=1).filter(lambda t: not t.startswith(("--gpus", "--batches")))))

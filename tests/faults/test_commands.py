@@ -233,7 +233,7 @@ def of_rank(rank: object) -> str:
         (json.dumps({**CLUSTER, "cluster": {"worker": "a:1"}}), "cluster.worker"),
         (of_rank(2), "the cluster has no worker 2"),
         (of_rank(-1), "task.index"),
-        (json.dumps({"cluster": CLUSTER["cluster"]}), "task is missing"),
+        (json.dumps({"cluster": CLUSTER["cluster"]}), "task: Field required"),
         ("{" * 100_000, "Invalid JSON"),
         # Addresses where no two processes can listen.
         (with_workers("a:1", "a:1"), "cluster: two processes have one address"),

@@ -184,7 +184,7 @@ def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
         ("9.11.0", "6.1", "failure", "cudnn-without-this-gpu"),
         ("9.21.0", "7.0", "failure", "cudnn-without-this-gpu"),
         ("9.21.0", "7.5", "ok", None),
-        ("8.9.4", "8.6", "failure", "cudnn-version"),
+        ("8.9.4", "8.6", "failure", "cuda-library-missing"),
         (None, "8.6", "skipped", None),
     ],
 )

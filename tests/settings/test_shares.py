@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import RunRequest, Settings
 from gpubalance.settings.shares import Shares, pieces, pieces_text, share_text
 
 SHARE = st.integers(0, 10**6).flatmap(lambda batch: st.tuples(st.just(batch), st.integers(min(1, batch), batch)))
@@ -106,3 +108,12 @@ def test_a_split_as_text() -> None:
     assert [pieces_text(820, 820), pieces_text(1640, 820), pieces_text(1000, 300)] == ["820", "2×820", "100+3×300"]
     shares = [share_text(820, 820), share_text(1640, 820), share_text(1000, 300), share_text(0, 0)]
     assert shares == ["820", "1640 = 2×820", "1000 = 100+3×300", "0"]
+
+
+def test_a_run_uses_the_devices_that_have_samples() -> None:
+    devices = [Device(index=i, uuid=f"CPU-{i}", name="CPU", memory_bytes=None, simulated=True) for i in range(2)]
+    split = Shares((0, 1640), (0, 820))
+    used = RunRequest(devices=tuple(devices), split=split, settings=Settings(model="small")).of_used
+    assert used.devices == (devices[1],)
+    assert used.split == Shares((1640,), (820,))
+    assert used.of_used == used

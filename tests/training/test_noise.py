@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from gpubalance.cli.values import noise_scale
+from gpubalance.cli.parameters import noise_scale
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.planning.noise import NoiseScale
 from gpubalance.results.plan import Noise, Plan

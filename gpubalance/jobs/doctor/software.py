@@ -58,7 +58,7 @@ def cudnn(found: Inspected, gpus: Sequence[Gpu]) -> Check:
         return skipped("cudnn", "cuDNN was not loaded")
     if loaded[: len(built)] < built:
         detail = f"{found.cudnn_loaded} was loaded, TensorFlow is built for {found.cudnn}"
-        return explained("cudnn", "cudnn-version", detail)
+        return explained("cudnn", "cuda-library-missing", detail)
     old = [gpu for gpu in gpus if (0,) < numbers(gpu.compute_capability) < _OLD_BEFORE]
     if old and loaded[:2] >= _CUDNN_WITHOUT_OLD:
         detail = f"{found.cudnn_loaded} has no code for {_with_capability(old)}"

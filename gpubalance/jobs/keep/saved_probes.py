@@ -29,18 +29,15 @@ def kept_probes() -> Iterator[Probe]:
     return saved.saved("probes", Probe)
 
 
-def best_probe(
-    devices: Sequence[Device], settings: Settings, *, up_to: float = 0, of_other_code: bool = False
-) -> Probe | None:
+def best_probe(devices: Sequence[Device], settings: Settings, *, up_to: float = 0) -> Probe | None:
     """The probe that measured all these devices to the end with these settings, or None: the latest without a limit.
 
     If --max-batch or --margin limited all of them, it is the one that looked furthest, if it looked up to the batch
-    `up_to`. A probe of the user's own model or data counts if their files have not changed since; with `of_other_code`,
-    only if they have.
+    `up_to`. A probe of the user's own model or data counts if their files have not changed since.
     """
     code, best, furthest = code_key(settings.model, settings.data), None, 0.0
     for probe in kept_probes():
-        if probe.settings.alone != settings.alone or (probe.code != code) != of_other_code:
+        if probe.settings.alone != settings.alone or probe.code != code:
             continue
         reach = min(_reach(probe, find_device(probe, device)) for device in devices)
         if reach == ALL:

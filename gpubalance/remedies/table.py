@@ -1,10 +1,34 @@
-"""Errors of the driver, of the GPUs themselves, and of the installation: TensorFlow, CUDA's libraries, XLA's tools."""
+"""The rows of the table of known errors. One whose texts a broader row matches too stands before that."""
 
 from __future__ import annotations
 
-from gpubalance.remedies.row import row
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Known:
+    """A row. `message` is the text by its author, shortened to what identifies it.
+
+    `signs` are regular expressions, any of which is enough; a row without any is found only by its code. `fatal` means
+    that the error ends a process: only such rows are searched for in a dead worker's log, as logs hold many harmless
+    complaints.
+    """
+
+    code: str
+    message: str
+    cause: str
+    remedy: str
+    signs: tuple[str, ...]
+    fatal: bool
+
+
+def row(code: str, message: str, cause: str, remedy: str, *signs: str, fatal: bool = False) -> Known:
+    """The row of an error with these signs."""
+    return Known(code, message, cause, remedy, signs, fatal)
+
 
 ROWS = (
+    # The driver, the GPUs themselves, and the installation: TensorFlow, CUDA's libraries, XLA's tools
     row(
         "no-driver",
         "libnvidia-ml.so.1 was not found",
@@ -129,20 +153,13 @@ ROWS = (
         fatal=True,
     ),
     row(
-        "cudnn-version",
-        "Loaded runtime CuDNN library: … but source was compiled with: …",
-        "an older cuDNN than the one TensorFlow was built with is found first",
-        "`pip install -U 'nvidia-cudnn-cu12>=9.3'`, and `unset LD_LIBRARY_PATH` if it points to another cuDNN",
-        r"Loaded runtime CuDNN library: .* but source was compiled with",
-        r"CUDNN_STATUS_VERSION_MISMATCH",
-    ),
-    row(
         "cuda-library-missing",
-        "Cannot dlopen some GPU libraries; DNN library is not found",
+        "Cannot dlopen some GPU libraries; DNN library is not found; Loaded runtime CuDNN library: … but source …",
         "a CUDA library that TensorFlow needs is not installed, or another version of it is found first",
         "`pip install '.[cuda]'` in gpubalance's checkout, and `unset LD_LIBRARY_PATH` if it points to another CUDA",
         r"TensorFlow \S+ sees no GPU",
         r"Cannot dlopen some GPU libraries",
+        r"Loaded runtime CuDNN library: .* but source was compiled with|CUDNN_STATUS_VERSION_MISMATCH",
         r"No DNN in stream executor|DNN library is not found",
         r"Could not load dynamic library 'lib(?:cu|nccl|nv)",
         r"lib(?:cudart|cublas(?:Lt)?|cufft|cusolver|cusparse|cudnn|nccl)\.so[.\d]*: cannot open shared object",
@@ -177,5 +194,121 @@ ROWS = (
         "`pip install nvidia-cuda-nvcc-cu12`, `export XLA_FLAGS=--xla_gpu_cuda_data_dir=/usr/local/cuda`, or --no-xla",
         r"libdevice not found at|Can't find libdevice directory",
         r"No PTX compilation provider is available|ptxas not found|Couldn't (?:get|invoke) ptxas",
+    ),
+    # Memory and disk, and a step or building a model: cuDNN, cuBLAS, NCCL, shapes
+    row(
+        "no-room",
+        "Could not create cudnn handle; Blas GEMM launch failed; No algorithm worked!; Dst tensor is not initialized",
+        "the GPU has too little free memory, mostly as another process holds it, or cuDNN does not match the driver",
+        "free the GPU's memory (`gpubalance devices` shows who holds it), set memory growth, or take smaller batches",
+        r"Dst tensor is not initialized",
+        r"[Cc]ould not create cudnn handle",
+        r"Failed to get convolution algorithm\. This is probably because cuDNN failed to initialize",
+        r"DNN library initialization failed",
+        r"No algorithm worked!",
+        r"CUDNN failed to allocate the scratch space",
+        r"CU(?:DNN|BLAS)_STATUS_(?:NOT_INITIALIZED|ALLOC_FAILED|INTERNAL_ERROR)",
+        r"failed to create cublas handle|cublas create failed",
+        r"Blas [A-Za-z]+ launch failed",
+        r"using StreamExecutor without BLAS support",
+    ),
+    row(
+        "out-of-memory",
+        "OOM when allocating tensor with shape …",
+        "the batch, with weights, gradients and workspace, needs more memory than the device has free",
+        "take a smaller batch on that device; `gpubalance probe` finds the largest that fits",
+        r"OOM (?:when allocating|on replica \d)",
+        r"^(?:[CG]PU:\d+|the run|every split that was tried) ran out of memory",
+        r"^out of memory: ",
+        r"CUDA_ERROR_OUT_OF_MEMORY",
+        r"(?:^|\W)RESOURCE_EXHAUSTED: (?:Out of memory|.*ailed to allocate)",
+        r"Out of memory while trying to allocate \d+ bytes",
+        fatal=True,
+    ),
+    row(
+        "host-memory",
+        "the worker was ended by SIGKILL",
+        "most likely the host ran out of memory, and the kernel killed the largest process",
+        "close other programs or take smaller batches; `sudo dmesg | grep -i 'killed process'` shows it",
+    ),
+    row(
+        "disk-full",
+        "No space left on device",
+        "the disk, or a container's shared memory, is full",
+        "`df -h . /tmp /dev/shm` shows which; free some space there",
+        r"No space left on device|ENOSPC",
+    ),
+    row(
+        "incompatible-shapes",
+        "Incompatible shapes: [32,10] vs. [16,10]",
+        "two batches of different size met: the model or its loss has a fixed batch size, but each device has its own",
+        "take the batch from the tensor (`tf.shape(x)[0]`), and give an Input no batch_size",
+        # Only if the first sizes differ and all others agree: any other pair is a plain mistake in a model.
+        r"Incompatible shapes: \[(?P<one>\d+)\] vs\. \[(?!(?P=one)\])\d+\]",
+        r"Incompatible shapes: \[(?P<first>\d+)(?P<others>,[\d,]+)\] vs\. \[(?!(?P=first),)\d+(?P=others)\]",
+    ),
+    row(
+        "nccl-system",
+        "NCCL: unhandled system error",
+        "NCCL got no shared memory, or no network interface that it may use",
+        "in a container, `docker run --shm-size=8g --ulimit memlock=-1`, otherwise --all-reduce hierarchical",
+        r"NCCL.{0,120}?unhandled system error|ncclSystemError",
+        fatal=True,
+    ),
+    row(
+        "nccl",
+        "Error invoking NCCL: unhandled cuda error",
+        "NCCL could not start, or its copy between two GPUs failed",
+        "`export NCCL_P2P_DISABLE=1` avoids direct copies, --all-reduce hierarchical avoids NCCL",
+        r"Error invoking NCCL",
+        r"NCCL.{0,120}?(?:unhandled cuda|internal) error",
+        r"NCCL: (?:invalid|remote|unhandled)",
+        r"nccl(?:UnhandledCudaError|InternalError|InvalidUsage|RemoteError)",
+        fatal=True,
+    ),
+    row(
+        "copy-differs",
+        "a copy between two GPUs is not what was sent",
+        "the driver offers direct copies that do not work: an IOMMU translates them, or the card cannot do them",
+        "boot with `iommu=pt` or without an IOMMU, update the driver, and until then `export NCCL_P2P_DISABLE=1`",
+    ),
+    row(
+        "silent",
+        "the worker said nothing for … s",
+        "a step or a collective hangs: a GPU stopped, or one device never joins an all-reduce",
+        "`sudo dmesg | grep -i xid` shows a GPU that stopped; `gpubalance doctor` tries each part",
+    ),
+    row(
+        "peer-lost",
+        "Collective ops is aborted by: … heartbeat timeout",
+        "a process of a run over several hosts stopped, or its network did",
+        "see whether its host is up, and whether the others reach it",
+    ),
+    row(
+        "watchdog",
+        "CUDA_ERROR_LAUNCH_TIMEOUT",
+        "the GPU drives a display, and its watchdog ended a kernel that took seconds",
+        "connect the display elsewhere, or `sudo systemctl isolate multi-user.target`",
+        r"CUDA_ERROR_LAUNCH_TIMEOUT",
+        fatal=True,
+    ),
+    row(
+        "ecc-error",
+        "CUDA_ERROR_ECC_UNCORRECTABLE",
+        "the GPU's memory returned other bits than were written: do not trust the results",
+        "reboot; if `nvidia-smi -q -d ECC,ROW_REMAPPER` shows more errors, replace the card",
+        r"CUDA_ERROR_ECC_UNCORRECTABLE",
+        r"uncorrectable ECC error|ECC did not correct",
+        fatal=True,
+    ),
+    row(
+        "illegal-address",
+        "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered",
+        "a kernel accessed memory it may not: a bug in an operation, an unstable overclock, or a failing card",
+        "reset clocks to their defaults, run `gpubalance doctor`, and try without --xla",
+        r"CUDA_ERROR_ILLEGAL_ADDRESS",
+        r"an illegal memory access was encountered",
+        r"CUDA_ERROR_LAUNCH_FAILED",
+        fatal=True,
     ),
 )
