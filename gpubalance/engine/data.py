@@ -1,17 +1,22 @@
-"""Seeded random samples that fit a model, and what lies of samples on the devices."""
+"""The samples that a model is measured with: the user's, or random ones that fit it; and what lies on the devices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.batches import Batches
-from gpubalance.engine.feed import Dealt, Feed
-from gpubalance.engine.labels import Target, as_outputs
+from gpubalance.engine.feed import Batches, Dealt, Feed
+from gpubalance.engine.keras_inside import graph_of, is_keras_own
+from gpubalance.engine.labels import Target, as_outputs, compile_for, random_targets
+from gpubalance.engine.step import built, parity
+from gpubalance.engine.user_data import UserData
+from gpubalance.errors import BadInput, GpubalanceError
+from gpubalance.settings.requests import Settings
+from gpubalance.text import clean
 
 _POOL = 512  # samples that the host's pipeline repeats
 _HELD_PART = 0.01
@@ -79,3 +84,55 @@ def as_tensors(batch: Any) -> Any:
     """The batch as tensors in the host's memory, as a pipeline gives them."""
     with tf.device("/CPU:0"):
         return tf.nest.map_structure(tf.convert_to_tensor, batch)
+
+
+Source: TypeAlias = Samples | UserData
+
+
+def samples_for(
+    settings: Settings, model: Any, strategy: Any, device: str, *, seed: int, takes_data: bool = True
+) -> Source:
+    """The user's samples, or random ones that suit the model, which is compiled for them if it is not yet.
+
+    Raises BadInput if none suit.
+    """
+    try:
+        if settings.data is None:
+            return _random_samples(model, strategy, device, seed=seed)
+        with strategy.scope():
+            source = UserData(settings.data, model)
+            if not model.compiled:
+                _, labels, *_ = source.make(1)
+                compile_for(model, labels)
+    except ValueError as error:
+        if settings.data:
+            raise BadInput(f"--data {settings.data}: {error}") from None
+        remedy = "give samples of your own: --data FILE.py:FUNCTION" if takes_data else ""
+        raise BadInput(f"--model {settings.model}: {error}", remedy=remedy) from None
+    return source
+
+
+def build(settings: Settings, model: Any, strategy: Any, batch: Any) -> None:
+    """Creates all variables that training needs. Raises BadInput, in Keras' words, for samples that do not fit."""
+    try:
+        built.build(model, strategy, batch, trains=True)
+    except Exception as error:
+        is_usual = graph_of(model) is not None and is_keras_own(type(model).train_step)
+        if settings.data is None or not is_usual or isinstance(error, GpubalanceError):
+            raise
+        told = " ".join(str(error).partition("Arguments received by")[0].split())
+        raise BadInput(
+            f"--data {settings.data} does not fit the model and its loss: {clean(told, 300)}",
+            remedy="give x and y as the model's fit takes them",
+        ) from None
+
+
+def _random_samples(model: Any, strategy: Any, device: str, *, seed: int) -> Samples:
+    if not model.compiled:
+        with strategy.scope():
+            return Samples(model, compile_for(model), seed=seed)
+
+    def suits(targets: list[Target]) -> bool:
+        return parity.can_run(model, Samples(model, targets, seed=seed).make(2), strategy, device)
+
+    return Samples(model, random_targets(model, suits), seed=seed)

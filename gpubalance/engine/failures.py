@@ -13,7 +13,6 @@ from gpubalance.settings.requests import Settings
 
 # What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes raise InvalidArgument or Python's errors.
 _OF_THE_DEVICE = (tf.errors.InternalError, tf.errors.UnavailableError, tf.errors.AbortedError)
-_OTHER_LABEL = re.compile(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)")
 # What TensorFlow raises when another process of a cluster has ended or fallen silent.
 _OF_A_PEER = (*_OF_THE_DEVICE[1:], tf.errors.CancelledError, tf.errors.DeadlineExceededError)
 _REPLICA = (
@@ -63,10 +62,6 @@ def _of_training(error: BaseException, settings: Settings) -> GpubalanceError:
         return OutOfMemory(_line(error, "OOM"), replica=failing_replica(text))
     if isinstance(error, _OF_THE_DEVICE) and "ompil" not in text:
         return EnvironmentFault(f"training {model} failed on the device: {line}")
-    label = _OTHER_LABEL.search(text) if settings.data else None
-    if label:
-        classes = f"{label[2]} classes: 0 to {int(label[2]) - 1}"
-        return BadInput(f"--data {settings.data} gives the label {label[1]}, where the model's output has {classes}")
     if settings.xla and "xla" in text.lower():
         return BadInput(f"{model} does not compile with XLA: {line}", remedy="" if match(text) else "use --no-xla")
     if ":" in model:
@@ -74,6 +69,8 @@ def _of_training(error: BaseException, settings: Settings) -> GpubalanceError:
 
         missing = f"install {error.name}, or start in its folder" if isinstance(error, ModuleNotFoundError) else ""
         return BadInput(f"--model {model} failed:\n{own_traceback(error)}", remedy=missing)
+    if settings.data:
+        return BadInput(f"--data {settings.data} does not fit the model {model}: {line}")
     return EnvironmentFault(f"training {model} failed: {type(error).__name__}: {line}")
 
 

@@ -22,7 +22,16 @@ def join(cluster: Cluster, kind: str, all_reduce: str) -> Any:
     Stock MultiWorkerMirroredStrategy wants the same number of devices in every process: here each has one, of that
     `kind`, `CPU` or `GPU`. The wait has no time limit: if a peer never comes, the parent must end the process.
     """
-    _watch_over_each_other(cluster)
+    # TensorFlow's own coordination service, which the strategy then leaves alone: its own deadlines are minutes. It has
+    # no public interface.
+    job = context.coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=len(cluster.addresses))
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        coordinated_jobs=[job],
+        heartbeat_timeout_in_ms=_HEARTBEAT_S * 1000,
+        shutdown_barrier_timeout_in_ms=_SHUTDOWN_S * 1000,
+    )
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
         task_type="worker",
@@ -36,23 +45,10 @@ def join(cluster: Cluster, kind: str, all_reduce: str) -> Any:
     return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
 
 
-def _watch_over_each_other(cluster: Cluster) -> None:
-    """Sets TensorFlow's own coordination service up with our deadlines, which the strategy then leaves alone.
-
-    It has no public interface, and the strategy's own deadlines are minutes.
-    """
-    job = context.coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=len(cluster.addresses))
-    context.context().configure_coordination_service(
-        service_type="standalone",
-        service_leader="/job:worker/replica:0/task:0",
-        coordinated_jobs=[job],
-        heartbeat_timeout_in_ms=_HEARTBEAT_S * 1000,
-        shutdown_barrier_timeout_in_ms=_SHUTDOWN_S * 1000,
-    )
-
-
-def what_all_say(strategy: Any, cluster: Cluster) -> Callable[[float], tuple[float, ...]]:
+def what_all_say(strategy: Any, cluster: Cluster | None) -> Callable[[float], tuple[float, ...]]:
     """A function that all processes call together; it returns the numbers of all of them, in the order of ranks."""
+    if cluster is None:
+        return lambda number: (number,)
     count = len(cluster.addresses)
 
     @tf.function(input_signature=[tf.TensorSpec((count,), tf.float64)], autograph=False)

@@ -3,8 +3,8 @@
 One is where an optimizer sums gradients. It clips them and looks for infinities before it sums them over the replicas,
 so each replica would clip its own part. Here the sum comes first, and the optimizer must not sum again.
 
-For a pipeline: how a model's graph runs its layers, and where a variable keeps its value. What only training depends on
-is in training/.
+For a pipeline: how a model's graph runs its layers, and where a variable keeps its value. And whose code it is: of
+Keras' own it is known what it makes of parts of a batch.
 """
 
 from __future__ import annotations
@@ -44,6 +44,41 @@ def summing(optimizer: Any) -> Any:
                 f"the model's optimizer has {option}, which Keras can't do over several devices", remedy=instead
             )
     return inner
+
+
+def is_keras_own(thing: Any) -> bool:
+    """Whether a function, or the class of a layer, metric or loss, comes with Keras."""
+    of = thing if hasattr(thing, "__name__") else type(thing)
+    return str(getattr(of, "__module__", "")).startswith("keras.")
+
+
+def function_of(loss: Any) -> Any:
+    """The function that one of Keras' losses was made of, else itself."""
+    return getattr(loss, "fn", loss)
+
+
+def name_of(loss: Any) -> str:
+    """The name of a loss: of a user's function, or of a class."""
+    if isinstance(loss, str):
+        return loss
+    of = loss.fn if type(loss).__name__ == "LossFunctionWrapper" else loss
+    return str(getattr(of, "__name__", type(of).__name__))
+
+
+def users_parts(model: Any) -> list[str]:
+    """The names of layers and losses with code of the user's, and of a graph's operations that mix samples."""
+    layers = model._flatten_layers()
+    graphs = (graph_of(layer) for layer in layers)
+    nodes = [node for graph in graphs if graph is not None for node in nodes_in_order(graph)]
+    operations = [node for node in nodes if not isinstance(node.operation, keras.Layer)]
+    mixing = [one.operation.name for one in operations if any(to.shape[:1] != (None,) for to in one.output_tensors)]
+    names = [layer.name for layer in layers if layer is not model and _is_users(layer)]
+    return [*names, *mixing, *(["compute_loss"] if type(model).compute_loss is not keras.Model.compute_loss else [])]
+
+
+def _is_users(layer: Any) -> bool:
+    given = (getattr(layer, name, None) for name in ("activation", "activity_regularizer", "function"))
+    return not all(is_keras_own(one) for one in (layer, *given) if one is not None)
 
 
 def graph_of(operation: Any) -> Any | None:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.step.own import function_of, is_keras_own
+from gpubalance.engine.keras_inside import function_of, is_keras_own
 
 _NONE_SUITS = "its outputs do not tell what labels its train_step, loss and metrics take: random ones do not suit them"
 

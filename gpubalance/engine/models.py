@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.user_functions import kind_of, user_function
+from gpubalance.engine.user_functions import user_function
 from gpubalance.errors import BadInput
 from gpubalance.settings.choices import SAVED_MODEL, UNSAFE_MODELS
 from gpubalance.settings.requests import Settings
@@ -27,7 +28,8 @@ def make_model(settings: Settings, *, takes_data: bool = True) -> Any:
     name = settings.model
     model = _maker(name)()
     if not isinstance(model, keras.Model):
-        raise BadInput(f"--model {name} gave {kind_of(model)}, not a Keras model", remedy="return a Keras model there")
+        gave = f"--model {name} gave a value of type {type(model).__name__}"
+        raise BadInput(f"{gave}, not a Keras model", remedy="return a Keras model there")
     own = "give samples of your own, --data FILE.py:FUNCTION, or " if takes_data else ""
     problem = next(_problems(model, needs_shapes=settings.data is None, own=own), None)
     if problem:
@@ -112,6 +114,25 @@ def input_shapes(model: Any) -> tuple[tuple[int | None, ...], ...] | None:
     except (AttributeError, ValueError):  # a subclassed model, or a Sequential that is not built
         return None
     return tuple(tuple(tensor.shape[1:]) for tensor in tensors) or None
+
+
+def facts_of(model: Any) -> dict[str, Any]:
+    """What a result records about the model and TensorFlow. `gradient_bytes` is what an all-reduce moves."""
+    variables = model.trainable_variables
+    sizes = [int(np.prod(v.shape)) for v in variables]
+    build = tf.sysconfig.get_build_info()
+    return {
+        "model": {
+            "name": str(model.name),
+            "parameters": sum(sizes),
+            "gradient_bytes": sum(n * tf.as_dtype(v.dtype).size for n, v in zip(sizes, variables, strict=True)),
+            "input_shapes": input_shapes(model),
+        },
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "cuda": build.get("cuda_version"),
+        "cudnn": build.get("cudnn_version"),
+    }
 
 
 def _problems(model: Any, *, needs_shapes: bool, own: str) -> Iterator[tuple[str, str]]:

@@ -1,12 +1,19 @@
-"""The devices of a strategy, as the step and its data need them."""
+"""The devices of a strategy, as the step and its data need them, and those of a user's own process."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpubalance.engine.pace import Clock
+from gpubalance.engine.pace import Clock, clocks
+from gpubalance.engine.runtime import build_strategy, use_devices, used_before
 from gpubalance.settings.cluster import Cluster
+from gpubalance.settings.device import Device, JointProfile
+
+# The UUIDs that were visible when CUDA and TensorFlow first looked for GPUs in this process: they look only once.
+_shown: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,42 @@ class Place:
         return self.cluster.rank if self.cluster else 0
 
     @property
+    def here(self) -> slice:
+        """The indices of this process's devices among all."""
+        return slice(self.first, self.first + len(self.names))
+
+    @property
     def replicas(self) -> int:
         """The number of devices in all processes."""
         return len(self.clocks)
+
+
+def place_of(
+    devices: Sequence[Device],
+    names: tuple[str, ...],
+    joint: JointProfile,
+    all_reduce: str,
+    cluster: Cluster | None = None,
+    *,
+    seed: int = 0,
+) -> Place:
+    """The place of all these devices, of which this process has those that TensorFlow calls by these names."""
+    profiles, labels = [one.profile for one in devices], tuple(one.label for one in devices)
+    made = clocks(profiles, joint, seed=seed, in_cluster=cluster is not None)
+    return Place(build_strategy(names, all_reduce, cluster), names, tuple(made), labels, cluster)
+
+
+def take_names(devices: Sequence[Device]) -> tuple[str, ...]:
+    """Sets TensorFlow up in the user's own process; returns its names for these devices.
+
+    Raises EnvironmentFault if it was used before without them.
+    """
+    gpus = [device.uuid for device in devices if not device.simulated]
+    if gpus and not _shown:
+        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        os.environ["TF_MIN_GPU_MULTIPROCESSOR_COUNT"] = "1"
+        _shown.extend(gpus)
+    if not set(gpus) <= set(_shown):
+        raise used_before("does not see all of its GPUs")
+    return use_devices(devices)

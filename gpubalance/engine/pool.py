@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gpubalance.errors import BadInput
+
 _MOST_BYTES = 1 << 30  # a larger batch repeats some samples
 # The most seconds, in all, for reading more batches than are needed: a pipeline may be slow.
 _SPARE_S = 10.0
@@ -19,6 +21,8 @@ _GOLDEN = 0.6180339887
 
 class Pool:
     """Reads the user's own batches as needed. If they differ in shape, they are padded with zeros."""
+
+    where: str  # what errors say that the samples come from
 
     def __init__(self, batches: Iterator[Any], *, looks_at: int = 1) -> None:
         """`looks_at` batches are read at once, unless that takes long."""
@@ -32,23 +36,24 @@ class Pool:
         self._spare_s = _SPARE_S
         self._read(1, 1, looks_at)
 
-    def make(self, count: int, number: int) -> Any:
-        """`count` samples as NumPy arrays, the `number`th such batch; samples repeat if there are too few.
+    def make(self, count: int, *, salt: int = 0) -> Any:
+        """`count` samples as NumPy arrays, the `salt`th such batch; samples repeat if there are too few.
 
-        If batches differ in shape, each is equally likely to be in it. Returns None for an empty dataset.
+        If batches differ in shape, each is equally likely to be in it. Raises BadInput for an empty dataset.
         """
-        self._read(count, (number + 1) * count)
+        self._read(count, (salt + 1) * count)
         if not self._samples:
-            return None
-        return self._from(int(number * _GOLDEN % 1 * len(self._samples)) if self.differ else number * count, count)
+            remedy = "return one with samples: at least as many as the global batch"
+            raise BadInput(f"{self.where}: the dataset is empty", remedy=remedy)
+        return self._from(int(salt * _GOLDEN % 1 * len(self._samples)) if self.differs else salt * count, count)
 
     def longest(self, count: int) -> Any:
-        """The same, beginning with the first of the largest samples."""
+        """The same, beginning with the largest in shape of the samples that were looked at."""
         sizes = [sum(values.nbytes for values in sample) for sample in self._samples]
         return self._from(sizes.index(max(sizes)), count)
 
     @property
-    def differ(self) -> bool:
+    def differs(self) -> bool:
         """Whether the batches read so far differ in more than the number of samples."""
         return len(self._shapes) > 1
 
@@ -58,7 +63,7 @@ class Pool:
         return self._sizes.most_common(1)[0][0]
 
     @property
-    def whole(self) -> int | None:
+    def samples(self) -> int | None:
         """The number of samples, None if they were not read to their end."""
         return len(self._samples) if self._ended else None
 

@@ -96,7 +96,7 @@ def _set_up_gpus(devices: Sequence[Device], *, joins: bool) -> tuple[str, ...]:
             fault = used_before("took all of the GPUs' memory")
             warnings.warn(f"{fault.message}: {fault.remedy} ({error})", stacklevel=2)
     # Asking which GPU is which starts TensorFlow's runtime, too early to join a cluster: there a process has one GPU.
-    numbers = [0] if joins else numbers_of(devices, _bus_ids())
+    numbers = [0] if joins else numbers_of(devices, _descriptions())
     missing = _left_out(devices, numbers)
     if missing:
         row = known("left-out")
@@ -133,7 +133,7 @@ def survey(devices: Sequence[Device]) -> tuple[dict[str, str], bool | None]:
     if not physical:
         return {device.uuid: f"{this} sees no GPU: a CUDA library is missing" for device in devices}, None
     _grow(physical)
-    missing = _left_out(devices, numbers_of(devices, _bus_ids()))
+    missing = _left_out(devices, numbers_of(devices, _descriptions()))
     return {device.uuid: f"{this} leaves it out" for device in missing}, _grows(physical)
 
 
@@ -145,21 +145,16 @@ def _local_gpus() -> list[Any]:
     return [device for device in device_lib.list_local_devices() if device.device_type == "GPU"]
 
 
-def _bus_ids() -> list[str | None]:
-    return [bus_id(device.physical_device_desc) for device in _local_gpus()]
+def _descriptions() -> list[str]:
+    return [gpu.physical_device_desc for gpu in _local_gpus()]
 
 
-def bus_id(description: str) -> str | None:
-    """The PCI bus id in TensorFlow's description of a device, in lower case, or None."""
-    match = _BUS_ID.search(description)
-    return match[1].lower() if match else None
+def numbers_of(devices: Sequence[Device], descriptions: Sequence[str]) -> list[int | None]:
+    """TensorFlow's number of each device by what it says of its GPUs, None for a device that it leaves out.
 
-
-def numbers_of(devices: Sequence[Device], bus_ids: Sequence[str | None]) -> list[int | None]:
-    """TensorFlow's number of each device, None for a device that it leaves out.
-
-    Devices are found by the bus ids of TensorFlow's GPUs; if one is unknown, by their order in CUDA_VISIBLE_DEVICES.
+    Devices are found by their PCI bus ids; if one is unknown, by their order in CUDA_VISIBLE_DEVICES.
     """
+    bus_ids = [found and found[1].lower() for found in map(_BUS_ID.search, descriptions)]
     if None in bus_ids or any(device.bus_id is None for device in devices):
         return [number if number < len(bus_ids) else None for number in range(len(devices))]
     numbers = {bus_id: number for number, bus_id in enumerate(bus_ids)}
@@ -224,14 +219,13 @@ def memory_limit_bytes(name: str) -> int | None:
 def memory_peaks(
     devices: Sequence[Device], names: Sequence[str], by_profile: Sequence[int | None]
 ) -> tuple[int | None, ...]:
-    """The most bytes that TensorFlow held on each device since the last call; a simulated one's are given.
+    """The most bytes that TensorFlow held on each device since the last call; a simulated one's are given, else None.
 
     None if its allocator does not say. All CPU devices of a process share one, so several have no peaks of their own.
     """
-    return tuple(
-        simulated if device.profile else None if name.startswith("CPU") and len(names) > 1 else _peak(name)
-        for device, name, simulated in zip(devices, names, by_profile, strict=True)
-    )
+    each = zip(devices, names, by_profile, strict=True)
+    are_one = names[0].startswith("CPU") and len(names) > 1
+    return tuple(given if one.profile or are_one else _peak(name) for one, name, given in each)
 
 
 def _peak(name: str) -> int | None:

@@ -12,13 +12,12 @@ from typing import Any
 import psutil
 import tensorflow as tf
 
-from gpubalance.engine import data, hosts, runtime, trained
+from gpubalance.engine import data, hosts, runtime
 from gpubalance.engine.feed import Dealt, Feed
-from gpubalance.engine.flops import count_step
-from gpubalance.engine.models import make_model
-from gpubalance.engine.pace import PacedClock, clocks
-from gpubalance.engine.place import Place
-from gpubalance.engine.step.functions import Functions, at_a_time
+from gpubalance.engine.models import facts_of, make_model
+from gpubalance.engine.pace import PacedClock
+from gpubalance.engine.place import place_of
+from gpubalance.engine.step.functions import Functions, at_a_time, count_step
 from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.points import stamped_times
 from gpubalance.engine.step.verdict import UNTRIED, Verdict
@@ -55,27 +54,25 @@ class Session:
         seed: int,
         cluster: Cluster | None = None,
     ) -> None:
-        here = slice(None) if cluster is None else slice(cluster.rank, cluster.rank + 1)
-        self.settings, self._joint, self._here = settings, joint, here
-        self._devices, self.in_cluster = tuple(devices[here]), cluster is not None
+        self.settings, self._joint, self.in_cluster = settings, joint, cluster is not None
+        self._devices = tuple(devices) if cluster is None else (devices[cluster.rank],)
         self._names = runtime.set_up(self._devices, settings, seed=seed, joins=self.in_cluster)
-        strategy = runtime.build_strategy(self._names, settings.all_reduce, cluster)
-        self._all_say = hosts.what_all_say(strategy, cluster) if cluster else lambda own: (own,)
+        self._place = place_of(devices, self._names, joint, settings.all_reduce, cluster, seed=seed)
+        self._here, strategy = self._place.here, self._place.strategy
+        self._all_say = hosts.what_all_say(strategy, cluster)
         self._limits = runtime.memory_limits_bytes(self._devices, self._names)
-        profiles = [device.profile for device in devices]
-        self._clocks = clocks(profiles, joint, seed=seed, in_cluster=self.in_cluster)
-        self._place = Place(strategy, self._names, tuple(self._clocks), cluster=cluster)
+        self._clocks = self._place.clocks[self._here]
         for clock in self._clocks:
             clock.counts = self.in_cluster
-        self._paced = [clock for clock in self._clocks[here] if isinstance(clock, PacedClock)]
+        self._paced = [clock for clock in self._clocks if isinstance(clock, PacedClock)]
         self._all_paced = len(self._paced) == len(self._devices)
         with strategy.scope():
             self._model = make_model(settings)
-        self.source = trained.samples_for(settings, self._model, strategy, self._names[0], seed=seed)
+        self.source = data.samples_for(settings, self._model, strategy, self._names[0], seed=seed)
         self._functions = Functions(self._model, self._place, xla=settings.xla)
         self._verdict = self._tried()
         self._split, self._from_pipeline = Shares((1,) * len(devices)), False
-        self._feed = Feed(self._names, self._split.batches, self._place.first)
+        self._feed = Feed(self._place, self._split.batches)
         self._data: Iterator[Any] | None = None
         self._ended_s = 0.0  # when the host saw the end of the last timing
         self._turn = 1  # steps until each batch has come once, if they differ in shape
@@ -87,12 +84,12 @@ class Session:
         A single device trains what a split can't.
         """
         batch = data.as_tensors(self.source.make(TRIED))
-        trained.build(self.settings, self._model, self._place.strategy, batch)
+        data.build(self.settings, self._model, self._place.strategy, batch)
         return self._functions.try_in_parts("train", batch) if ":" in self.settings.model else UNTRIED
 
     def facts(self) -> dict[str, Any]:
         """What a result records about the model and TensorFlow. `gradient_bytes` is what an all-reduce moves."""
-        facts = trained.facts_of(self._model)
+        facts = facts_of(self._model)
         facts["model"]["step"] = self._verdict.fingerprint
         return facts | {
             "memory_limit_bytes": self._limits,
@@ -152,7 +149,7 @@ class Session:
     @property
     def computed_steps(self) -> int:
         """The steps in which this process of a cluster had its own gradients."""
-        (clock,) = self._clocks[self._here]
+        (clock,) = self._clocks
         return clock.computed_steps
 
     def trace(self, split: Shares, tracing: Tracing) -> str | None:
@@ -260,9 +257,8 @@ class Session:
         """Each device's peak bytes since the last call; a simulated one's by its profile and micro-batch."""
         extra = self._joint.extra_memory if self._place.replicas > 1 else 0
         sizes = self._split.micro_batches[self._here]
-        profiles = [(device.profile, size) for device, size in zip(self._devices, sizes, strict=True)]
         by_profile = [
-            profile.memory_at(size, extra) if profile and profile.memory is not None else None
-            for profile, size in profiles
+            one.profile.memory_at(size, extra) if one.profile and one.profile.memory is not None else None
+            for one, size in zip(self._devices, sizes, strict=True)
         ]
         return runtime.memory_peaks(self._devices, self._names, by_profile)

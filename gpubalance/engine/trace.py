@@ -21,29 +21,20 @@ def record_trace(step: Callable[[], Any], wait: Callable[[], None], tracing: Tra
     Returns why fewer than `gpus` GPUs are in the trace, None if all are. Raises OSError if it can't be written, and
     TensorFlow's own errors if its profiler does not start.
     """
-    folder = Path(tracing.folder)
+    folder, profiler = Path(tracing.folder), tf.profiler.experimental
     target = folder / TRACES / tracing.name
     target.parent.mkdir(parents=True, exist_ok=True)
     # The profiler names its folder by the second: two at once would write into the same one.
     with tempfile.TemporaryDirectory(prefix=".trace-", dir=folder) as temporary:
-        _profile(step, wait, temporary, tracing.steps)
+        with profiler.Profile(temporary):
+            for number in range(tracing.steps):
+                # `_r` marks the root of a step, under which TensorBoard groups events by `step_num`.
+                with profiler.Trace("train", step_num=number, _r=1):
+                    step()
+            wait()
         (recorded,) = (Path(temporary) / TRACES).iterdir()
         recorded.rename(target)
     return missing_gpus(target, gpus) if gpus else None
-
-
-def _profile(step: Callable[[], Any], wait: Callable[[], None], folder: str, steps: int) -> None:
-    tf.profiler.experimental.start(folder)
-    try:
-        for number in range(steps):
-            # `_r` marks the root of a step, under which TensorBoard groups events by `step_num`.
-            with tf.profiler.experimental.Trace("train", step_num=number, _r=1):
-                step()
-        wait()
-    except BaseException:
-        tf.profiler.experimental.stop(save=False)
-        raise
-    tf.profiler.experimental.stop()
 
 
 def missing_gpus(folder: Path, gpus: int) -> str | None:

@@ -11,12 +11,11 @@ import keras
 import tensorflow as tf
 from keras.src.trainers.data_adapters import get_data_adapter
 
-from gpubalance.engine.batches import Batches, are_open, joined, regrouped
-from gpubalance.engine.feed import cleaned, samples_of
+from gpubalance.engine.feed import Batches, are_open, cleaned, joined, regrouped, samples_of
+from gpubalance.engine.keras_inside import is_keras_own
 from gpubalance.engine.labels import classes_of
 from gpubalance.engine.pool import Pool
-from gpubalance.engine.step.own import is_keras_own
-from gpubalance.engine.user_functions import kind_of, user_function
+from gpubalance.engine.user_functions import user_function
 from gpubalance.engine.users_lines import Made, own_traceback, reason_of
 from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.results.timing import Remedy
@@ -29,7 +28,7 @@ _PARTS = "give (x, y) or (x, y, sample_weight)"
 _FORMS = "return a tf.data.Dataset, a PyDataset or arrays, as (x, y) or (x, y, sample_weight)"
 
 
-class UserData:
+class UserData(Pool):
     """A user's dataset for a model. Batches are (inputs, labels) or (inputs, labels, sample weights).
 
     A user's own `train_step` gets what there is. Faults in the data raise BadInput, when it is made or when its first
@@ -39,47 +38,27 @@ class UserData:
     held_at_most = 7  # batches at a time on the devices
 
     def __init__(self, name: str, model: Any) -> None:
-        self._where, self._model = f"--data {name}", model
+        self.where, self._model, self._checked = f"--data {name}", model, False
         self._is_own_step = not is_keras_own(type(model).train_step)  # takes whatever the user gives it
         function, self._made = user_function(name, "--data"), Made()
         try:
             with self._made.noted():
                 self._given = function()
         except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's own code)
-            raise BadInput(f"{self._where} failed:\n{own_traceback(error)}") from None
+            raise BadInput(f"{self.where} failed:\n{own_traceback(error)}") from None
         self._is_arrays = _is_arrays(self._given)
         if not (self._is_arrays or isinstance(self._given, (tf.data.Dataset, keras.utils.PyDataset))):
-            raise BadInput(f"{self._where} gave {kind_of(self._given)}, which is not a dataset", remedy=_FORMS)
-        self._checked = False
+            gave = f"{self.where} gave a value of type {type(self._given).__name__}"
+            raise BadInput(f"{gave}, which is not a dataset", remedy=_FORMS)
+        super().__init__(self._epoch(None), looks_at=_LOOKED_AT if self._is_open else 1)
 
     def usual_remedies(self) -> tuple[Remedy, ...]:
         """What usually makes such data faster, at which lines of the user's code."""
         return self._made.usual_remedies(self._given)
 
-    def make(self, count: int, *, salt: int = 0) -> Any:
-        """`count` of its samples as NumPy arrays; samples repeat if there are too few."""
-        made = self._pool.make(count, salt)
-        if made is None:
-            raise self._too_few(count)
-        return made
-
-    def longest(self, count: int) -> Any:
-        """`count` samples, beginning with the largest in shape of those that were looked at."""
-        return self._pool.longest(count)
-
-    @property
-    def differs(self) -> bool:
-        """Whether the batches that were looked at differ in more than the number of samples."""
-        return self._pool.differ
-
-    @property
-    def samples(self) -> int | None:
-        """The number of samples, None if they have not been read to their end."""
-        return self._pool.whole
-
     def joined_from(self, global_batch: int) -> int | None:
         """The number of samples in the user's own batches if they are regrouped for this size; None if they stay."""
-        size = self._pool.usual_size
+        size = self.usual_size
         return size if self._is_open and size != global_batch else None
 
     def stream(self, global_batch: int) -> Iterator[Any]:
@@ -99,17 +78,13 @@ class UserData:
         with self._told():
             return not self._is_arrays and are_open(self._opened(_AT_A_TIME)[0], self._model)
 
-    @cached_property
-    def _pool(self) -> Pool:
-        return Pool(self._epoch(None), looks_at=_LOOKED_AT if self._is_open else 1)
-
     def _epoch(self, batch_size: int | None) -> Iterator[Any]:
         """One epoch's batches of that size if possible, as in `split.fit`; without a size, the user's own batches."""
         size = batch_size or _AT_A_TIME
         with self._told():
             data, adapter = self._opened(size)
             # Batches of the split's own size stay as in `split.fit`, which never joins what a user has padded.
-            if batch_size and self._is_open and batch_size != self._pool.usual_size:
+            if batch_size and self._is_open and batch_size != self.usual_size:
                 data = joined(data, size)
             elif not self._is_arrays:
                 data = regrouped(data, self._model, size)
@@ -133,7 +108,7 @@ class UserData:
         shapes = [spec.shape for spec in tf.nest.flatten(data.element_spec) if hasattr(spec, "shape")]
         if any(shape.rank is None for shape in shapes):
             raise BadInput(
-                f"{self._where}: TensorFlow does not know the shape of its samples",
+                f"{self.where}: TensorFlow does not know the shape of its samples",
                 remedy="say it where a Python function makes them: tf.ensure_shape(x, shape)",
             )
         return data, adapter
@@ -142,7 +117,7 @@ class UserData:
         """Raises BadInput for a first batch that can't be trained on, if Keras would not say so in time."""
         problem = None if self._checked else next(self._problems(batch), None)
         if problem:
-            raise BadInput(f"{self._where}{problem[0]}", remedy=problem[1])
+            raise BadInput(f"{self.where}{problem[0]}", remedy=problem[1])
         self._checked = True
 
     def _problems(self, batch: Any) -> Iterator[tuple[str, str]]:
@@ -175,15 +150,12 @@ class UserData:
         except Exception as error:  # noqa: BLE001  (the user's own code, in TensorFlow's words)
             line = reason_of(error)
             remedy = _FORMS if self._is_arrays else _PADDED if "different shapes" in line else _ALONE
-            raise BadInput(f"{self._where} failed while it gave samples: {line}", remedy=remedy) from None
+            raise BadInput(f"{self.where} failed while it gave samples: {line}", remedy=remedy) from None
 
     def _too_few(self, global_batch: int) -> BadInput:
         samples = sum(samples_of(batch) for batch in self._epoch(global_batch))
-        if not samples:
-            remedy = "return one with samples: at least as many as the global batch"
-            return BadInput(f"{self._where}: the dataset is empty", remedy=remedy)
         remedy = f"give more samples, or use smaller batches, {samples} in sum at most: for balance that is "
-        few = f"{self._where} has {samples} samples, fewer than the global batch of {global_batch}"
+        few = f"{self.where} has {samples} samples, fewer than the global batch of {global_batch}"
         return BadInput(few, remedy=f"{remedy}--max-global-batch {samples}")
 
 

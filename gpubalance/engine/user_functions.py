@@ -18,22 +18,19 @@ from gpubalance.engine.step.part import replaced
 from gpubalance.engine.users_lines import users_line
 from gpubalance.errors import BadInput, GpubalanceError
 
-# The methods that must not be called while a user's file is imported, and what each does.
-_HARMFUL = {
-    (keras.Model, "fit"): "trains a model",
-    (keras.optimizers.Optimizer, "apply"): "trains a model",
-    (keras.Model, "save"): "saves a model",
-    (keras.Model, "save_weights"): "saves a model's weights",
-    (keras.Model, "export"): "exports a model",
-    (keras.saving, "save_model"): "saves a model",
-    (keras.models, "save_model"): "saves a model",
-    (tf.saved_model, "save"): "saves a model",
-    (tf.train.Checkpoint, "save"): "saves a model",
-    (tf.train.Checkpoint, "write"): "saves a model",
-    (tf.GradientTape, "gradient"): "trains a model",
-    (tf.distribute.Strategy, "scope"): "opens a strategy's scope",
-    (sys.modules["gpubalance"], "balance"): "starts a balance",
-}
+# What must not happen while a user's file is imported, and the methods that do it.
+_HARMFUL: list[tuple[Any, ...]] = [
+    ("trains a model", keras.Model, "fit"),
+    ("trains a model", keras.optimizers.Optimizer, "apply"),
+    ("trains a model", tf.GradientTape, "gradient"),
+    ("saves a model", keras.Model, "save", "save_weights", "export"),
+    ("saves a model", keras.saving, "save_model"),
+    ("saves a model", keras.models, "save_model"),
+    ("saves a model", tf.saved_model, "save"),
+    ("saves a model", tf.train.Checkpoint, "save", "write"),
+    ("opens a strategy's scope", tf.distribute.Strategy, "scope"),
+    ("starts a balance", sys.modules["gpubalance"], "balance"),
+]
 # Imported files by path and time of change, to run a file once that has both the model and the data.
 _LOADED: dict[tuple[Path, int], Any] = {}
 
@@ -56,14 +53,6 @@ def user_function(name: str, option: str) -> Callable[[], Any]:
         names = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
         raise BadInput(f"{place} has no function {attribute!r}", remedy=f"it has: {', '.join(names) or 'none'}")
     return function  # type: ignore[no-any-return]
-
-
-def kind_of(given: object) -> str:
-    """What a user's function returned: `nothing`, `a list`, `an int`, `a tuple of 4`."""
-    if isinstance(given, tuple):
-        return f"a tuple of {len(given)}"
-    name = type(given).__name__
-    return "nothing" if given is None else f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"
 
 
 @contextmanager
@@ -89,8 +78,8 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
 
     try:
         with ExitStack() as harmless:
-            for (owner, method), does in _HARMFUL.items():
-                harmless.enter_context(replaced(owner, **{method: refuser(does)}))
+            for does, owner, *methods in _HARMFUL:
+                harmless.enter_context(replaced(owner, **dict.fromkeys(methods, refuser(does))))
             yield
     except Exception as error:
         if refused:  # TensorFlow replaces an error raised in a function that it traces

@@ -86,14 +86,11 @@ class Made:
             what = "workers= more than one, if __getitem__ may run in several threads"
             return (Remedy(where=type(data).__name__, what=what),) if data.workers < 2 else ()
         made = [one for one in _sources(data) if id(one) in self._lines]
-        maps = [one for one in made if _kind(one) in ("_MapDataset", "_ParallelMapDataset")]
-        is_cached = any("Cache" in _kind(one) or one.cardinality() < 0 for one in made)
-        found = {
-            "map(…, num_parallel_calls=tf.data.AUTOTUNE)": [one for one in maps if _kind(one) == "_MapDataset"],
-            "cache() after this map, if its samples fit into memory and it draws nothing at random": (
-                [] if is_cached else maps[:1]
-            ),
-        }
+        maps = [one for one in made if type(one).__name__ in ("_MapDataset", "_ParallelMapDataset")]
+        alone = [one for one in maps if type(one).__name__ == "_MapDataset"]
+        is_cached = any("Cache" in type(one).__name__ or one.cardinality() < 0 for one in made)
+        cached = "cache() after this map, if its samples fit into memory and it draws nothing at random"
+        found = {"map(…, num_parallel_calls=tf.data.AUTOTUNE)": alone, cached: [] if is_cached else maps[:1]}
         return tuple(Remedy(where=self._where(those), what=what) for what, those in found.items() if those)
 
     def _where(self, datasets: list[Any]) -> str:
@@ -109,7 +106,3 @@ def _sources(data: Any) -> Iterator[Any]:
     while isinstance(data, tf.data.Dataset):
         yield data
         data = next(iter(data._inputs()), None)
-
-
-def _kind(dataset: Any) -> str:
-    return type(dataset).__name__

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.batches import is_batched, regrouped
+from gpubalance.engine.feed import is_batched, regrouped
 from gpubalance.errors import BadInput
 
 UNKNOWN_SIZE = int(tf.data.UNKNOWN_CARDINALITY)
@@ -18,31 +18,26 @@ _HANDED_ON = {"UnaryUnchangedStructureDataset", "_ZipDataset", "_ConcatenateData
 _HANDED_ON |= {"_MapDataset", "_ParallelMapDataset"}
 
 
-def in_batches_of(global_batch: int, model: Any, options: dict[str, Any]) -> None:
+def in_batches_of(global_batch: int | None, model: Any, options: dict[str, Any]) -> None:
     """Changes the arguments of a Keras method so that datasets and arrays come in batches of that size.
 
-    Batches that the user sizes otherwise (by `batch_size`, a PyDataset, a generator) stay as they are.
+    Batches that the user sizes otherwise (by `batch_size`, a PyDataset, a generator) stay as they are, and so do all of
+    a split by ratios, without a size. That raises BadInput for a dataset of single samples.
     """
     for name in ("x", "validation_data"):
         data = options.get(name)
-        if isinstance(data, tf.data.Dataset):
+        if not isinstance(data, tf.data.Dataset):
+            continue
+        if global_batch:
             # Of these a smaller batch stays a step of its own, as `repeat` leaves at the end of each epoch: `rebatch`
             # would fill it up from the next one.
             are_its = is_batched(data, model) and batch_of(data) == global_batch
             options[name] = data.prefetch(tf.data.AUTOTUNE) if are_its else regrouped(data, model, global_batch)
-    if _is_array(options.get("x")) and options.get("batch_size") is None:
+        elif not is_batched(data, model):
+            single = f"the dataset ({name}) gives single samples, and a split by ratios divides batches"
+            raise BadInput(single, remedy="batch it: dataset.batch(1000)")
+    if global_batch and _is_array(options.get("x")) and options.get("batch_size") is None:
         options["batch_size"] = global_batch
-
-
-def check_batched(model: Any, options: dict[str, Any]) -> None:
-    """Raises BadInput for a dataset of single samples: a split by ratios does not say how many make a batch."""
-    for name in ("x", "validation_data"):
-        data = options.get(name)
-        if isinstance(data, tf.data.Dataset) and not is_batched(data, model):
-            raise BadInput(
-                f"the dataset ({name}) gives single samples, and a split by ratios divides batches",
-                remedy="batch it: dataset.batch(1000)",
-            )
 
 
 def check(options: dict[str, Any], *, devices: int, trains: bool) -> None:
@@ -62,14 +57,6 @@ def check(options: dict[str, Any], *, devices: int, trains: bool) -> None:
             f"a batch of {size} can't be shared among {devices} devices",
             remedy="give a larger batch_size, or a split over fewer devices",
         )
-
-
-def lacks_labels(options: dict[str, Any]) -> bool:
-    """Whether a Keras method gets inputs alone; False if that is unknown."""
-    data = options.get("x")
-    if isinstance(data, tf.data.Dataset):
-        return not isinstance(data.element_spec, tuple) or len(data.element_spec) < 2
-    return _is_array(data) and options.get("y") is None
 
 
 def sizes(options: dict[str, Any]) -> dict[str, int]:
@@ -99,20 +86,13 @@ def _is_array(data: Any) -> bool:
     return not isinstance(data, (tf.data.Dataset, keras.utils.PyDataset)) and not hasattr(data, "__next__")
 
 
-def regrouping(data: Any, global_batch: int, steps_per_epoch: int | None) -> str:
-    """`batches of 200 are taken as 840: 16 steps an epoch are 4 now`; empty if the size of a batch is unknown."""
-    static = static_batch_of(data)
-    batch = static or batch_of(data)
+def regrouping(data: Any, global_batch: int) -> str:
+    """The warning about a dataset in other batches; empty if their size is unknown."""
+    batch = static_batch_of(data) or batch_of(data)
     if batch is None or batch == global_batch:
         return ""
-    text = f"the dataset's batches of {batch} are taken as {global_batch}, the split's global batch"
-    if steps_per_epoch is not None:
-        return f"{text}: steps_per_epoch={steps_per_epoch} counts those"
-    steps = int(data.cardinality())
-    if steps < 1:
-        return text
-    most = -(-steps * batch // global_batch)
-    return f"{text}: {steps} steps an epoch are {'' if static else 'at most '}{most} now"  # some may be smaller
+    taken = f"the dataset's batches of {batch} are taken as {global_batch}, the split's global batch"
+    return f"{taken}: an epoch has {batch}/{global_batch} of the steps, and steps_per_epoch counts those"
 
 
 def other_batches(shares: Sequence[int], global_batch: int) -> str:

@@ -43,7 +43,7 @@ class Ensemble:
         Raises BadInput for what is no model, and EnvironmentFault if TensorFlow was used before without these devices,
         as it is by a model that was built: then make the ensemble of files.
         """
-        from gpubalance.training.place import take_names
+        from gpubalance.engine.place import take_names
 
         self.devices = machine_for(gpus, simulate)[1]
         self.placement: tuple[int, ...] = ()

@@ -87,14 +87,13 @@ class KerasFunctions(ABC):
         from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
         from gpubalance.engine.step.part import replaced
-        from gpubalance.training.keras_inside import batches
 
         own = {"train_function": self.train, "test_function": self.test, "predict_function": self.predict}
         self.is_open = True
         try:
             with (
                 replaced(self.model, _distribute_strategy=None, **own),
-                replaced(TFEpochIterator, _get_iterator=batches),
+                replaced(TFEpochIterator, _get_iterator=_batches_of),
                 warnings.catch_warnings(),
             ):
                 # A regrouped dataset does not know its length, so Keras warns when it ends.
@@ -136,6 +135,22 @@ class KerasFunctions(ABC):
         return logs
 
 
+def _batches_of(epochs: Any) -> Any:
+    """Of Keras' iterator over epochs, one epoch's batches, for whose end the next epoch need not wait."""
+    import tensorflow as tf
+    from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
+
+    from gpubalance.engine.feed import Batches
+
+    data = epochs._distributed_dataset
+    if not isinstance(epochs.data_adapter, GeneratorDataAdapter):
+        return Batches(data)
+    # A generator is the same in all epochs, and two iterators must not ask it at once. Untuned, the old one ends soon.
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return data.with_options(options)
+
+
 def keras_method_arguments(
     method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
 ) -> dict[str, Any]:
@@ -151,8 +166,8 @@ def check_model(model: Any, call: str) -> None:
     import keras
 
     if not isinstance(model, keras.Model):
-        got = "None" if model is None else f"a value of type {type(model).__name__}"
-        raise BadInput(f"{call.partition('(')[0]} takes a Keras model first, and got {got}", remedy=call)
+        got = f"got a value of type {type(model).__name__}"
+        raise BadInput(f"{call.partition('(')[0]} takes a Keras model first, and {got}", remedy=call)
 
 
 def _compiled(model: Any) -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import statistics
 import warnings
 from collections import deque
@@ -16,8 +15,7 @@ import keras
 import tensorflow as tf
 from keras.src.utils.io_utils import print_msg
 
-from gpubalance.engine.step.points import BEGAN, COMPUTED, FINISHED, SUMMED
-from gpubalance.errors import EnvironmentFault
+from gpubalance.engine.step.points import COMPUTED, FINISHED, SUMMED, stamped_times
 from gpubalance.numbers.units import format_percent, three_digits
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.model import Curve, Line, fit_line
@@ -62,9 +60,10 @@ class EpochTimes:
         """The medians of (stamps, split) steps. Times are of the largest global batch only: a last may be smaller."""
         batches = max((split.batches for _, split in steps), key=sum)
         stamps = [own for own, split in steps if split.batches == batches]
+        each = [stamped_times(own) for own in stamps]
         compute_s, update_s = (
-            tuple(statistics.median(float(own[i, to] - own[i, of]) for own in stamps) for i in range(len(batches)))
-            for of, to in ((BEGAN, COMPUTED), (SUMMED, FINISHED))
+            tuple(map(statistics.median, zip(*(times[what] for times in each), strict=True)))
+            for what in ("compute_s", "update_s")
         )
         sync_s = statistics.median(float(own[:, SUMMED].max() - own[:, COMPUTED].max()) for own in stamps)
         noise = noise_scale(_norms(steps))
@@ -97,7 +96,9 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._split = split
         self.every, self.noise = every, noise
         self._rebalance = rebalance
-        self._writer = _writer(log_dir) if log_dir else None
+        if log_dir:
+            tf.io.gfile.makedirs(log_dir)  # its error names the folder, which a writer's does not
+        self._writer = tf.summary.create_file_writer(os.fspath(log_dir)) if log_dir else None
         self._norms: deque[Norms] = deque(maxlen=_RECENT)
         self._stamps: list[tuple[Any, Shares]] = []
         self._seen: list[dict[int, float]] = [{} for _ in split.devices]  # compute by batch
@@ -186,15 +187,6 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
                 if value is not None:
                     _scalar(name, value)
         self._writer.flush()
-
-
-def _writer(log_dir: str | Path) -> Any:
-    """TensorFlow's writer for a folder, which it makes. Raises EnvironmentFault if it can't."""
-    try:
-        return tf.summary.create_file_writer(os.fspath(log_dir))
-    except tf.errors.OpError as error:
-        why = re.sub(r"\{\{.*?\}\} | \[Op:.*", "", error.message)  # whose operation it was
-        raise EnvironmentFault(f"can't write to log_dir={log_dir}: {why}", remedy="give another folder") from None
 
 
 def _norms(steps: Sequence[tuple[Any, Shares]]) -> list[Norms]:

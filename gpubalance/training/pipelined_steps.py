@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
@@ -12,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine.failures import TaskFailedError
+from gpubalance.engine.keras_inside import is_keras_own, name_of
 from gpubalance.engine.pipeline.blocks import Blocks
 from gpubalance.engine.pipeline.calls import calls_of
 from gpubalance.engine.pipeline.micro_batches import (
@@ -23,11 +25,10 @@ from gpubalance.engine.pipeline.micro_batches import (
 )
 from gpubalance.engine.pipeline.pace import pace_of
 from gpubalance.engine.pipeline.pipeline import Pipeline
-from gpubalance.engine.step.own import is_keras_own, name_of
 from gpubalance.engine.step.parity import NEITHER, TRIED
 from gpubalance.engine.users_lines import users_line
 from gpubalance.errors import BadInput, PlanMismatch
-from gpubalance.training import data, keras_inside
+from gpubalance.training import data
 from gpubalance.training.keras_functions import KerasFunctions
 from gpubalance.training.pipelined import Pipelined
 
@@ -85,7 +86,7 @@ class PipelinedSteps(KerasFunctions):
             self._is_tried = True
         batch = self._micro_batches(given)
         orders = self._cut.orders(len(batch))
-        with keras_inside.uncounted(self.model):  # it would count each micro-batch alike, whatever its size
+        with _uncounted(self.model):  # it would count each micro-batch alike, whatever its size
             done = self._guarded(lambda: self._pipeline.step(batch, orders))
         outputs = self._together([self._pipeline.outputs.packed(one) for one in done.finals])
         if self.model._compile_loss.metrics:
@@ -137,7 +138,7 @@ class PipelinedSteps(KerasFunctions):
             outputs, added = self._outputs(micro_batch_of(some[:1], self._calls))
             return np.array([self._loss_of(some, outputs), *map(float, added)])
 
-        with keras_inside.uncounted(self.model):
+        with _uncounted(self.model):
             whole, first, rest = of(slice(None)), of(slice(cut)), of(slice(cut, None))
         near = _NEAR * np.max(np.abs([whole, first, rest]), axis=0)
         mean = (cut * first + (count - cut) * rest) / count
@@ -177,6 +178,16 @@ class PipelinedSteps(KerasFunctions):
             micro_batch_of(tf.nest.map_structure(lambda one, at=at: one[at : at + size], given), self._calls)
             for at in range(0, samples, size)
         ]
+
+
+@contextlib.contextmanager
+def _uncounted(model: Any) -> Iterator[None]:
+    """Undoes what the compiled losses' means count inside the block; layers' own metrics keep what they count."""
+    loss = model._compile_loss
+    before = {id(variable): tf.identity(variable.value) for metric in loss.metrics for variable in metric.variables}
+    yield
+    for variable in (variable for metric in loss.metrics for variable in metric.variables):  # the first loss made some
+        variable.assign(before.get(id(variable), tf.zeros_like(variable.value)))
 
 
 def _parts(batch: Any) -> tuple[Any, ...]:

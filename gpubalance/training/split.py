@@ -160,7 +160,7 @@ class Split(Trainer):
 
         Raises UsageError for `rebalance` of a split with micro-batches, whose limits are those of micro-batches, and
         for `noise` on one device without micro-batches: two parts of a batch are the least that tell it. Raises
-        EnvironmentFault for a file or a folder that can't be written.
+        EnvironmentFault for a file that can't be written, as TensorFlow raises an error for a folder.
         """
         check_monitor(self.shares, every, noise, rebalance=rebalance)
         from gpubalance.training.monitor import Monitor
@@ -179,9 +179,11 @@ class Split(Trainer):
     @cached_property
     def place(self) -> Place:
         """The devices' place; the first use sets TensorFlow up."""
-        from gpubalance.training.place import take_place
+        from gpubalance.engine.place import place_of, take_names
 
-        return take_place(self.devices, self._joint, self._all_reduce, self._cluster)
+        cluster = self._cluster
+        names = take_names(self.devices if cluster is None else [self.devices[cluster.rank]])
+        return place_of(self.devices, names, self._joint, self._all_reduce, cluster)
 
     def _functions_for(self, model: Any) -> KerasFunctions:
         from gpubalance.training.steps import Steps

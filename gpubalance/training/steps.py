@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from gpubalance.engine.batches import are_open, is_batched
-from gpubalance.engine.feed import Dealt, Feed
+from gpubalance.engine.feed import Dealt, Feed, are_open, is_batched
 from gpubalance.engine.step import built
 from gpubalance.engine.step.functions import Functions, at_a_time
 from gpubalance.engine.users_lines import own_traceback, users_line
@@ -22,7 +21,6 @@ from gpubalance.errors import BadInput
 from gpubalance.settings.shares import Shares
 from gpubalance.training import data, measured
 from gpubalance.training.keras_functions import KerasFunctions
-from gpubalance.training.keras_inside import made_under
 from gpubalance.training.memory import out_of_memory
 from gpubalance.training.processes import Alike, end_together, quiet
 
@@ -41,23 +39,20 @@ class Steps(KerasFunctions):
     def __init__(self, split: Split, model: Any) -> None:
         super().__init__(model)
         self._split, self._place = split, split.place
-        self._feed = Feed(self._place.names, split.batches, self._place.first)
+        self._feed = Feed(self._place, split.batches)
         self._alike = Alike(self._place)
         self._functions = Functions(model, self._place)
         self._looks = {"train": _LOOKS, "test": _LOOKS}
-        self._is_built = False
+        self._is_built, self._has_labels = False, True  # until the first batch
         self._trained = 0
         self._begun: Shares | None = None  # the last step that began
 
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in the split's batches."""
         model, trains, bound = self.model, method.__name__ == "fit", options
-        made_under(model, self._place.strategy, method.__name__)
+        _refuse_another_scope(model, self._place.strategy, method.__name__)
         self._bring(method.__name__, bound)
-        self._has_its_batches = not trains or self._split.of_any_batch
-        if isinstance(bound["x"], tf.data.Dataset):
-            self._has_its_batches |= data.batch_of(bound["x"]) == self._split.global_batch
-        self._is_built, self._begun = False, None
+        self._is_built, self._has_labels, self._begun = False, True, None
         self._make_optimizer()
         try:
             self._alike.begin(data.sizes(bound))
@@ -69,7 +64,7 @@ class Steps(KerasFunctions):
         except tf.errors.InvalidArgumentError as error:  # of a graph, whose own text is a hundred lines
             raise BadInput(f"{method.__name__} of the model {model.name} failed:\n{own_traceback(error)}") from None
         except (AttributeError, ValueError) as error:
-            if not (_OF_NOTHING.search(str(error)) and data.lacks_labels(bound)):
+            if self._has_labels or not _OF_NOTHING.search(str(error)):
                 raise
             raise BadInput("the data has no labels (y)", remedy="give x and y, or a dataset of (x, y)") from error
         finally:
@@ -119,11 +114,12 @@ class Steps(KerasFunctions):
         self._alike.has(dealt.samples)
         self._alike.check(batch, self.model)
         if not self._is_built:  # what Keras leaves to the first batch
+            self._has_labels = isinstance(batch, tuple | list) and len(batch) > 1
             built.build(self.model, self._place.strategy, batch, trains=what == "train")
             self._is_built = True
             if what == "train":
                 self._tell_of_another_model()
-                if not self._has_its_batches:
+                if not self._split.of_any_batch:
                     self._tell(data.other_batches(dealt.shares, self._split.global_batch))
         sizes = at_a_time(dealt.shares, self._split.shares)
         if self._looks[what] and (self._place.replicas > 1 or sizes != dealt.shares):
@@ -155,14 +151,11 @@ class Steps(KerasFunctions):
         data.check(bound, devices=len(split.devices), trains=trains)
         if trains and all(layer.built for layer in model._flatten_layers()):
             self._tell_of_another_model()
-        if split.of_any_batch:
-            data.check_batched(model, bound)
-        else:
-            given = bound["x"]
-            data.in_batches_of(split.global_batch, model, bound)
-            is_other = bound["x"] is not given and is_batched(given, model) and not are_open(given, model)
-            if trains and is_other:
-                self._tell(data.regrouping(given, split.global_batch, bound.get("steps_per_epoch")))
+        given = bound["x"]
+        data.in_batches_of(None if split.of_any_batch else split.global_batch, model, bound)
+        is_other = bound["x"] is not given and is_batched(given, model) and not are_open(given, model)
+        if trains and is_other:
+            self._tell(data.regrouping(given, split.global_batch))
         if self._place.cluster is not None:  # or one process would wait for ever for those that ended
             end_together(method, bound, self._alike)
 
@@ -185,3 +178,32 @@ class Steps(KerasFunctions):
         if text and self._split.is_first and text not in self._split.told:
             self._split.told.add(text)
             warnings.warn_explicit(text, UserWarning, *users_line())
+
+
+def _refuse_another_scope(model: Any, strategy: Any, method: str) -> None:
+    """Raises BadInput for a model that was built or compiled outside the strategy's scope, or is trained inside it."""
+    if tf.distribute.has_strategy():
+        raise BadInput(
+            f"{method} was called inside `with split.scope():`",
+            remedy="un-indent it: the scope is for building, loading and compiling the model",
+        )
+    elsewhere = [
+        layer.name
+        for layer in model._flatten_layers(include_self=False)
+        for variable in layer._trainable_variables + layer._non_trainable_variables
+        if not strategy.extended.variable_created_in_scope(variable.value)
+    ]
+    optimizer = getattr(model, "optimizer", None)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if model._distribute_strategy is not strategy:
+        what = f"the model {model.name} was built"
+    elif elsewhere:
+        what = f"the layer {elsewhere[0]} of the model {model.name} was built"
+    elif getattr(inner, "_distribution_strategy", strategy) is not strategy:
+        what = f"the optimizer of the model {model.name} was made, or the model compiled,"
+    else:
+        return
+    raise BadInput(
+        f"{what} outside this split's scope(): its variables are elsewhere",
+        remedy="with split.scope(): build it, load it and compile it",
+    )

@@ -41,7 +41,7 @@ class Steps:
         for clock in self.clocks:
             clock.counts = cluster is not None
         place = Place(self.strategy, self.names, tuple(self.clocks), cluster=cluster)
-        self.feed = Feed(self.names, (1,) * len(profiles), place.first)
+        self.feed = Feed(place, (1,) * len(profiles))
         with self.strategy.scope():
             self.model = make_model()
             self.targets = labels.compile_for(self.model)

@@ -10,14 +10,7 @@ import pytest
 from gpubalance.errors import BadInput
 from gpubalance.settings.device import DeviceProfile
 from tests.engine.steps import Steps
-from tests.engine.test_exact import (
-    TOLERANCE,
-    adam,
-    dense_model,
-    samples,
-    sgd,
-    synchronised_batch_norm_model,
-)
+from tests.engine.test_exact import TOLERANCE, adam, dense_model, samples, sgd, synchronised_batch_norm_model
 
 
 @pytest.mark.parametrize("xla", [False, True], ids=["", "xla"])
@@ -38,14 +31,8 @@ def test_each_replica_accumulates_with_its_own_weights(tensorflow: Any, xla: boo
 def batch_norm_model() -> Any:
     import keras
 
-    return keras.Sequential(
-        [
-            keras.Input((6,)),
-            keras.layers.BatchNormalization(momentum=0.5),
-            keras.layers.Dropout(0.5),
-            keras.layers.Dense(5, activation="softmax"),
-        ]
-    )
+    body = [keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dropout(0.5)]
+    return keras.Sequential([keras.Input((6,)), *body, keras.layers.Dense(5, activation="softmax")])
 
 
 def test_no_replicas_loop_waits_for_anothers(tensorflow: Any) -> None:

@@ -11,7 +11,7 @@ from gpubalance.jobs.doctor.work import all_reduce, copies
 from gpubalance.remedies import known
 from gpubalance.results.checkup import AllReduceTime, Check, CopyTime
 from gpubalance.settings.device import Device
-from gpubalance.workers.messages import Copied, Reduced
+from gpubalance.workers.messages import Copied, Copy, Reduce, Reduced
 from gpubalance.workers.party import Party
 
 NBYTES = 4096
@@ -40,38 +40,26 @@ class Through(Party):
         super().__init__(devices)
         self._move = move
 
-    def ask(self, work: Any) -> Any:
+    def ask(self, work: Any, *_: Any) -> Any:
+        """The party's answer, or its worker's."""
+        from gpubalance.engine import checks
+
+        if isinstance(work, Copy):
+            return Copied(**checks.copy(f"CPU:{work.source}", f"CPU:{work.target}", NBYTES, self._move))
+        if isinstance(work, Reduce):
+            told = checks.reduce(["CPU:0", "CPU:1"], work.nbytes)
+            return Reduced(**(told | {"differing": (0, 3)} if self._move is zeros else told))
         return work(self)
 
-    def copy(self, source: int, target: int, nbytes: int) -> Copied:
-        from gpubalance.engine import checks
 
-        del nbytes
-        return Copied(**checks.copy(f"CPU:{source}", f"CPU:{target}", NBYTES, self._move))
-
-    def reduce(self, nbytes: int) -> Reduced:
-        from gpubalance.engine import checks
-
-        told = checks.reduce(["CPU:0", "CPU:1"], nbytes)
-        return Reduced(**(told | {"differing": (0, 3)} if self._move is zeros else told))
-
-
-def test_a_copy_that_arrives_whole(tensorflow: Any) -> None:
+def test_what_of_a_copy_arrives_is_counted(tensorflow: Any) -> None:
     from gpubalance.engine import checks
 
-    told = checks.copy("CPU:0", "CPU:1", NBYTES)
-    assert (told["elements"], told["differing"], told["zeros"]) == (NBYTES, 0, 0)
-    assert told["seconds"] > 0
-
-
-@pytest.mark.parametrize(("move", "differing", "zeroed"), [(zeros, NBYTES, NBYTES), (one_byte_other, 1, None)])
-def test_a_copy_that_does_not(tensorflow: Any, move: Any, differing: int, zeroed: int | None) -> None:
-    from gpubalance.engine import checks
-
-    told = checks.copy("CPU:0", "CPU:1", NBYTES, move)
-    assert told["differing"] == differing
-    if zeroed is not None:
-        assert told["zeros"] == zeroed
+    for move, differing, zeroed in ((checks.move, 0, 0), (zeros, NBYTES, NBYTES), (one_byte_other, 1, None)):
+        told = checks.copy("CPU:0", "CPU:1", NBYTES, move)
+        assert (told["elements"], told["differing"]) == (NBYTES, differing)
+        assert zeroed in (None, told["zeros"])
+        assert told["seconds"] > 0
 
 
 def test_each_direction_that_returns_zeros_is_a_failure_with_what_mends_it(tensorflow: Any) -> None:

@@ -78,8 +78,9 @@ def test_several_inputs_and_outputs_are_trained(tensorflow: Any) -> None:
 
 def test_batches_of_many_lengths_are_dealt_as_one_layout_that_opens_once(tensorflow: Any) -> None:
     from gpubalance.engine.feed import Feed
+    from gpubalance.engine.place import Place
 
-    feed = Feed(("CPU:0", "CPU:1"), (2, 1))
+    feed = Feed(Place(None, ("CPU:0", "CPU:1"), ()), (2, 1))
     cuts = set()
     for length in (3, 5, 4, 9, 3):
         dealt = feed.deal((tensorflow.ones((6, length)), tensorflow.ones((6,))))

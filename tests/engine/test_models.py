@@ -14,27 +14,13 @@ from gpubalance.settings.requests import Settings
 
 FILE = """
 import keras
-
-def good():
-    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, activation="softmax")])
-
-def unknown_shape():
-    return keras.Sequential([keras.Input((None, None, 3)), keras.layers.Conv2D(2, 3)])
-
-def fixed_batch():
-    return keras.Sequential([keras.Input((4,), batch_size=7), keras.layers.Dense(2)])
-
-def no_input():
-    return keras.Sequential([keras.layers.Dense(2)])
-
-def no_weights():
-    return keras.Sequential([keras.Input((4,)), keras.layers.Flatten()])
-
-def text():
-    return keras.Sequential([keras.Input((1,), dtype="string"), keras.layers.TextVectorization(vocabulary=["a"])])
-
-def a_string():
-    return "a model"
+good = lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, activation="softmax")])
+unknown_shape = lambda: keras.Sequential([keras.Input((None, None, 3)), keras.layers.Conv2D(2, 3)])
+fixed_batch = lambda: keras.Sequential([keras.Input((4,), batch_size=7), keras.layers.Dense(2)])
+no_input = lambda: keras.Sequential([keras.layers.Dense(2)])
+no_weights = lambda: keras.Sequential([keras.Input((4,)), keras.layers.Flatten()])
+text = lambda: keras.Sequential([keras.Input((1,), dtype="string"), keras.layers.TextVectorization(vocabulary=["a"])])
+a_string = lambda: "a model"
 
 def breaks():
     raise RuntimeError("of the user's own")
@@ -56,8 +42,8 @@ def build(name: str) -> Any:
 
 def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it(tensorflow: Any) -> None:
     from gpubalance.engine.data import Samples
-    from gpubalance.engine.flops import count_step
     from gpubalance.engine.labels import compile_for
+    from gpubalance.engine.step.functions import count_step
 
     probe, small = build("probe"), build("small")
     assert probe.count_params() == pytest.approx(78.9e6, rel=0.001)
@@ -151,7 +137,7 @@ class _Touches:
         ("{file}:fixed_batch", "takes batches of 7 only"),
         ("{file}:no_input", "input shapes are unknown"),
         ("{file}:no_weights", "no weights to train"),
-        ("{file}:a_string", "gave a str, not a Keras model return a Keras model there"),
+        ("{file}:a_string", "gave a value of type str, not a Keras model return a Keras model there"),
     ],
 )
 def test_what_can_not_be_trained(tensorflow: Any, file: Path, name: str, says: str) -> None:
@@ -204,7 +190,7 @@ def build():
         ("step(model)", "trains a model (train.py, line 19)"),
         ("import gpubalance; gpubalance.load_plan('none.json')", "makes a split, which failed: can't read none.json"),
         ("model.save('{path}')", "saves a model (train.py, line 19)"),
-        ("model.save_weights('{path}')", "saves a model's weights"),
+        ("model.save_weights('{path}')", "saves a model (train.py, line 19)"),
         ("import gpubalance; gpubalance.balance(build)", "starts a balance (train.py, line 19)"),
     ],
 )

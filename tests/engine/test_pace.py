@@ -118,28 +118,22 @@ def test_a_step_is_late_once_however_often_it_is(tensorflow: Any) -> None:
     assert 0 < clock.late_steps <= clock.steps == 4
 
 
-def test_past_its_memory_a_step_raises_tensorflows_own_error(tensorflow: Any) -> None:
+@pytest.mark.parametrize("lacks", [0, 1])
+def test_a_step_past_a_devices_memory_raises_tensorflows_own_error_and_begins_on_none(
+    tensorflow: Any, lacks: int
+) -> None:
+    """A sum that TensorFlow cancels within a step may cancel the next step's too, which fits."""
     from gpubalance.engine.failures import failing_replica
 
-    limited = paced(0.001, memory=1000, base_memory=100, memory_per_sample=10)
-    steps = Steps(dense_model, adam, [paced(0.001), limited], JointProfile(extra_memory=50))
-    steps.step(*data(95), (10, 85))
-    with pytest.raises(tensorflow.errors.ResourceExhaustedError) as caught:
-        steps.step(*data(96), (10, 86))
-    assert failing_replica(str(caught.value)) == 1
-
-
-@pytest.mark.parametrize("lacks", [0, 1])
-def test_a_step_past_a_devices_memory_begins_on_none(tensorflow: Any, lacks: int) -> None:
-    """A sum that TensorFlow cancels within a step may cancel the next step's too, which fits."""
     profiles = [paced(0.001), paced(0.001)]
-    profiles[lacks] = paced(0.001, memory=1000, memory_per_sample=10)
-    steps = Steps(dense_model, adam, profiles)
-    with pytest.raises(tensorflow.errors.ResourceExhaustedError):
-        steps.step(*data(202), (101, 101))
+    profiles[lacks] = paced(0.001, memory=1000, base_memory=100, memory_per_sample=10)
+    steps = Steps(dense_model, adam, profiles, JointProfile(extra_memory=50))
+    with pytest.raises(tensorflow.errors.ResourceExhaustedError) as caught:
+        steps.step(*data(172), (86, 86))
+    assert failing_replica(str(caught.value)) == lacks
     paced_clocks = [clock for clock in steps.clocks if isinstance(clock, PacedClock)]
     assert [clock.free_s for clock in paced_clocks] == [0.0, 0.0]  # the first step's beginning sets it
-    steps.step(*data(200), (100, 100))
+    steps.step(*data(170), (85, 85))
     assert all(clock.free_s for clock in paced_clocks)
 
 

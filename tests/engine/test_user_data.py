@@ -21,14 +21,9 @@ IMAGES, LABELS = np.arange(120, dtype="float32").reshape(30, 4), np.arange(30) %
 def sliced(*parts):
     return tf.data.Dataset.from_tensor_slices(parts)
 
-def one_by_one():
-    return sliced(IMAGES, LABELS)
-
-def in_batches():
-    return one_by_one().batch(7)
-
-def arrays():
-    return IMAGES, LABELS, np.ones(30)
+one_by_one = lambda: sliced(IMAGES, LABELS)
+in_batches = lambda: one_by_one().batch(7)
+arrays = lambda: (IMAGES, LABELS, np.ones(30))
 
 class InParts(keras.utils.PyDataset):
     def __len__(self):
@@ -36,14 +31,9 @@ class InParts(keras.utils.PyDataset):
     def __getitem__(self, number):
         return IMAGES[number * 6 : number * 6 + 6], LABELS[number * 6 : number * 6 + 6]
 
-def in_parts():
-    return InParts(workers=2)
-
-def endless():
-    return one_by_one().repeat()
-
-def named():
-    return tf.data.Dataset.from_tensor_slices(({"image": IMAGES}, LABELS))
+in_parts = lambda: InParts(workers=2)
+endless = lambda: one_by_one().repeat()
+named = lambda: tf.data.Dataset.from_tensor_slices(({"image": IMAGES}, LABELS))
 
 def fails():
     raise RuntimeError("no disk")
@@ -51,45 +41,23 @@ def fails():
 def quits():
     raise SystemExit("set DATA_DIR")
 
-def nothing():
-    pass
-
-def a_list():
-    return [1, 2]
-
-def without_labels():
-    return sliced(IMAGES)
-
-def empty():
-    return one_by_one().take(0)
-
-def short_arrays():
-    return IMAGES, LABELS[:20]
-
-def other_shape():
-    return sliced(np.zeros((30, 5), "float32"), LABELS)
-
-def text():
-    return sliced(np.full((30, 4), "word"), LABELS)
-
-def other_name():
-    return sliced({"picture": IMAGES}, LABELS)
-
-def not_a_number():
-    return sliced(np.where(IMAGES == 3, math.nan, IMAGES), LABELS)
+nothing = lambda: None
+a_list = lambda: [1, 2]
+without_labels = lambda: sliced(IMAGES)
+empty = lambda: one_by_one().take(0)
+short_arrays = lambda: (IMAGES, LABELS[:20])
+other_shape = lambda: sliced(np.zeros((30, 5), "float32"), LABELS)
+text = lambda: sliced(np.full((30, 4), "word"), LABELS)
+other_name = lambda: sliced({"picture": IMAGES}, LABELS)
+not_a_number = lambda: sliced(np.where(IMAGES == 3, math.nan, IMAGES), LABELS)
 
 def unlike():
     lengths = tf.data.Dataset.range(1, 9)
     return lengths.map(lambda n: (tf.ones((n,)), 0)).padded_batch(2, ((None,), ()))
 
-def not_padded():
-    return tf.data.Dataset.range(1, 9).map(lambda n: (tf.ones((n,)), 0))
-
-def classes_from_1():
-    return sliced(IMAGES, LABELS + 1)
-
-def four_parts():
-    return sliced(IMAGES, LABELS, LABELS, LABELS)
+not_padded = lambda: tf.data.Dataset.range(1, 9).map(lambda n: (tf.ones((n,)), 0))
+classes_from_1 = lambda: sliced(IMAGES, LABELS + 1)
+four_parts = lambda: sliced(IMAGES, LABELS, LABELS, LABELS)
 
 class Broken(keras.utils.PyDataset):
     def __len__(self):
@@ -97,21 +65,15 @@ class Broken(keras.utils.PyDataset):
     def __getitem__(self, number):
         raise ValueError("bad row 3")
 
-def broken_parts():
-    return Broken()
+broken_parts = lambda: Broken()
 
 class Endless(keras.utils.PyDataset):
     def __getitem__(self, number):
         return IMAGES, LABELS
 
-def parts_without_number():
-    return Endless()
-
-def of_unknown_shape():
-    return one_by_one().map(lambda x, y: (tf.numpy_function(lambda x: x, [x], tf.float32), y))
-
-def ragged():
-    return tf.data.Dataset.from_tensor_slices((tf.ragged.constant([[1.0], [1.0, 2.0]]), [0, 1]))
+parts_without_number = lambda: Endless()
+of_unknown_shape = lambda: one_by_one().map(lambda x, y: (tf.numpy_function(lambda x: x, [x], tf.float32), y))
+ragged = lambda: tf.data.Dataset.from_tensor_slices((tf.ragged.constant([[1.0], [1.0, 2.0]]), [0, 1]))
 
 def breaks():
     def broken(x):
@@ -122,8 +84,8 @@ GOOD = ["one_by_one", "in_batches", "arrays", "in_parts", "endless", "named"]
 WRONG = {
     "fails": "fails failed:\n  File ",
     "quits": "failed:\n  File (.|\n)*SystemExit: set DATA_DIR",
-    "nothing": "gave nothing, which is not a dataset",
-    "a_list": "gave a list, which is not a dataset",
+    "nothing": "gave a value of type NoneType, which is not a dataset",
+    "a_list": "gave a value of type list, which is not a dataset",
     "without_labels": "a sample's parts must be two or three, and are 1",
     "empty": "the dataset is empty",
     "short_arrays": "failed while it gave samples: .*same number of samples",
@@ -167,37 +129,18 @@ def test_held_samples_are_the_users_and_as_many_as_are_asked_for(data: Any) -> N
     assert (inputs.shape, labels.shape) == ((70, 4), (70,))
     assert (inputs[:30, 0] == range(0, 120, 4)).all()
     assert (inputs[30:60] == inputs[:30]).all()
+    for name in GOOD:  # how many there are is known when all are read
+        user_data = data(name)
+        user_data.make(31)
+        assert user_data.samples == (None if name == "endless" else 30)
+    with pytest.raises(BadInput, match="has 30 samples, fewer than the global batch of 31"):
+        next(data("in_batches").stream(31))
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_told_in_a_sentence(data: Any, name: str) -> None:
     with pytest.raises(BadInput, match=WRONG[name]):
         data(name).make(1)
-
-
-def test_a_dataset_smaller_than_a_global_batch_is_told_with_its_size(data: Any) -> None:
-    with pytest.raises(BadInput, match="has 30 samples, fewer than the global batch of 31"):
-        next(data("in_batches").stream(31))
-
-
-def test_how_many_samples_it_has_is_known_when_all_are_read(data: Any) -> None:
-    for name in GOOD:
-        user_data = data(name)
-        user_data.make(31)
-        assert user_data.samples == (None if name == "endless" else 30)
-
-
-def test_labels_that_suit_no_output_are_told(tensorflow: Any) -> None:
-    import keras
-    import numpy as np
-
-    from gpubalance.engine.labels import compile_for
-
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(10, activation="softmax")])
-    with pytest.raises(ValueError, match=r"labels of shape \(3,\) a sample for the output"):
-        compile_for(model, (np.zeros((5, 3)),))
-    with pytest.raises(ValueError, match="labels for 2 outputs, where the model has 1"):
-        compile_for(model, (np.zeros(5), np.zeros(5)))
 
 
 LENGTHS = """
@@ -213,7 +156,7 @@ def padded():
 def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(tensorflow: Any, tmp_path: Path) -> None:
     import keras
 
-    from gpubalance.engine.flops import count_step
+    from gpubalance.engine.step.functions import count_step
     from gpubalance.engine.user_data import UserData
 
     path = tmp_path / "lengths.py"
@@ -239,7 +182,7 @@ def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(tensorflow:
 def test_samples_that_do_not_fit_the_model_or_its_loss_are_told_in_keras_words(tensorflow: Any, tmp_path: Path) -> None:
     import keras
 
-    from gpubalance.engine import data, trained
+    from gpubalance.engine import data
     from gpubalance.engine.user_data import UserData
     from gpubalance.settings.requests import Settings
 
@@ -251,7 +194,7 @@ def test_samples_that_do_not_fit_the_model_or_its_loss_are_told_in_keras_words(t
         model.compile(loss=loss)
         settings = Settings(model="mine.py:net", data=f"{path}:{function}")
         batch = data.as_tensors(UserData(f"{path}:{function}", model).make(16))
-        trained.build(settings, model, tensorflow.distribute.get_strategy(), batch)
+        data.build(settings, model, tensorflow.distribute.get_strategy(), batch)
 
     sparse = "sparse_categorical_crossentropy"
     for function, loss, told in (
@@ -265,7 +208,7 @@ def test_samples_that_do_not_fit_the_model_or_its_loss_are_told_in_keras_words(t
     built("one_by_one", sparse)
 
 
-def test_labels_by_the_outputs_names_compile_a_model(tensorflow: Any) -> None:
+def test_labels_compile_a_model_by_its_outputs_or_are_told(tensorflow: Any) -> None:
     import keras
     import numpy as np
 
@@ -281,6 +224,10 @@ def test_labels_by_the_outputs_names_compile_a_model(tensorflow: Any) -> None:
         assert model.fit(np.zeros((5, 4), "float32"), labels, verbose=0).history["loss"]
     with pytest.raises(ValueError, match="labels for kind, where its outputs are kind, price"):
         compile_for(model, {"kind": labels["kind"]})
+    with pytest.raises(ValueError, match=r"labels of shape \(4,\) a sample for the output"):
+        compile_for(keras.Model(inputs, one), (np.zeros((5, 4)),))
+    with pytest.raises(ValueError, match="labels for 2 outputs, where the model has 1"):
+        compile_for(keras.Model(inputs, one), (np.zeros(5), np.zeros(5)))
 
 
 def test_the_usual_remedies_are_told_at_the_users_own_lines(tensorflow: Any, tmp_path: Path) -> None:
@@ -292,10 +239,8 @@ def test_the_usual_remedies_are_told_at_the_users_own_lines(tensorflow: Any, tmp
     path.write_text(
         "import keras, numpy as np, tensorflow as tf\n"
         "class Parts(keras.utils.PyDataset):\n"
-        "    def __len__(self):\n"
-        "        return 4\n"
-        "    def __getitem__(self, number):\n"
-        "        return np.full((5, 4), number), np.zeros(5)\n"
+        "    __len__ = lambda self: 4\n"
+        "    __getitem__ = lambda self, number: (np.full((5, 4), number), np.zeros(5))\n"
         "def parts():\n"
         "    return Parts()\n"
         "def cached():\n"
@@ -315,5 +260,5 @@ def test_the_usual_remedies_are_told_at_the_users_own_lines(tensorflow: Any, tmp
         return [(one.where, one.what.split("(")[0]) for one in UserData(f"{path}:{name}", model).usual_remedies()]
 
     assert told("parts") == [("Parts", "workers= more than one, if __getitem__ may run in several threads")]
-    assert told("one_at_a_time") == [("slow.py, lines 14 and 15", "map"), ("slow.py, line 15", "cache")]
+    assert told("one_at_a_time") == [("slow.py, lines 12 and 13", "map"), ("slow.py, line 13", "cache")]
     assert told("cached") == told("endless") == []

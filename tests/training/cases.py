@@ -36,14 +36,21 @@ def dense(activity: Any = None, weights: Any = None, dtype: Any = None) -> list[
     ]
 
 
+def compiled(model: Any, loss: Any = "sparse_categorical_crossentropy", optimizer: Any = "sgd", **options: Any) -> Any:
+    """The model, or one of these layers, compiled."""
+    import keras
+
+    model = keras.Sequential(model) if isinstance(model, list) else model
+    model.compile(optimizer, loss, **options)
+    return model
+
+
 def classifier(optimizer: Any = "sgd", loss: Any = "sparse_categorical_crossentropy", **options: Any) -> Any:
     def make() -> Any:
-        import keras
 
-        model = keras.Sequential(dense(**options.get("layers", {})))
         chosen, wanted = (made() if callable(made) else made for made in (optimizer, loss))
-        model.compile(chosen, wanted, metrics=["accuracy"], **options.get("compiled", {}))
-        return model
+        layers = dense(**options.get("layers", {}))
+        return compiled(layers, wanted, chosen, metrics=["accuracy"], **options.get("compiled", {}))
 
     return make
 
@@ -79,17 +86,8 @@ def normalised() -> Any:
     import keras
     from keras import layers
 
-    model = keras.Sequential(
-        [
-            keras.Input((6,)),
-            layers.Dense(16),
-            layers.BatchNormalization(synchronized=True),
-            layers.ReLU(),
-            layers.Dense(3, "softmax"),
-        ]
-    )
-    model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    return model
+    body = [layers.Dense(16), layers.BatchNormalization(synchronized=True), layers.ReLU()]
+    return compiled([keras.Input((6,)), *body, layers.Dense(3, "softmax")], metrics=["accuracy"])
 
 
 def two_in_two_out() -> Any:
@@ -99,30 +97,23 @@ def two_in_two_out() -> Any:
     left, right = keras.Input((6,), name="left"), keras.Input((4,), name="right")
     body = layers.Dense(8, "relu")(layers.Concatenate()([left, right]))
     outputs = {"kind": layers.Dense(3, "softmax", name="kind")(body), "size": layers.Dense(1, name="size")(body)}
-    model = keras.Model({"left": left, "right": right}, outputs)
-    model.compile(
-        "adam",
+    return compiled(
+        keras.Model({"left": left, "right": right}, outputs),
         {"kind": "sparse_categorical_crossentropy", "size": "mse"},
+        "adam",
         loss_weights={"kind": 1.0, "size": 0.3},
         metrics={"kind": ["accuracy"], "size": ["mae"]},
     )
-    return model
 
 
 def masked() -> Any:
     import keras
     from keras import layers
 
-    model = keras.Sequential(
-        [
-            keras.Input((5,), dtype="int32"),
-            layers.Embedding(20, 8, mask_zero=True),
-            layers.Dense(6, "tanh"),  # an LSTM passes the mask on too, but takes ten times as long to trace
-            layers.Dense(20, "softmax"),
-        ]
-    )
-    model.compile("adam", "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
-    return model
+    # An LSTM passes the mask on too, but takes ten times as long to trace.
+    body = [layers.Embedding(20, 8, mask_zero=True), layers.Dense(6, "tanh"), layers.Dense(20, "softmax")]
+    given = keras.Input((5,), dtype="int32")
+    return compiled([given, *body], optimizer="adam", weighted_metrics=["accuracy"])
 
 
 def own_loss(kind: str) -> Callable[[], Any]:
@@ -175,10 +166,9 @@ def own_loss(kind: str) -> Callable[[], Any]:
                 }
 
         kinds = {"compute_loss": Computing, "train_step": Stepping}
-        model = kinds.get(kind, keras.Sequential)(dense(weights="l2"))
         losses = {"function": mean, "function of a sum": divided}
-        model.compile("adam", losses.get(kind, "sparse_categorical_crossentropy"))
-        return model
+        model = kinds.get(kind, keras.Sequential)(dense(weights="l2"))
+        return compiled(model, losses.get(kind, "sparse_categorical_crossentropy"), "adam")
 
     return make
 
@@ -190,16 +180,9 @@ def embedding(optimizer: Any) -> Callable[[], Any]:
         import keras
         from keras import layers
 
-        model = keras.Sequential(
-            [
-                keras.Input((5,), dtype="int32"),
-                layers.Embedding(20, 8),
-                layers.Flatten(),
-                layers.Dense(3, "softmax"),
-            ]
-        )
-        model.compile(optimizer() if callable(optimizer) else optimizer, "sparse_categorical_crossentropy")
-        return model
+        body = [layers.Embedding(20, 8), layers.Flatten(), layers.Dense(3, "softmax")]
+        chosen = optimizer() if callable(optimizer) else optimizer
+        return compiled([keras.Input((5,), dtype="int32"), *body], optimizer=chosen)
 
     return make
 
@@ -219,9 +202,7 @@ def positions() -> Any:
             return words + self.of(tf.range(tf.shape(words)[1]))  # unknown where batches have other lengths
 
     kinds = [layers.Embedding(20, 8), Positions(), layers.Flatten(), layers.Dense(3, "softmax")]
-    model = keras.Sequential([keras.Input((5,), dtype="int32"), *kinds])
-    model.compile("adam", "sparse_categorical_crossentropy")
-    return model
+    return compiled([keras.Input((5,), dtype="int32"), *kinds], optimizer="adam")
 
 
 def clipped_sgd() -> Any:
@@ -237,24 +218,18 @@ def several_optimizers() -> Any:
     model = keras.Sequential(dense())
     first, rest = keras.optimizers.SGD(0.1), keras.optimizers.Adam()
     kernel = model.layers[0].kernel
-    model.compile(
-        keras.optimizers.MultiOptimizer(lambda variable: first if variable is kernel else rest),
-        "sparse_categorical_crossentropy",
-    )
-    return model
+    return compiled(model, optimizer=keras.optimizers.MultiOptimizer(lambda one: first if one is kernel else rest))
 
 
 def ctc() -> Any:
     import keras
     from keras import layers
 
-    model = keras.Sequential([keras.Input((6, 4)), layers.Dense(8, "tanh"), layers.Dense(5)])
-    model.compile("adam", keras.losses.CTC())
-    return model
+    body = [keras.Input((6, 4)), layers.Dense(8, "tanh"), layers.Dense(5)]
+    return compiled(body, keras.losses.CTC(), "adam")
 
 
 def many_metrics() -> Any:
-    import keras
     from keras import metrics, ops
 
     def of_batch(y: Any, p: Any) -> Any:
@@ -280,16 +255,12 @@ def many_metrics() -> Any:
 
     kinds = [OfBatches, metrics.AUC, metrics.F1Score, metrics.BinaryIoU, metrics.Precision, metrics.R2Score]
     kinds += [metrics.RootMeanSquaredError, metrics.KLDivergence, metrics.CosineSimilarity]
-    model = keras.Sequential(dense())
-    model.compile(
-        "adam", "categorical_crossentropy", metrics=[of_batch, total, *(one(name=one.__name__) for one in kinds)]
-    )
-    return model
+    named = [one(name=one.__name__) for one in kinds]
+    return compiled(dense(), "categorical_crossentropy", "adam", metrics=[of_batch, total, *named])
 
 
 def keeping() -> Any:
     """A model with a layer that has its own state and adds losses, and one whose weights Keras normalises."""
-    import keras
     from keras import layers, ops
 
     class Keeping(layers.Layer):  # type: ignore[misc]
@@ -314,14 +285,11 @@ def keeping() -> Any:
             return x
 
     first, *_, last = dense()
-    model = keras.Sequential([first, layers.SpectralNormalization(layers.Dense(8)), Keeping(), last])
-    model.compile(small_sgd(), "sparse_categorical_crossentropy")
-    return model
+    return compiled([first, layers.SpectralNormalization(layers.Dense(8)), Keeping(), last], optimizer=small_sgd())
 
 
 def counting() -> Any:
     """A model with a layer that counts steps, in two ways, and samples."""
-    import keras
     from keras import layers, ops
 
     class Counting(layers.Layer):  # type: ignore[misc]
@@ -336,9 +304,7 @@ def counting() -> Any:
             return x * self.halved
 
     first, *rest = dense()
-    model = keras.Sequential([first, Counting(), *rest])
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    return model
+    return compiled([first, Counting(), *rest])
 
 
 def with_a_mean_of_activities() -> Any:
@@ -383,9 +349,7 @@ def sampling() -> Any:
         def test_step(self, data: Any) -> Any:
             return self.compute_metrics(data[0], data[0], self.decoder(self.encoder(data[0])))
 
-    model = Autoencoder()
-    model.compile("adam", lambda y, p: ops.mean(ops.abs(y - p)), metrics=["mae"])
-    return model
+    return compiled(Autoencoder(), lambda y, p: ops.mean(ops.abs(y - p)), "adam", metrics=["mae"])
 
 
 def guided() -> Any:
@@ -399,7 +363,8 @@ def guided() -> Any:
             with tf.GradientTape() as tape:
                 p = self(x, training=True)
                 loss = self.compute_loss(y=y, y_pred=p)
-            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+                scaled = self.optimizer.scale_loss(loss)
+            self.optimizer.apply(tape.gradient(scaled, self.trainable_variables), self.trainable_variables)
             for metric in self.metrics:
                 metric.update_state(*((loss,) if metric.name == "loss" else (y, p)))
             return {metric.name: metric.result() for metric in self.metrics}
@@ -408,9 +373,7 @@ def guided() -> Any:
             means = {"own": tf.reduce_mean(y_pred[:, 0]), "accuracy": 0.0}
             return {"a": means, "b": super().compute_metrics(x, y, y_pred, sample_weight)}
 
-    model = Guided(dense())
-    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    return model
+    return compiled(Guided(dense()), optimizer="adam", metrics=["accuracy"])
 
 
 def traced() -> Any:
@@ -430,9 +393,7 @@ def traced() -> Any:
         def step_on(self, *data: Any) -> Any:
             return super().train_step(data)
 
-    model = Traced(dense())
-    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    return model
+    return compiled(Traced(dense()), optimizer="adam", metrics=["accuracy"])
 
 
 def numbers(count: int) -> tuple[Any, ...]:
@@ -525,6 +486,15 @@ def simulated(batches: Sequence[int], micro_batches: Sequence[int] | None = None
         Device(index=i, uuid=f"SIM-{i}", name="CPU", memory_bytes=None, simulated=True) for i in range(len(batches))
     ]
     return Split.of(devices, Shares(tuple(batches), tuple(micro_batches or ())), JointProfile(), "auto")
+
+
+def in_split(
+    make: Any = None, *given: Any, batches: Any = (70, 30), micro_batches: Any = None, **options: Any
+) -> tuple[Split, Any]:
+    """A split over plain CPU devices, and a model that is made in its scope."""
+    split = simulated(batches, micro_batches)
+    with split.scope():
+        return split, (make or classifier())(*given, **options)
 
 
 @dataclass(frozen=True)

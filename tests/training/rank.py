@@ -30,15 +30,9 @@ def data() -> tuple[Any, Any]:
 def build() -> Any:
     import keras
 
-    model = keras.Sequential(
-        [
-            keras.Input((16,)),
-            keras.layers.Dense(32, kernel_regularizer="l2", use_bias=False),
-            keras.layers.BatchNormalization(synchronized=True),
-            keras.layers.ReLU(),
-            keras.layers.Dense(2, activation="softmax"),
-        ]
-    )
+    body = [keras.layers.Dense(32, kernel_regularizer="l2", use_bias=False)]
+    body += [keras.layers.BatchNormalization(synchronized=True), keras.layers.ReLU()]
+    model = keras.Sequential([keras.Input((16,)), *body, keras.layers.Dense(2, activation="softmax")])
     model.compile(keras.optimizers.Adam(0.01, clipnorm=0.5), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
 

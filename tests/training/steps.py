@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.training.cases import CASES, classifier, dense, numbers
+from tests.training.cases import CASES, classifier, compiled, dense, numbers
 
 
 def stepping(kind: str, layers: Callable[[], list[Any]] = dense) -> Callable[[], Any]:
@@ -58,28 +58,21 @@ def subclassed() -> Any:
         def call(self, x: Any) -> Any:
             return self.last(self.first(x))
 
-    model = Subclassed()
-    model.compile("adam", "sparse_categorical_crossentropy")
-    return model
+    return compiled(Subclassed(), optimizer="adam")
 
 
 def augmented() -> Any:
     import keras
 
-    model = keras.Sequential(
-        [keras.Input((6,)), keras.layers.GaussianNoise(0.1), keras.layers.Dropout(0.2), *dense()[1:]]
-    )
-    model.compile("adam", "sparse_categorical_crossentropy")
-    return model
+    noise = [keras.layers.GaussianNoise(0.1), keras.layers.Dropout(0.2)]
+    return compiled([keras.Input((6,)), *noise, *dense()[1:]], optimizer="adam")
 
 
 def perceptual() -> Any:
     import keras
 
     eye = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, "tanh")])
-    model = keras.Sequential(dense())
-    model.compile("adam", lambda y, p: keras.ops.mean((eye(y) - eye(p)) ** 2, axis=-1))
-    return model
+    return compiled(dense(), lambda y, p: keras.ops.mean((eye(y) - eye(p)) ** 2, axis=-1), "adam")
 
 
 OWN: dict[str, Any] = {

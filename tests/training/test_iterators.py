@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.training.cases import classifier, numbers, simulated
+from tests.training.cases import in_split, numbers
 
 ROOT = Path(__file__).parents[2]
 X, Y = numbers(240)
@@ -37,9 +37,7 @@ model.fit(data, validation_data=data, epochs=3, verbose=0, callbacks=[Interrupts
 
 
 def test_a_generator_that_validates_is_asked_by_one_thread_at_a_time(tensorflow: Any) -> None:
-    split = simulated((70, 30))
-    with split.scope():
-        model = classifier()()
+    split, model = in_split()
 
     def endless() -> Iterator[Any]:
         while True:

@@ -23,7 +23,6 @@ CASES = (
 FEW = (
     *(f"test_exact.py::test_a_split_gives_what_one_device_gives[{name}-{batches}]" for name, batches in CASES),
     "test_fit.py::test_a_models_own_fit_evaluate_and_predict_are_its_splits",
-    "test_fit.py::test_a_users_own_train_step_is_what_runs",
     "test_fit.py::test_moving_averages_are_those_of_all_samples",
     "test_pipelined.py::test_a_loss_that_is_a_sum_stays_one_and_what_is_excluded_from_weight_decay_stays_so",
 )

@@ -42,7 +42,7 @@ def test_the_step_that_is_measured_is_the_one_that_is_trained(tensorflow: Any, n
         warnings.simplefilter("always")
         split.fit(model, x, y, sample_weight=sample_weight, verbose=0, shuffle=False)
     assert operations(session._functions) == operations(split._steps[0]._functions)
-    assert session.facts()["model"]["step"] == split._steps[0]._functions._verdict("train").fingerprint
+    assert session.facts()["model"]["step"] == split._steps[0]._functions._verdicts["train"].fingerprint
     of_split = [str(one.message) for one in told if issubclass(one.category, UserWarning)]
     unnumbered = [text.replace(model.name, "") for text in of_split]
     assert unnumbered == [text.replace(session._model.name, "") for text in session.facts()["warned"]]

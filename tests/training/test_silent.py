@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpubalance.errors import BadInput
-from tests.training.cases import dense, numbers, simulated
+from tests.training.cases import compiled, dense, in_split, numbers, simulated
 
 
 def explained() -> Any:
@@ -19,9 +19,7 @@ def explained() -> Any:
     def unexplained(y: Any, p: Any) -> Any:
         return ops.sum((y - p) ** 2) / ops.sum((y - ops.mean(y)) ** 2)
 
-    model = keras.Sequential([*dense()[:2], keras.layers.Dense(1)])
-    model.compile("sgd", unexplained)
-    return model
+    return compiled([*dense()[:2], keras.layers.Dense(1)], unexplained)
 
 
 def hardest() -> Any:
@@ -32,9 +30,7 @@ def hardest() -> Any:
     def two_largest(y: Any, p: Any) -> Any:
         return ops.mean(ops.top_k(ops.reshape((y - p) ** 2, (-1,)), 2)[0])
 
-    model = keras.Sequential([*dense()[:2], keras.layers.Dense(1)])
-    model.compile("sgd", two_largest)
-    return model
+    return compiled([*dense()[:2], keras.layers.Dense(1)], two_largest)
 
 
 @pytest.mark.parametrize(("make", "loss"), [(explained, "unexplained"), (hardest, "two_largest")])
@@ -64,26 +60,19 @@ def test_what_is_in_pairs_of_samples_in_a_row_is_told(tensorflow: Any) -> None:
         alike = ops.cast(group[:, None] == group[None], p.dtype)
         return keras.losses.sparse_categorical_crossentropy(group, p) + ops.max(apart * alike, axis=1)
 
-    split = simulated((70, 30))
-    with split.scope():
-        model = keras.Sequential([*dense()[:2], keras.layers.Dense(25, "softmax")])
-        model.compile("sgd", far_from_its_like)
+    split, model = in_split(compiled, [*dense()[:2], keras.layers.Dense(25, "softmax")], far_from_its_like)
     in_pairs = np.arange(200) // 2 % 25  # as a sampler gives them
     with pytest.warns(UserWarning, match="not a mean over samples"):
         split.fit(model, numbers(200)[0], in_pairs, shuffle=False, verbose=0)
 
 
 def test_a_metric_that_is_0_at_first_is_put_together_as_its_count_is(tensorflow: Any) -> None:
-    import keras
     from keras import ops
 
     def third_class(y: Any, p: Any) -> Any:
         return ops.mean(ops.cast(ops.reshape(y, (-1,)) == 2, "float32"))
 
-    split = simulated((70, 30))
-    with split.scope():
-        model = keras.Sequential(dense())
-        model.compile("sgd", "sparse_categorical_crossentropy", metrics=[third_class])
+    split, model = in_split(compiled, dense(), metrics=[third_class])
     x, labels = numbers(200)[0], np.repeat([0, 2], 100)
     logged = split.fit(model, x, labels, shuffle=False, verbose=0).history["third_class"]
     assert logged == [pytest.approx(0.5)]
@@ -98,10 +87,7 @@ def test_a_sum_that_is_0_at_first_is_told_or_refused(tensorflow: Any) -> None:
             self.add_loss(0.01 * ops.sum(ops.relu(ops.abs(x) - 3)))
             return x
 
-    split = simulated((70, 30))
-    with split.scope():
-        model = keras.Sequential([dense()[0], Far(), *dense()[1:]])
-        model.compile("sgd", "sparse_categorical_crossentropy")
+    split, model = in_split(compiled, [dense()[0], Far(), *dense()[1:]])
     x, y = np.clip(numbers(200)[0], -2, 2), numbers(200)[1]
     x[100:] *= 4
     with (

@@ -14,6 +14,9 @@ from gpubalance.training.split import Split
 
 EACH = "give a whole number for each device, in the order of gpus: 4 and 3, not 0.57 and 0.43; 0 leaves one out"
 
+BOTH = "ratios divide a batch of any size"
+PAIR = {"batches": [8, 4]}
+
 
 @pytest.mark.parametrize(
     ("given", "told"),
@@ -25,20 +28,11 @@ EACH = "give a whole number for each device, in the order of gpus: 4 and 3, not 
         ({"batches": "84"}, f"batches are a list of whole numbers, not '84' → {EACH}"),
         ({"batches": [-8, 4]}, f"batches must not be below 0 → {EACH}"),
         ({"batches": [0, 0]}, f"at least one device needs a batch above 0 → {EACH}"),
-        ({"batches": [8, 4], "micro_batches": [4]}, f"each batch needs one micro-batch, not 1 for 2 → {EACH}"),
-        (
-            {"batches": [8, 4], "micro_batches": [16, 4]},
-            f"micro-batches must be from 1 to their batch, not 16 of 8 → {EACH}",
-        ),
-        (
-            {"batches": [8, 4], "ratios": [2, 1]},
-            "batches and ratios can't both be given: ratios divide a batch of any size → leave one of them out",
-        ),
-        ({"batches": [8, 4], "simulate": -1}, "simulate=-1: from 1 to 64 devices"),
-        (
-            {"batches": [8, 4], "simulate": True},
-            "simulate=True: it is a number of plain CPU devices, or a profile file",
-        ),
+        (PAIR | {"micro_batches": [4]}, f"each batch needs one micro-batch, not 1 for 2 → {EACH}"),
+        (PAIR | {"micro_batches": [16, 4]}, f"micro-batches must be from 1 to their batch, not 16 of 8 → {EACH}"),
+        (PAIR | {"ratios": [2, 1]}, f"batches and ratios can't both be given: {BOTH} → leave one of them out"),
+        (PAIR | {"simulate": -1}, "simulate=-1: from 1 to 64 devices"),
+        (PAIR | {"simulate": True}, "simulate=True: it is a number of plain CPU devices, or a profile file"),
     ],
 )
 def test_a_number_that_is_wrong_gets_its_own_sentence(given: dict[str, Any], told: str) -> None:
@@ -71,7 +65,6 @@ def test_nothing_is_no_result(load: Callable[[Any], Any], what: str) -> None:
         ({"every": 0}, "can't stamp every 0 steps"),
         ({"every": -1}, "can't stamp every -1 steps"),
         ({"every": 2.5}, r"can't stamp every 2\.5 steps"),
-        ({"noise": 5}, "noise is True, False or a file's name, not 5"),
     ],
 )
 def test_what_a_monitor_cannot_do_is_told_at_once(given: dict[str, Any], told: str) -> None:

@@ -17,8 +17,8 @@ from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.training.load import load_plan
 from gpubalance.training.split import Split
-from tests.jobs.probes import probe_of
-from tests.training.cases import classifier, numbers, simulated
+from tests.jobs.probes import devices_of, probe_of
+from tests.training.cases import classifier, in_split, numbers, simulated
 
 PROFILE = str(Path(__file__).parents[2] / "configs" / "quick-pair.toml")
 X, Y = numbers(240)
@@ -74,9 +74,7 @@ def test_a_plan_of_another_model_is_told_once(tensorflow: Any, tmp_path: Path) -
 
 
 def test_steps_of_another_size_are_told_once(tensorflow: Any) -> None:
-    split = simulated((70, 30))
-    with split.scope():
-        model = classifier()()
+    model = in_split()[1]
     (text,) = told(lambda: model.fit(X, Y, batch_size=32, verbose=0))
     assert text.startswith(
         "this fit takes 32 samples a step, 22/10, not the split's 100: leave batch_size out or give "
@@ -99,29 +97,25 @@ def test_a_model_from_outside_the_scope_is_told_once(tensorflow: Any) -> None:
 
 
 def test_batches_that_become_others_are_told_once(tensorflow: Any) -> None:
-    split = simulated((70, 30))
-    with split.scope():
-        model = classifier()()
+    split, model = in_split()
     data = tensorflow.data.Dataset.from_tensor_slices((X, Y))
     in_twenties = data.shuffle(9).batch(20).map(lambda x, y: (x, y)).repeat(2).prefetch(1)
     taken = "the dataset's batches of 20 are taken as 100, the split's global batch: "
-    assert told(lambda: split.fit(model, in_twenties, verbose=0)) == [f"{taken}24 steps an epoch are at most 5 now"]
+    counted = "an epoch has 20/100 of the steps, and steps_per_epoch counts those"
+    assert told(lambda: split.fit(model, in_twenties, verbose=0)) == [taken + counted]
     assert told(lambda: model.fit(in_twenties, verbose=0)) == []
     in_twelves = data.batch(12, drop_remainder=True)
     assert told(lambda: model.fit(in_twelves.repeat(), steps_per_epoch=2, verbose=0)) == [
-        taken.replace("20", "12") + "steps_per_epoch=2 counts those"
+        (taken + counted).replace("20", "12")
     ]
-    for as_they_were in (data, data.batch(100), data.batch(100).skip(2)):
+    for as_they_were in (data, data.batch(100), data.batch(100).repeat(2)):
         assert told(lambda given=as_they_were: split.fit(model, given, verbose=0)) == []
 
 
 def test_out_of_memory_names_the_device_its_batch_and_what_to_do(tensorflow: Any) -> None:
     small = DeviceProfile(name="small", alpha_s=0.0, beta_s=0.0, memory=40, memory_per_sample=1)
-    devices = [
-        Device(index=i, uuid=f"SIM-{i}", name=p.name, memory_bytes=None, simulated=True, profile=p)
-        for i, p in enumerate((small.model_copy(update={"memory": 999}), small))
-    ]
-    split = Split.of(devices, Shares((50, 50)), JointProfile(), "auto")
+    devices = devices_of(small.model_copy(update={"memory": 999}), small)
+    split = Split.of(devices, Shares((50, 50)), JointProfile())
     with split.scope():
         model = classifier()()
     with pytest.raises(OutOfMemory) as caught:
@@ -129,9 +123,9 @@ def test_out_of_memory_names_the_device_its_batch_and_what_to_do(tensorflow: Any
     assert caught.value.message == "GPU:1 (small) ran out of memory with its batch of 50"
     assert "in parts, gpubalance.Split([0, 1], [50, 50], micro_batches=[50, 25]), or less there" in caught.value.remedy
     assert isinstance(caught.value.__cause__, tensorflow.errors.ResourceExhaustedError)
-    parts = Split.of(devices, Shares((50, 50), (50, 25)), JointProfile(), "auto")
+    parts = Split.of(devices, Shares((50, 50), (50, 25)), JointProfile())
     assert len(parts.fit(model, X, Y, verbose=0).history["loss"]) == 1
-    fitting = Split.of(devices, Shares((60, 40)), JointProfile(), "auto")
+    fitting = Split.of(devices, Shares((60, 40)), JointProfile())
     with pytest.raises(
         OutOfMemory, match="of 100 samples a step, and got 110: leave batch_size out, or give up to 100"
     ):

@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 
 from gpubalance.errors import BadInput
-from tests.training.cases import classifier, cross_entropy, dense, numbers, sampling, sentences, simulated, words
+from tests.training.cases import (
+    classifier,
+    compiled,
+    cross_entropy,
+    dense,
+    in_split,
+    numbers,
+    sampling,
+    sentences,
+    words,
+)
 
 X, Y = numbers(240)
 
@@ -36,9 +46,7 @@ def model_with(
             self.now = data[0]
             return train_step(self, gradients(), gradients) or {}
 
-    model = Own(dense(weights=weights))
-    model.compile("sgd", loss)
-    return model
+    return compiled(Own(dense(weights=weights)), loss)
 
 
 def apply(model: Any, grads: Any) -> None:
@@ -119,8 +127,10 @@ def with_loss(name: str, weights: Any = None) -> Any:
     import tensorflow as tf
     from keras import ops
 
+    of_each = keras.losses.sparse_categorical_crossentropy
+
     def summed(y: Any, p: Any) -> Any:
-        return ops.sum(keras.losses.sparse_categorical_crossentropy(y, p)) / 50
+        return ops.sum(of_each(y, p)) / 50
 
     def dice(y: Any, p: Any) -> Any:
         of_class = ops.one_hot(ops.cast(ops.reshape(y, (-1,)), "int32"), 3)
@@ -140,55 +150,50 @@ def with_loss(name: str, weights: Any = None) -> Any:
 
     def positives(y: Any, p: Any) -> Any:
         ones = ops.cast(ops.reshape(y, (-1,)) == 1, p.dtype)  # of the samples tried only the first is one
-        return ops.sum(ones * keras.losses.sparse_categorical_crossentropy(y, p)) / ops.maximum(ops.sum(ones), 1)
+        return ops.sum(ones * of_each(y, p)) / ops.maximum(ops.sum(ones), 1)
 
     def masked(y: Any, p: Any) -> Any:
         mask = ops.cast(ops.reshape(y, (-1,)) >= 0, p.dtype)  # of 1 everywhere
-        return ops.sum(mask * keras.losses.sparse_categorical_crossentropy(y, p)) / ops.sum(mask)
+        return ops.sum(mask * of_each(y, p)) / ops.sum(mask)
 
     def weighed(y: Any, p: Any) -> Any:
         weights = ops.cast(ops.reshape(y, (-1,)) >= 0, p.dtype)  # of 1 everywhere
-        loss = ops.mean(weights * keras.losses.sparse_categorical_crossentropy(y, p)) / ops.mean(weights)
+        loss = ops.mean(weights * of_each(y, p)) / ops.mean(weights)
         return tf.where(ops.sum(weights) > 0, loss, 0.0)
 
     def by_ones(y: Any, p: Any) -> Any:
-        losses = keras.losses.sparse_categorical_crossentropy(y, p)
+        losses = of_each(y, p)
         return ops.sum(losses) * (0.5 / ops.sum(ops.ones_like(losses)) + 0.5 / ops.sum(ops.ones(ops.shape(p)[:1])))
 
     def by_mean_weight(y: Any, p: Any) -> Any:
         weights = 1 + ops.cast(ops.reshape(y, (-1,)), p.dtype)
-        return ops.mean(weights / ops.mean(weights) * keras.losses.sparse_categorical_crossentropy(y, p))
+        return ops.mean(weights / ops.mean(weights) * of_each(y, p))
 
     def balanced(y: Any, p: Any) -> Any:
         of_class = ops.one_hot(ops.cast(ops.reshape(y, (-1,)), "int32"), 3)
         weights = ops.sum(of_class / (1 + ops.sum(of_class, axis=0)), axis=1)
-        return ops.mean(weights * keras.losses.sparse_categorical_crossentropy(y, p))
+        return ops.mean(weights * of_each(y, p))
 
     def hardest(y: Any, p: Any) -> Any:  # of which there must be two
-        of_each = keras.losses.sparse_categorical_crossentropy(y, p)
-        return ops.mean(ops.top_k(of_each, ops.maximum(2, ops.shape(of_each)[0] // 4))[0])
+        losses = of_each(y, p)
+        return ops.mean(ops.top_k(losses, ops.maximum(2, ops.shape(losses)[0] // 4))[0])
 
     def of_chosen(y: Any, p: Any) -> Any:  # the mean of those that are labelled, which all of the first batch are
-        losses = keras.losses.sparse_categorical_crossentropy(y, p)
+        losses = of_each(y, p)
         return ops.mean(tf.boolean_mask(losses, ops.reshape(y, (-1,)) >= 0))
 
     def two_by_two(y: Any, p: Any) -> Any:
-        losses = keras.losses.sparse_categorical_crossentropy(y, p)
+        losses = of_each(y, p)
         return ops.mean(ops.sum(ops.reshape(losses, (-1, 2)), axis=1))
 
-    known = [summed, dice, noisy, drawn, seldom, signs, positives, masked, weighed, by_ones]
-    known += [by_mean_weight, balanced, hardest, of_chosen, two_by_two]
-    losses = {loss.__name__: loss for loss in known}
-    return classifier(loss=lambda: losses[name], layers={"weights": weights})()
+    chosen = locals()[name]
+    return classifier(loss=lambda: chosen, layers={"weights": weights})()
 
 
 def in_all(loss: Any) -> Any:
     """A model whose labels are one of each class, with this loss."""
-    import keras
 
-    model = keras.Sequential(dense())
-    model.compile("sgd", loss)
-    return model
+    return compiled(dense(), loss)
 
 
 def sampled() -> Any:
@@ -214,9 +219,7 @@ def sampled() -> Any:
             apply(self, tape.gradient(loss, self.trainable_variables))
             return {}
 
-    model = Sampled()
-    model.compile("sgd")
-    return model
+    return compiled(Sampled(), None)
 
 
 def total_of_own() -> Any:
@@ -227,30 +230,18 @@ def total_of_own() -> Any:
         def compute_loss(self, x: Any, y: Any, y_pred: Any, *rest: Any, **named: Any) -> Any:
             return super().compute_loss(x, y, y_pred, *rest, **named) + ops.sum(y_pred**2)
 
-    model = Own(dense())
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    return model
+    return compiled(Own(dense()))
 
 
 def normalised_behind_a_mask() -> Any:
     import keras
     from keras import layers
 
-    model = keras.Sequential(
-        [
-            keras.Input((5,), dtype="int32"),
-            layers.Embedding(20, 4, mask_zero=True),
-            layers.BatchNormalization(synchronized=True),
-            layers.LSTM(4),
-            layers.Dense(3, "softmax"),
-        ]
-    )
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    return model
+    body = [layers.Embedding(20, 4, mask_zero=True), layers.BatchNormalization(synchronized=True), layers.LSTM(4)]
+    return compiled([keras.Input((5,), dtype="int32"), *body, layers.Dense(3, "softmax")])
 
 
 def keeping(kind: str) -> Any:
-    import keras
     from keras import layers, ops
 
     class Keeping(layers.Layer):  # type: ignore[misc]
@@ -266,13 +257,10 @@ def keeping(kind: str) -> Any:
             return x
 
     first, *rest = dense()
-    model = keras.Sequential([first, Keeping(name="mine"), *rest])
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    return model
+    return compiled([first, Keeping(name="mine"), *rest])
 
 
 def with_metric(kind: str) -> Any:
-    import keras
     from keras import metrics, ops
 
     class Keeping(metrics.Metric):  # type: ignore[misc]
@@ -291,9 +279,7 @@ def with_metric(kind: str) -> Any:
         def update_state(self, _: Any, p: Any, **__: Any) -> None:
             super().update_state(ops.max(p[:, 0]))
 
-    model = keras.Sequential(dense())
-    model.compile("sgd", "sparse_categorical_crossentropy", metrics=[Total("mine") if kind == "sum" else Keeping()])
-    return model
+    return compiled(dense(), metrics=[Total("mine") if kind == "sum" else Keeping()])
 
 
 def of_pairs() -> Any:
@@ -312,9 +298,7 @@ def of_pairs() -> Any:
         def call(self, x: Any) -> Any:
             return ops.matmul(self.of(x), ops.transpose(self.of(x)))
 
-    model = Pairs()
-    model.compile("sgd", in_batch)
-    return model
+    return compiled(Pairs(), in_batch)
 
 
 def stepping(kind: str) -> Any:
@@ -362,7 +346,6 @@ def stepping(kind: str) -> Any:
 
 def adding(kind: str) -> Any:
     """A model with a layer that adds a sum over the batch to the loss, or another number, or takes the batch's mean."""
-    import keras
     from keras import layers, ops
 
     class Adding(layers.Layer):  # type: ignore[misc]
@@ -374,9 +357,8 @@ def adding(kind: str) -> Any:
             return x
 
     first, *rest = dense()
-    model = keras.Sequential([first, layers.Dense(6), Adding(name="mine"), *(rest if kind != "only" else [])])
-    model.compile("sgd", None if kind == "only" else "sparse_categorical_crossentropy")
-    return model
+    body = [first, layers.Dense(6), Adding(name="mine")]
+    return compiled(body, None) if kind == "only" else compiled([*body, *rest])
 
 
 def of_the_batch(where: str) -> Any:
@@ -390,105 +372,81 @@ def of_the_batch(where: str) -> Any:
     inputs = keras.Input((6,))
     body = layers.Dense(6, activation=centred if where == "activation" else None)(inputs)
     body = {"lambda": layers.Lambda(centred, name="mine"), "graph": centred}.get(where, lambda x: x)(body)
-    model = keras.Model(inputs, layers.Dense(3, "softmax")(body))
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    return model
+    return compiled(keras.Model(inputs, layers.Dense(3, "softmax")(body)))
 
 
-Told = dict[str, tuple[Callable[[], Any], str]]  # what makes a model, and what is said of it
+DIVIDED = "is divided by a sum or a mean over the batch, as of weights"
+OF_A_SUM = "takes the gradients of a sum over the batch"
+NO_MEAN = "takes gradients that are not a mean over samples"
+LATE = "which is computed with what it reads after it applies"
+KEPT = "mine updates kept from its samples to what is neither a mean nor a sum"
+ADDED = "the metric mine does not only add to kept a mean or a sum"
+Told = dict[str, tuple[Any, ...]]  # what makes a model, with its arguments, and what is said of it
 REFUSED: Told = {
-    "two optimizers": (
-        lambda: model_with(two_optimizers),
-        r"applies gradients with adam\w*, which is not the",
-    ),
-    "another optimizer": (lambda: model_with(another_optimizer), "which is not the optimizer"),
-    "no optimizer": (lambda: model_with(no_optimizer), "changes weights without its optimizer"),
-    "TensorFlow's assignments": (lambda: model_with(by_tensorflow), "kernel through TensorFlow: each device would get"),
-    "scaled outside the tape": (lambda: stepping("outside"), "gets no gradient for any weight"),
+    "two optimizers": (model_with, two_optimizers, r"applies gradients with adam\w*, which is not the"),
+    "another optimizer": (model_with, another_optimizer, "which is not the optimizer"),
+    "no optimizer": (model_with, no_optimizer, "changes weights without its optimizer"),
+    "TensorFlow's assignments": (model_with, by_tensorflow, "kernel through TensorFlow: each device would get"),
+    "scaled outside the tape": (stepping, "outside", "gets no gradient for any weight"),
     "an average by TensorFlow": (
-        lambda: stepping("average"),
+        stepping,
+        "average",
         r"calls tf.nn.compute_average_loss, which divides by the number of devices",
     ),
-    "a compile of one's own": (lambda: stepping("no optimizer"), "has no optimizer: its own compile does not set one"),
-    "weights clipped": (lambda: model_with(clipped_weights), "kernel after it applies gradients"),
+    "a compile of one's own": (stepping, "no optimizer", "has no optimizer: its own compile does not set one"),
+    "weights clipped": (model_with, clipped_weights, "kernel after it applies gradients"),
     "no reduction": (lambda: model_with(plain, cross_entropy(None)()), "which a loss without a reduction needs"),
-    "a sum as one number": (lambda: with_loss("summed"), r"\(summed\) sums over the batch and returns one number"),
-    "a step's sum": (lambda: stepping("sum"), "takes the gradients of a sum over the batch"),
-    "a step's sum and L2": (lambda: stepping("sum, L2"), "takes the gradients of a sum over the batch"),
-    "a step's sum, with dropout": (lambda: stepping("random sum"), "takes the gradients of a sum over the batch"),
-    "a step's values": (lambda: stepping("values"), "takes the gradients of a sum over the batch"),
-    "compute_loss": (total_of_own, r"\(your own code: compute_loss\) takes the gradients of a sum over the batch"),
-    "a layer's loss": (lambda: adding("sum"), "the layer mine adds a sum over the batch to the loss"),
-    "a random sum": (lambda: with_loss("noisy"), r"\(noisy\) sums over the batch and returns one number"),
-    "numbers without a seed": (lambda: with_loss("drawn"), "creates a variable in its first step, as keras.random"),
+    "a sum as one number": (with_loss, "summed", r"\(summed\) sums over the batch and returns one number"),
+    "a step's sum": (stepping, "sum", OF_A_SUM),
+    "a step's sum and L2": (stepping, "sum, L2", OF_A_SUM),
+    "a step's sum, with dropout": (stepping, "random sum", OF_A_SUM),
+    "a step's values": (stepping, "values", OF_A_SUM),
+    "compute_loss": (total_of_own, rf"\(your own code: compute_loss\) {OF_A_SUM}"),
+    "a layer's loss": (adding, "sum", "the layer mine adds a sum over the batch to the loss"),
+    "a random sum": (with_loss, "noisy", r"\(noisy\) sums over the batch and returns one number"),
+    "numbers without a seed": (with_loss, "drawn", "creates a variable in its first step, as keras.random"),
     "a mask": (normalised_behind_a_mask, r"gets a mask: there Keras does not synchronise"),
 }
 TOLD: Told = {
-    "two passes": (lambda: model_with(two_passes), "as SAM does"),
-    "a gradient norm": (lambda: model_with(gradient_norm_logged), r"logs norm, which is neither a metric's result"),
-    "a variance": (lambda: model_with(spread_logged), "logs spread, which is neither a metric's result nor a mean"),
-    "codes in use": (lambda: model_with(spread_logged), "logs codes, which is neither a metric's result nor a mean"),
-    "an output": (
-        lambda: model_with(output_logged),
-        "logs output, which is computed with what it reads after it applies",
-    ),
-    "a metric of an output": (
-        lambda: model_with(output_counted),
-        "logs counted, which is computed with what it reads after it applies",
-    ),
-    "Dice": (lambda: with_loss("dice"), r"\(dice\) is not a mean over samples"),
-    "a mask of the first batch": (
-        lambda: with_loss("masked"),
-        "is divided by a sum or a mean over the batch, as of weights",
-    ),
-    "weights of the first batch, beside a regulariser": (
-        lambda: with_loss("weighed", "l2"),
-        "is divided by a sum or a mean over the batch, as of weights",
-    ),
-    "a step's weights": (lambda: stepping("weights"), "is divided by a sum or a mean over the batch, as of weights"),
+    "two passes": (model_with, two_passes, "as SAM does"),
+    "a gradient norm": (model_with, gradient_norm_logged, "logs norm, which is neither a metric's result"),
+    "a variance": (model_with, spread_logged, "logs spread, which is neither a metric's result nor a mean"),
+    "codes in use": (model_with, spread_logged, "logs codes, which is neither a metric's result nor a mean"),
+    "an output": (model_with, output_logged, f"logs output, {LATE}"),
+    "a metric of an output": (model_with, output_counted, f"logs counted, {LATE}"),
+    "Dice": (with_loss, "dice", r"\(dice\) is not a mean over samples"),
+    "a mask of the first batch": (with_loss, "masked", DIVIDED),
+    "weights of the first batch, beside a regulariser": (with_loss, "weighed", "l2", DIVIDED),
+    "a step's weights": (stepping, "weights", DIVIDED),
     "a step of twelve": (
-        lambda: stepping("twelve"),
+        stepping,
+        "twelve",
         r"can't be tried on a few samples \(InvalidArgumentError: (Input to reshape|shape of dy)",
     ),
-    "a loss of 0": (lambda: with_loss("seldom"), r"\(seldom\) is 0 for the samples tried, so it is not known"),
-    "a loss of any sign": (lambda: with_loss("signs"), "the loss signs draws random numbers for the batch as a whole"),
-    "a mean of some": (lambda: with_loss("positives"), r"\(positives\) is not a mean over samples"),
-    "a step's mean of some": (lambda: stepping("positives"), "takes gradients that are not a mean over samples"),
-    "weights by their mean": (lambda: with_loss("by_mean_weight"), r"\(by_mean_weight\) is not a mean over samples"),
-    "weights by the batch's classes": (lambda: with_loss("balanced"), r"\(balanced\) is not a mean over samples"),
-    "the hardest": (lambda: with_loss("hardest"), r"\(hardest\) is not a mean over samples"),
-    "those that are chosen": (lambda: with_loss("of_chosen"), "is divided by a sum or a mean over the batch"),
+    "a loss of 0": (with_loss, "seldom", r"\(seldom\) is 0 for the samples tried, so it is not known"),
+    "a loss of any sign": (with_loss, "signs", "the loss signs draws random numbers for the batch as a whole"),
+    "a mean of some": (with_loss, "positives", r"\(positives\) is not a mean over samples"),
+    "a step's mean of some": (stepping, "positives", NO_MEAN),
+    "weights by their mean": (with_loss, "by_mean_weight", r"\(by_mean_weight\) is not a mean over samples"),
+    "weights by the batch's classes": (with_loss, "balanced", r"\(balanced\) is not a mean over samples"),
+    "the hardest": (with_loss, "hardest", r"\(hardest\) is not a mean over samples"),
+    "those that are chosen": (with_loss, "of_chosen", DIVIDED),
     "a sampled softmax": (sampled, "the train_step draws random numbers for the batch as a whole"),
-    "clipping": (lambda: stepping("clipped"), "takes gradients that are not a mean over samples"),
+    "clipping": (stepping, "clipped", NO_MEAN),
     "outputs of pairs": (of_pairs, r"\(in_batch\) is not a mean over samples"),
-    "pairs": (lambda: stepping("pairs"), "takes gradients that are not a mean over samples"),
-    "pairs, with dropout": (lambda: stepping("random pairs"), "takes gradients that are not a mean over samples"),
-    "a layer of the batch": (
-        lambda: adding("mean"),
-        r"\(your own code: mine\) takes gradients that are not a mean over samples",
-    ),
-    "a layer's loss of the batch": (
-        lambda: adding("largest"),
-        r"\(your own code: mine\) takes gradients that are not a mean over samples",
-    ),
-    "an activation of the batch": (lambda: of_the_batch("activation"), r"\(your own code: dense\w*\) takes gradients"),
-    "a Lambda of the batch": (lambda: of_the_batch("lambda"), r"\(your own code: mine\) takes gradients"),
-    "a graph's operation": (lambda: of_the_batch("graph"), r"\(your own code: mean\w*\) takes gradients"),
-    "a layer's average": (
-        lambda: keeping("average"),
-        "mine updates kept from its samples to what is neither a mean nor a sum",
-    ),
-    "a layer's largest": (
-        lambda: keeping("largest"),
-        "mine updates kept from its samples to what is neither a mean nor a sum",
-    ),
-    "a maximum": (lambda: with_metric("max"), "the metric mine does not only add to kept a mean or a sum"),
-    "maxima": (lambda: with_metric("maxima"), "the metric mine does not only add to kept a mean or a sum"),
-    "a moving average": (
-        lambda: with_metric("average"),
-        "the metric mine does not only add to kept a mean or a sum",
-    ),
-    "a sum of maxima": (lambda: with_metric("sum"), "the metric mine does not only add to total a mean or a sum"),
+    "pairs": (stepping, "pairs", NO_MEAN),
+    "pairs, with dropout": (stepping, "random pairs", NO_MEAN),
+    "a layer of the batch": (adding, "mean", rf"\(your own code: mine\) {NO_MEAN}"),
+    "a layer's loss of the batch": (adding, "largest", rf"\(your own code: mine\) {NO_MEAN}"),
+    "an activation of the batch": (of_the_batch, "activation", rf"\(your own code: dense\w*\) {NO_MEAN}"),
+    "a Lambda of the batch": (of_the_batch, "lambda", rf"\(your own code: mine\) {NO_MEAN}"),
+    "a graph's operation": (of_the_batch, "graph", rf"\(your own code: mean\w*\) {NO_MEAN}"),
+    "a layer's average": (keeping, "average", KEPT),
+    "a layer's largest": (keeping, "largest", KEPT),
+    "a maximum": (with_metric, "max", ADDED),
+    "maxima": (with_metric, "maxima", ADDED),
+    "a moving average": (with_metric, "average", ADDED),
+    "a sum of maxima": (with_metric, "sum", "the metric mine does not only add to total a mean or a sum"),
 }
 
 
@@ -498,11 +456,9 @@ TOLD: Told = {
 def test_what_would_be_another_training_is_refused(tensorflow: Any, name: str, micro_batches: Any) -> None:
     import keras
 
-    make, message = REFUSED[name]
+    make, *given, message = REFUSED[name]
     keras.utils.set_random_seed(1)  # a sum with dropout is found for most random weights
-    split = simulated((70, 30), micro_batches)
-    with split.scope():
-        model = make()
+    split, model = in_split(make, *given, micro_batches=micro_batches)
     with pytest.raises(BadInput, match=rf"{message}(.|\n)*→"):
         split.fit(model, sentences(240)[0] if name == "a mask" else X, Y, shuffle=False, verbose=0)
 
@@ -522,9 +478,9 @@ def checked(model: Any, x: Any = X, y: Any = Y) -> Any:
 def test_what_is_not_exact_is_told(tensorflow: Any, name: str) -> None:
     import keras
 
-    make, message = TOLD[name]
+    make, *given, message = TOLD[name]
     keras.utils.set_random_seed(1)  # with few random weights a loss or its gradients are near a mean
-    assert re.search(message, "\n".join(checked(make()).warned))
+    assert re.search(message, "\n".join(checked(make(*given)).warned))
 
 
 @pytest.mark.parametrize(
@@ -533,11 +489,9 @@ def test_what_is_not_exact_is_told(tensorflow: Any, name: str) -> None:
 def test_what_is_told_is_trained(tensorflow: Any, name: str) -> None:
     import keras
 
-    make, message = TOLD[name]
+    make, *given, message = TOLD[name]
     keras.utils.set_random_seed(1)
-    split = simulated((70, 30))
-    with split.scope():
-        model = make()
+    split, model = in_split(make, *given)
     with pytest.warns(UserWarning, match=message):
         split.fit(model, X, Y, shuffle=False, verbose=0)
     assert int(model.optimizer.iterations.numpy()) == 3
@@ -546,10 +500,8 @@ def test_what_is_told_is_trained(tensorflow: Any, name: str) -> None:
 
 
 def test_a_sum_is_found_with_dropout_and_two_samples(tensorflow: Any) -> None:
-    split = simulated((2, 4))
-    with split.scope():
-        model = stepping("random sum")
-    with pytest.raises(BadInput, match="takes the gradients of a sum over the batch"):
+    split, model = in_split(stepping, "random sum", batches=(2, 4))
+    with pytest.raises(BadInput, match=OF_A_SUM):
         split.fit(model, X[:24], Y[:24], verbose=0)
 
 
@@ -571,17 +523,13 @@ def own_loss(kind: str) -> Any:
             losses = {"mean": y_pred, "random": self.drop(y_pred, training=True), "signed": y_pred * 0 + signs}[kind]
             return ops.mean(losses)
 
-    model = Own(dense())
-    model.compile("sgd")
-    return model
+    return compiled(Own(dense()), None)
 
 
 def test_trying_a_loss_leaves_no_trace_and_warns_of_no_mean(tensorflow: Any) -> None:
     for kind in ("random", "signed"):
         assert "not a mean over samples" not in "".join(checked(own_loss(kind)).warned)
-    split = simulated((70, 30))
-    with split.scope():
-        model = own_loss("mean")
+    split, model = in_split(own_loss, "mean")
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*not a mean over samples")
         split.fit(model, X, Y, epochs=2, shuffle=False, verbose=0)
@@ -602,9 +550,7 @@ def of_words() -> Any:
             return 2 * x
 
     body = [layers.Embedding(20, 4), layers.Flatten(), Doubled(), layers.Dense(3, "softmax")]
-    model = keras.Sequential([keras.Input((5,), dtype="int32"), *body])
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    return model
+    return compiled([keras.Input((5,), dtype="int32"), *body])
 
 
 @pytest.mark.parametrize(

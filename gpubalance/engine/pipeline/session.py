@@ -9,9 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine import keras_inside, runtime, trained
+from gpubalance.engine import keras_inside, runtime
+from gpubalance.engine.data import samples_for
 from gpubalance.engine.failures import TaskFailedError
-from gpubalance.engine.models import make_model
+from gpubalance.engine.models import facts_of, make_model
 from gpubalance.engine.pipeline.blocks import Blocks, blocks_of
 from gpubalance.engine.pipeline.calls import bytes_of, calls_of
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of, refuse_model
@@ -40,7 +41,7 @@ class LayersSession:
             self._calls = calls_of(self._model)
             refuse_model(self._model)
             strategy = tf.distribute.get_strategy()
-            self._samples = trained.samples_for(settings, self._model, strategy, "CPU:0", seed=seed, takes_data=False)
+            self._samples = samples_for(settings, self._model, strategy, "CPU:0", seed=seed, takes_data=False)
         self._blocks = blocks_of(self._calls, cuts)
         self._pipeline: Pipeline | None = None
         self._used: tuple[Any, int] | None = None  # the last order and micro-batch
@@ -48,7 +49,7 @@ class LayersSession:
     def facts(self) -> dict[str, Any]:
         """What a result records about the model and TensorFlow, and the model's blocks; see Session."""
         limits = runtime.memory_limits_bytes(self._devices, self._names)
-        return trained.facts_of(self._model) | {"memory_limit_bytes": limits, "graph": self._blocks.graph}
+        return facts_of(self._model) | {"memory_limit_bytes": limits, "graph": self._blocks.graph}
 
     def time_blocks(
         self, blocks: Sequence[int], micro_batch: int, *, seconds: float, at_least: int

@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from gpubalance.engine.keras_inside import is_keras_own
 from gpubalance.engine.step.gradients import taking_gradients
-from gpubalance.engine.step.own import has_no_call, is_keras_own
 from gpubalance.engine.step.part import part_of
 from gpubalance.errors import BadInput
 
@@ -43,7 +43,8 @@ def build(model: Any, strategy: Any, data: Any, *, trains: bool) -> None:
     step = model.train_step if trains else model.test_step
     is_own = not is_keras_own(step)
     try:
-        if not (is_own and has_no_call(model)):
+        # Such a step may call layers only, of a model without a `call`.
+        if not is_own or type(model).call is not keras.Model.call:
             with strategy.scope():
                 model._symbolic_build(data_batch=data)
             return

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
+import traceback
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -9,8 +12,11 @@ import tensorflow as tf
 from gpubalance.engine.feed import Dealt
 from gpubalance.engine.place import Place
 from gpubalance.engine.step import parity
+from gpubalance.engine.step.built import unchanged
+from gpubalance.engine.step.gradients import gradients_of
 from gpubalance.engine.step.parity import TRIED
-from gpubalance.engine.step.step import Kind, predicting, testing, training
+from gpubalance.engine.step.part import part_of
+from gpubalance.engine.step.step import Kind, dividing, predicting, testing, training
 from gpubalance.engine.step.verdict import UNTRIED, Verdict
 from gpubalance.errors import BadInput
 from gpubalance.settings.shares import Shares
@@ -21,7 +27,7 @@ class Functions:
 
     def __init__(self, model: Any, place: Place, *, xla: bool = False) -> None:
         self._model, self._place, self._xla = model, place, xla
-        self._verdicts: dict[str, Verdict] = {}
+        self._verdicts = {"train": UNTRIED, "test": UNTRIED}
         # By what they do, the structure of batches and the kind of step: the signature and the function.
         self._traced: dict[tuple[str, str, Kind], tuple[Any, Any]] = {}
 
@@ -31,9 +37,6 @@ class Functions:
         self._verdicts[what] = found
         self._traced = {key: made for key, made in self._traced.items() if key[0] != what}
         return found
-
-    def _verdict(self, what: str) -> Verdict:
-        return self._verdicts.get(what, UNTRIED)
 
     def train(
         self, dealt: Dealt, micro_batches: tuple[int, ...], *, stamped: bool = False, noisy: bool = False
@@ -48,7 +51,7 @@ class Functions:
             stamped=stamped,
             noisy=stamped and noisy and not dealt.whole,
             xla=self._xla,
-            as_it_is=self._verdict("train").refused is not None and self._place.replicas == 1,
+            as_it_is=self._verdicts["train"].refused is not None and self._place.replicas == 1,
         )
         self._refuse_beyond_memory(micro_batches if kind.micro else dealt.shares)
         (logs, stamps), is_new = self._call("train", dealt, kind, micro_batches)
@@ -90,7 +93,7 @@ class Functions:
         if what == "predict":
             step = predicting(model, place, whole=kind.whole)
         else:
-            step = (training if what == "train" else testing)(model, place, self._verdict(what), kind)
+            step = (training if what == "train" else testing)(model, place, self._verdicts[what], kind)
         each, values = (place.replicas,), (signature,) * len(place.names)
         numbers = [tf.TensorSpec(each, tf.float32), tf.TensorSpec((), tf.float32), tf.TensorSpec(each, tf.int32)]
         made = tf.function(step, input_signature=[values, *numbers], autograph=False)
@@ -110,3 +113,29 @@ def at_a_time(shares: tuple[int, ...], split: Shares) -> tuple[int, ...]:
     if not split.accumulates:
         return shares
     return tuple(min(share, micro) for share, micro in zip(shares, split.micro_batches, strict=True))
+
+
+def count_step(model: Any, samples: Sequence[Any]) -> float | None:
+    """The mean of floating-point operations of a step on these samples, forward and backward; a multiply-add is two.
+
+    Counts the operations that TensorFlow has a formula for, which take nearly all of the time: convolutions, matrix
+    products, biases. None if a split can't train the model, its profiler can't read the graph, or finds nothing.
+    """
+    specs = [tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), x) for x in samples]
+    try:
+        counted = {key: _count(model, one) for key, one in {str(one): one for one in specs}.items()}
+    except Exception as error:  # noqa: BLE001  (never worth losing the measurement for)
+        traceback.print_exception(error)
+        return None
+    return statistics.fmean(counted[str(one)] for one in specs) or None
+
+
+def _count(model: Any, specs: Any) -> float:
+    def step(data: Any) -> Any:
+        with unchanged(model), dividing(model, trains=True), part_of(1.0) as part:
+            return [grad for grad in gradients_of(model, part, data)[0] if grad is not None]
+
+    graph = tf.function(step, autograph=False).get_concrete_function(specs).graph
+    options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
+    options["output"] = "none"
+    return float(tf.compat.v1.profiler.profile(graph, options=options).total_float_ops)

@@ -180,11 +180,8 @@ def _what_needs_scaling(model: Any) -> str:
     losses = [] if model._compile_loss is None else keras.tree.flatten(model._compile_loss._user_loss)
     if any(getattr(layer, "synchronized", False) for layer in model._flatten_layers()):
         return "synchronised layers need"
-    return "a loss without a reduction needs" if any(_has_no_reduction(loss) for loss in losses) else ""
-
-
-def _has_no_reduction(loss: Any) -> bool:
-    return getattr(loss, "reduction", "") in ("none", None)
+    unreduced = [loss for loss in losses if getattr(loss, "reduction", "") in ("none", None)]
+    return "a loss without a reduction needs" if unreduced else ""
 
 
 def _changed_late(model: Any, part: Part, trained: set[int]) -> Iterator[Any]:

@@ -86,7 +86,7 @@ class Logs:
             part.tell(told_of_log(self._model, name, _LATE))
         elif self._results_in(value):
             part.tell(told_of_log(self._model, name, NOT_FROM_PARTS))
-        return MEAN if self._whole else self.verdict.power_of_log(name)
+        return MEAN if self._whole else self.verdict.logs.get(name, MEAN)
 
     def _results_in(self, value: Any) -> list[int]:
         return [id(tensor) for tensor in ancestors(value, self._results) if id(tensor) in self._results]

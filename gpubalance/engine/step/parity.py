@@ -6,7 +6,6 @@ way. What no power makes is told, and what a split can't train is refused.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,10 +13,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gpubalance.engine.keras_inside import function_of, is_keras_own, name_of, users_parts
 from gpubalance.engine.sources import is_sum, reaches
 from gpubalance.engine.step import built
 from gpubalance.engine.step.logs import NOT_FROM_PARTS, told_of_log
-from gpubalance.engine.step.own import function_of, is_keras_own, name_of, users_parts
+from gpubalance.engine.step.part import Added, Reduced
 from gpubalance.engine.step.trial import Ran, Trial
 from gpubalance.engine.step.verdict import MEAN, OTHER, SUM, Verdict, power_of
 from gpubalance.engine.users_lines import reason_of
@@ -99,7 +99,7 @@ class _Check:
     """The runs of one trial, and what they tell."""
 
     def __init__(self, trial: Trial, step: str, own: list[str]) -> None:
-        self._trial, self._step, self._own, self._model = trial, step, own, trial.model
+        self._trial, self._step, self._own = trial, step, own
         dtypes = {layer.compute_dtype for layer in trial.model._flatten_layers()}
         self._nearness = _NEAR_IN_HALF if dtypes & {"float16", "bfloat16"} else _NEAR
         cut = max(1, trial.count // 4)
@@ -109,19 +109,24 @@ class _Check:
         self._after = trial.run(slice(None), start).states
         self._states = self._after | {id(one): start[id(one)] for one, _ in trial.metrics}
         self._whole = trial.run(slice(None), self._states)
-        self._alone = [self._run_or_fail([one]) for one in range(trial.count)]
+        self._alone = [self._size_of([one]) for one in range(trial.count)]
         # The first ones beside the rest, and those that weigh most, which a loss of the hardest samples would tell.
-        orders = np.arange(trial.count), np.argsort([-_size_of(ran) for ran in self._alone], kind="stable")
+        orders = np.arange(trial.count), np.argsort(np.negative(self._alone), kind="stable")
         self._cuts = [(order[:cut], order[cut:]) for order in orders]
         self._exponents: tuple[int, ...] = ()
         self._parts = self._run_parts()
         self._copies: list[Ran] = []
+        self._told, self._is_known = list(trial.probing.told), True
 
-    def _run_or_fail(self, at: Any) -> Ran | None:
-        """None for a part with too few samples, or an odd number of them, for what the step does."""
-        with contextlib.suppress(tf.errors.InvalidArgumentError):
-            return self._trial.run(at, self._states, self._whole.divisors)
-        return None
+    def _size_of(self, at: Any) -> float:
+        """How much samples weigh: the norm of their losses and gradients.
+
+        It is no number for too few samples, or an odd number of them, for what the step does.
+        """
+        try:
+            return _size(self._trial.run(at, self._states, self._whole.divisors))
+        except tf.errors.InvalidArgumentError:
+            return np.nan
 
     def _run_parts(self) -> list[dict[str, Any]]:
         """The marks [cut, …, 3] of the first parts, and of the second ones."""
@@ -131,25 +136,22 @@ class _Check:
 
     def verdict(self) -> Verdict:
         """What the runs tell. Raises BadInput for what a split can't train."""
-        trial, zeros = self._trial, list[str]()
-        self._exponents = tuple(self._of_added(zeros))
+        trial = self._trial
+        self._exponents = tuple(self._of_added(*one) for one in enumerate(trial.probing.added))
         if any(self._exponents):
             self._parts = self._run_parts()
-        told = [*trial.probing.told, *self._of_losses(), *zeros]
-        known = not zeros and not any(map(self._is_zero, self._of_users_metrics()))
+        for place, reduced in enumerate(trial.probing.losses):
+            self._of_loss(f"loss {place}", reduced)
+        self._is_known &= not any(map(self._is_zero, self._of_users_metrics()))
         if trial.trains:
-            gradients = self._whole.marks["gradient"]
-            known = known and bool(gradients.any() or not gradients.size)
-            of_gradients = self._of_gradients()
-            if not told:
-                told += of_gradients or [f"the loss of the model {trial.model.name} {_DIVIDED}"] * self._is_divided()
+            self._of_gradients()
         return Verdict(
-            variables=self._of_metrics(told) | self._of_layers(told),
-            logs={name: self._of_log(name, told) for name in trial.logs},
+            variables=self._of_metrics() | self._of_layers(),
+            logs={name: self._of_log(name) for name in trial.logs},
             exponents=self._exponents,
-            warned=tuple(dict.fromkeys(told)),
+            warned=tuple(dict.fromkeys(self._told)),
             least=self._least(),
-            is_known=known,
+            is_known=self._is_known,
             step=trial.step,
         )
 
@@ -168,51 +170,51 @@ class _Check:
     def _is_zero(self, name: str) -> bool:
         return not any(np.any(marks[name][..., 0]) for marks in (self._whole.marks, *self._parts))
 
-    def _of_added(self, zeros: list[str]) -> Iterator[int]:
-        """The exponents of what layers add, and of nothing that is added what is said, to `zeros`.
+    def _of_added(self, place: int, added: Added) -> int:
+        """The exponent of what a layer adds. Raises BadInput for a sum, which is taken for a mean."""
+        name, is_number = f"added {place}", not added.loss.shape.rank
+        power = self._power(name)
+        if power == SUM and is_number and not added.is_regularizer:
+            raise BadInput(
+                f"the layer {added.layer} adds a sum over the batch to the loss: it is taken for a mean when a batch "
+                "is divided",
+                remedy="add_loss(ops.mean(loss)), or a value for each sample",
+            )
+        if is_number and self._is_zero(name):
+            self._told.append(f"what the layer {added.layer} adds to the loss is 0 for the samples tried, {_UNKNOWN}")
+            self._is_known = False
+        return 0 if power is OTHER else power - MEAN + added.divided
 
-        Raises BadInput for a sum, which is taken for a mean.
-        """
-        for place, added in enumerate(self._trial.probing.added):
-            name, is_number = f"added {place}", not added.loss.shape.rank
-            power = self._power(name)
-            if power == SUM and is_number and not added.is_regularizer:
-                raise BadInput(
-                    f"the layer {added.layer} adds a sum over the batch to the loss: it is taken for a mean when a "
-                    "batch is divided",
-                    remedy="add_loss(ops.mean(loss)), or a value for each sample",
-                )
-            if is_number and self._is_zero(name):
-                zeros.append(f"what the layer {added.layer} adds to the loss is 0 for the samples tried, {_UNKNOWN}")
-            yield 0 if power is OTHER else power - MEAN + added.divided
+    def _of_loss(self, name: str, reduced: Reduced) -> None:
+        """Tells of one of Keras' losses or of those that are given to it. Raises BadInput for a sum."""
+        what = f"the loss of the model {self._trial.model.name} ({name_of(reduced.loss)})"
+        power = MEAN if reduced.result.shape.rank else self._power(name)
+        if power == SUM or (power != MEAN and self._is_of_sum(name)):
+            raise BadInput(
+                f"{what} sums over the batch and returns one number, {_IS_A_MEAN}",
+                remedy="return a value for each sample; keras.losses.Loss with reduction='sum' sums them",
+            )
+        is_own = not is_keras_own(function_of(reduced.loss))
+        if power != MEAN and (is_own or not self._own):  # else it is what the user's own code gives to it
+            self._told.append(f"{what} is {NEITHER}")
+        elif is_own and self._is_zero(name):
+            self._told.append(f"{what} is 0 for the samples tried, {_UNKNOWN}")
 
-    def _of_losses(self) -> Iterator[str]:
-        """What is said of Keras' losses and of those that are given to it. Raises BadInput for a sum."""
-        for place, (loss, _, result) in enumerate(self._trial.probing.losses):
-            what, name = f"the loss of the model {self._model.name} ({name_of(loss)})", f"loss {place}"
-            power = MEAN if result.shape.rank else self._power(name)
-            if power == SUM or (power != MEAN and self._is_of_sum(name)):
-                raise BadInput(
-                    f"{what} sums over the batch and returns one number, {_IS_A_MEAN}",
-                    remedy="return a value for each sample; keras.losses.Loss with reduction='sum' sums them",
-                )
-            is_own = not is_keras_own(function_of(loss))
-            if power != MEAN and (is_own or not self._own):  # else it is what the user's own code gives to it
-                yield f"{what} is {NEITHER}"
-            elif is_own and self._is_zero(name):
-                yield f"{what} is 0 for the samples tried, {_UNKNOWN}"
-
-    def _of_gradients(self) -> list[str]:
-        """What is said of the gradients. Raises BadInput for those of a sum."""
-        power = self._power("gradient")
-        if self._whole.marks["gradient"].size and not self._whole.marks["gradient"].any():
-            return [f"{self._step} has no gradients for the samples tried: {_UNKNOWN}"]
-        if power == SUM or (power != MEAN and not any(self._exponents) and self._is_of_sum("gradient")):
+    def _of_gradients(self) -> None:
+        """Tells of gradients that are not a mean, unless the reason is told. Raises BadInput for those of a sum."""
+        power, whole = self._power("gradient"), self._whole.marks["gradient"]
+        if whole.size and not whole.any():
+            found, self._is_known = f"{self._step} has no gradients for the samples tried: {_UNKNOWN}", False
+        elif power == SUM or (power != MEAN and not any(self._exponents) and self._is_of_sum("gradient")):
             raise BadInput(
                 f"{self._step} takes the gradients of a sum over the batch, {_IS_A_MEAN}",
                 remedy="take the mean over samples, or give self.optimizer.scale_loss a value for each sample",
             )
-        return [] if power == MEAN else [f"{self._step} {_UNLIKE}"]
+        elif power != MEAN:
+            found = f"{self._step} {_UNLIKE}"
+        else:
+            found = f"the loss of the model {self._trial.model.name} {_DIVIDED}" if self._is_divided() else ""
+        self._told += [found] if found and not self._told else []
 
     def _is_of_sum(self, name: str) -> bool:
         """Whether each copy of the samples adds as much: to a mean or a quotient of sums it adds nothing."""
@@ -235,29 +237,32 @@ class _Check:
         of_own = any(reaches(values, samples, results - {id(values)}) for values in own)
         return of_own or any(reaches(target, samples, results) for target in self._trial.probing.targets)
 
-    def _of_layers(self, told: list[str]) -> dict[int, int | None]:
-        """The powers of variables that the user's layers change; appends what is not exact."""
+    def _of_layers(self) -> dict[int, int]:
+        """The powers of variables that the user's layers change; tells what is not exact."""
         found = {}
         for variable, layer in self._trial.kept:
-            key = id(variable)
+            key, name = id(variable), f"state {id(variable)}"
             if key not in self._trial.changed or is_keras_own(layer):
                 continue
-            found[key] = self._power(f"state {key}")
-            if self._is_zero(f"state {key}"):
-                told.append(f"the layer {layer.name} changes {variable.name} by 0 for the samples tried, {_UNKNOWN}")
-            elif found[key] is OTHER:
-                told.append(
-                    f"the layer {layer.name} updates {variable.name} from its samples to what is neither a mean "
-                    "nor a sum over them: the devices' values are averaged, weighted by samples"
+            power = self._power(name)
+            found[key] = MEAN if power is OTHER else power
+            if self._is_zero(name):
+                self._told.append(
+                    f"the layer {layer.name} changes {variable.name} by 0 for the samples tried, {_UNKNOWN}"
+                )
+            elif power is OTHER:
+                self._told.append(
+                    f"the layer {layer.name} updates {variable.name} from its samples to what is neither a mean nor a "
+                    "sum over them: the devices' values are averaged, weighted by samples"
                 )
         return found
 
-    def _of_metrics(self, told: list[str]) -> dict[int, int | None]:
-        """The powers of metrics' variables; appends what is not exact. Others of a metric tell, as its count does."""
+    def _of_metrics(self) -> dict[int, int]:
+        """The powers of metrics' variables; tells what is not exact. Others of a metric tell, as its count does."""
         changed = [pair for pair in self._trial.metrics if id(pair[0]) in self._trial.changed]
         # What it adds again, to what is not 0 any more.
         again = self._trial.run(self._cuts[0][0], self._after, self._whole.divisors, self._exponents).marks
-        found, is_silent = {}, bool(told)
+        found, is_silent = dict[int, Any](), bool(self._told)
         for key, name in ((id(one), f"state {id(one)}") for one, _ in changed):
             if not self._is_zero(name):
                 adds = power_of(again[name], [(1.0, self._parts[0][name][0])], self._near(name)) is not OTHER
@@ -269,7 +274,7 @@ class _Check:
             others = {found.get(id(one)) for one, owner in changed if owner is metric} - {OTHER}
             power = others.pop() if len(others) == 1 else SUM
             if key in found and not (is_silent and is_keras_own(metric)):
-                told.append(
+                self._told.append(
                     f"the metric {metric.name} does not only add to {variable.name} a mean or a sum over samples: the "
                     f"devices' values are {'averaged' if power == MEAN else 'summed'}, which is not what one device "
                     "would log"
@@ -277,34 +282,26 @@ class _Check:
             found[key] = power
         return found
 
-    def _of_log(self, name: str, told: list[str]) -> int | None:
-        """The power of a log; one that is not exact is appended to `told`."""
+    def _of_log(self, name: str) -> int:
+        """The power of a log; tells of one that is not exact."""
         if self._is_zero(f"log {name}"):  # as a count may be
             return SUM if is_sum(self._trial.logs[name]) else MEAN
         power = self._power(f"log {name}")
         if power is OTHER:
-            told.append(told_of_log(self._model, name, NOT_FROM_PARTS))
-        return power
+            self._told.append(told_of_log(self._trial.model, name, NOT_FROM_PARTS))
+        return MEAN if power is OTHER else power
 
     def _least(self) -> int:
         """The fewest samples of which all parts that were tried run, and are finite, where the whole is."""
         size, count = 1, self._trial.count
-        if not np.isfinite(_size_of(self._whole)):
-            return size
-        while size < count and not np.isfinite([*map(_size_of, self._windows(size))]).all():
-            size *= 2
+        sizes = self._alone if np.isfinite(_size(self._whole)) else [1.0]
+        while size < count and not np.isfinite(sizes).all():
+            size, last = 2 * size, count - 2 * size
+            starts = range(0, last + 1, max(1, last // (_WINDOWS - 1)))
+            sizes = [self._size_of(slice(at, at + size)) for at in starts]
         return size
 
-    def _windows(self, size: int) -> list[Ran | None]:
-        if size == 1:
-            return self._alone
-        last = self._trial.count - size
-        return [self._run_or_fail(slice(at, at + size)) for at in range(0, last + 1, max(1, last // (_WINDOWS - 1)))]
 
-
-def _size_of(ran: Ran | None) -> float:
-    """The norm of a run's losses and gradients: how much its samples weigh; no number if it failed."""
-    if ran is None:
-        return np.nan
+def _size(ran: Ran) -> float:
     of_loss = (marks[..., 0] for name, marks in ran.marks.items() if name.startswith(("gradient", "loss")))
     return float(sum(np.sum(np.square(norms, dtype=float)) for norms in of_loss))

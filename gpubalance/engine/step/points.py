@@ -24,7 +24,7 @@ def number_of_replica() -> int:
 class Points:
     """Calls a clock at the four points of one replica's step.
 
-    A clock that only counts is called at two of them, and one that neither paces, counts nor is stamped at none.
+    A clock that only counts is called at the second, and one that neither paces, counts nor is stamped at none.
     """
 
     def __init__(self, clock: Clock, batch: Any, micro_batch: Any, *, stamped: bool) -> None:
@@ -53,7 +53,7 @@ class Points:
 
     def summed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
         """Returns the summed gradients: to a stamped replica once all are there, to a paced one once sync is over."""
-        if not self._called and not self._clock.counts:
+        if not self._called:
             return grads
         marker = _marker(loss, [grad for grad in grads if grad is not None])
         grads = self._call(self._clock.summed, [], marker, grads)

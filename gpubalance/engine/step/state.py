@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.step.own import is_keras_own
+from gpubalance.engine.keras_inside import is_keras_own
 from gpubalance.engine.step.points import number_of_replica
 from gpubalance.engine.step.sums import weighed
 from gpubalance.engine.step.verdict import MEAN, SUM, Verdict
@@ -21,7 +21,7 @@ class State:
         self._verdict, self._whole = verdict, whole
         self._kept = [(variable, tf.convert_to_tensor(variable.value)) for variable in kept_of(model, verdict)]
         self._of_metrics = [variable for metric in metrics_of(model) for variable in metric._variables]
-        self._weighed = [one for one in self._of_metrics if whole or verdict.power_of_metric(one) != SUM]
+        self._weighed = [one for one in self._of_metrics if whole or self._power(one, SUM) != SUM]
 
     def begin(self, *, again: bool = False) -> None:
         """Begins a part. Every other micro-batch begins `again`, with the layers' values before the step."""
@@ -54,8 +54,11 @@ class State:
         return [before.shape for _, before in self._kept]
 
     def _share(self, variable: Any, before: Any, weight: Any) -> Any:
-        power = MEAN if self._whole else self._verdict.power(variable)
-        return weighed(_change(before, tf.convert_to_tensor(variable.value)), weight, power)
+        change = _change(before, tf.convert_to_tensor(variable.value))
+        return weighed(change, weight, MEAN if self._whole else self._power(variable, MEAN))
+
+    def _power(self, variable: Any, usual: int) -> int:
+        return self._verdict.variables.get(id(variable), usual)
 
     def _counted_once(self, variable: Any, before: Any, weight: Any) -> Any:
         """What a part adds to its own metric. A part of a whole number can't be added: the first one adds all."""
@@ -74,7 +77,7 @@ def kept_of(model: Any, verdict: Verdict) -> list[Any]:
         for layer in model._flatten_layers()
         for variable in layer._non_trainable_variables
         if id(variable) in verdict.variables
-        or (tf.as_dtype(variable.dtype).is_floating and (is_keras_own(layer) or not verdict.is_tried))
+        or (tf.as_dtype(variable.dtype).is_floating and (is_keras_own(layer) or not verdict.step))
     ]
 
 

@@ -27,32 +27,20 @@ _HEAVY = ("BatchNorm", "Conv", "Einsum", "FFT", "MatMul", "Pool", "RNN", "While"
 class Verdict:
     """The powers of a step's quantities, and what is said of it.
 
-    `variables` has those of metrics and of layers' states by id, `logs` by name; a quantity that is not there was not
-    met. What layers add to the loss is multiplied by the part's weight to the power of `exponents`, in order. A part of
-    fewer samples than `least` may give what is not finite. `is_known`: the check could decide. `step` has the
-    operations of the step by type and count.
+    `variables` has those of metrics and of layers' states by id, `logs` by name; what the parts don't tell has that of
+    a mean or a sum, and a quantity that is not there was not met. What layers add to the loss is multiplied by the
+    part's weight to the power of `exponents`, in order. A part of fewer samples than `least` may give what is not
+    finite. `is_known`: the check could decide. `step` has the operations of the step by type and count.
     """
 
-    variables: dict[int, int | None] = field(default_factory=dict)
-    logs: dict[str, int | None] = field(default_factory=dict)
+    variables: dict[int, int] = field(default_factory=dict)
+    logs: dict[str, int] = field(default_factory=dict)
     exponents: tuple[int, ...] = ()
     warned: tuple[str, ...] = ()
     refused: Refusal | None = None
     least: int = 1
     is_known: bool = True
     step: dict[str, int] = field(default_factory=dict)
-
-    def power(self, variable: Any) -> int:
-        """The power of what a step adds to a variable; what the parts don't tell is averaged."""
-        return _or_mean(self.variables.get(id(variable), MEAN))
-
-    def power_of_metric(self, variable: Any) -> int:
-        """The same of a metric's variable: Keras' own metrics add sums, and what the parts don't tell is added."""
-        return self.variables.get(id(variable)) or SUM
-
-    def power_of_log(self, name: str) -> int:
-        """The same of a log."""
-        return _or_mean(self.logs.get(name, MEAN))
 
     def exponent(self, place: int) -> int:
         """The exponent for what is added to the loss in this place."""
@@ -69,11 +57,6 @@ class Verdict:
             )
 
     @property
-    def is_tried(self) -> bool:
-        """Whether the step has been tried."""
-        return bool(self.step)
-
-    @property
     def fingerprint(self) -> tuple[tuple[str, int], ...] | None:
         """How often the step has each operation that takes long, and `others`; None if it has not been tried."""
         heavy = [one for one in sorted(self.step.items()) if any(kind in one[0] for kind in _HEAVY)]
@@ -82,10 +65,6 @@ class Verdict:
 
 
 UNTRIED = Verdict()
-
-
-def _or_mean(power: int | None) -> int:
-    return MEAN if power is OTHER else power
 
 
 def power_of(whole: Any, parts: Sequence[tuple[float, Any]], near: float) -> int | None:

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
-from gpubalance.engine.step.own import is_keras_own
+from gpubalance.engine.keras_inside import is_keras_own
 from gpubalance.engine.step.part import Added, Change, Part, Reduced, in_parts, replaced
 from gpubalance.engine.step.state import metrics_of
 from gpubalance.engine.step.sums import weighed
