@@ -34,7 +34,7 @@ class OwnModels(Record):
 
     def request(self, machine: Machine, gpus: Devices, settings: Settings, measuring: Measuring) -> IndependentRequest:
         """The request. Raises UsageError for a single device, and unless there are a batch and a model for each."""
-        from gpubalance.jobs.keep.saved_probes import sensible_batch
+        from gpubalance.jobs.keep.saved import sensible_batch
         from gpubalance.training.sizes import shares_of
 
         asked = asked_of(machine, gpus, settings, least=2)

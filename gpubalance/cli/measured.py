@@ -17,7 +17,7 @@ from gpubalance.devices.hosts import are_reached
 from gpubalance.devices.machine import Machine, held
 from gpubalance.errors import UsageError
 from gpubalance.jobs.events import Watch
-from gpubalance.jobs.keep.journals import journal_of
+from gpubalance.jobs.keep.journal import journal_of
 from gpubalance.jobs.phases import Phases, estimate
 from gpubalance.numbers.units import format_duration
 from gpubalance.render.table import WIDTH, Part, prose, table

@@ -62,7 +62,7 @@ def plan(
 def _kept_probe(devices: Sequence[Device], settings: Settings, simulate: str | None) -> Probe:
     """The best probe that is kept. Raises BadInput if these devices were not probed with these settings."""
     from gpubalance.cli.next_command import command
-    from gpubalance.jobs.keep.saved_probes import best_probe
+    from gpubalance.jobs.keep.saved import best_probe
 
     found = best_probe(devices, settings)
     if found is None:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from gpubalance.engine.place import Place
 from gpubalance.errors import BadInput
-from gpubalance.planning.split import proportional_split
+from gpubalance.settings.shares import proportional_split
 
 _NOT_YET = object()
 # Each in a list, so that the thread that empties it drops the iterator, whoever else has the list.

@@ -11,14 +11,15 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from gpubalance.devices.hosts import are_reached
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft, Watch
 from gpubalance.jobs.keep.journal import content_key
-from gpubalance.jobs.keep.saved_probes import kept_probe
+from gpubalance.jobs.keep.saved import kept_probe
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.jobs.plan.problem import check_asked
-from gpubalance.jobs.probe.queues import phase_names, queues
 from gpubalance.numbers.units import format_duration
 from gpubalance.results.estimate import Estimate, PhaseEstimate
+from gpubalance.settings.device import hosts_of
 from gpubalance.settings.record import Seconds
 from gpubalance.settings.requests import (
     BalanceRequest,
@@ -68,6 +69,29 @@ def estimate(request: ProbeRequest | BalanceRequest | LayersRequest) -> Estimate
         phases=phases,
         seconds=sum(phase.seconds for phase in phases),
     )
+
+
+def queues(request: ProbeRequest) -> list[list[int]]:
+    """Queues of device numbers: devices in a queue are measured one after the other, the queues at the same time.
+
+    One queue in all, or one for each device if that is asked for, or one for each host if each is its own machine.
+    """
+    numbers = range(len(request.devices))
+    if request.parallel:
+        return [[number] for number in numbers]
+    if not are_reached():
+        return [[*numbers]]
+    hosts = hosts_of(request.devices)
+    return [[number for number in numbers if request.devices[number].host == host] for host in hosts]
+
+
+def phase_names(request: ProbeRequest) -> list[str]:
+    """The phases of a probe: one for each device, or one for all if there are several queues."""
+    if request.parallel:
+        return ["all devices at once"]
+    if len(queues(request)) > 1:
+        return ["all hosts at once"]
+    return [f"{device.label} alone" for device in request.devices]
 
 
 def phases_of(request: MeasureRequest) -> list[PhaseEstimate]:
@@ -162,7 +186,7 @@ class Phases:
             self._announced_s = sum(phase.seconds for phase in self._phases)
         self._end()
         self._number, self._phase_began_s = number, self._clock()
-        seconds, later_s = self._pace * self._phases[number].seconds, self._later_s
+        seconds, later_s = self._phases[number].seconds, self._later_s
         self._until_s = self._phase_began_s + seconds + later_s
         times = (0.0, 0.0) if self._resumed else (seconds, seconds + later_s)
         return PhaseBegun(self._phases[number].name, number + 1, len(self._phases), *times)
@@ -173,15 +197,9 @@ class Phases:
             self._took_s[self._phases[self._number].key] += self._clock() - self._phase_began_s
 
     @property
-    def _pace(self) -> float:
-        """How much longer the phases so far took than was expected, at least 1."""
-        expected_s = sum(phase.seconds for phase in self._phases if phase.key in self._took_s)
-        return max(1.0, sum(self._took_s.values()) / expected_s) if expected_s else 1.0
-
-    @property
     def _later_s(self) -> float:
         """The time for the phases after the present one."""
-        return self._pace * sum(phase.seconds for phase in self._phases[(self._number or 0) + 1 :])
+        return sum(phase.seconds for phase in self._phases[(self._number or 0) + 1 :])
 
     def _tell_if_longer(self) -> None:
         left_s = max(0.0, self._until_s - self._clock())

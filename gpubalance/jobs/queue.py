@@ -14,9 +14,8 @@ from pathlib import Path
 from gpubalance.errors import RESUME, Interrupted, PartialResult
 from gpubalance.jobs.command_log import CommandLog
 from gpubalance.jobs.events import CommandBegun, CommandEnded, Doing, QueueSeen, Watch, one_at_a_time
-from gpubalance.jobs.keep.journal import Journal, content_key
-from gpubalance.jobs.keep.journals import free_journal
-from gpubalance.jobs.keep.saved_probes import find_device, kept_probes
+from gpubalance.jobs.keep.journal import Journal, content_key, free_journal
+from gpubalance.jobs.keep.saved import find_device, kept_probes
 from gpubalance.planning.queue import Outlook, outlook, relative_times
 from gpubalance.results.common import now
 from gpubalance.results.queue import Queue, QueuedCommand, QueueShare, RunningCommand, Try

@@ -9,8 +9,7 @@ from gpubalance.devices.planned import check_model
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.endings import giving, lost_gpus_told, refuse
 from gpubalance.jobs.events import PhaseBegun, Watch
-from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.journals import tell_resumed
+from gpubalance.jobs.keep.journal import Journal, tell_resumed
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.measure.fitting import Fitting
@@ -55,7 +54,7 @@ def run(
         except OutOfMemory as error:
             raise_what_fits(error, party, used, watch)
         if len(result.replicas) > 1:
-            save("runs", result)
+            save(result)
         noted = trace(party, {0: used.split}, used.tracing, watch)
         return result.model_copy(update={"warnings": (*result.warnings, *noted)})
 

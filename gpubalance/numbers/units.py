@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import TypeAlias
 
 _BINARY = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+Units: TypeAlias = tuple[tuple[float, str], ...]  # the largest first
+_BYTES: Units = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_SECONDS: Units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_FLOPS: Units = ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s"))
 
 NOT_AVAILABLE = "n/a"
 
@@ -35,25 +41,26 @@ def three_digits(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"
 
 
+def _scaled(value: float, units: Units) -> str:
+    """In the largest of the units of which it is one or more when rounded, else in the last."""
+    scale, unit = next((one for one in units if abs(value) >= 0.9995 * one[0]), units[-1])
+    return f"{three_digits(value / scale)} {unit}"
+
+
 def format_bytes(size: int | None) -> str:
     """`9.72 GiB`; `n/a` for an unknown size."""
     if size is None:
         return NOT_AVAILABLE
-    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if size >= unit:
-            return f"{three_digits(size / unit)} {name}"
-    return f"{size} B"
+    return _scaled(size, _BYTES) if size >= _BYTES[-1][0] else f"{size} B"
 
 
 def format_seconds(seconds: float | None) -> str:
     """`652 ms`, `1.31 s`, `48 µs`; `n/a` for an unknown time."""
     if seconds is None:
         return NOT_AVAILABLE
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if abs(seconds) >= 0.9995 * scale:
-            return f"{three_digits(seconds / scale)} {unit}"
-    # Below a nanosecond the difference of two times is only rounding.
-    return "0 s" if abs(seconds) < 1e-9 else f"{seconds * 1e6:.2g} µs"
+    if abs(seconds) < 1e-9:  # the difference of two times is only rounding
+        return "0 s"
+    return _scaled(seconds, _SECONDS) if abs(seconds) >= 0.9995e-6 else f"{seconds * 1e6:.2g} µs"
 
 
 def format_duration(seconds: float) -> str:
@@ -70,12 +77,7 @@ def format_rate(rate: float | None) -> str:
 
 def format_flops(rate: float | None) -> str:
     """Operations per second: `11.3 TFLOP/s`; `n/a` for an unknown rate."""
-    if rate is None:
-        return NOT_AVAILABLE
-    for scale, unit in ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s")):
-        if rate >= scale:
-            return f"{three_digits(rate / scale)} {unit}"
-    return f"{three_digits(rate)} FLOP/s"
+    return NOT_AVAILABLE if rate is None else _scaled(rate, _FLOPS)
 
 
 def format_percent(part: float | None, digits: int = 0) -> str:

@@ -197,7 +197,7 @@ class _Solver:
             raise NoSplitError(f"no device's batch limit allows a batch of {multiple}")
         if self._most < 1:
             raise NoSplitError(
-                f"a global batch of at most {problem.max_global_batch} is less than {multiple}",
+                f"a global batch of at most {problem.max_global_batch} is less than the least batch, {multiple}",
                 above=multiple if problem.global_batch is None else None,
             )
         if problem.global_batch is None:

@@ -86,13 +86,3 @@ def goodput(scale: float) -> Objective:
 def learning_rate_factor(old: int, new: int, scale: float) -> float:
     """(1 + φ/B₀)/(1 + φ/B), for SGD: the best learning rate is proportional to 1/(1 + φ/B), eq. 2.9 of McCandlish."""
     return (1 + scale / old) / (1 + scale / new)
-
-
-def linear_factor(old: int, new: int) -> float:
-    """k = new/old, for SGD: Goyal et al. 2017, arXiv:1706.02677, with a warm-up over the first epochs."""
-    return new / old
-
-
-def square_root_factor(old: int, new: int) -> float:
-    """√k, for Adam and its kin: Malladi et al. 2022, arXiv:2205.10287; for SGD Krizhevsky 2014, arXiv:1404.5997."""
-    return math.sqrt(new / old)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from gpubalance.planning.problem import Load, Problem
 
 _ROUNDING = 1e-9
-_MOST_HOSTS = 16  # with more hosts, only some numbers of them are tried
 
 
 def sync_over_hosts(measured: Mapping[int, float], hosts: int) -> tuple[float, ...]:
@@ -67,10 +66,9 @@ def on_fewer_hosts(problem: Problem) -> Iterator[Problem]:
     rates = _rates(problem.loads) if problem.sync_of_fewer_s else {}
     hosts = sorted(rates, key=lambda host: (-rates[host], host))
     for count, sync_s in enumerate(problem.sync_of_fewer_s, 1):
-        if count <= _MOST_HOSTS or count & (count - 1) == 0:
-            for left in [{*hosts[:count]}] if count > 1 else [{host} for host in hosts[:_MOST_HOSTS]]:
-                loads = tuple(load if load.host in left else replace(load, limit=0) for load in problem.loads)
-                yield replace(problem, loads=loads, sync_s=sync_s, sync_of_fewer_s=())
+        for left in [{*hosts[:count]}] if count > 1 else [{host} for host in hosts]:
+            loads = tuple(load if load.host in left else replace(load, limit=0) for load in problem.loads)
+            yield replace(problem, loads=loads, sync_s=sync_s, sync_of_fewer_s=())
 
 
 def _rates(loads: tuple[Load, ...]) -> dict[int, float]:

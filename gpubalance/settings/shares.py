@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -121,3 +122,19 @@ def run_text(first: int, last: int) -> str:
 def share_text(batch: int, micro_batch: int) -> str:
     """`820`, or `1640 = 2×820` if it is taken in several micro-batches."""
     return str(batch) if batch == micro_batch else f"{batch} = {pieces_text(batch, micro_batch)}"
+
+
+def proportional_split(samples: int, weights: Sequence[int]) -> tuple[int, ...]:
+    """Shares of `samples` in proportion to the weights, by largest remainders; of equals the first gets more.
+
+    Every device with a weight gets at least one sample if there are enough: an empty share is no replica.
+    """
+    total = sum(weights)
+    least = [1 if weight and samples >= sum(w > 0 for w in weights) else 0 for weight in weights]
+    shares = [max(low, samples * weight // total) for low, weight in zip(least, weights, strict=True)]
+    order = sorted(range(len(weights)), key=lambda i: (-(samples * weights[i] % total), i))
+    for device in order[: max(0, samples - sum(shares))]:
+        shares[device] += 1
+    while sum(shares) > samples:  # a least share had to come from the largest
+        shares[max(range(len(shares)), key=lambda i: shares[i])] -= 1
+    return tuple(shares)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.saved import save
 from gpubalance.numbers.units import format_rate
 from gpubalance.results.plan import Plan
 from tests.cli.program import ROOT, here
@@ -58,7 +58,7 @@ def test_a_device_that_is_probed_on_the_way_needs_no_other_command() -> None:
         (
             ("--global-batch", "128", "--max-global-batch", "64"),
             2,
-            "--global-batch 128 is more than --max-global-batch 64",
+            "no split has a global batch of 128\n  → the nearest that is possible: 64",
         ),
         (("--margin", "100GiB"), 5, "no device can keep 100 GiB free: the largest has "),
         (("--global-batch", "100000"), 2, "no split has a global batch of 100000"),

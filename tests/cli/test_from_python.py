@@ -15,7 +15,7 @@ import gpubalance
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.jobs.events import Event, RoundDone
-from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
 from gpubalance.settings.requests import Settings
 from gpubalance.workers.code import code_key

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.saved import save
 from gpubalance.results.layers import Layers
 from tests.bench.in_process import Program
 from tests.cli.program import QUICK_PAIR, ROOT, gpubalance, here, lines_until, start

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.saved import save
 from gpubalance.results.layers import Layers
 from gpubalance.workers.code import code_key
 from tests.cli.program import QUICK_PAIR, ROOT, here

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import psutil
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.workers.code import code_key
@@ -32,19 +31,15 @@ def step(devices, batches, number):
     time.sleep(0.02)
 """
 FEW = (*TINY_PAIR, *QUICK, "--max-batch", "32")
-# Under TensorFlow's own allocator, as on a GPU; or under a hard limit, of which a worker mostly dies by a signal.
+# Under TensorFlow's own allocator, as on a GPU.
 BFC = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "300", "TF_ENABLE_ONEDNN_OPTS": "0"}
-MODELS = """
+MODEL = """
 import keras
 L = keras.layers
 
 def small():
     return keras.Sequential([L.Input((64, 64, 3)), L.Conv2D(16, 3, activation="relu"),
         L.Conv2D(16, 3, activation="relu"), L.GlobalAveragePooling2D(), L.Dense(10, activation="softmax")])
-
-def large():
-    return keras.Sequential([L.Input((256, 256, 3)), L.Conv2D(32, 3, activation="relu"),
-        L.GlobalAveragePooling2D(), L.Dense(10, activation="softmax")])
 """
 
 
@@ -164,28 +159,18 @@ def test_a_dry_run_touches_nothing(own_state: Path) -> None:
     assert json.loads(here("probe", *FAST, "--dry-run", "--json").stdout)["seconds"] > 0
 
 
-def started_probe(
-    model: str, folder: Path, *options: str, environment: dict[str, str] | None = None
-) -> subprocess.Popen[str]:
-    """Of a plain CPU device with a model whose memory is real."""
-    (folder / "models.py").write_text(MODELS)
-    command = ("probe", "--simulate", "1", "--model", f"models.py:{model}", "--duration", "0.1", "--json", *options)
-    return start(*command, cwd=folder, environment=environment)
-
-
-def result_of(process: subprocess.Popen[str]) -> Probe:
-    out, err = process.communicate(timeout=280)
-    assert process.returncode in (0, 6), err
-    return Probe.model_validate_json(out)
-
-
 @pytest.mark.campaign  # TensorFlow's allocator waits 10 s at each out-of-memory
 def test_a_real_out_of_memory_is_found_exactly_and_repeatably(tmp_path: Path) -> None:
     # At once: each waits 10 s at an out-of-memory, as TensorFlow's allocator does.
+    (tmp_path / "models.py").write_text(MODEL)
+    command = ("probe", "--simulate", "1", "--model", "models.py:small", "--duration", "0.1", "--json")
     environments = [BFC | {"XDG_STATE_HOME": str(tmp_path / str(i))} for i in range(2)]
-    all_of_them = [started_probe("small", tmp_path, environment=environment) for environment in environments]
-    limits = [result_of(process).probes[0].batch_limit for process in all_of_them]
-    for limit in limits:
+    both = [start(*command, cwd=tmp_path, environment=environment) for environment in environments]
+    limits = []
+    for process in both:
+        out, err = process.communicate(timeout=280)
+        assert process.returncode == 0, err
+        limit = Probe.model_validate_json(out).probes[0].batch_limit
         assert limit is not None
         assert limit.memory_bytes == 300 << 20
         assert limit.fits is not None
@@ -197,24 +182,8 @@ def test_a_real_out_of_memory_is_found_exactly_and_repeatably(tmp_path: Path) ->
         failed = [trial.batch for trial in limit.trials if trial.outcome == "oom"]
         assert failed.count(limit.fails) <= 2
         assert len(failed) - failed.count(limit.fails) == len(set(failed) - {limit.fails}) <= 4
-    assert len({limit.fits for limit in limits if limit is not None}) == 1
-
-
-@pytest.mark.campaign  # a real model, in a real limit of the address space
-def test_deaths_of_a_hard_limit_are_trials(tmp_path: Path) -> None:
-    process = started_probe("large", tmp_path, "--batch-multiple", "4", "--max-batch", "64")
-    most = 2600 << 20
-    psutil.Process(process.pid).rlimit(psutil.RLIMIT_AS, (most, most))
-    result = result_of(process)
-    limit = result.probes[0].batch_limit
-    assert limit is not None
-    assert limit.fits is not None
-    assert limit.fails == limit.fits + 4
-    failed = [trial for trial in limit.trials if trial.outcome != "fits"]
-    assert {trial.outcome for trial in failed} <= {"oom", "crash"}
-    assert limit.fails in {trial.batch for trial in failed}
-    # A death is said, not passed over.
-    assert bool(result.probes[0].failures) == any(trial.outcome == "crash" for trial in failed)
+        limits.append(limit.fits)
+    assert limits[0] == limits[1]
 
 
 def test_a_plan_takes_no_probe_of_an_older_file(in_process: Program) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.settings.requests import PlanRequest, Settings
 from tests.cli.program import (

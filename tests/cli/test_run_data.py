@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.saved import save
 from gpubalance.numbers.units import format_seconds
 from gpubalance.settings.requests import Settings
 from gpubalance.workers.code import code_key

@@ -19,7 +19,7 @@ from gpubalance.cli.board import board_in
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault
 from gpubalance.jobs.events import Doing, Event, WindowDone
-from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import Run
 from gpubalance.settings.requests import Settings

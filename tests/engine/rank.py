@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gpubalance.planning.split import proportional_split
 from gpubalance.settings.cluster import Cluster
+from gpubalance.settings.shares import proportional_split
 from gpubalance.workers.serve import lean_import
 from tests.engine.steps import Steps
 from tests.engine.test_exact import l2_model, samples, synchronised_batch_norm_model

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.errors import BadInput, EnvironmentFault
-from gpubalance.jobs.keep.saved_probes import kept_probes
+from gpubalance.jobs.keep.saved import kept_probes
 from gpubalance.settings.cluster import cluster_of
 from gpubalance.system.lock import Lock
 from gpubalance.system.state import state_folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
 from tests.cli.program import QUICK_PAIR, gpubalance
 from tests.faults.machine import BRIEF, Machine

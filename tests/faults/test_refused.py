@@ -73,7 +73,7 @@ REFUSED = {
     "balance --simulate {quick}": [
         ("--dry-run -o plan.json --overwrite", 2, "plan.json exists, and --dry-run measures nothing"),
         ("--global-batch 100", 2, "the nearest that is possible: 96 or 104"),
-        ("--max-global-batch 4", 2, "is less than --batch-multiple 8"),
+        ("--max-global-batch 4", 2, "a global batch of at most 4 is less than the least batch, 8"),
         ("--accumulate {digits}", 2, "--accumulate: auto, off or a number"),
     ],
     "run": [("--plan nowhere.json", 4, "can't read nowhere.json"), ("--plan plan.json", 3, "--simulate FILE")],

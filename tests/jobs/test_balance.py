@@ -11,7 +11,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import Interrupted, OutOfMemory
 from gpubalance.jobs.balance.balance import balance
 from gpubalance.jobs.events import Doing, Event, Watch
-from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run

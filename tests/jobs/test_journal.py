@@ -7,11 +7,11 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpubalance.jobs.balance.probing import PlannedWith
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.results.common import Refusal
+from gpubalance.results.probe import Failure
 
-DONE = {batch: PlannedWith(created=f"{batch} é\u2028[red]") for batch in ("8", "16", "24")}
+DONE = {batch: Failure(exit_code=1, message=f"{batch} é\u2028[red]") for batch in ("8", "16", "24")}
 OTHER = Refusal(message="of another kind", remedy="none")
 
 
@@ -23,22 +23,22 @@ def written(key: str) -> Path:
     return journal.path
 
 
-def left(key: str) -> dict[str, PlannedWith]:
+def left(key: str) -> dict[str, Failure]:
     journal = Journal(key, "a test", resume=True)
     journal.close()
-    return journal.left(PlannedWith)
+    return journal.left(Failure)
 
 
 def test_what_is_added_is_there_under_its_key_and_kind() -> None:
     written("a")
     journal = Journal("a", "a test", resume=True)
     assert journal.resumed
-    assert journal.left(PlannedWith) == DONE
+    assert journal.left(Failure) == DONE
     assert journal.left(Refusal) == {}
     journal.add("8", OTHER)
     journal.close()
     again = Journal("a", "a test", resume=True)
-    assert again.left(PlannedWith) == DONE
+    assert again.left(Failure) == DONE
     assert again.left(Refusal) == {"8": OTHER}
     with again:
         pass  # what ends well is in a result
@@ -71,7 +71,7 @@ def test_a_journal_that_was_cut_off_loses_only_its_last_line(cut: int, tail: byt
 
 def test_entries_of_another_shape_are_passed_over() -> None:
     path = written("d")
-    more = ['{"kind": "PlannedWith", "key": "8", "record": {"trial": 5}}', "[1, 2]", '"text"', "[" * 100_000]
+    more = ['{"kind": "Failure", "key": "8", "record": {"trial": 5}}', "[1, 2]", '"text"', "[" * 100_000]
     path.write_text(path.read_text() + "\n".join(more))
     assert left("d") == DONE
 

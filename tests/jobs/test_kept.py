@@ -15,16 +15,15 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory
-from gpubalance.jobs.balance.balance import balance
-from gpubalance.jobs.balance.probing import PlannedWith, probe_for
+from gpubalance.jobs.balance.balance import balance, probe_for
 from gpubalance.jobs.events import Doing, Event, RoundDone, TimingDone, Watch, WindowDone
-from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.journals import journal_of, software_key
+from gpubalance.jobs.keep.journal import Journal, journal_of, software_key
 from gpubalance.jobs.keep.once import Once
-from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.run import raise_what_fits
 from gpubalance.results.plan import Round
+from gpubalance.results.probe import Failure
 from gpubalance.results.run import Run
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest, RunRequest, Settings
 from gpubalance.settings.shares import Shares
@@ -206,14 +205,14 @@ def test_an_interrupt_within_the_first_window_gives_what_was_measured_and_says_t
 def test_the_oldest_journals_go_and_never_the_one_that_is_used() -> None:
     for number in range(110):
         journal = Journal(f"old-{number}", "a test", resume=False)
-        journal.add("old", PlannedWith(created=str(number)))
+        journal.add("old", Failure(exit_code=1, message=str(number)))
         os.utime(journal.path, (number, number))
         journal.close()
     journal = Journal("old-10", "a test", resume=True)
-    journal.add("new", PlannedWith(created="again"))
+    journal.add("new", Failure(exit_code=1, message="again"))
     journal.close()
     with Journal("old-10", "a test", resume=True) as journal:
-        assert [one.created for one in journal.left(PlannedWith).values()] == ["10", "again"]
+        assert [one.message for one in journal.left(Failure).values()] == ["10", "again"]
     assert not Journal.left_at("old-0")
     assert Journal.left_at("old-109")
 
@@ -255,9 +254,8 @@ def test_a_balance_goes_on_with_the_probe_that_it_had(fresh: bool) -> None:
     had, other = (probe_of(DEVICES).model_copy(update={"created": created}) for created in ("2026-01-01", "2026-01-02"))
     quiet = list[Event]().append
     journal = journal_of(asked, None, resume=False)
-    journal.add("probe", PlannedWith(created=had.created))
+    journal.add("probe", had)
     journal.close()
-    save(had)
     save(other)
     with journal_of(asked, None, resume=True) as journal:
         assert probe_for(asked, None, TimeLimit(), quiet, journal, Once(journal, quiet)).created == had.created

@@ -77,17 +77,13 @@ def test_phases_that_a_kept_result_replaces_do_not_count_and_repeated_ones_are_o
     assert [phase.seconds for phase in phases_of(REQUEST)] == [*_usual_s()[:2], 17, 40]
 
 
-def test_the_rest_follows_the_time_that_the_phases_before_took() -> None:
-    first_s, second_s, *rest_s = _usual_s()
+def test_what_a_phase_still_needs_moves_the_whole_rest() -> None:
     command = Command()
-    command.phase(NAMES[0], 3 * first_s)
-    second = command.phase(NAMES[1], 0)
-    assert second.seconds == pytest.approx(3 * second_s)
-    assert second.left_s == pytest.approx(3 * (second_s + sum(rest_s)))
+    command.phase(NAMES[0], 0)
     command.phases(TimeLeft(5.0))
     left = command.events[-1]
     assert isinstance(left, TimeLeft)
-    assert left.seconds == pytest.approx(5.0 + 3 * sum(rest_s))
+    assert left.seconds == 5.0 + sum(_usual_s()[1:])
 
 
 def test_that_it_takes_over_twice_as_long_is_told_once_as_soon_as_it_is_known() -> None:

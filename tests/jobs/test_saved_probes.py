@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpubalance.jobs.keep.saved_probes import ALL, best_probe, find_device, save, solo_bests
+from gpubalance.jobs.keep.saved import ALL, best_probe, find_device, save, solo_bests
 from gpubalance.render.rates import gains_told
 from gpubalance.results.probe import DeviceProbe, Probe, Trial
 from gpubalance.results.run import Run, alone_in_use

@@ -67,37 +67,16 @@ def test_linear_memory_with_few_points_too(limit: int, base: int, slope: int, po
     assert failures(result) <= 2
 
 
-@measured
-@given(randoms, limits, multiples, st.sampled_from(["rounded", "rounded_parts"]), st.integers(4 * MIB, 1 << 32))
-def test_rounding_to_2_mib_takes_at_most_8_tries(
-    random: Random, limit: int, multiple: int, shape: str, slope: int
-) -> None:
-    assert len(found(shape, random, limit, multiple, slope).trials) <= 8
-
-
+@pytest.mark.parametrize("shape", ["rounded", "rounded_parts", "convex", "falling", "doubling"])
 @measured
 @given(randoms, limits, multiples, st.integers(1 << 10, 1 << 32))
-def test_convex_memory_takes_at_most_8_tries(random: Random, limit: int, multiple: int, slope: int) -> None:
-    result = found("convex", random, limit, multiple, slope)
-    assert result.fits == Grid(multiple).batch(Grid(multiple).rung(limit))
-    assert len(result.trials) <= 8
-
-
-@measured
-@given(randoms, limits, multiples, st.integers(1 << 10, 1 << 32))
-def test_memory_that_falls_near_the_limit_takes_at_most_8_tries(
-    random: Random, limit: int, multiple: int, slope: int
-) -> None:
-    assert len(found("falling", random, limit, multiple, slope).trials) <= 8
-
-
-@measured
-@given(randoms, st.integers(1, 16), multiples, st.integers(1, 1 << 32))
-def test_doubling_buffers_take_at_most_8_tries_on_a_coarse_grid(
-    random: Random, rungs: int, multiple: int, slope: int
-) -> None:
+def test_other_memory_takes_at_most_8_tries(shape: str, random: Random, limit: int, multiple: int, slope: int) -> None:
     """Where a buffer doubles cannot be foretold: on finer grids it takes as many tries as bisection does."""
-    assert len(found("doubling", random, Grid(multiple).batch(rungs), multiple, slope).trials) <= 8
+    limit = Grid(multiple).batch(1 + limit % 16) if shape == "doubling" else limit
+    slope = max(slope, 4 * MIB) if shape.startswith("rounded") else slope
+    result = found(shape, random, limit, multiple, slope)
+    assert len(result.trials) <= 8
+    assert shape != "convex" or result.fits == Grid(multiple).batch(Grid(multiple).rung(limit))
 
 
 @given(randoms, limits, multiples, st.sampled_from(sorted(SHAPES)), st.integers(1, 1 << 32))
@@ -158,7 +137,9 @@ def test_a_batch_that_is_known_to_fail_is_an_end_and_not_tried_again(
     failed = grid.batch(grid.rung(max(limit, *(b for b, _ in on.points), 1)) + above)
     if on.try_batch(failed).fits:
         return
-    result = find_limit_below(on, failed)
+    result = find_limit(
+        on.try_batch, on.points, memory_bytes=on.memory_bytes, max_batch=MOST, multiple=on.multiple, failed=failed
+    )
     assert failed not in {trial.batch for trial in result.trials} or failed == result.fails
     tried = (
         {trial.batch: trial.fits for trial in result.trials} | {failed: False} | dict.fromkeys(dict(on.points), True)
@@ -167,12 +148,6 @@ def test_a_batch_that_is_known_to_fail_is_an_end_and_not_tried_again(
     assert joined(on, result)
     assert tried[result.fails] is False
     assert result.fits is None or tried[result.fits]
-
-
-def find_limit_below(on: Case, failed: int) -> Limit:
-    return find_limit(
-        on.try_batch, on.points, memory_bytes=on.memory_bytes, max_batch=MOST, multiple=on.multiple, failed=failed
-    )
 
 
 class Once:
@@ -206,38 +181,33 @@ def test_without_memory_one_failure_by_chance_changes_no_limit(
     assert len(quiet.trials) - len({trial.batch for trial in quiet.trials}) == 1
 
 
-def test_where_even_one_fails_nothing_fits() -> None:
-    result = find_limit(lambda b, _: Trial(b, False, 900), memory_bytes=500, max_batch=100, multiple=8)
-    assert (result.fits, result.fails) == (None, 1)
-    assert len(result.trials) == 1
+@pytest.mark.parametrize(
+    ("fits", "per_sample", "points", "memory", "most", "multiple", "wanted", "tries"),
+    [
+        (0, 900, (), 500, 100, 8, (None, 1), 1),  # nothing
+        (5, 10, (), 55, 100, 8, (5, 6), None),  # below the multiple every batch counts
+        (1000, 10, (8, 16, 32), 10**9, 1000, 8, (1000, None), 1),  # no limit up to the largest
+        (23, 100, (5, 10, 20), 2399, 999, 8, (16, 24), 2),  # a point that is no multiple is no end
+        (77, 10, (4, 8, 16), 2000, 4096, 1, (77, 78), None),  # a failure without a word of memory
+    ],
+)
+def test_the_ends(
+    fits: int,
+    per_sample: int,
+    points: tuple[int, ...],
+    memory: int,
+    most: int,
+    multiple: int,
+    wanted: tuple[int | None, int | None],
+    tries: int | None,
+) -> None:
+    def try_batch(batch: int, _: str) -> Trial:
+        return Trial(batch, batch <= fits, per_sample * batch if batch <= fits or not fits else None)
 
-
-def test_below_the_multiple_every_batch_counts() -> None:
-    result = find_limit(lambda b, _: Trial(b, b <= 5, 10 * b), memory_bytes=55, max_batch=100, multiple=8)
-    assert (result.fits, result.fails) == (5, 6)
-
-
-def test_no_limit_up_to_the_largest_batch_is_one_try() -> None:
-    points = [(8, 80), (16, 160), (32, 320)]
-    result = find_limit(lambda b, _: Trial(b, True, 10 * b), points, memory_bytes=10**9, max_batch=1000, multiple=8)
-    assert (result.fits, result.fails, len(result.trials)) == (1000, None, 1)
-
-
-def test_a_point_that_is_no_multiple_is_not_an_end() -> None:
-    points = [(5, 500), (10, 1000), (20, 2000)]
-    result = find_limit(lambda b, _: Trial(b, b <= 23, 100 * b), points, memory_bytes=2399, max_batch=999, multiple=8)
-    assert (result.fits, result.fails) == (16, 24)
-    assert {trial.batch for trial in result.trials} == {16, 24}
-
-
-def test_a_trial_that_failed_without_a_word_of_memory_is_an_end() -> None:
-    result = find_limit(
-        lambda b, _: Trial(b, True, 10 * b) if b <= 77 else Trial(b, False),
-        [(4, 40), (8, 80), (16, 160)],
-        memory_bytes=2000,
-        max_batch=4096,
-    )
-    assert (result.fits, result.fails) == (77, 78)
+    of = [(batch, per_sample * batch) for batch in points]
+    result = find_limit(try_batch, of, memory_bytes=memory, max_batch=most, multiple=multiple)
+    assert (result.fits, result.fails) == wanted
+    assert tries in (None, len(result.trials))
 
 
 def test_other_errors_pass_through() -> None:

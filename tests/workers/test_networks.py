@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.settings.device import Device

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, PartialResult, UsageError
 from gpubalance.jobs.balance.knowledge import WORTH_A_ROUND, Knowledge, Tried
-from gpubalance.jobs.balance.probing import PlannedWith, probe_for
 from gpubalance.jobs.balance.together import Together, TriedSplit
 from gpubalance.jobs.endings import giving, lost_gpus_told
 from gpubalance.jobs.events import Doing, PhaseBegun, RoundDone, Watch
-from gpubalance.jobs.keep.journal import Journal, content_key
+from gpubalance.jobs.keep.journal import Journal, content_key, journal_of, tell_resumed
 from gpubalance.jobs.keep.once import Once
-from gpubalance.jobs.keep.saved import keep_balance
-from gpubalance.jobs.keep.saved_probes import solo_bests_of
+from gpubalance.jobs.keep.saved import holds_nothing, keep_balance, kept_probe, solo_bests_of
 from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
 from gpubalance.jobs.measure.trace import trace
@@ -21,6 +19,7 @@ from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_chan
 from gpubalance.jobs.plan.beside import best_at
 from gpubalance.jobs.plan.plan import plan_of
 from gpubalance.jobs.plan.problem import best_split, check_asked, find_probes
+from gpubalance.jobs.probe.probe import probe as probe_stage
 from gpubalance.numbers.units import format_rate
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
@@ -50,40 +49,75 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: 
             return plan
 
 
-class Balancing:
-    """The rounds and proofs of a balance, with what has been found so far."""
+def probe_for(
+    request: BalanceRequest,
+    driver: str | None,
+    limit: TimeLimit,
+    watch: Watch,
+    journal: Journal | None,
+    once: Once,
+    party: Party | None = None,
+) -> Probe:
+    """The balance's probe from before an interruption, else a kept one of these devices and settings or a new one.
 
-    def __init__(
-        self, request: BalanceRequest, probe: Probe, driver: str | None, party: Party, watch: Watch, once: Once
-    ) -> None:
-        """`party` is regrouped for each split; its owner ends it."""
-        self.request = request
-        self._probe = probe
-        self._driver = driver
-        self._watch = watch
-        self._once = once
-        self._known = Knowledge(probe, find_probes(probe, request.devices), request.plan)
-        self._together = Together(request, probe.model, party, watch)
-        self._rounds: list[Round] = []
-        self._proofs = 0
-        self._failed: set[Shares] = set()
-        self._warnings: list[Warning_] = []
-        self._pipeline: Pipeline | None = None
+    The `party` of the joint runs loads TensorFlow when the probe of the last device begins. If nothing fits on one of
+    the devices, that is no error: the others are left.
+    """
+    kept = once.had("probe", Probe) or kept_probe(request)
+    if kept is not None:
+        tell_resumed(journal, watch)
+        watch(Doing(f"planning with the probe of {kept.created}; --fresh makes a new one", stays=True))
+        return kept
+    try:
+        with journal_of(request.probe, driver, resume=journal is not None and journal.resume) as own:
+            made = probe_stage(request.probe, driver, watch, own, limit, party)
+    except GpubalanceError as error:
+        if not isinstance(error, NothingFits) or not error.partial or all(map(holds_nothing, error.partial.probes)):
+            error.partial = None  # a partial probe, which is kept, is no partial plan
+            raise
+        watch(Doing(error.message))
+        made = error.partial
+    once.keep("probe", made)
+    return made
+
+
+@dataclass
+class Balancing:
+    """The rounds and proofs of a balance, with what has been found so far.
+
+    `party` is regrouped for each split; its owner ends it.
+    """
+
+    request: BalanceRequest
+    probe: Probe
+    driver: str | None
+    party: Party
+    watch: Watch
+    once: Once
+    proofs: int = 0
+    pipeline: Pipeline | None = None
+    rounds: list[Round] = field(default_factory=list)
+    failed: set[Shares] = field(default_factory=set)
+    warnings: list[Warning_] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.known = Knowledge(self.probe, find_probes(self.probe, self.request.devices), self.request.plan)
+        self.together = Together(self.request, self.probe.model, self.party, self.watch)
 
     def run(self) -> Plan:
         """Tries splits until none promises more than was measured, and proves the best until the best is proven."""
         while True:
-            best = self._known.best()
+            best = self.known.best()
             planned = None if self._rounds_are_over else self._worth_a_round(best)
             if planned is not None:
-                often = self._known.too_often(planned.split)
+                often = self.known.too_often(planned.split)
                 if often is None:
                     self._try(planned)
                 else:
                     self._not_steady(often)
             elif best is None:
                 raise PartialResult(
-                    f"every split that was tried ran out of memory, {len(self._rounds)} of them",
+                    f"every split that was tried ran out of memory, {len(self.rounds)} of them",
                     remedy="--margin keeps more memory free, --rounds tries more",
                 )
             elif best.run is None:
@@ -94,20 +128,20 @@ class Balancing:
 
     def so_far(self) -> Plan | None:
         """The plan of the best proven split, else of the best measured one; None before either."""
-        best = self._known.best(proven=True) or self._known.best()
+        best = self.known.best(proven=True) or self.known.best()
         return None if best is None else self._result(best)
 
     @property
     def _ran_out(self) -> int:
         """How many rounds ran out of memory."""
-        return sum(one.measured is None for one in self._rounds)
+        return sum(one.measured is None for one in self.rounds)
 
     @property
     def _rounds_are_over(self) -> bool:
         """Whether no more splits may be measured. One a device may run out of memory without counting: it tells what
         fits.
         """
-        counted = len(self._rounds) - min(self._ran_out, len(self.request.devices))
+        counted = len(self.rounds) - min(self._ran_out, len(self.request.devices))
         return counted >= self.request.rounds
 
     def _worth_a_round(self, best: Tried | None) -> Allocation | None:
@@ -116,7 +150,7 @@ class Balancing:
         The best itself is measured once more while it may give what another promises. Raises NothingFits if none was
         measured and the devices have stepped back from what was asked for.
         """
-        known = self._known
+        known = self.known
         try:
             promised = best_split(known.problem)
         except (UsageError, NothingFits) as error:
@@ -138,41 +172,42 @@ class Balancing:
         rates = [one.throughput.median for one in tried.seen]
         least, most, count = format_rate(min(rates)), format_rate(max(rates)), len(rates)
         split = tried.planned.split
-        self._warnings.append(warning("not-steady/machine", split=split, least=least, most=most, count=count))
-        self._watch(Doing(self._warnings[-1].message))
-        self._known.count_all()
+        self.warnings.append(warning("not-steady/machine", split=split, least=least, most=most, count=count))
+        self.watch(Doing(self.warnings[-1].message))
+        self.known.count_all()
 
     def _finish(self, split: Shares, proof: Run) -> None:
         """What comes after all measuring of splits: the user's pipeline alone, and a trace."""
         if self.request.settings.data is not None:  # the proof, with batches on the devices, does not show it
             solo_sum = alone_in_use(proof.baselines.solo_best, split.batches)
-            party, held = self._together.gather(split), proof.throughput
-            alone = measure_pipeline(party, split.global_batch, self._watch)
-            self._pipeline = held_against(alone, held, solo_sum)
+            party, held = self.together.gather(split), proof.throughput
+            alone = measure_pipeline(party, split.global_batch, self.watch)
+            self.pipeline = held_against(alone, held, solo_sum)
         if self.request.tracing is not None:
-            party = self._together.gather(split)
-            self._warnings += trace(party, {0: split.of_used}, self.request.tracing, self._watch)
+            party = self.together.gather(split)
+            self.warnings += trace(party, {0: split.of_used}, self.request.tracing, self.watch)
 
     def _key(self, what: str, split: Shares) -> str:
         """Under which what comes now is kept: rounds and proofs come in the same order when the balance runs again."""
-        return content_key(what, self._probe.created, str(split), len(self._rounds), self._proofs)
+        return content_key(what, self.probe.created, str(split), len(self.rounds), self.proofs)
 
     def _try(self, planned: Allocation) -> None:
         """Measures a split for a moment; if it runs out of memory, the devices step back."""
-        self._take(planned, self._once(self._key("round", planned.split), TriedSplit, lambda: self._round(planned)))
+        self._take(planned, self.once(self._key("round", planned.split), TriedSplit, lambda: self._round(planned)))
 
     def _round(self, planned: Allocation) -> TriedSplit:
         split = planned.split
-        self._watch(PhaseBegun("rounds"))
-        again = " once more" if self._known.has(split) else ""
-        self._watch(Doing(f"round {len(self._rounds) + 1}: {split}{again}"))
+        self.watch(PhaseBegun("rounds"))
+        again = " once more" if self.known.has(split) else ""
+        self.watch(Doing(f"round {len(self.rounds) + 1}: {split}{again}"))
         tried = self._measured(split)
-        self._once("probe", PlannedWith, lambda: PlannedWith(created=self._probe.created))
+        if not self.rounds:
+            self.once("probe", Probe, lambda: self.probe)
         return tried
 
     def _measured(self, split: Shares) -> TriedSplit:
         try:
-            return TriedSplit(split=split, measured=self._together.measure(split, self.request.round_s))
+            return TriedSplit(split=split, measured=self.together.measure(split, self.request.round_s))
         except OutOfMemory as error:
             return self._out_of_memory(split, error)
 
@@ -181,13 +216,13 @@ class Balancing:
 
         The first time, if memory contradicts that and the split fits when it is tried once more, it is measured.
         """
-        found = self._together.fitting(split, error, believed=split in self._failed)
-        self._failed.add(split)
+        found = self.together.fitting(split, error, believed=split in self.failed)
+        self.failed.add(split)
         if not found:
             return self._measured(split)
-        limits, multiple = [], self._known.problem.multiple
+        limits, multiple = [], self.known.problem.multiple
         for device, fits in found:
-            held = [one.micro_batches[device] for one in self._rounds if one.measured is not None]
+            held = [one.micro_batches[device] for one in self.rounds if one.measured is not None]
             below = [size for size in (*held, fits) if size < split.micro_batches[device]]
             limits.append((device, max(below, default=0) // multiple * multiple))
         return TriedSplit(split=split, measured=None, limits=tuple(limits))
@@ -195,9 +230,9 @@ class Balancing:
     def _take(self, planned: Allocation, tried: TriedSplit) -> None:
         """Notes what a split gave, or lowers the limits of devices that ran out of memory."""
         split, measured = planned.split, tried.measured
-        self._rounds.append(
+        self.rounds.append(
             Round(
-                number=len(self._rounds) + 1,
+                number=len(self.rounds) + 1,
                 batches=split.batches,
                 micro_batches=split.micro_batches,
                 predicted_throughput=planned.throughput,
@@ -205,16 +240,16 @@ class Balancing:
                 measured=measured,
             )
         )
-        self._watch(RoundDone(self._rounds[-1], self.request.devices))
+        self.watch(RoundDone(self.rounds[-1], self.request.devices))
         if measured is not None:
-            self._known.learn(planned, measured)
+            self.known.learn(planned, measured)
             return
-        self._failed.add(split)
-        self._known.ran_out(split, tried.limits)
+        self.failed.add(split)
+        self.known.ran_out(split, tried.limits)
         for device, limit in tried.limits:
             label, asked = self.request.devices[device].label, split.micro_batches[device]
             at = f"at batch {asked} in the joint run"
-            self._watch(Doing(f"{label} ran out of memory {at}: planning with up to {limit}"))
+            self.watch(Doing(f"{label} ran out of memory {at}: planning with up to {limit}"))
 
     def _prove(self, planned: Allocation) -> None:
         """Runs a split in turns with the even split, then checks whether its devices are as fast as before.
@@ -223,21 +258,21 @@ class Balancing:
         faster, as on a machine whose speed comes and goes, it is the one to prove.
         """
         key = self._key("out of memory in a proof", planned.split)
-        ran_out = self._once.had(key, TriedSplit)
-        self._proofs += 1  # under which the windows of the next proof are kept
+        ran_out = self.once.had(key, TriedSplit)
+        self.proofs += 1  # under which the windows of the next proof are kept
         if ran_out is None:
             try:
                 proof, now = self._proof(planned)
             except OutOfMemory as error:
                 ran_out = self._out_of_memory(planned.split, error)
-                self._once.keep(key, ran_out)
+                self.once.keep(key, ran_out)
         if ran_out is not None:
             self._take(planned, ran_out)
             return
-        self._known.learn(planned, proof)
+        self.known.learn(planned, proof)
         self._compare_with_even(planned, proof)
-        if not self._rounds_are_over and self._known.moved(planned.split, now):
-            self._watch(Doing("a device is not as fast as it was when the run began: planning again"))
+        if not self._rounds_are_over and self.known.moved(planned.split, now):
+            self.watch(Doing("a device is not as fast as it was when the run began: planning again"))
             self._take(planned, TriedSplit(split=planned.split, measured=now))
 
     def _compare_with_even(self, planned: Allocation, proof: Run) -> None:
@@ -251,46 +286,46 @@ class Balancing:
             return
         rate, even_rate = (format_rate(one.throughput.median) for one in (proof, even))
         facts = {"split": planned.split, "rate": rate, "even": split, "even_rate": even_rate}
-        self._warnings.append(warning("even-is-faster", **facts))
-        self._watch(Doing(self._warnings[-1].message))
-        self._known.learn(replace(planned, split=split, step_time_s=even.step_time_s.median), even)
+        self.warnings.append(warning("even-is-faster", **facts))
+        self.watch(Doing(self.warnings[-1].message))
+        self.known.learn(replace(planned, split=split, step_time_s=even.step_time_s.median), even)
 
     def _proof(self, planned: Allocation) -> tuple[Run, Measurement]:
         """The run of the split in turns with the even split, and what its devices do at the end of it."""
-        self._watch(PhaseBegun("proof"))
-        self._watch(Doing(f"proving {planned.split}, in turns with the even split"))
-        solo = solo_bests_of(self._probe, self.request.devices, planned.split)
+        self.watch(PhaseBegun("proof"))
+        self.watch(Doing(f"proving {planned.split}, in turns with the even split"))
+        solo = solo_bests_of(self.probe, self.request.devices, planned.split)
         used = planned.split.used
 
         def best_of(global_batch: int) -> Shares | None:
             """The best split of a global batch in one piece if that uses the same devices, else None."""
-            found = best_at(self._known.problem, used, global_batch)
+            found = best_at(self.known.problem, used, global_batch)
             return found.split if found and len(found.split.used) == len(used) else None
 
         try:
-            return self._together.prove(planned.split, self._driver, self._once, solo, self._proofs, best_of)
+            return self.together.prove(planned.split, self.driver, self.once, solo, self.proofs, best_of)
         except GpubalanceError as error:
-            if self._known.best(proven=True) is not None:
+            if self.known.best(proven=True) is not None:
                 error.partial = self.so_far()
             elif isinstance(error.partial, Run):
                 error.partial = self._result(Tried(planned, (error.partial,)))
             raise
 
     def _result(self, tried: Tried) -> Plan:
-        known, run = self._known, tried.run
-        plan = plan_of(tried.as_measured, known.problem, self._probe, self.request.devices, known.request)
-        joined_from = self._pipeline.joined_from if self._pipeline else None
+        known, run = self.known, tried.run
+        plan = plan_of(tried.as_measured, known.problem, self.probe, self.request.devices, known.request)
+        joined_from = self.pipeline.joined_from if self.pipeline else None
         gap = None if run is None else known.solo_gap(plan.split, run)
         changes = {
             "settings": self.request.settings,
-            "pipeline": self._pipeline or plan.pipeline,
-            "balance": Balance(rounds=tuple(self._rounds), run=run, solo_gap=gap),
+            "pipeline": self.pipeline or plan.pipeline,
+            "balance": Balance(rounds=tuple(self.rounds), run=run, solo_gap=gap),
             "warnings": (
                 *plan.warnings,
                 *(speed_changed(self.request.devices[device], change) for device, change in known.changed()),
-                *resumed(self._once.again[TriedSplit], "rounds"),
+                *resumed(self.once.again[TriedSplit], "rounds"),
                 *batches_joined(joined_from, plan.global_batch),
-                *self._warnings,
+                *self.warnings,
             ),
         }
         return plan.model_copy(update=changes)

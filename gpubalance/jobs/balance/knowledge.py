@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gpubalance.jobs.keep.saved_probes import holds_nothing
+from gpubalance.jobs.keep.saved import holds_nothing
 from gpubalance.jobs.plan.problem import loads_of, problem_of
 from gpubalance.numbers.stats import half_width, median
 from gpubalance.planning.model import Curve, Line

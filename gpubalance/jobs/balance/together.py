@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gpubalance.devices.planned import check_model
 from gpubalance.errors import NothingFits, OutOfMemory
@@ -35,42 +36,33 @@ class TriedSplit(Record):
     measured: Measurement | None
     limits: tuple[tuple[Annotated[int, Field(ge=0)], Batch], ...] = ()
 
-    @model_validator(mode="after")
-    def _is_of_these_devices(self) -> TriedSplit:
-        replicas = self.measured.replicas if self.measured else ()
-        if self.measured and [one.device for one in replicas] != list(self.split.used):
-            raise ValueError("it is not of the devices that have samples")
-        if not all(one.compute_s > 0 for one in replicas):
-            raise ValueError("a compute time is above 0")
-        if any(device >= len(self.split.batches) for device, _ in self.limits):
-            raise ValueError("a limit is of one of the devices")
-        return self
 
-
+@dataclass
 class Together:
-    """A balance's party, regrouped for each split to the devices that have samples in it."""
+    """A balance's party, regrouped for each split to the devices that have samples in it.
 
-    def __init__(self, request: BalanceRequest, model: Model | None, party: Party, watch: Watch) -> None:
-        """`model` is the one that was probed, None if unknown."""
-        self._request = request
-        self._model = model
-        self._party = party
-        self._watch = watch
+    `model` is the one that was probed, None if unknown.
+    """
+
+    request: BalanceRequest
+    model: Model | None
+    party: Party
+    watch: Watch
 
     def gather(self, split: Shares) -> Party:
         """The party, regrouped to the devices with samples in this split. Raises PlanMismatch for another model."""
-        self._party.regroup([self._request.devices[i] for i in split.used])
-        if not self._party.alive:
-            self._party.start()
-            check_model(self._model, self._party.facts.model, what="probe", remedy="--fresh probes it again")
+        self.party.regroup([self.request.devices[i] for i in split.used])
+        if not self.party.alive:
+            self.party.start()
+            check_model(self.model, self.party.facts.model, what="probe", remedy="--fresh probes it again")
             if len(split.used) > 1 or split.accumulates:
-                refuse(self._party.facts)
-        return self._party
+                refuse(self.party.facts)
+        return self.party
 
     def measure(self, split: Shares, at_least_s: float | None) -> Measurement:
         """What a split gives, measured for at least `at_least_s` seconds; if None, until it is known within ± 1 %."""
         party, used = self.gather(split), self._run_request(split).of_used
-        series = Series(used.split, devices=used.devices, watch=self._watch, least_samples=split.global_batch)
+        series = Series(used.split, devices=used.devices, watch=self.watch, least_samples=split.global_batch)
         party.ask(series.warm_up)
         window = party.ask(lambda worker: series.window(worker, Length.of_round(at_least_s)))
         return Timings(used.split, [window], series.sensors).measurement(split.used)
@@ -90,7 +82,7 @@ class Together:
         for the devices with samples.
         """
         asked, party = self._run_request(split), self.gather(split)
-        proof = JointRun(asked, party, driver, self._watch, once, solo, number, best_of)
+        proof = JointRun(asked, party, driver, self.watch, once, solo, number, best_of)
         return proof.run(), proof.last
 
     def fitting(self, split: Shares, error: OutOfMemory, *, believed: bool) -> list[tuple[int, int]]:
@@ -101,7 +93,7 @@ class Together:
         """
         party, used = self.gather(split), split.used
         request = self._run_request(split).of_used
-        fits = Fitting(party, request, self._watch).suggest(error, believed=believed)
+        fits = Fitting(party, request, self.watch).suggest(error, believed=believed)
         if fits == request.split:
             return []
         if fits is None:
@@ -111,9 +103,9 @@ class Together:
 
     def _run_request(self, split: Shares) -> RunRequest:
         return RunRequest(
-            devices=self._request.devices,
+            devices=self.request.devices,
             split=split,
-            settings=self._request.settings,
-            joint=self._request.joint,
-            measuring=self._request.measuring,
+            settings=self.request.settings,
+            joint=self.request.joint,
+            measuring=self.request.measuring,
         )

@@ -12,8 +12,7 @@ from gpubalance.jobs.endings import giving, lost_gpus_told
 from gpubalance.jobs.events import Doing, PhaseBegun, TurnDone, Watch, one_at_a_time
 from gpubalance.jobs.independent.result import independent_result, what_failed
 from gpubalance.jobs.independent.window import AllAtOnce, CommonWindow
-from gpubalance.jobs.keep.journal import Journal, content_key
-from gpubalance.jobs.keep.journals import tell_resumed
+from gpubalance.jobs.keep.journal import Journal, content_key, tell_resumed
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series

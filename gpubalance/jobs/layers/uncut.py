@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubalance.errors import BadInput, NothingFits, UsageError
+from gpubalance.jobs.balance.balance import probe_for
 from gpubalance.jobs.balance.found import plan_by_all_known
-from gpubalance.jobs.balance.probing import probe_for
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.once import Once

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from gpubalance.devices.hosts import reached_by
-from gpubalance.jobs.keep.saved_probes import holds_nothing
+from gpubalance.jobs.keep.saved import holds_nothing
 from gpubalance.jobs.measure.warnings import warning
 from gpubalance.jobs.plan.beside import by_global_batch, by_goodput, even_splits
 from gpubalance.jobs.plan.problem import (
@@ -19,7 +20,7 @@ from gpubalance.jobs.plan.problem import (
     problem_of,
 )
 from gpubalance.planning.allocate import gain
-from gpubalance.planning.noise import efficiency, learning_rate_factor, linear_factor, square_root_factor
+from gpubalance.planning.noise import efficiency, learning_rate_factor
 from gpubalance.planning.problem import Allocation, Load, Problem
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.plan import Accumulation, LearningRate, LeftOut, Plan, Predicted, Share
@@ -163,8 +164,8 @@ def _learning_rate(probes: Sequence[DeviceProbe], new: int, request: PlanRequest
     return LearningRate(
         from_batch=old,
         to_batch=new,
-        linear=linear_factor(old, new),
-        square_root=square_root_factor(old, new),
+        linear=new / old,  # SGD: Goyal et al. 2017, arXiv:1706.02677, with a warm-up over the first epochs
+        square_root=math.sqrt(new / old),  # Adam: Malladi et al. 2022, arXiv:2205.10287
         measured=request.noise_scale and learning_rate_factor(old, new, request.noise_scale),
     )
 

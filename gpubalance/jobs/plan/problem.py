@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpubalance.errors import BadInput, NothingFits, UsageError
-from gpubalance.jobs.keep.saved_probes import find_device
+from gpubalance.jobs.keep.saved import find_device
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.memory import joint_bytes, joint_limit
@@ -29,28 +29,15 @@ AUTO_WITHIN, _WITHIN = 0.05, 0.01
 
 def check_asked(request: ProbeRequest | BalanceRequest) -> None:
     """Raises UsageError, or NothingFits for the margin, if no probe of the devices could make it possible."""
-    devices = request.devices
-    if isinstance(request, BalanceRequest):
-        _check_global_batch(request.plan, request.probe.batch_multiple)
-        _check_margin(request.plan.margin_bytes, devices)
-    else:
-        _check_margin(request.margin_bytes, devices)
-
-
-def _check_global_batch(request: PlanRequest, multiple: int) -> None:
-    wanted, most = request.global_batch, request.max_global_batch
-    if most is not None and most < multiple:
-        raise UsageError(f"--max-global-batch {most} is less than --batch-multiple {multiple}")
-    if wanted is not None and most is not None and wanted > most:
-        raise UsageError(
-            f"--global-batch {wanted} is more than --max-global-batch {most}", remedy="leave one of them out"
-        )
-    if wanted is not None and wanted % multiple:
-        nearest = [batch for batch in (wanted - wanted % multiple, wanted - wanted % multiple + multiple) if batch]
-        raise UsageError(
-            f"no split has a global batch of {wanted}: batches are multiples of {multiple}",
-            remedy=f"the nearest that is possible: {' or '.join(map(str, nearest))}; or a smaller --batch-multiple",
-        )
+    if isinstance(request, ProbeRequest):
+        _check_margin(request.margin_bytes, request.devices)
+        return
+    asked, multiple = request.plan, request.probe.batch_multiple
+    _check_margin(asked.margin_bytes, request.devices)
+    wanted, most = asked.global_batch, asked.max_global_batch
+    # One device with room for all shows what is possible.
+    load = Load(Line(1.0, 0.0, 0.0), max(wanted or 0, most or 0) + multiple)
+    best_split(Problem((load,), multiple=multiple, global_batch=wanted, max_global_batch=most))
 
 
 def _check_margin(margin_bytes: int, devices: Sequence[Device]) -> None:

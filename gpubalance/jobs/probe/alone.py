@@ -10,10 +10,8 @@ from functools import partial
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, OutOfMemory, PartialResult
 from gpubalance.jobs.events import PointDone
 from gpubalance.jobs.measure.length import Length
-from gpubalance.jobs.measure.turns import in_turns
-from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH, Slowed
-from gpubalance.jobs.probe.bench import Bench
-from gpubalance.jobs.probe.point import ONE_WINDOW, measure_update, quiet
+from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
+from gpubalance.jobs.probe.bench import Bench, measure_update
 from gpubalance.planning.curve import knee_sizes, octaves, off_line, sensible_of, sensible_size, wanted_precision
 from gpubalance.planning.memory import predict_limit
 from gpubalance.planning.model import fit_line
@@ -53,34 +51,26 @@ class Drift(Record):
 
 
 @dataclass
-class _Size:
-    """A batch size as a subject, which has been measured once; another window follows only a slower device."""
-
-    batch: int
-    windows: list[CurvePoint | None] = field(default_factory=lambda: [None])
-    precision: float = 0.0
-
-
 class Alone:
     """A device's probe and what it has found so far; `number` is its place among the probe's devices."""
 
-    def __init__(self, number: int, bench: Bench) -> None:
-        self.number = number
-        self.bench = bench
-        self.points = bench.points
-        self.error: GpubalanceError | None = None
-        self.began = False
-        self.ended = False
-        self.elapsed_s = 0.0
-        self.trace_warnings: list[Warning_] = []
-        self.limit: Limit | None = None
-        self.max_batch = bench.request.max_batch or 0
-        self.work: Work | None = None
-        self.steady = True
-        self.skipped: list[int] = []
-        self.on_line: bool | None = None
-        self._failed: int | None = None
-        self._drift: Drift | None = None
+    number: int
+    bench: Bench
+    error: GpubalanceError | None = None
+    began: bool = False
+    ended: bool = False
+    elapsed_s: float = 0.0
+    limit: Limit | None = None
+    work: Work | None = None
+    steady: bool = True
+    on_line: bool | None = None
+    skipped: list[int] = field(default_factory=list)
+    trace_warnings: list[Warning_] = field(default_factory=list)
+    _failed: int | None = None
+
+    def __post_init__(self) -> None:
+        self.points = self.bench.points
+        self.max_batch = self.bench.request.max_batch or 0
 
     @property
     def errors(self) -> list[GpubalanceError]:
@@ -102,8 +92,9 @@ class Alone:
             raise self.bench.fault
         self._fill()
         self.work = self.work or self._work()
-        sizes = [_Size(batch) for batch in sorted(self.points)]
-        in_turns(lambda: sizes, self._measure_again, ONE_WINDOW, self._slowed, quiet)
+        self.steady = self._keeps_speed()
+        for batch in [] if self.steady else sorted(self.points, reverse=True):
+            self._measure_again(batch)
 
     def _explore(self) -> None:
         """Measures octaves, every second one once memory predicts a limit, up to half of it: all in one worker."""
@@ -223,16 +214,16 @@ class Alone:
             self.bench.party.drop()
             return None
 
-    def _slowed(self) -> Slowed:
-        """The device if it no longer takes what it took at first: a card that gets hot lowers its clocks.
+    def _keeps_speed(self) -> bool:
+        """Whether the device takes what it took at first: a card that gets hot lowers its clocks.
 
         Measures the first and the middle one of the points again.
         """
         points = list(self.points.values())
-        if self._drift is None and len(points) >= _POINTS_FOR_A_LINE:
-            self._drift = self.bench.kept("drift", Drift, lambda: self._look(points[0], points[len(points) // 2]))
-        self.steady = self._drift is None or abs(self._drift.factor - 1) <= _MOVED
-        return [] if self.steady else [(self.bench.device, ())]
+        if len(points) < _POINTS_FOR_A_LINE:
+            return True
+        drift = self.bench.kept("drift", Drift, lambda: self._look(points[0], points[len(points) // 2]))
+        return drift is None or abs(drift.factor - 1) <= _MOVED
 
     def _look(self, *before: CurvePoint) -> Drift:
         factors = map(self._factor, before)
@@ -264,13 +255,10 @@ class Alone:
             self.bench.lose(error)
             return None
 
-    def _measure_again(self, size: _Size, number: int, of: int) -> None:
+    def _measure_again(self, batch: int) -> None:
         """Measures a batch once more, on a device as hot as when the change was found."""
-        del number, of
-        batch = size.batch
         point = self.bench.kept(f"{batch} once more", CurvePoint, lambda: self._measured(batch, self.bench.length))
         if point is not None:
             self.bench.watch(PointDone(self.bench.device, point))
-        size.windows.append(point)
         now, again = point or self.points[batch], point is not None
         self.points[batch] = now.model_copy(update={"steady": False, "measured_again": again})

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -24,15 +25,24 @@ from gpubalance.jobs.endings import lost_gpus_told, refuse
 from gpubalance.jobs.events import Doing, PointDone, TrialDone, Watch
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.length import Length
-from gpubalance.jobs.probe.point import Point
+from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.timings import Timings
+from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
+from gpubalance.numbers.stats import median
+from gpubalance.numbers.steady import is_steady
 from gpubalance.results.probe import CurvePoint, Outcome, Trial
+from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import ProbeRequest
+from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Ready
 from gpubalance.workers.party import Build, Party
 from gpubalance.workers.worker import Worker
+
+_UPDATES = 7
+_UNLIKE_STEPS = 2  # stamped steps have their own trace, whose first steps are slower
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Record)
@@ -70,31 +80,38 @@ class Halt:
         self.limit.check()
 
 
+@dataclass
 class Bench:
-    """One device, measured alone. Its `party` has one worker at a time; the caller must end it."""
+    """One device, measured alone. Its `party` has one worker at a time; the caller must end it.
 
-    def __init__(self, device: Device, request: ProbeRequest, once: Once, halt: Halt, watch: Watch) -> None:
-        self.device = device
-        self.request = request
-        self.once = once
-        self.watch = watch
-        self._halt = halt
+    `following` loads while this device's last worker builds its model. `points` are the curve so far, also after an
+    interrupt; `fault` is an error before any smaller batch had passed.
+    """
+
+    device: Device
+    request: ProbeRequest
+    once: Once
+    halt: Halt
+    watch: Watch
+    following: Party | None = None
+    fault: GpubalanceError | None = None
+    measured_s: float = 0.0
+    points: dict[int, CurvePoint] = field(default_factory=dict)
+    trials: list[Trial] = field(default_factory=list)
+    deaths: list[GpubalanceError] = field(default_factory=list)
+    _tries: dict[int, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        request = self.request
         self.length = Length.of_point(request.duration_s)
         self.party = Party(
-            [device],
+            [self.device],
             build=Build(request.settings, seed=request.seed),
             purpose="probe",
             deadline_s=request.deadline_s,
-            limit=halt.limit,
+            limit=self.halt.limit,
         )
-        self.following: Party | None = None  # loads while this device's last worker builds its model
-        self.facts = once.had(device.uuid, Ready)
-        self.points: dict[int, CurvePoint] = {}  # the curve so far, also after an interrupt
-        self.trials: list[Trial] = []
-        self.deaths: list[GpubalanceError] = []
-        self.fault: GpubalanceError | None = None  # an error before any smaller batch had passed
-        self.measured_s = 0.0
-        self._tries: dict[int, list[Attempt]] = defaultdict(list)
+        self.facts = self.once.had(self.device.uuid, Ready)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -168,7 +185,7 @@ class Bench:
         return attempt
 
     def _try(self, batch: int, reason: str, length: Length, *, fresh: bool, last: bool) -> Attempt:
-        self._halt.check()
+        self.halt.check()
         began = time.monotonic()
         fresh = fresh or not self.party.alive
         point, peak = None, None
@@ -180,7 +197,7 @@ class Bench:
         except OutOfMemory as error:
             outcome, peak = "oom", next(iter(error.memory_peak_bytes), None)
         except (DeadlinePassed, PartialResult) as error:
-            self._halt.check()  # we may have killed the worker ourselves
+            self.halt.check()  # we may have killed the worker ourselves
             if isinstance(error, GpuLost):
                 raise
             outcome = "deadline" if isinstance(error, DeadlinePassed) else "crash"
@@ -199,11 +216,10 @@ class Bench:
         cuDNN and cuBLAS report a lack of memory in many ways, some of which read like a fault of the model. It is
         memory only if a smaller batch trains: then this raises OutOfMemory. If none has yet, `fault` keeps the error.
         """
-
-        until_s, least_samples = self._halt.limit.until_s, self.request.least_samples
-        subject = Point(self.device, batch, length, until_s, least_samples)
+        until_s, least_samples = self.halt.limit.until_s, self.request.least_samples
+        measure = partial(measure_point, device=self.device, batch=batch, length=length, first=not self.points)
         try:
-            point = self.ask(partial(subject.measure, first=not self.points))
+            point, timed_s = self.ask(partial(measure, until_s=until_s, least_samples=least_samples))
         except Refused:
             raise
         except (EnvironmentFault, BadInput) as error:
@@ -212,7 +228,7 @@ class Bench:
                 raise
             self.fault = self.fault or (None if smaller_passed else error)
             raise OutOfMemory(error.message, log=error.log) from None
-        self.measured_s += subject.timed_s
+        self.measured_s += timed_s
         return point
 
     def ask(self, work: Callable[[Worker], T]) -> T:
@@ -222,7 +238,7 @@ class Bench:
 
     def ready(self, *, fresh: bool = False, last: bool = False) -> None:
         """Ensures that a worker with the model lives, starting one if needed. Raises what a `Worker` does."""
-        self._halt.check()
+        self.halt.check()
         if self.party.alive and not fresh:
             return
         self.party.drop()
@@ -238,9 +254,50 @@ class Bench:
 
     def lose(self, error: GpubalanceError) -> None:
         """Gives the worker up after an error outside `try_batch`. Raises the error if the GPU is lost."""
-        self._halt.check()
+        self.halt.check()
         if isinstance(error, GpuLost):
             raise error
         if not isinstance(error, OutOfMemory):
             self.deaths.append(error)
         self.party.drop()
+
+
+def measure_point(
+    worker: Worker, device: Device, batch: int, length: Length, *, first: bool, until_s: float, least_samples: int
+) -> tuple[CurvePoint, float]:
+    """Warms a batch size up and measures it until it is known; also the seconds that its measured steps took.
+
+    It is measured once more, and not called steady, if its step time rose, fell or changed its level, or NVML says that
+    heat throttled the GPU: then the second window counts. After `until_s` on the monotonic clock that does not begin.
+    `first` is for the model's first measurement. A user's data of fewer than `least_samples` is refused. Raises what
+    `Worker.measure` does.
+    """
+    series = Series(Shares((batch,)), devices=(device,), stamps=False, least_samples=least_samples)
+    settled, steady = series.settle(worker, first=first), False
+    if series.steps_per_timing(length.timing_s) > 1:  # else those that settled it count too
+        settled = []
+    while not series.windows or (len(series.windows) == 1 and not steady and time.monotonic() < until_s):
+        series.add(series.window(worker, length, settled, until_s=until_s))
+        settled = []
+        slowed = any(series.throttled) or not is_steady(series.step_times_s)
+        steady = len(series.windows) == 1 and not slowed
+    last = Timings(series.split, series.windows[-1:], series.sensors)
+    point = CurvePoint(
+        batch=batch,
+        step_time_s=last.step_time(last.began_s),
+        throughput=last.throughput,
+        memory_peak_bytes=series.memory_peak_bytes[0],
+        precise=last.precision <= PRECISE_ENOUGH,
+        steady=steady,
+        measured_again=len(series.windows) > 1,
+        late_part=series.late_part,
+        unlike=last.unlike,
+        telemetry=series.sensors.telemetry(last.began_s)[0],
+    )
+    return point, series.timed_s
+
+
+def measure_update(worker: Worker, batch: int) -> float:
+    """The median seconds of a weight update, the same at every batch. Raises what `Worker.measure` does."""
+    timings = worker.measure(Shares((batch,)), at_least=_UNLIKE_STEPS + _UPDATES, stamped=True)
+    return median([sum(one.update_s or ()) for one in timings if isinstance(one, Timing)][_UNLIKE_STEPS:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from gpubalance.errors import (
@@ -18,16 +19,15 @@ from gpubalance.errors import (
 from gpubalance.jobs.endings import giving
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import DeviceDone, Doing, PhaseBegun, Watch, one_at_a_time
-from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.journals import journal_of, tell_resumed
+from gpubalance.jobs.keep.journal import Journal, tell_resumed
 from gpubalance.jobs.keep.once import Once
-from gpubalance.jobs.keep.saved_probes import save
+from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
 from gpubalance.jobs.measure.trace import not_traced, trace
+from gpubalance.jobs.phases import phase_names, queues
 from gpubalance.jobs.plan.problem import check_asked
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.jobs.probe.bench import Bench, Halt
-from gpubalance.jobs.probe.queues import phase_names, queues
 from gpubalance.jobs.probe.result import device_probe, nothing_fits, what_failed
 from gpubalance.jobs.probe.warnings import pipeline_unknown, probe_warnings
 from gpubalance.results.common import Warning_, now
@@ -53,14 +53,11 @@ def probe(
 
     `following` is the party that measures next: it loads TensorFlow when the last device begins.
 
-    Each point and trial goes into the `journal`, or into one of its own; those already in it are not measured again.
+    Each point and trial goes into the `journal`; those already in it are not measured again.
     Raises, with what was measured as `partial`: PartialResult if a worker died or a device failed and the others were
     measured, NothingFits if a device does not hold a single sample, EnvironmentFault if TensorFlow can use none,
     BadInput, TimeLimitPassed, Interrupted. Keeps the result, or the part, for `plan`.
     """
-    if journal is None:
-        with journal_of(request, driver, resume=False) as own:
-            return probe(request, driver, watch, own, limit, following)
     check_asked(request)
     once = Once(journal, watch)
     tell_resumed(journal, watch)
@@ -71,37 +68,34 @@ def probe(
         if isinstance(error.partial, Probe):
             save(error.partial)
         raise
-    if save(result) is None:
+    if save(result) is None and journal is not None:
         journal.keep()
     return result
 
 
+@dataclass
 class _Probing:
-    def __init__(
-        self,
-        request: ProbeRequest,
-        driver: str | None,
-        once: Once,
-        limit: TimeLimit,
-        watch: Watch,
-        following: Party | None,
-    ) -> None:
-        self._request = request
-        self._driver = driver
-        self._halt = Halt(limit)
-        self._code = code_key(request.settings.model, request.settings.data)  # now, before the user changes the file
-        self._watch = one_at_a_time(watch)
-        benches = [Bench(device, request, once, self._halt, self._watch) for device in request.devices]
-        self._all = [Alone(number, bench) for number, bench in enumerate(benches)]
-        self._has_following = following is not None
-        self._pipeline: Pipeline | None = None
-        self._warnings: list[Warning_] = []
-        self._queues = [[self._all[number] for number in queue] for queue in queues(request)]
-        for queue in self._queues:
+    request: ProbeRequest
+    driver: str | None
+    once: Once
+    limit: TimeLimit
+    watch: Watch
+    following: Party | None
+    pipeline: Pipeline | None = None
+    warnings: list[Warning_] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        request, self.halt = self.request, Halt(self.limit)
+        self.code = code_key(request.settings.model, request.settings.data)  # now, before the user changes the file
+        self.watch = one_at_a_time(self.watch)
+        benches = [Bench(device, request, self.once, self.halt, self.watch) for device in request.devices]
+        self.all = [Alone(number, bench) for number, bench in enumerate(benches)]
+        self.queues = [[self.all[number] for number in queue] for queue in queues(request)]
+        for queue in self.queues:
             for one, then in pairwise(queue):
                 one.bench.following = then.bench.party
-        if len(self._queues) == 1 and not request.parallel:
-            self._all[-1].bench.following = following
+        if len(self.queues) == 1 and not request.parallel:
+            self.all[-1].bench.following = self.following
 
     def run(self) -> Probe:
         """Measures all devices; an error that ends it early carries what was measured."""
@@ -110,41 +104,41 @@ class _Probing:
                 self._measure()
                 self._measure_pipeline()
             finally:
-                for one in self._all:
+                for one in self.all:
                     one.bench.party.end()
-            failed = what_failed(self._all)
+            failed = what_failed(self.all)
             if failed is not None:
                 raise failed
             return self._result()
 
     def _measure(self) -> None:
         """Measures the queues at the same time, each in a thread of its own."""
-        names = phase_names(self._request)
-        if len(names) < len(self._all) or self._request.parallel:
-            self._watch(PhaseBegun(names[0]))
+        names = phase_names(self.request)
+        if len(names) < len(self.all) or self.request.parallel:
+            self.watch(PhaseBegun(names[0]))
             names = []
-        with ThreadPoolExecutor(len(self._queues)) as threads:
+        with ThreadPoolExecutor(len(self.queues)) as threads:
             try:
                 with signals_held():  # the end of the pool does not wait for a thread whose start was interrupted
-                    running = [threads.submit(self._measure_queue, queue, names) for queue in self._queues]
+                    running = [threads.submit(self._measure_queue, queue, names) for queue in self.queues]
                 done, _ = wait(running, return_when=FIRST_EXCEPTION)
                 for future in done:
                     future.result()
             except BaseException:
-                self._halt.interrupted.set()
-                for one in self._all:
+                self.halt.interrupted.set()
+                for one in self.all:
                     one.bench.party.kill()
                 raise
 
     def _measure_queue(self, queue: Sequence[Alone], names: Sequence[str]) -> None:
         """Measures devices one after the other, each as the phase of its name if there are `names`."""
         for one in queue:
-            self._halt.check()
+            self.halt.check()
             if names:
-                self._watch(PhaseBegun(names[one.number]))
-            device, which = one.bench.device, f"{one.number + 1} of {len(self._all)}"
-            model = self._request.settings.model
-            self._watch(Doing(f"measuring {device.label} {device.name} alone ({which}), model {model}"))
+                self.watch(PhaseBegun(names[one.number]))
+            device, which = one.bench.device, f"{one.number + 1} of {len(self.all)}"
+            model = self.request.settings.model
+            self.watch(Doing(f"measuring {device.label} {device.name} alone ({which}), model {model}"))
             self._measure_alone(one)
 
     def _measure_alone(self, one: Alone) -> None:
@@ -163,17 +157,17 @@ class _Probing:
         finally:
             one.elapsed_s = time.monotonic() - started
             one.bench.party.end()
-            self._watch(DeviceDone(one.bench.device))
+            self.watch(DeviceDone(one.bench.device))
 
     def _trace(self, one: Alone) -> None:
         """Traces steps at a batch that trains, if that is asked for."""
-        sensible, tracing = device_probe(one).sensible, self._request.tracing
+        sensible, tracing = device_probe(one).sensible, self.request.tracing
         if sensible is None or tracing is None:
             return
         try:
             one.bench.ready(last=True)
             splits = {0: Shares((sensible.batch,))}
-            one.trace_warnings = trace(one.bench.party, splits, tracing, self._watch, apart=True)
+            one.trace_warnings = trace(one.bench.party, splits, tracing, self.watch, apart=True)
         except Interrupted:
             raise
         except GpubalanceError as error:  # the time limit too: nothing that was asked for is missing but the trace
@@ -181,38 +175,38 @@ class _Probing:
 
     def _measure_pipeline(self) -> None:
         """Measures the user's input pipeline, unless a balance follows, which does so at its own global batch."""
-        bests = [device_probe(one).solo_best for one in self._all] if self._request.settings.data else []
+        bests = [device_probe(one).solo_best for one in self.all] if self.request.settings.data else []
         known = [best for best in bests if best is not None]
-        if self._has_following or len(known) < len(self._all):
+        if self.following is not None or len(known) < len(self.all):
             return
-        party, global_batch = self._all[-1].bench.party, sum(best.batch for best in known)
+        party, global_batch = self.all[-1].bench.party, sum(best.batch for best in known)
         try:
             solo_sum = sum(best.throughput for best in known)
-            self._pipeline = held_against(measure_pipeline(party, global_batch, self._watch), None, solo_sum)
+            self.pipeline = held_against(measure_pipeline(party, global_batch, self.watch), None, solo_sum)
         except TimeLimitPassed:
             raise
         except GpubalanceError as error:  # the devices are measured anyway
-            self._warnings.append(pipeline_unknown(error))
+            self.warnings.append(pipeline_unknown(error))
 
     def _partial(self) -> Probe | None:
-        return self._result() if any(one.points or one.ended for one in self._all) else None
+        return self._result() if any(one.points or one.ended for one in self.all) else None
 
     def _result(self) -> Probe:
-        request = self._request
-        facts = next((one.bench.facts for one in self._all if one.bench.facts), None)
+        request = self.request
+        facts = next((one.bench.facts for one in self.all if one.bench.facts), None)
         return Probe(
             created=now(),
             settings=request.settings,
-            code=self._code,
-            environment=environment(facts, self._driver) if facts else None,
+            code=self.code,
+            environment=environment(facts, self.driver) if facts else None,
             model=facts.model if facts else None,
             devices=request.devices,
             batch_multiple=request.batch_multiple,
             margin_bytes=request.margin_bytes,
             max_batch=request.max_batch,
             parallel=request.parallel,
-            probes=tuple(device_probe(one) for one in self._all if one.began),
-            pipeline=self._pipeline,
-            complete=all(one.ended and not one.errors for one in self._all),
-            warnings=(*probe_warnings(request, self._all, facts), *self._warnings),
+            probes=tuple(device_probe(one) for one in self.all if one.began),
+            pipeline=self.pipeline,
+            complete=all(one.ended and not one.errors for one in self.all),
+            warnings=(*probe_warnings(request, self.all, facts), *self.warnings),
         )
