@@ -116,7 +116,7 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(tm
     command = ("plan", "--simulate", QUICK)
     before, told = plan_of(*command), here(*command)
     assert "sync-unknown" in told.stdout
-    assert f"gpubalance balance --simulate {QUICK} measures it" in " ".join(told.stdout.split())
+    assert "gpubalance balance measures it" in " ".join(told.stdout.split())
     done = here("balance", "--simulate", QUICK, *SHORT, "--json")
     assert done.returncode == 0, done.stderr
     balance = Plan.model_validate_json(done.stdout)

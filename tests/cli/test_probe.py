@@ -197,5 +197,5 @@ def test_a_plan_takes_no_probe_of_an_older_file(in_process: Program) -> None:
     script.write_text("def build(): pass\n")
     done = in_process(line)
     assert done.code == 4
-    assert "error: the file of train.py:build has changed since the probe of 2026-11-21" in done.err
+    assert "error: no probe of these devices with --model train.py:build, as it is now, and these settings" in done.err
     assert f"gpubalance probe --simulate {QUICK_PAIR} --gpus 0 1 --model train.py:build\n" in done.err
