@@ -40,14 +40,15 @@ def fast() -> Any:
 
     options = tf.data.Options()
     options.threading.private_threadpool_size = 16  # else calls at once are limited to the cores
-    return _batches().with_options(options).map(_decode, num_parallel_calls=8).prefetch(tf.data.AUTOTUNE)
+    data = _batches().with_options(options)
+    return data.map(_decode, num_parallel_calls=8).prefetch(tf.data.AUTOTUNE)
 
 
 def _batches() -> Any:
     import tensorflow as tf
 
-    images = np.zeros((64, 28, 28, 1), "float32")
-    return tf.data.Dataset.from_tensor_slices((images, np.zeros(64, "int64"))).repeat().batch(sum(_BATCHES))
+    samples = np.zeros((64, 28, 28, 1), "float32"), np.zeros(64, "int64")
+    return tf.data.Dataset.from_tensor_slices(samples).repeat().batch(sum(_BATCHES))
 
 
 def _decode(images: Any, labels: Any) -> Any:

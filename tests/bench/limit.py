@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import mean
@@ -143,20 +143,20 @@ def _of_chance(cases: list[Case]) -> str:
             tries += len({trial.batch for trial in limit.trials}) if believing else len(limit.trials)
         of = f"{wrong} of {len(cases)} wrong, {tries / len(cases):.2f} tries"
         told += f"; {'each believed' if believing else 'as it is'}: {of}"
-    repeated = mean(len(trials) - len({one.batch for one in trials}) for trials in map(_trials, cases))
+    quiet = [by_prediction(case).trials for case in cases]
+    repeated = mean(len(trials) - len({one.batch for one in trials}) for trials in quiet)
     return f"{told}; {repeated:.2f} tries more where none is"
 
 
-def _trials(case: Case) -> Sequence[Trial]:
-    return by_prediction(case).trials
-
-
 def _figures(cases: list[Case]) -> str:
-    limits = [by_prediction(case) for case in cases]
-    tries = _mean_and_most([len(limit.trials) for limit in limits])
-    failed = _mean_and_most([sum(not trial.fits for trial in limit.trials) for limit in limits])
-    wide = sum(not joined(*pair) for pair in zip(cases, limits, strict=True))
-    return f"{tries:>12}{failed:>16}{wide / len(cases):>11.0%}"
+    tries, failed, wide = [], [], 0
+    for case in cases:
+        limit = by_prediction(case)
+        tries.append(len(limit.trials))
+        failed.append(sum(not trial.fits for trial in limit.trials))
+        wide += not joined(case, limit)
+    both = f"{_mean_and_most(tries):>12}{_mean_and_most(failed):>16}"
+    return f"{both}{wide / len(cases):>11.0%}"
 
 
 def joined(case: Case, limit: Limit) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from gpubalance.numbers.stats import median
 from gpubalance.results.timing import Timing
 from gpubalance.settings.shares import Shares
-from tests.bench.gpu.kernels import marks_of, read_windows
+from tests.bench.gpu.kernels import Window, marks_of, read_windows
 from tests.bench.gpu.place import Place
 from tests.bench.gpu.steps import Figure
 
@@ -32,36 +34,33 @@ def figures(place: Place) -> Iterator[Figure]:
     cost = done.out["stamp_cost"]
     yield Figure("stamp_cost", cost, "" if cost is None else f"stamping costs {cost:+.1%} of a step")
     session = place.session()
-    split = Shares((batch,))
-    list(session.measure(split, seconds=0.5, at_least=3, steps_per_timing=1, stamped=False))
-    list(session.measure(split, seconds=0.5, at_least=3, steps_per_timing=1, stamped=True))
+    measure = partial(session.measure, Shares((batch,)), steps_per_timing=1)
+    for stamped in (False, True):
+        list(measure(seconds=0.5, at_least=3, stamped=stamped))
     yield _launches(session._names[0])
-    plain, stamped = (_traced(place, session, split, stamped=stamped) for stamped in (False, True))
-    yield _beside(stamped, unstamped=median([float(len(window.to_host)) for _, window in plain]))
+    bare = _traced(place.folder / "unstamped", measure(seconds=0, at_least=_STEPS, stamped=False))
+    copies = median([float(len(window.to_host)) for _, window in bare])
+    both = _traced(place.folder / "stamped", measure(seconds=0, at_least=_STEPS, stamped=True))
+    yield _beside(both, is_first=copies <= _READ_AFTERWARDS)
 
 
-def _traced(place: Place, session: Any, split: Shares, *, stamped: bool) -> list[tuple[Timing, Any]]:
+def _traced(folder: Path, timings: Iterator[Any]) -> list[tuple[Timing, Window]]:
     """Each timing with what the profiler saw in its window."""
-    import tensorflow as tf
+    from tensorflow.profiler import experimental
 
-    folder = place.folder / ("stamped" if stamped else "unstamped")
-    timings = session.measure(split, seconds=0, at_least=_STEPS, steps_per_timing=1, stamped=stamped)
     taken = [next(timings)]
-    tf.profiler.experimental.start(str(folder))
+    experimental.start(str(folder))
     for number in range(_STEPS - 1):
-        with tf.profiler.experimental.Trace("window", step_num=number):
+        with experimental.Trace("window", step_num=number):
             taken.append(next(timings))
-    tf.profiler.experimental.stop()
-    windows = read_windows(folder)
-    assert len(windows) == len(taken) - 1, f"{len(windows)} windows in the trace, of {len(taken) - 1}"
-    return list(zip(taken[1:], windows, strict=True))
+    experimental.stop()
+    return list(zip(taken[1:], read_windows(folder), strict=True))
 
 
-def _beside(stamped: Sequence[tuple[Timing, Any]], *, unstamped: float) -> Figure:
-    """Stamps beside CUPTI's times: they are a step's first copies to the host if an unstamped step makes none."""
-    pairs = [(timing, marks_of(window) if unstamped <= _READ_AFTERWARDS else None) for timing, window in stamped]
-    stamps = [((timing.compute_s or (0.0,))[0], timing.step_s or 0.0) for timing, _ in pairs]
-    marks = [one for _, one in pairs]
+def _beside(stamped: Sequence[tuple[Timing, Window]], *, is_first: bool) -> Figure:
+    """Stamps beside CUPTI's times; `is_first`: stamps are a step's first copies to the host, as it makes no others."""
+    stamps = [((timing.compute_s or (0.0,))[0], timing.step_s or 0.0) for timing, _ in stamped]
+    marks = [marks_of(window) if is_first else None for _, window in stamped]
     value: dict[str, Any] = {"stamps": stamps, "trace": [one and one._asdict() for one in marks]}
     known = [(*stamp, mark) for stamp, mark in zip(stamps, marks, strict=True) if mark is not None]
     if not known:
