@@ -1,11 +1,14 @@
-"""The program: its commands, and the one place that turns an error into a message and an exit code."""
+"""The program: its commands, how an interrupt reaches a job, and the one place that turns an error into a message."""
 
 from __future__ import annotations
 
+import atexit
 import io
+import math
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from typing import Annotated, Any, NoReturn
 
@@ -16,10 +19,13 @@ from gpubalance.cli import complete
 from gpubalance.cli.command import COMMANDS, Command
 from gpubalance.cli.config import ConfigOption, Given, HelpOption
 from gpubalance.cli.failures import name_resuming, ours, show_error
-from gpubalance.cli.interrupt import handle_interrupts
 from gpubalance.cli.next_command import program, typed
 from gpubalance.errors import UsageError
 
+# Ending takes a second or two. A second interrupt in that time would only leave a half printed result or a worker
+# behind. After this time something hangs, and another interrupt breaks into it.
+_ENDS_WITHIN_S = 10.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INTERRUPTED = 128 + int(signal.SIGINT)
 
 
@@ -84,6 +90,43 @@ def _program(
     pass
 
 
+class _Signalled(KeyboardInterrupt):
+    """An interrupt by the signal with that `number`."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+class _Handler:
+    """Raises _Signalled in the main thread; ignores signals that follow soon. `number` is the last signal's."""
+
+    number: int | None = None
+    _raised_s = -math.inf
+
+    def __call__(self, number: int, frame: object) -> None:
+        del frame
+        if time.monotonic() - self._raised_s > _ENDS_WITHIN_S:
+            self.number, self._raised_s = number, time.monotonic()
+            raise _Signalled(number)
+
+
+def _handle_interrupts() -> _Handler:
+    """Handles all these signals alike from now on. Those ignored so far, as under nohup, stay ignored."""
+    handler = _Handler()
+    atexit.register(_ignore_them)
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+    return handler
+
+
+def _ignore_them() -> None:
+    """Ignores the signals: when Python ends, it restores their defaults, and one would kill us though all is done."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _fill_standard_streams() -> None:
     """Opens streams that the caller has closed (`>&-`), or a worker's pipe would get the number of our stdout."""
     for number in (0, 1, 2):
@@ -97,7 +140,7 @@ def _fill_standard_streams() -> None:
 
 def main() -> NoReturn:
     """Runs the program. The one place that turns an error into a message and an exit code."""
-    interrupts = handle_interrupts()
+    interrupts = _handle_interrupts()
     try:
         code = _run()
     except KeyboardInterrupt:
