@@ -12,7 +12,6 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.independent import Independent
-from tests.bench.in_process import Program
 from tests.cli.program import QUICK_PAIR, ROOT, SHORT, TINY, children_of, gpubalance, here, lines_until, lives, start
 from tests.jobs.probes import probe_of
 from tests.stand_in import engine
@@ -103,21 +102,6 @@ def test_unlike_models_are_trained_one_a_device_and_told_apart(tmp_path: Path) -
     assert result["settings"]["model"] == f"{TINY} {other}"
     assert result["model"] is None
     assert f"building {TINY} and {other} on CPU:0 CPU, CPU:1 CPU" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ("--batches 10", "error: the number of batches is 1, that of devices 2\n"),
-        ("--gpus 0", "error: this is for 2 devices or more, not for GPU:0 alone\n"),
-        ("--gpus 0 1 --model small small small", "error: the number of models is 3, that of devices 2\n"),
-        ("--batches 8 0", "error: --batches"),
-    ],
-)
-def test_what_can_not_be_is_refused(in_process: Program, options: str, error: str) -> None:
-    done = in_process(["independent", "--simulate", QUICK_PAIR, *options.split()])
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(error)
 
 
 def test_it_is_held_against_the_best_joint_run_of_the_same_devices(tmp_path: Path) -> None:

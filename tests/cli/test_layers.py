@@ -21,7 +21,6 @@ from tests.stand_in import engine
 
 pytestmark = pytest.mark.usefixtures("stand_in")
 LARGE = str(ROOT / "configs" / "gtx1080ti-gtx1080-large-model.toml")
-HOSTS = str(ROOT / "configs" / "two-hosts.toml")
 SHORT = ("--windows", "1", "--round-duration", "0.1", "--micro-batch", "32")
 
 
@@ -277,18 +276,3 @@ def test_a_dry_run_says_what_would_be_done(in_process: Program) -> None:
     lines = done.out.splitlines()
     assert [line.split()[0] for line in lines[1:6]] == ["GPU:0", "GPU:1", "blocks", "rounds", "proof"]
     assert lines[6].endswith("in all; nothing was run")
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ("--gpus 0", "error: this is for 2 devices or more, not for GPU:0 alone"),
-        (f"--simulate {HOSTS}", "error: layers are cut over the devices of one host"),
-        ("--cuts", "error: option '--cuts' requires an argument"),
-        ("--margin 512", "error: --margin: 512 is 512 bytes: say the unit"),
-    ],
-)
-def test_what_can_not_be_is_refused(in_process: Program, options: str, error: str) -> None:
-    done = in_process(["layers", "--simulate", LARGE, *options.split()])
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(error)

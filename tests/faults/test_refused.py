@@ -15,6 +15,7 @@ from tests.render.samples import BALANCE, PROBE
 
 NAMES = {
     "quick": shlex.quote(QUICK_PAIR),
+    "hosts": shlex.quote(str(ROOT / "configs" / "two-hosts.toml")),
     "saved": ROOT / "tests" / "saved",
     "long": "x" * 10_000,
     "digits": "9" * 10_000,
@@ -95,6 +96,24 @@ REFUSED = {
             "{saved}/guess.json {saved}/balanced.json --fail-slower 2,5%",
             2,
             "--fail-slower '2,5' should be a ",
+        ),
+    ],
+    "independent --simulate {quick}": [
+        ("--gpus 0", 2, "this is for 2 devices or more, not for GPU:0 alone\n  → --gpus 0 1\n"),
+        ("--gpus 0 1 --model small small small", 2, "the number of models is 3, that of devices 2\n"),
+        ("--batches 8 0", 2, "--batches '0' should be greater than or equal to 1\n"),
+    ],
+    "layers": [("--simulate {hosts}", 2, "layers are cut over the devices of one host")],
+    "devices --simulate {hosts} --hosts alpha": [("", 2, "--hosts has no beta, which the profile's devices")],
+    "doctor": [
+        ("--hosts alpha --gpus beta:0", 2, "there is no device 'beta:0' on alpha"),
+        ("--via 'env {{host}}'", 2, "--via needs --hosts"),
+    ],
+    "run --simulate {hosts}": [
+        (
+            "--all-reduce hierarchical",
+            2,
+            "--all-reduce hierarchical works on one host only, and the ",
         ),
     ],
     "report plan.json": [
