@@ -23,12 +23,7 @@ from gpubalance.numbers.units import format_duration
 from gpubalance.render.table import WIDTH, Part, prose, table
 from gpubalance.results.common import Warning_
 from gpubalance.results.estimate import Estimate
-from gpubalance.results.independent import Independent
-from gpubalance.results.layers import Layers
-from gpubalance.results.plan import Plan
-from gpubalance.results.probe import Probe
-from gpubalance.results.records import AnyResult, is_estimate
-from gpubalance.results.run import Run
+from gpubalance.results.records import is_estimate
 from gpubalance.settings.choices import TRACES
 from gpubalance.settings.requests import (
     BalanceRequest,
@@ -40,14 +35,6 @@ from gpubalance.settings.requests import (
     Tracing,
 )
 from gpubalance.workers.hosts import connected
-
-_RESULTS: dict[type[MeasureRequest], type[AnyResult]] = {
-    RunRequest: Run,
-    ProbeRequest: Probe,
-    BalanceRequest: Plan,
-    IndependentRequest: Independent,
-    LayersRequest: Layers,
-}
 
 
 def measured(
@@ -77,7 +64,7 @@ def measured(
     def text(result: Any) -> str:
         return "" if watch else summed_up(result, told(result), following(result))
 
-    out = Output(reporting, quiet=reporting.quiet, resumed=_RESULTS[type(request)] if care.resume else None)
+    out = Output(reporting, quiet=reporting.quiet, resumed=care.resume)
     name = _name_now(type(request), reporting.tensorboard, reporting.trace)
     request = request.model_copy(update={"tracing": _tracing_to(reporting.trace, name)})
     with (

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from gpubalance.jobs.keep.journal import Journal
     from gpubalance.render.table import Part
     from gpubalance.results.common import Warning_
-    from gpubalance.results.records import Reported
 
 _ROOM = 1 << 18  # bytes; a result takes some ten thousand
 
@@ -29,23 +28,23 @@ class Output:
     """Where the options of a command want its result: on stdout, and in a file, written whole or not at all.
 
     `quiet`: stderr gets no progress, so no empty line separates the result from it. A resumed command may replace its
-    own unfinished result, of the kind `resumed`; every command may replace an estimate. Raises UsageError if the file
+    own unfinished result; every command may replace an estimate. Raises UsageError if the file
     exists, EnvironmentFault if it can't be written.
     """
 
-    def __init__(self, asked: Reporting, *, quiet: bool, resumed: type[Reported] | None = None) -> None:
+    def __init__(self, asked: Reporting, *, quiet: bool, resumed: bool = False) -> None:
         from gpubalance.results.records import is_estimate
 
         self._asked, self._quiet, self._path = asked, quiet, asked.output
         self._goes_on = False
         self._replaces = asked.overwrite or (self._path is not None and is_estimate(self._path))
         if self._path is not None:
-            self._goes_on = not self._replaces and resumed is not None and _is_unfinished(self._path, resumed)
+            self._goes_on = not self._replaces and resumed and _is_unfinished(self._path)
             self._replaces |= self._goes_on
             check_file("-o", self._path, overwrite=self._replaces)
 
     def check_goes_on(self, journal: Journal) -> None:
-        """Raises UsageError if the unfinished result in the file is for another model or other settings."""
+        """Raises UsageError if the unfinished result in the file is of another command, model or settings."""
         if self._goes_on and not journal.resumed:
             raise _exists("-o", self._path)
 
@@ -122,7 +121,7 @@ def say(text: str, stream: TextIO) -> bool:
         return False
 
 
-def _is_unfinished(path: Path, kind: type[Reported]) -> bool:
+def _is_unfinished(path: Path) -> bool:
     """Whether the file holds an unfinished result of an interrupted command."""
     from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_reported
@@ -132,8 +131,8 @@ def _is_unfinished(path: Path, kind: type[Reported]) -> bool:
     except GpubalanceError:
         return False
     if isinstance(found, Plan):
-        return kind is Plan and found.balance is not None and not (found.run and found.run.complete)
-    return isinstance(found, kind) and not found.complete
+        return found.balance is not None and not (found.run and found.run.complete)
+    return not found.complete
 
 
 def check_file(option: str, path: Path, *, overwrite: bool) -> None:

@@ -46,7 +46,7 @@ def queue(
     source = commands if commands == "-" else str(Path(commands).absolute())
     request = QueueRequest(**dict(how), devices=machine.select(gpus.gpus), commands=lines, source=source)
     warnings = machine.warnings(request.devices, strict=False)
-    out = Output(reporting, quiet=reporting.quiet, resumed=Queue if how.resume else None)
+    out = Output(reporting, quiet=reporting.quiet, resumed=how.resume)
     with held(request.devices), journal_of_queue(request) as kept:
         out.check_goes_on(kept)
         if how.logs is not None:
