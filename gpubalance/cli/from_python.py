@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,11 +55,4 @@ def name_of(function: object, what: str) -> str:
             f"{name or f'a value of type {type(function).__name__}'} is not",
             remedy="write it into a file of its own, train.py, and `from train import …` here",
         )
-    return f"{place if '.' in place else _near(Path(path))}:{name}"
-
-
-def _near(path: Path) -> Path:
-    """The path as one would type it in the current folder."""
-    with suppress(ValueError):
-        return path.resolve().relative_to(Path.cwd().resolve())
-    return path.resolve()
+    return f"{place if '.' in place else os.path.relpath(Path(path).resolve())}:{name}"
