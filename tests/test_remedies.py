@@ -11,6 +11,20 @@ from gpubalance.remedies.table import ROWS
 
 # Whole or as excerpts, as TensorFlow, CUDA, NVML and the kernel's module wrote them in people's reports.
 REAL = [
+    (
+        "cannot-assign-device",
+        "tensorflow.python.framework.errors_impl.InvalidArgumentError: Cannot assign a device for operation "
+        "HICO_0/MatMul: {{node HICO_0/MatMul}}was explicitly assigned to /device:GPU:0 but available devices are "
+        "[ /job:localhost/replica:0/task:0/device:CPU:0 ]. Make sure the device specification refers to a valid "
+        "device.",
+    ),
+    ("memory-growth", "ValueError: Memory growth cannot differ between GPU devices"),
+    ("memory-growth", "RuntimeError: Physical devices cannot be modified after being initialized"),
+    (
+        "outside-scope",
+        "ValueError: Variable (<tf.Variable 'dense/kernel:0' shape=(4, 2) dtype=float32>) was not created in the "
+        "distribution strategy scope of (<tensorflow.python.distribute.mirrored_strategy.MirroredStrategy object>).",
+    ),
     ("no-room", "(0) Internal: Dst tensor is not initialized.\n\t [[{{node _arg_input/x-input_0_1}}]]"),
     (
         "no-room",
