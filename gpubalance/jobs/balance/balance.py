@@ -68,6 +68,8 @@ def probe_for(
         tell_resumed(journal, watch)
         watch(Doing(f"planning with the probe of {kept.created}; --fresh makes a new one", stays=True))
         return kept
+    if journal is not None:
+        journal.begin_anew()
     try:
         with journal_of(request.probe, driver, resume=journal is not None and journal.resume) as own:
             made = probe_stage(request.probe, driver, watch, own, limit, party)

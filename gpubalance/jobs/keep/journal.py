@@ -90,6 +90,11 @@ class Journal:
         """Whether it continues what an interrupted command left."""
         return bool(self._entries)
 
+    def begin_anew(self) -> None:
+        """Forgets what is not continued before anything is kept: resuming this command must not find that."""
+        if not self._entries:
+            self.path.unlink(missing_ok=True)
+
     def add(self, key: str, record: BaseModel) -> None:
         """Appends a finished record; returns when it is on disk.
 
