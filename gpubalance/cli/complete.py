@@ -11,6 +11,8 @@ from typing import Any, get_args
 
 import typer
 
+BUILT_IN = ("probe", "small")
+
 
 def is_asked() -> bool:
     """Whether a shell asks for completions, so that nothing else may be printed."""
@@ -33,7 +35,7 @@ def models() -> list[str]:
     spec = find_spec("keras")
     folders = (spec.submodule_search_locations if spec else None) or ()
     lists = [Path(folder, "applications", "__init__.py").read_text(encoding="utf-8") for folder in folders]
-    return ["probe", "small", *dict.fromkeys(re.findall(r"\bas ([A-Z]\w*)", "\n".join(lists)))]
+    return [*BUILT_IN, *dict.fromkeys(re.findall(r"\bas ([A-Z]\w*)", "\n".join(lists)))]
 
 
 def devices(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:

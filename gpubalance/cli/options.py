@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from gpubalance.cli.complete import BUILT_IN, models
 from gpubalance.cli.parameters import Without
-from gpubalance.errors import UsageError
-from gpubalance.settings.choices import AllReduce, default_model, one_of
+from gpubalance.errors import BadInput, UsageError
+from gpubalance.settings.choices import AllReduce, default_model, names_file_or_code, one_of
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.record import Record, option
 from gpubalance.settings.requests import Settings
+from gpubalance.text import clean
 
 if TYPE_CHECKING:
     from gpubalance.devices.machine import Machine
@@ -112,9 +115,27 @@ def settings_on(devices: Sequence[Device], asked: Settings, *, joint: bool = Fal
     """
     if asked.data is not None and asked.input == "host":
         raise UsageError("--input host is for random samples: --data has its own pipeline", remedy="leave it out")
+    _refuse_unknown(asked.model, asked.data or "")
     if joint:
         _refuse_what_they_cannot(devices, asked.all_reduce)
     return asked.model_copy(update={"model": asked.model or default_model(simulated=devices[0].simulated)})
+
+
+def _refuse_unknown(model: str, data: str) -> None:
+    """Raises BadInput for a file or a model that is not there: the worker would say so, but seconds later."""
+    for flag, name in (("--model", model), ("--data", data)):
+        file = name.rpartition(":")[0] or name
+        if file.endswith(".py") and not Path(file).is_file():
+            remedy = f"give its path: {flag} folder/train.py:function"
+            raise BadInput(f"{flag}: there is no file {clean(file)}", remedy=remedy)
+    known = {one.lower(): one for one in models()}
+    is_known = model in known.values() or len(known) == len(BUILT_IN)  # without Keras nothing else is
+    if model and not names_file_or_code(model) and not is_known:
+        near = difflib.get_close_matches(model.lower(), known, n=1)
+        raise BadInput(
+            f"there is no model {clean(model)!r}" + "".join(f": did you mean {known[one]}?" for one in near),
+            remedy="use probe, small, a keras.applications name such as MobileNetV2, or file.py:function",
+        )
 
 
 def _refuse_what_they_cannot(devices: Sequence[Device], all_reduce: str) -> None:

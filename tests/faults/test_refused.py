@@ -28,6 +28,8 @@ REFUSED = {
             2,
             "the number of batches is 3, that of devices 2\n  → give a whole number for each",
         ),
+        ("--model resnet5", 4, "there is no model 'resnet5': did you mean ResNet50?\n"),
+        ("--model small --data nothere.py:data", 4, "--data: there is no file nothere.py\n"),
         ("--batchs 8 8", 2, "no such option: --batchs (Possible options: --batches, --micro-batches)\n"),
         ("plan.json", 2, "got unexpected extra argument(s) (plan.json)\n  → gpubalance run --help\n"),
         ("--batches", 2, "option '--batches' requires an argument"),
