@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PlainSerializer, model_validator
+from pydantic import Field, PlainSerializer, model_validator
 from pydantic_core import PydanticCustomError
 
 from gpubalance.settings.device import Device
@@ -36,15 +36,7 @@ Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Peak = Annotated[Count | None, Shown(brief="memory")]
 Samples = Annotated[int, Field(ge=0, le=10**9)]
 Size = Annotated[Samples, Field(ge=1)]
-
-
-def _unlike(devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    if len({device.uuid for device in devices}) < len(devices):
-        raise ValueError("two have the same UUID")
-    return devices
-
-
-Devices = Annotated[tuple[Device, ...], Field(min_length=1), AfterValidator(_unlike)]
+Devices = Annotated[tuple[Device, ...], Field(min_length=1)]
 
 
 def unsound(field: str, what: str) -> PydanticCustomError:

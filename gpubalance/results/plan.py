@@ -187,6 +187,8 @@ class Plan(OfSplit, OfModel):
     @model_validator(mode="after")
     def _sound(self) -> Plan:
         count = len(self.devices)
+        if len({device.uuid for device in self.devices}) < count:
+            raise unsound("devices", "two have the same UUID")
         check_length("batches", len(self.batches), count)
         check_length("micro_batches", len(self.micro_batches), count)
         if self.global_batch != sum(self.batches):
