@@ -91,8 +91,8 @@ class Journal:
         return bool(self._entries)
 
     def begin_anew(self) -> None:
-        """Forgets what is not continued before anything is kept: resuming this command must not find that."""
-        if not self._entries:
+        """Forgets what is not continued, if nothing is kept yet: resuming this command must not find that."""
+        if not self._entries and self._file is None:
             self.path.unlink(missing_ok=True)
 
     def add(self, key: str, record: BaseModel) -> None:
