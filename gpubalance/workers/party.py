@@ -4,32 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from gpubalance.errors import GpubalanceError, OutOfMemory
-from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.device import Device
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.workers.messages import Ready
 from gpubalance.workers.process import signals_held
-from gpubalance.workers.worker import Worker
+from gpubalance.workers.worker import Build, Worker
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Build:
-    """The model that each worker builds on its devices before it is asked anything."""
-
-    settings: Settings
-    joint: JointProfile = field(default_factory=JointProfile)
-    seed: int = 0
-    cuts: tuple[str, ...] | None = None  # to be cut before these layers, or anywhere: see Open
 
 
 class Party:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from gpubalance.devices.hosts import are_reached
@@ -17,7 +18,7 @@ from gpubalance.errors import (
     TimeLimitPassed,
 )
 from gpubalance.results.timing import Timing
-from gpubalance.settings.device import Device, hosts_of
+from gpubalance.settings.device import Device, JointProfile, hosts_of
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
@@ -48,7 +49,6 @@ from gpubalance.workers.ranks import Ranks, worker_process
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from gpubalance.workers.party import Build
 
 Reply = TypeVar("Reply", bound=AnyReply)
 
@@ -78,6 +78,16 @@ _ASKED: dict[type[Record], tuple[str, float | None]] = {
     Reduce: ("summing over {names}", _CHECKS_WITHIN_S),
 }
 _KINDS: dict[str, type[GpubalanceError]] = {"refused": Refused, "input": BadInput}
+
+
+@dataclass(frozen=True)
+class Build:
+    """The model that each worker builds on its devices before it is asked anything."""
+
+    settings: Settings
+    joint: JointProfile = field(default_factory=JointProfile)
+    seed: int = 0
+    cuts: tuple[str, ...] | None = None  # to be cut before these layers, or anywhere: see Open
 
 
 class Worker:

@@ -37,8 +37,7 @@ from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import CountFlops, Flops
-from gpubalance.workers.party import Build
-from gpubalance.workers.worker import Worker
+from gpubalance.workers.worker import Build, Worker
 from tests.bench import fuzz_input as drawn
 from tests.bench.fuzz_input import PAIR, RESULTS, SPLIT
 from tests.bench.in_process import apart, program, within_time

@@ -18,7 +18,8 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.run import run
 from gpubalance.settings.requests import Measuring, RunRequest, Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.party import Build, Party
+from gpubalance.workers.party import Party
+from gpubalance.workers.worker import Build
 from tests.bench.in_process import placed
 from tests.bench.killed import PROFILE
 

@@ -17,8 +17,8 @@ from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measure
-from gpubalance.workers.party import Build, Party
-from gpubalance.workers.worker import Worker
+from gpubalance.workers.party import Party
+from gpubalance.workers.worker import Build, Worker
 from tests.engine.rank import BATCHES, CASES, RAGGED
 from tests.engine.test_exact import STEPS, TOLERANCE, difference, train_on_one_device
 from tests.workers.test_ranks import DEVICES, JOINT

@@ -15,8 +15,7 @@ from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.party import Build
-from gpubalance.workers.worker import Worker
+from gpubalance.workers.worker import Build, Worker
 
 pytestmark = pytest.mark.campaign
 

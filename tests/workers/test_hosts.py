@@ -23,9 +23,9 @@ from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.hosts import connected
-from gpubalance.workers.party import Build, Party
+from gpubalance.workers.party import Party
 from gpubalance.workers.process import tail
-from gpubalance.workers.worker import Worker
+from gpubalance.workers.worker import Build, Worker
 from tests.stand_in import engine
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT, SPLIT
 

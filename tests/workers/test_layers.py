@@ -14,7 +14,8 @@ from gpubalance.results.timing import BlockTimed, Timing
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.workers.messages import Measured, Pipe, TimeBlocks
-from gpubalance.workers.party import Build, Party
+from gpubalance.workers.party import Party
+from gpubalance.workers.worker import Build
 from tests.engine.pipelines import orders_of
 
 _MIB = 1 << 20

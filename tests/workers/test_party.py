@@ -19,9 +19,9 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.party import Build, Party
+from gpubalance.workers.party import Party
 from gpubalance.workers.process import Process
-from gpubalance.workers.worker import Worker
+from gpubalance.workers.worker import Build, Worker
 from tests.cli.program import lives
 from tests.workers.test_process import gone
 

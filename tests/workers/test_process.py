@@ -21,10 +21,9 @@ from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measured
-from gpubalance.workers.party import Build
 from gpubalance.workers.process import Process
 from gpubalance.workers.ranks import worker_process
-from gpubalance.workers.worker import Worker
+from gpubalance.workers.worker import Build, Worker
 from tests.cli.program import TINY, lives
 
 ROOT = Path(__file__).parents[2]

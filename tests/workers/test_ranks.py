@@ -17,9 +17,9 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measure, Measured
-from gpubalance.workers.party import Build, Party
+from gpubalance.workers.party import Party
 from gpubalance.workers.ranks import Ranks
-from gpubalance.workers.worker import Worker
+from gpubalance.workers.worker import Build, Worker
 from tests.workers.test_process import gone
 
 ROOT = Path(__file__).parents[2]

@@ -18,8 +18,8 @@ from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import within_or
 from gpubalance.workers.messages import Copied, Copy, Reduce, Reduced, Surveyed
-from gpubalance.workers.party import Build, Party
-from gpubalance.workers.worker import LOADS_WITHIN_S
+from gpubalance.workers.party import Party
+from gpubalance.workers.worker import LOADS_WITHIN_S, Build
 
 BATCH = 8
 _STEP_WITHIN_S = 300.0  # the first one: tracing, and cuDNN's search for algorithms

@@ -26,8 +26,8 @@ from gpubalance.settings.requests import IndependentRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Ready
-from gpubalance.workers.party import Build, Party
-from gpubalance.workers.worker import Worker
+from gpubalance.workers.party import Party
+from gpubalance.workers.worker import Build, Worker
 
 ALONE: Literal["alone"] = "alone"
 AT_ONCE: Literal["at once"] = "at once"

@@ -24,7 +24,8 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, LayersRequest, RunRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
-from gpubalance.workers.party import Build, Party
+from gpubalance.workers.party import Party
+from gpubalance.workers.worker import Build
 
 # How many numbers of micro-batches are tried until the even split fits, as sums of gradients take memory too.
 _PIECES_TRIED = 3

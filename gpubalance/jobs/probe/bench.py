@@ -38,8 +38,8 @@ from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Ready
-from gpubalance.workers.party import Build, Party
-from gpubalance.workers.worker import Worker
+from gpubalance.workers.party import Party
+from gpubalance.workers.worker import Build, Worker
 
 _UPDATES = 7
 _UNLIKE_STEPS = 2  # stamped steps have their own trace, whose first steps are slower
