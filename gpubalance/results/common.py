@@ -205,6 +205,12 @@ class OfModel(OfDevices):
     model: Model | None
 
 
+def check_unlike(devices: Devices) -> None:
+    """Raises for two devices of one UUID, by which a plan finds its devices again."""
+    if len({device.uuid for device in devices}) < len(devices):
+        raise unsound("devices", "two have the same UUID")
+
+
 def shapes_text(shapes: tuple[tuple[int | None, ...], ...]) -> str:
     """`28×28×1`, `any×80 and 3` for two inputs; `any` stands for an open dimension."""
     texts = ["×".join("any" if n is None else str(n) for n in shape) or "1" for shape in shapes]

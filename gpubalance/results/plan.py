@@ -22,6 +22,7 @@ from gpubalance.results.common import (
     Size,
     Warning_,
     check_length,
+    check_unlike,
     has_a_split,
     unsound,
 )
@@ -187,8 +188,7 @@ class Plan(OfSplit, OfModel):
     @model_validator(mode="after")
     def _sound(self) -> Plan:
         count = len(self.devices)
-        if len({device.uuid for device in self.devices}) < count:
-            raise unsound("devices", "two have the same UUID")
+        check_unlike(self.devices)
         check_length("batches", len(self.batches), count)
         check_length("micro_batches", len(self.micro_batches), count)
         if self.global_batch != sum(self.batches):

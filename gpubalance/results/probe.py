@@ -20,6 +20,7 @@ from gpubalance.results.common import (
     StepTime,
     Throughput,
     Warning_,
+    check_unlike,
     unsound,
 )
 from gpubalance.results.run import Pipeline
@@ -187,3 +188,8 @@ class Probe(OfModel):
     pipeline: Pipeline | None = None
     complete: bool
     warnings: tuple[Warning_, ...]
+
+    @model_validator(mode="after")
+    def _sound(self) -> Probe:
+        check_unlike(self.devices)
+        return self

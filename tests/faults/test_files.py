@@ -106,6 +106,7 @@ WRONG_IN_A_PROBE: dict[str, list[Any]] = {
     "probes.0.device": [9, -1],
     "probes.0.step_time_model.beta_s": [-INFINITE],
     "batch_multiple": [0, 10**18],
+    "devices.1.uuid": ["SIM-0"],
 }
 
 
