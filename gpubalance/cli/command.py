@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Container, Sequence
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from typer import Typer
 from typer.core import TyperArgument, TyperCommand, TyperOption
 from typer.exceptions import TyperException
 from typer.main import get_command
+
+from gpubalance.errors import UsageError
 
 _NUMBER = re.compile(r"-\d")
 _TYPED = "gpubalance.typed"
@@ -74,6 +78,17 @@ class Command(TyperCommand):
                 with suppress(TyperException):
                     return super().parse_args(ctx, spread([args[-1], *args[:-1]], self._lists))
             raise
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command. Raises UsageError if -o would overwrite a file that the command reads."""
+        output = ctx.params.get("output")
+        if output is not None and os.path.isfile(output):  # noqa: PTH113  (no name is too long for it)
+            given = [value if isinstance(value, list | tuple) else [value] for value in ctx.params.values()]
+            words = [str(one) for values in given for one in values if one is not output]
+            files = {Path(part).resolve() for word in words for part in (word, word.rpartition(":")[0]) if part}
+            if output.resolve() in files:
+                raise UsageError(f"-o {output} is a file that {ctx.info_name} reads", remedy="give another -o")
+        return super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The usage without braces: `compare [OPTIONS] RESULT.json...`."""

@@ -12,7 +12,7 @@ from gpubalance.cli.balance import balance as command
 from gpubalance.cli.command import Command
 from gpubalance.cli.config import as_typed, by_name, common, options_of
 from gpubalance.cli.parameters import with_options
-from gpubalance.errors import BadInput, Interrupted
+from gpubalance.errors import BadInput, Interrupted, UsageError
 
 if TYPE_CHECKING:
     from gpubalance.jobs.events import Watch
@@ -25,7 +25,10 @@ def balance(build: object, data: object, watch: Watch | None, options: Mapping[s
     """Runs the command; `gpubalance.balance` documents it."""
     loaded = Command("balance", "")
     known = {flag: one for flag, one in options_of(loaded) if flag not in _NOT_OPTIONS}
-    given = by_name("balance: ", {name: value for name, value in options.items() if value is not None}, known.keys())
+    try:
+        given = by_name("balance: ", {name: one for name, one in options.items() if one is not None}, known.keys())
+    except UsageError as error:
+        raise TypeError(f"{error.message}: {error.remedy}") from None
     typed: dict[str, Any] = {param.name: param.default for param in loaded.params}
     typed |= {known[flag].name: as_typed(known[flag], value) for flag, value in given.items()}
     for option, argument, value in (("model", "build", build), ("data", "data", data)):

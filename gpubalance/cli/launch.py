@@ -11,6 +11,7 @@ import typer
 
 from gpubalance.cli.options import Devices
 from gpubalance.cli.parameters import Without
+from gpubalance.errors import BadInput
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN.json", help="What `balance -o` or `plan -o` wrote.")]
 Script = Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="Your training script, which loads that plan.")]
@@ -28,6 +29,7 @@ def launch(
     Example: gpubalance launch plan.json train.py
     """
     from gpubalance.cli.output import say
+    from gpubalance.devices.hosts import are_reached
     from gpubalance.devices.planned import reach_planned
     from gpubalance.jobs.launch import launch as launch_job
     from gpubalance.results.plan import Plan
@@ -35,6 +37,8 @@ def launch(
 
     found = read_record(plan, Plan)
     reach_planned(found, reached.hosts, reached.via)
+    if not are_reached() and not script.is_file():
+        raise BadInput(f"there is no script {script}", remedy="give the path of your training script")
     one_at_a_time = threading.Lock()
 
     def tell(line: str, label: str, stream: str) -> None:

@@ -122,12 +122,12 @@ def settings_on(devices: Sequence[Device], asked: Settings, *, joint: bool = Fal
 
 
 def _refuse_unknown(model: str, data: str) -> None:
-    """Raises BadInput for a file or a model that is not there: the worker would say so, but seconds later."""
+    """Raises UsageError for a file, BadInput for a model that is not there; the worker would, but seconds later."""
     for flag, name in (("--model", model), ("--data", data)):
         file = name.rpartition(":")[0] or name
         if file.endswith(".py") and not Path(file).is_file():
             remedy = f"give its path: {flag} folder/train.py:function"
-            raise BadInput(f"{flag}: there is no file {clean(file)}", remedy=remedy)
+            raise UsageError(f"{flag}: there is no file {clean(file)}", remedy=remedy)
     known = {one.lower(): one for one in models()}
     is_known = model in known.values() or len(known) == len(BUILT_IN)  # without Keras nothing else is
     if model and not names_file_or_code(model) and not is_known:

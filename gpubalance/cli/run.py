@@ -123,6 +123,12 @@ def run(
     from gpubalance.results.records import read_record
 
     plan = read_record(split.plan, Plan) if split.plan else None
+    if split.force and plan is None:
+        raise UsageError("--force is for --plan", remedy="leave it out")
+    if plan is not None and plan.devices[0].simulated and gpus.simulate is None and not split.force:
+        remedy = f"simulate them as it was made: gpubalance run --simulate PROFILE.toml --plan {split.plan}\n"
+        remedy += "--force runs it on the GPUs that are here"
+        raise UsageError(f"{split.plan} is a plan for simulated devices", remedy=remedy)
     machine = gpus.machine()
     noted: list[Warning_] = []
     if plan is None:

@@ -120,7 +120,7 @@ def typed() -> Callable[[], Any]:
         (net, {"gpus": {0: 1}}, UsageError, "there is no device"),
         (net, {"windows": 0}, UsageError, "--windows '0' should be greater than or equal to 1"),
         (net, {"margin": "x"}, UsageError, "'x' is not a size"),
-        (net, {"windoes": 3}, UsageError, "balance: windoes: there is no such command or option"),
+        (net, {"windoes": 3}, TypeError, "windoes: there is no such command or option: did you mean windows?"),
     ],
 )
 def test_what_can_not_be_balanced_is_said_in_a_sentence(

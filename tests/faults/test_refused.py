@@ -28,8 +28,10 @@ REFUSED = {
             2,
             "the number of batches is 3, that of devices 2\n  → give a whole number for each",
         ),
+        ("--plan plan.json -o plan.json --overwrite", 2, "-o plan.json is a file that run reads\n  → give another -o"),
+        ("--force", 2, "--force is for --plan\n"),
         ("--model resnet5", 4, "there is no model 'resnet5': did you mean ResNet50?\n"),
-        ("--model small --data nothere.py:data", 4, "--data: there is no file nothere.py\n"),
+        ("--model small --data nothere.py:data", 2, "--data: there is no file nothere.py\n"),
         ("--batchs 8 8", 2, "no such option: --batchs (Possible options: --batches, --micro-batches)\n"),
         ("plan.json", 2, "got unexpected extra argument(s) (plan.json)\n  → gpubalance run --help\n"),
         ("--batches", 2, "option '--batches' requires an argument"),
@@ -79,7 +81,10 @@ REFUSED = {
         ("--max-global-batch 4", 2, "a global batch of at most 4 is less than the least batch, 8"),
         ("--accumulate {digits}", 2, "--accumulate: auto, off or a number"),
     ],
-    "run": [("--plan nowhere.json", 4, "can't read nowhere.json"), ("--plan plan.json", 3, "--simulate FILE")],
+    "run": [
+        ("--plan nowhere.json", 4, "can't read nowhere.json"),
+        ("--plan plan.json", 2, "simulate them as it was made: "),
+    ],
     "plan": [
         ("--simulate {quick}", 4, "make one: gpubalance probe --simulate {quick} --gpus 0 1"),
         ("{quick}", 4, "is not JSON"),
