@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import typer
 
-BUILT_IN = ("probe", "small")
+from gpubalance.settings.choices import BUILT_IN
 
 
 def is_asked() -> bool:
@@ -23,7 +23,7 @@ def offers(flag: str, kind: object) -> Callable[..., Any] | None:
     """What offers values of an option of that kind, from which Typer takes those that begin as typed; None if none."""
     words = [word for word in get_args(kind) if isinstance(word, str)]
     known: dict[str, Callable[..., Any]] = {
-        "--model": models,
+        "--model": lambda: [*BUILT_IN, *models()],
         "--accumulate": lambda: ["auto", "off"],
         "--gpus": devices,
     }
@@ -31,11 +31,11 @@ def offers(flag: str, kind: object) -> Callable[..., Any] | None:
 
 
 def models() -> list[str]:
-    """Names that --model takes. Those of keras.applications are read there, as Keras takes seconds to load."""
+    """The models of keras.applications, read in its file, as Keras takes seconds to load; none without Keras."""
     spec = find_spec("keras")
     folders = (spec.submodule_search_locations if spec else None) or ()
     lists = [Path(folder, "applications", "__init__.py").read_text(encoding="utf-8") for folder in folders]
-    return [*BUILT_IN, *dict.fromkeys(re.findall(r"\bas ([A-Z]\w*)", "\n".join(lists)))]
+    return list(dict.fromkeys(re.findall(r"\bas ([A-Z]\w*)", "\n".join(lists))))
 
 
 def devices(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from gpubalance.cli.complete import BUILT_IN, models
+from gpubalance.cli.complete import models
 from gpubalance.cli.parameters import Without
-from gpubalance.errors import BadInput, UsageError
-from gpubalance.settings.choices import AllReduce, default_model, names_file_or_code, one_of
+from gpubalance.errors import UsageError
+from gpubalance.settings.choices import AllReduce, default_model, names_file_or_code, one_of, refuse_unknown_model
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.record import Record, option
 from gpubalance.settings.requests import Settings
@@ -128,14 +127,9 @@ def _refuse_unknown(model: str, data: str) -> None:
         if file.endswith(".py") and not Path(file).is_file():
             remedy = f"give its path: {flag} folder/train.py:function"
             raise UsageError(f"{flag}: there is no file {clean(file)}", remedy=remedy)
-    known = {one.lower(): one for one in models()}
-    is_known = model in known.values() or len(known) == len(BUILT_IN)  # without Keras nothing else is
-    if model and not names_file_or_code(model) and not is_known:
-        near = difflib.get_close_matches(model.lower(), known, n=1)
-        raise BadInput(
-            f"there is no model {clean(model)!r}" + "".join(f": did you mean {known[one]}?" for one in near),
-            remedy="use probe, small, a keras.applications name such as MobileNetV2, or file.py:function",
-        )
+    applications = models()
+    if model and applications and not names_file_or_code(model):
+        refuse_unknown_model(model, applications)
 
 
 def _refuse_what_they_cannot(devices: Sequence[Device], all_reduce: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import tensorflow as tf
 
 from gpubalance.engine.user_functions import user_function
 from gpubalance.errors import BadInput
-from gpubalance.settings.choices import SAVED_MODEL, UNSAFE_MODELS
+from gpubalance.settings.choices import SAVED_MODEL, UNSAFE_MODELS, refuse_unknown_model
 from gpubalance.settings.requests import Settings
 from gpubalance.text import clean
 
@@ -46,14 +45,7 @@ def _maker(name: str) -> Callable[[], Any]:
     if name.lower().endswith((SAVED_MODEL, *UNSAFE_MODELS)):
         return lambda: _saved_model(Path(name))
     applications = {n: f for n, f in vars(keras.applications).items() if inspect.isfunction(f)}
-    if name not in applications:
-        names = {one.lower(): one for one in (*applications, *_BUILT_IN)}
-        near = difflib.get_close_matches(name.lower(), names, n=1)
-        raise BadInput(
-            f"there is no model {name!r}" + "".join(f": did you mean {names[one]}?" for one in near),
-            remedy="use probe, small, a keras.applications name such as MobileNetV2, package.module:function, "
-            "file.py:function or saved.keras",
-        )
+    refuse_unknown_model(name, applications)
     return lambda: applications[name](weights=None)
 
 

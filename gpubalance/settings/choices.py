@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection
 from typing import Any, Literal, get_args
+
+from gpubalance.errors import BadInput
+from gpubalance.text import clean
 
 Precision = Literal["float32", "tf32", "mixed_float16", "mixed_bfloat16"]
 AllReduce = Literal["auto", "nccl", "hierarchical", "one-device"]
@@ -13,6 +18,7 @@ Baseline = Literal["even", "none"]
 TRACES = "plugins/profile"
 
 DEFAULT_BATCH = 64
+BUILT_IN = ("probe", "small")  # models
 
 # Keras' own format of saved models, loaded with its safe mode on.
 SAVED_MODEL = ".keras"
@@ -29,6 +35,18 @@ def one_of(choice: Any, but: str = "") -> str:
 def default_model(*, simulated: bool) -> str:
     """The model to train if none is named: on simulated devices one that computes far less than they simulate."""
     return "small" if simulated else "probe"
+
+
+def refuse_unknown_model(model: str, applications: Collection[str]) -> None:
+    """Raises BadInput for a name that is neither a built-in model's nor one of `keras.applications`."""
+    names = {one.lower(): one for one in (*applications, *BUILT_IN)}
+    if model not in names.values():
+        near = difflib.get_close_matches(model.lower(), names, n=1)
+        raise BadInput(
+            f"there is no model {clean(model)!r}" + "".join(f": did you mean {names[one]}?" for one in near),
+            remedy="use probe, small, a keras.applications name such as MobileNetV2, package.module:function, "
+            "file.py:function or saved.keras",
+        )
 
 
 def names_file_or_code(model: str) -> bool:
