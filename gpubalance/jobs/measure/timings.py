@@ -218,7 +218,8 @@ class Timings:
         """What rare slow steps add to the step time, without their waits for data."""
         if self.unlike:
             return 0.0
-        times_s = [time_s - self._rare_waits_s for time_s in self.step_times_s]
+        rare_s = self._rare_waits_s  # once, as it takes a look at all timings
+        times_s = [time_s - rare_s for time_s in self.step_times_s]
         return slow_time(times_s, max(s.steps for s in self.timings), self._single_steps_s)
 
     @property

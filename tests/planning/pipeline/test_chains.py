@@ -17,12 +17,14 @@ def test_no_step_of_a_chain_is_shorter_than_its_bound(most: int) -> None:
     steps = 0
     for seed in range(30):
         problem = drawn(seed)
-        for chain in chains(problem, math.inf, most):
+        found = chains(problem, math.inf, most)
+        for chain in found:
             segments = chain.segments
             assert [s.first for s in segments] == [0, *(s.last + 1 for s in segments[:-1])]
             assert segments[-1].last == len(problem.graph.blocks) - 1
             assert len({s.device for s in segments}) == len(segments) > 1
-            for placed in placings_of(Cut(problem, segments)):
+        for chain in found[:: len(found) // 25 + 1]:  # from the least bound to the largest
+            for placed in placings_of(Cut(problem, chain.segments)):
                 assert placed.step_time_s >= chain.least_s * (1 - 1e-9), seed
                 steps += 1
     assert steps > 500
