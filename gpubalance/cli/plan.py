@@ -40,7 +40,7 @@ def plan(
     from gpubalance.cli.output import Output, summed_up
     from gpubalance.devices.hosts import reach
     from gpubalance.devices.machine import check_hosts, select
-    from gpubalance.jobs.balance.found import plan_by_all_known
+    from gpubalance.jobs.plan.plan import plan as job
     from gpubalance.render.plan import plan_told
     from gpubalance.results.probe import Probe
     from gpubalance.results.records import read_record
@@ -54,7 +54,7 @@ def plan(
         machine = gpus.machine()
         devices, joint = machine.select(gpus.gpus), machine.joint
         found = _kept_probe(devices, settings_on(devices, settings), gpus.simulate)
-    made = plan_by_all_known(found, devices, split, joint)
+    made = job(found, devices, split, joint)
     following = uses(made, gpus.simulate, output.output)
     out.give(made, lambda plan: summed_up(plan, plan_told(plan, epoch.epoch), following))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.balance.knowledge import Knowledge
+from gpubalance.jobs.plan.knowledge import Knowledge
 from gpubalance.jobs.plan.problem import best_split
 from gpubalance.planning.problem import Allocation
 from gpubalance.settings.device import JointProfile
@@ -22,7 +22,7 @@ PAIR = simulated_devices(str(Path(__file__).parents[2] / "configs" / "quick-pair
 
 def knowledge() -> Knowledge:
     probe = probe_of(PAIR)
-    return Knowledge(probe, probe.probes, PlanRequest(accumulate=1))
+    return Knowledge(probe, probe.devices, PlanRequest(accumulate=1))
 
 
 def planned(*batches: int) -> Allocation:
@@ -57,7 +57,7 @@ def test_a_devices_update_is_its_own_wherever_it_trains() -> None:
     """Learned of both together, it is neither their sync nor forgotten of one alone."""
     profiles = [device.profile.model_copy(update={"update_s": 0.005}) for device in PAIR if device.profile]
     probe = probe_of(devices_of(*profiles))
-    known = Knowledge(probe, probe.probes, PlanRequest(global_batch=64))
+    known = Knowledge(probe, probe.devices, PlanRequest(global_batch=64))
     together = [profile.alpha_s + profile.beta_s * b for profile, b in zip(profiles, (64, 32), strict=True)]
     known.learn(planned(64, 32), measurement_of((64, 32), together, sync_s=0.004, update_s=0.005))
     problem = known.problem
@@ -88,7 +88,7 @@ def test_no_device_is_slower_than_alone_for_its_update() -> None:
     devices = devices_of(*profiles)
     run = drawn_run(devices, JointProfile(sync_s=0.004), (64, 40), seed=1)
     probe = probe_of(devices)
-    gap = Knowledge(probe, probe.probes, PlanRequest()).solo_gap(Shares((64, 40)), run)
+    gap = Knowledge(probe, probe.devices, PlanRequest()).solo_gap(Shares((64, 40)), run)
     assert gap is not None
     assert gap.slowdown == pytest.approx((0.0, 0.0), abs=1e-3)
     assert run.sync_s == pytest.approx(0.004)

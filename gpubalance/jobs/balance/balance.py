@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, PartialResult, UsageError
-from gpubalance.jobs.balance.knowledge import WORTH_A_ROUND, Knowledge, Tried
 from gpubalance.jobs.balance.together import Together, TriedSplit
 from gpubalance.jobs.endings import giving, lost_gpus_told
 from gpubalance.jobs.events import Doing, PhaseBegun, RoundDone, Watch
@@ -17,8 +16,9 @@ from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_changed, warning
 from gpubalance.jobs.plan.beside import best_at
+from gpubalance.jobs.plan.knowledge import WORTH_A_ROUND, Knowledge, Tried
 from gpubalance.jobs.plan.plan import plan_of
-from gpubalance.jobs.plan.problem import best_split, check_asked, find_probes
+from gpubalance.jobs.plan.problem import best_split, check_asked
 from gpubalance.jobs.probe.probe import probe as probe_stage
 from gpubalance.numbers.units import format_rate
 from gpubalance.planning.problem import Allocation
@@ -103,7 +103,7 @@ class Balancing:
     warnings: list[Warning_] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.known = Knowledge(self.probe, find_probes(self.probe, self.request.devices), self.request.plan)
+        self.known = Knowledge(self.probe, self.request.devices, self.request.plan)
         self.together = Together(self.request, self.probe.model, self.party, self.watch)
 
     def run(self) -> Plan:
@@ -315,7 +315,7 @@ class Balancing:
 
     def _result(self, tried: Tried) -> Plan:
         known, run = self.known, tried.run
-        plan = plan_of(tried.as_measured, known.problem, self.probe, self.request.devices, known.request)
+        plan = plan_of(known, tried.as_measured)
         joined_from = self.pipeline.joined_from if self.pipeline else None
         gap = None if run is None else known.solo_gap(plan.split, run)
         changes = {

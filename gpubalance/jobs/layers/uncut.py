@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from gpubalance.errors import BadInput, NothingFits, UsageError
 from gpubalance.jobs.balance.balance import probe_for
-from gpubalance.jobs.balance.found import plan_by_all_known
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.once import Once
+from gpubalance.jobs.plan.plan import plan
 from gpubalance.numbers.units import format_percent, format_rate
 from gpubalance.planning.pipeline.timeline import bubble_bound, pipeline_throughput
 from gpubalance.results.layers import LayersBaselines, SplitBaseline
@@ -55,7 +55,7 @@ def _split(request: LayersRequest, probe: Probe, solo: Sequence[SoloBest]) -> tu
         do_not = "do not" if len(missing) > 1 else "does not"
         return None, f"{' and '.join(missing)} {do_not} hold the whole model"
     try:
-        planned = plan_by_all_known(probe, request.devices, request.uncut.plan, request.joint)
+        planned = plan(probe, request.devices, request.uncut.plan, request.joint)
     except (NothingFits, BadInput, UsageError) as error:
         return None, error.message
     sizes = {"batches": planned.batches, "micro_batches": planned.micro_batches}

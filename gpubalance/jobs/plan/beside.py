@@ -22,14 +22,14 @@ _Three: TypeAlias = tuple[SplitPrediction | None, SplitPrediction | None, SplitP
 
 
 def even_splits(problem: Problem, split: Shares, sync_s: float) -> _Three:
-    """The even split of that split's devices and global batch.
+    """The even split of that split's devices and global batch, if it has several.
 
     If a device can't take its share in one piece, the even split is in the fewest micro-batches that fit; then the
     largest equal shares in one piece and the best split of their global batch are there too, else None.
     """
     loads = tuple(problem.loads[i] for i in split.used)
     limit = min(load.limit for load in loads)
-    if not limit or split.global_batch < len(loads):
+    if len(loads) == 1 or not limit or split.global_batch < len(loads):
         return None, None, None
     even = Shares.even(split.global_batch, len(loads))
     if max(even.batches) <= limit:

@@ -7,25 +7,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpubalance.devices.hosts import reached_by
-from gpubalance.jobs.keep.saved import holds_nothing
+from gpubalance.errors import UsageError
+from gpubalance.jobs.keep.saved import balance_by, holds_nothing
 from gpubalance.jobs.measure.warnings import warning
 from gpubalance.jobs.plan.beside import by_global_batch, by_goodput, even_splits
-from gpubalance.jobs.plan.problem import (
-    AUTO_MICRO_BATCHES,
-    AUTO_WITHIN,
-    best_split,
-    find_probes,
-    loads_of,
-    other_split,
-    problem_of,
-)
+from gpubalance.jobs.plan.knowledge import WORTH_A_ROUND, Knowledge
+from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_WITHIN, best_split, other_split, problem_of
 from gpubalance.planning.allocate import gain
 from gpubalance.planning.noise import efficiency, learning_rate_factor
 from gpubalance.planning.problem import Allocation, Load, Problem
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.plan import Accumulation, LearningRate, LeftOut, Plan, Predicted, Share
 from gpubalance.results.probe import DeviceProbe, Probe
-from gpubalance.settings.device import Device
+from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import PlanRequest
 
 # The most devices without samples for which the gain is computed: each costs two runs of the solver.
@@ -34,16 +28,53 @@ _MOST_EXPLAINED = 16
 _WORTH_OFFERING = 0.05
 
 
-def plan(probe: Probe, devices: Sequence[Device], request: PlanRequest) -> Plan:
-    """The best split of the probe's devices. Raises what `find_probes` and `best_split` do."""
-    loads = loads_of(probe, find_probes(probe, devices), request)
-    problem = problem_of(loads, probe, request)
-    return plan_of(best_split(problem), problem, probe, devices, request)
+def plan(probe: Probe, devices: Sequence[Device], request: PlanRequest, joint: JointProfile | None = None) -> Plan:
+    """The best split by the probe, corrected by the balance of exactly these devices that used it, if one is kept here.
+
+    With `joint` None it is the latest such balance, whatever its joint run added. Raises what `Knowledge` and
+    `best_split` do.
+    """
+    known, found = Knowledge(probe, devices, request), balance_by(probe, devices, joint)
+    if found is None:
+        return plan_of(known, best_split(known.problem))
+    _learn(known, found)
+    made = plan_of(known, _best(known.problem, found))
+    with_its = {"balanced": found.created, "settings": found.settings, "pipeline": found.pipeline or made.pipeline}
+    return made.model_copy(update=with_its)
 
 
-def plan_of(found: Allocation, problem: Problem, probe: Probe, devices: Sequence[Device], request: PlanRequest) -> Plan:
-    """The record of a split, with what the problem's loads predict for it."""
-    probes = find_probes(probe, devices)
+def _learn(known: Knowledge, found: Plan) -> None:
+    """Learns all that the balance measured, and what a device holds less beside the others than its probe promised."""
+    as_asked = PlanRequest(batch_multiple=found.batch_multiple, margin_bytes=found.margin_bytes)
+    promised = problem_of(known.probe, known.probes, as_asked).loads
+    multiple, pairs = known.problem.multiple, zip(promised, found.shares, strict=True)
+    limits = [(share.device, share.limit // multiple * multiple) for load, share in pairs if share.limit < load.limit]
+    measured = [(tried.split, tried.measured) for tried in found.balance.rounds] if found.balance else []
+    measured += [(found.split, found.run)] if found.run else []
+    for split, one in measured:
+        if one is None:
+            known.ran_out(split, limits)
+        else:  # the plan behind it is no longer known, and not needed
+            known.learn(Allocation(split, (), one.step_time_s.median, ()), one)
+
+
+def _best(problem: Problem, found: Plan) -> Allocation:
+    """The best split, at the balance's own global batch if another one promises only more within the noise."""
+    best, total = best_split(problem), found.global_batch
+    if problem.global_batch is not None or total > (problem.max_global_batch or total) or total % problem.multiple:
+        return best
+    try:
+        same = best_split(replace(problem, global_batch=total, max_global_batch=None))
+    except UsageError:  # impossible with this margin, or without micro-batches
+        return best
+    if same.split == best.split:
+        return best  # which also knows what limits a larger one
+    return same if problem.value(best) <= (1 + WORTH_A_ROUND) * problem.value(same) else best
+
+
+def plan_of(known: Knowledge, found: Allocation) -> Plan:
+    """The record of a split, with what is predicted for it by what is known."""
+    probe, probes, request, problem = known.probe, known.probes, known.request, known.problem
     return Plan(
         created=now(),
         probed=probe.created,
@@ -51,7 +82,7 @@ def plan_of(found: Allocation, problem: Problem, probe: Probe, devices: Sequence
         code=probe.code,
         environment=probe.environment,
         model=probe.model,
-        devices=tuple(devices),
+        devices=known.devices,
         batches=found.split.batches,
         micro_batches=found.split.micro_batches,
         global_batch=found.split.global_batch,
@@ -59,7 +90,7 @@ def plan_of(found: Allocation, problem: Problem, probe: Probe, devices: Sequence
         margin_bytes=request.margin_bytes,
         sync_s=request.sync_s,
         shares=_shares(problem, found, probes),
-        predicted=_predicted(problem, found, probes, devices, request.noise_scale),
+        predicted=_predicted(known, problem, found),
         left_out=_left_out(problem, found),
         accumulation=_accumulation(problem, found),
         learning_rate=_learning_rate(probes, found.split.global_batch, request),
@@ -97,20 +128,11 @@ def _is_memory(one: DeviceProbe, load: Load, multiple: int) -> bool:
     return limit is None or limit.fails is not None or load.limit < (limit.fits or 0) // multiple * multiple
 
 
-def _predicted(
-    problem: Problem,
-    found: Allocation,
-    probes: Sequence[DeviceProbe],
-    devices: Sequence[Device],
-    noise_scale: float | None,
-) -> Predicted:
-    used = found.split.used
-    busy_s = [found.compute_s[i] + problem.loads[i].update_s for i in used]
-    sync_s = found.step_time_s - max(busy_s)
-    even, largest_even, at_largest_even = (
-        even_splits(problem, found.split, sync_s) if len(used) > 1 else (None, None, None)
-    )
-    bests = [one.solo_best for one in probes if not holds_nothing(one)]
+def _predicted(known: Knowledge, problem: Problem, found: Allocation) -> Predicted:
+    busy_s = [found.compute_s[i] + problem.loads[i].update_s for i in found.split.used]
+    sync_s, noise_scale = found.step_time_s - max(busy_s), known.request.noise_scale
+    even, largest_even, at_largest_even = even_splits(problem, found.split, sync_s)
+    bests = [one.solo_best for one in known.probes if not holds_nothing(one)]
     solo_sum = sum(best.throughput for best in bests if best) if all(bests) else None
     return Predicted(
         step_time_s=found.step_time_s,
@@ -127,7 +149,7 @@ def _predicted(
         noise_scale=noise_scale,
         efficiency=noise_scale and efficiency(found.split.global_batch, noise_scale),
         goodput=noise_scale and problem.value(found),
-        by_goodput=tuple(by_goodput(problem, found, even, devices, noise_scale)) if noise_scale else (),
+        by_goodput=tuple(by_goodput(problem, found, even, known.devices, noise_scale)) if noise_scale else (),
     )
 
 

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpubalance.errors import BadInput, NothingFits, UsageError
-from gpubalance.jobs.keep.saved import find_device
+from gpubalance.jobs.keep.saved import find_device, holds_nothing
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.memory import joint_bytes, joint_limit
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.noise import goodput
 from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem, TooFineError, throughput
-from gpubalance.planning.sync import with_sync
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.requests import BalanceRequest, PlanRequest, ProbeRequest
@@ -66,26 +65,14 @@ def find_probes(probe: Probe, devices: Sequence[Device]) -> tuple[DeviceProbe, .
     return tuple(found)
 
 
-def loads_of(probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest) -> tuple[Load, ...]:
-    """Each device's compute, update, and batch limit less the margin and the memory that a joint run takes."""
-    extra, hosts = request.margin_bytes, hosts_of(probe.devices)
-    if probe.model is not None:
-        together = sum(one.batch_limit is not None and one.batch_limit.fits is not None for one in probes)
-        extra += joint_bytes(probe.model.gradient_bytes, together)
-    multiple = request.batch_multiple or probe.batch_multiple
-    return tuple(
-        replace(_load(one, extra, multiple), host=hosts.index(probe.devices[one.device].host)) for one in probes
-    )
-
-
-def _load(one: DeviceProbe, extra_bytes: int, multiple: int) -> Load:
+def _load(one: DeviceProbe, extra_bytes: int, multiple: int, host: int) -> Load:
     limit, model = one.batch_limit, _model(one)
     if limit is None or limit.fits is None or model is None:
-        return Load(Line(1.0, 0.0, 0.0), 0)
+        return Load(Line(1.0, 0.0, 0.0), 0, host=host)
     points = [(p.batch, p.memory_peak_bytes) for p in one.curve if p.memory_peak_bytes is not None]
     largest = joint_limit(sorted(points), limit.fits, memory_bytes=limit.memory_bytes, extra_bytes=extra_bytes)
     update_s = min(one.update_s or 0.0, _MOST_UPDATE * model.step_time_s(0))
-    return Load(model.less(update_s), largest // multiple * multiple, update_s)
+    return Load(model.less(update_s), largest // multiple * multiple, update_s, host)
 
 
 def _model(one: DeviceProbe) -> Line | Curve | None:
@@ -95,8 +82,11 @@ def _model(one: DeviceProbe) -> Line | Curve | None:
     return Curve((one.curve[0].batch,), (one.curve[0].step_time_s.median,)) if one.curve else None
 
 
-def problem_of(loads: tuple[Load, ...], probe: Probe, request: PlanRequest) -> Problem:
-    """The solver's problem for this request. Raises NothingFits if the probe looked at no batch so large."""
+def problem_of(probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest) -> Problem:
+    """The solver's problem for this request, without sync. Raises NothingFits if the probe looked at no batch so large.
+
+    A load is a device's compute, update, and batch limit less the margin and the memory that a joint run takes.
+    """
     multiple, most_probed = request.batch_multiple or probe.batch_multiple, probe.max_batch
     if most_probed is not None and most_probed < multiple:
         raise NothingFits(
@@ -106,8 +96,11 @@ def problem_of(loads: tuple[Load, ...], probe: Probe, request: PlanRequest) -> P
         )
     asked = request.accumulate
     most, within = (AUTO_MICRO_BATCHES, AUTO_WITHIN) if asked == "auto" else (asked, _WITHIN)
-    problem = Problem(
-        loads=loads,
+    extra, hosts = request.margin_bytes, hosts_of(probe.devices)
+    if probe.model is not None:
+        extra += joint_bytes(probe.model.gradient_bytes, sum(not holds_nothing(one) for one in probes))
+    return Problem(
+        loads=tuple(_load(one, extra, multiple, hosts.index(probe.devices[one.device].host)) for one in probes),
         multiple=multiple,
         global_batch=request.global_batch,
         max_global_batch=request.max_global_batch,
@@ -115,7 +108,6 @@ def problem_of(loads: tuple[Load, ...], probe: Probe, request: PlanRequest) -> P
         within=within,
         objective=throughput if request.noise_scale is None else goodput(request.noise_scale),
     )
-    return with_sync(problem, {} if request.sync_s is None else {len({load.host for load in loads}): request.sync_s})
 
 
 def best_split(problem: Problem) -> Allocation:

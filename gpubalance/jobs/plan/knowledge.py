@@ -1,4 +1,4 @@
-"""What `balance` knows of its devices: what the probe said, corrected by every measurement of them together."""
+"""What is known of devices: what their probe said, corrected by every measurement of them together."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gpubalance.jobs.keep.saved import holds_nothing
-from gpubalance.jobs.plan.problem import loads_of, problem_of
+from gpubalance.jobs.plan.problem import find_probes, problem_of
 from gpubalance.numbers.stats import half_width, median
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Allocation, Objective, Problem, throughput
 from gpubalance.planning.sync import with_sync
 from gpubalance.results.gap import Ran, SoloGap, divide_gap
-from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
+from gpubalance.settings.device import Device
 from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares, pieces
 
@@ -91,14 +92,15 @@ class Tried:
 class Knowledge:
     """What the probe says of the devices, corrected by every measurement of them together.
 
-    A measured split counts with what was measured, whatever a model says, while its devices keep their speed.
+    A measured split counts with what was measured, whatever a model says, while its devices keep their speed. Raises
+    what `find_probes` and `problem_of` do.
     """
 
-    def __init__(self, probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest) -> None:
-        self._probe = probe
-        self._probes = tuple(probes)
-        self._request = request
-        self._alone = loads_of(probe, probes, request)
+    def __init__(self, probe: Probe, devices: Sequence[Device], request: PlanRequest) -> None:
+        self.probe, self.devices, self._request = probe, tuple(devices), request
+        self.probes = find_probes(probe, devices)
+        self._asked = problem_of(probe, self.probes, request)
+        self._alone = self._asked.loads
         self._loads = list(self._alone)
         hosts = len({load.host for load in self._alone})
         # The sync by the number of hosts that a split uses.
@@ -117,7 +119,7 @@ class Knowledge:
     @property
     def problem(self) -> Problem:
         """The solver's problem by what is known now."""
-        return with_sync(problem_of(tuple(self._loads), self._probe, self._request), self._syncs_s)
+        return with_sync(replace(self._asked, loads=tuple(self._loads)), self._syncs_s)
 
     def alone_s(self, device: int, split: Shares) -> float:
         """A device's compute time in seconds for its part of a split, by its own probe."""
@@ -196,7 +198,7 @@ class Knowledge:
             self._factors[device][split.micro_batches[device]].append(factor)
             model, load = self._model(device), self._loads[device]
             self._loads[device] = replace(load, model=model, update_s=replica.update_s)
-        if len(measured.replicas) > 1:
+        if len(measured.replicas) > 1 and self._request.sync_s is None:
             over = len({self._loads[replica.device].host for replica in measured.replicas})
             usual_s = measured.step_time_s.median - measured.slow_s
             self._syncs_s[over] = max(0.0, usual_s - max(r.busy_s for r in measured.replicas))
@@ -244,7 +246,7 @@ class Knowledge:
         """Why a run gave less than the devices alone; None if a device's best alone is unknown."""
         busy_s = {replica.device: replica.busy_s for replica in run.replicas}
         ran = []
-        for device, (one, batch) in enumerate(zip(self._probes, split.batches, strict=True)):
+        for device, (one, batch) in enumerate(zip(self.probes, split.batches, strict=True)):
             if one.solo_best is None and not holds_nothing(one):
                 return None
             best = one.solo_best.throughput if one.solo_best else 0.0
