@@ -109,21 +109,14 @@ def input_shapes(model: Any) -> tuple[tuple[int | None, ...], ...] | None:
 
 
 def facts_of(model: Any) -> dict[str, Any]:
-    """What a result records about the model and TensorFlow. `gradient_bytes` is what an all-reduce moves."""
+    """What a result records about the model. `gradient_bytes` is what an all-reduce moves."""
     variables = model.trainable_variables
     sizes = [int(np.prod(v.shape)) for v in variables]
-    build = tf.sysconfig.get_build_info()
     return {
-        "model": {
-            "name": str(model.name),
-            "parameters": sum(sizes),
-            "gradient_bytes": sum(n * tf.as_dtype(v.dtype).size for n, v in zip(sizes, variables, strict=True)),
-            "input_shapes": input_shapes(model),
-        },
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
-        "cuda": build.get("cuda_version"),
-        "cudnn": build.get("cudnn_version"),
+        "name": str(model.name),
+        "parameters": sum(sizes),
+        "gradient_bytes": sum(n * tf.as_dtype(v.dtype).size for n, v in zip(sizes, variables, strict=True)),
+        "input_shapes": input_shapes(model),
     }
 
 

@@ -88,10 +88,9 @@ class Session:
         return self._functions.try_in_parts("train", batch) if ":" in self.settings.model else UNTRIED
 
     def facts(self) -> dict[str, Any]:
-        """What a result records about the model and TensorFlow. `gradient_bytes` is what an all-reduce moves."""
-        facts = facts_of(self._model)
-        facts["model"]["step"] = self._verdict.fingerprint
-        return facts | {
+        """What a result records about the model. `gradient_bytes` is what an all-reduce moves."""
+        return {
+            "model": facts_of(self._model) | {"step": self._verdict.fingerprint},
             "memory_limit_bytes": self._limits,
             "warned": self._verdict.warned,
             "refused": self._verdict.refused,

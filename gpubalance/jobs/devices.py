@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubalance.devices.gpus import Reading
 from gpubalance.devices.machine import Machine, machine_of, read_gpus
+from gpubalance.devices.nvml import Reading
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.jobs.environment import environment_here
@@ -42,7 +42,7 @@ def list_devices_of(hosts: Sequence[Host]) -> tuple[Listings, list[EnvironmentFa
         if isinstance(answer, EnvironmentFault):
             errors.append(answer)
             continue
-        listings.append(answer.model_copy(update={"host": host}))
+        listings.append(answer)
         if answer.nvidia and answer.nvidia.problem:
             errors.append(EnvironmentFault(f"{host}: {answer.nvidia.problem}", remedy=answer.nvidia.remedy or ""))
     return Listings(hosts=tuple(listings)), errors

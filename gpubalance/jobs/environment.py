@@ -9,15 +9,15 @@ import psutil
 
 from gpubalance._version import __version__
 from gpubalance.results.common import Environment
-from gpubalance.system.versions import Software, software
-from gpubalance.workers.messages import Ready
+from gpubalance.system.versions import software
 
 
-def environment(found: Ready | Software, driver: str | None) -> Environment:
-    """The environment of a measurement, with the TensorFlow versions that its worker reported.
+def environment(driver: str | None) -> Environment:
+    """The environment of a measurement: its workers have the software that is beside this program.
 
     Records an allow-list of facts: no host name, user, paths or environment variables.
     """
+    found = software()
     return Environment(
         gpubalance=__version__,
         python=platform.python_version(),
@@ -33,9 +33,9 @@ def environment(found: Ready | Software, driver: str | None) -> Environment:
 
 
 def environment_here(driver: str | None) -> Environment | None:
-    """The environment by installed packages, without a worker. None if TensorFlow's or Keras' version is unknown."""
-    found = software()
-    return environment(found, driver) if found.tensorflow and found.keras else None
+    """The same; None if TensorFlow's or Keras' version is unknown."""
+    found = environment(driver)
+    return found if found.tensorflow and found.keras else None
 
 
 def _cpu_name() -> str:

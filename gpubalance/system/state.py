@@ -17,6 +17,7 @@ import platformdirs
 from gpubalance.errors import EnvironmentFault
 
 _LOGS_KEPT = 50
+_LOG = re.compile(r"\d+T[\d.]+-(\d{1,9})-")
 
 
 def current_folder() -> Path:
@@ -95,10 +96,12 @@ def sweep(folder: Path, name: str | None = None) -> None:
 
 
 def delete_oldest(folder: Path, pattern: str, kept: int) -> None:
-    """Deletes all but so many of the folder's files or folders, the oldest first."""
+    """Deletes all but so many of the folder's files or folders, the oldest first, but no log of a living process."""
     with contextlib.suppress(OSError):  # another process may do so too
-        for old in sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)[:-kept]:
-            shutil.rmtree(old) if old.is_dir() else old.unlink()
+        for old in sorted(folder.glob(pattern), key=lambda path: (path.stat().st_mtime, path.name))[:-kept]:
+            log = _LOG.match(old.name)
+            if not (log and _lives(log[1])):  # a gpubalance may run for a whole night
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
 
 
 def _lives(pid: str) -> bool:
@@ -112,14 +115,6 @@ def _lives(pid: str) -> bool:
 def new_log(purpose: str) -> Path:
     """A path for a worker's log. Deletes the oldest logs of processes that have ended."""
     folder = state_folder("logs")
-    _delete_logs(folder)
+    delete_oldest(folder, "*.log", _LOGS_KEPT)
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
     return folder / f"{stamp}-{os.getpid()}-{purpose}.log"
-
-
-def _delete_logs(folder: Path) -> None:
-    for old in sorted(folder.glob("*.log"))[:-_LOGS_KEPT]:
-        match = re.match(r"[^-]*-(\d{1,9})-", old.name)
-        # A gpubalance may run for a whole night
-        if not (match and _lives(match[1])):
-            old.unlink(missing_ok=True)

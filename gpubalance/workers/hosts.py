@@ -78,7 +78,7 @@ def ask(
 ) -> dict[Host, Answer | EnvironmentFault]:
     """The record that `gpubalance` prints on each host with that host's words, or why there is none. All run at once.
 
-    An interrupt ends all of them.
+    The record names its `host`. An interrupt ends all of them.
     """
     until_s = time.monotonic() + within_s
     with ThreadPoolExecutor(len(words)) as threads, ExitStack() as started:
@@ -99,7 +99,7 @@ def _answer(host: Host, process: Process, kind: type[Answer], until_s: float) ->
     except GpubalanceError as error:
         return EnvironmentFault(error.message, remedy=error.remedy, log=error.log)
     try:
-        return kind.model_validate(dict(json.loads("\n".join(printed["stdout"]))))
+        return kind.model_validate({**json.loads("\n".join(printed["stdout"])), "host": host})
     except ValidationError:
         return other_gpubalance(host)
     except (ValueError, TypeError, RecursionError):

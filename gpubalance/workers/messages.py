@@ -41,21 +41,28 @@ _Count = Annotated[int, Field(ge=1, le=10**9)]
 Peak = Annotated[int, Field(ge=0, lt=2**63)] | None
 
 
-class Open(Record):
+class Build(Record):
+    """The model that a worker builds on its devices before it is asked anything.
+
+    With `cuts` it is built in the host's memory, to be cut: no device needs to hold all of it. Its blocks begin at
+    these layers; if none are named, anywhere.
+    """
+
+    settings: Settings
+    joint: JointProfile = JointProfile()
+    seed: int = 0
+    cuts: tuple[str, ...] | None = None
+
+
+class Open(Build):
     """Build the model on these devices. In a `cluster` the worker has one of them, and other processes have theirs.
 
     `code` is the hash of the user's own code on the controller's host, for a worker on another one: see `code_key`.
-    With `cuts` the model is built in the host's memory, to be cut: no device needs to hold all of it. Its blocks begin
-    at these layers; if none are named, anywhere.
     """
 
     devices: tuple[Device, ...]
-    settings: Settings
-    joint: JointProfile
-    seed: int
     cluster: Cluster | None = None
     code: str | None = None
-    cuts: tuple[str, ...] | None = None
 
 
 class Measure(Record):
@@ -130,17 +137,13 @@ class Survey(Record):
 
 
 class Ready(Record):
-    """The model is built. CUDA's and cuDNN's versions are those that TensorFlow was built for.
+    """The model is built.
 
     `memory_limit_bytes` is what TensorFlow's allocator may take on each device, None if unknown. `warned` and `refused`
     are what a split would tell of the model. `graph` has the blocks of a model that is to be cut.
     """
 
     model: Model
-    tensorflow: str
-    keras: str
-    cuda: str | None
-    cudnn: str | None
     memory_limit_bytes: tuple[int | None, ...]
     warned: tuple[str, ...] = ()
     refused: Refusal | None = None

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 from gpubalance.errors import GpubalanceError, OutOfMemory
 from gpubalance.settings.device import Device
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
-from gpubalance.workers.messages import Ready
+from gpubalance.workers.messages import Build, Ready
 from gpubalance.workers.process import signals_held
-from gpubalance.workers.worker import Build, Worker
+from gpubalance.workers.worker import Worker
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,7 +27,7 @@ class Party:
     several hosts, between one process for each device. A probe is a group of one device. Several groups are several
     models that train at the same time.
 
-        with Party(devices, build=Build(settings, joint, seed)) as party:
+        with Party(devices, build=Build(settings=settings, joint=joint)) as party:
             party.ask(series.warm_up)
 
     What it promises:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from gpubalance.devices.hosts import are_reached
@@ -18,7 +17,7 @@ from gpubalance.errors import (
     TimeLimitPassed,
 )
 from gpubalance.results.timing import Timing
-from gpubalance.settings.device import Device, JointProfile, hosts_of
+from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
@@ -27,6 +26,7 @@ from gpubalance.workers.code import code_key
 from gpubalance.workers.messages import (
     AnyReply,
     AnyRequest,
+    Build,
     Copy,
     CountFlops,
     Failed,
@@ -80,16 +80,6 @@ _ASKED: dict[type[Record], tuple[str, float | None]] = {
 _KINDS: dict[str, type[GpubalanceError]] = {"refused": Refused, "input": BadInput}
 
 
-@dataclass(frozen=True)
-class Build:
-    """The model that each worker builds on its devices before it is asked anything."""
-
-    settings: Settings
-    joint: JointProfile = field(default_factory=JointProfile)
-    seed: int = 0
-    cuts: tuple[str, ...] | None = None  # to be cut before these layers, or anywhere: see Open
-
-
 class Worker:
     """A model on some devices, in a `process` that sees only these. A `Party` starts it.
 
@@ -138,7 +128,7 @@ class Worker:
         """Builds the model on the devices, or in the host's memory."""
         self.settings = build.settings
         code = code_key(build.settings.model, build.settings.data) if are_reached() else None
-        self.facts = self.ask(Open(devices=self.devices, code=code, **vars(build)), Ready)
+        self.facts = self.ask(Open(devices=self.devices, code=code, **dict(build)), Ready)
         self.is_open = True
 
     def measure(
@@ -150,8 +140,7 @@ class Worker:
         timing. Timings that still come after that are yielded too.
         """
         request = Measure(split=split, at_once=until is not None, **how)
-        for given, reply in enumerate(self.replies(request, Timing, Measured)):
-            self._check(reply, given, request)
+        for reply in self.replies(request, Timing, Measured):
             if isinstance(reply, Measured):
                 self.trained[split, request.pipeline] = reply.memory_peak_bytes
             yield reply
@@ -164,7 +153,7 @@ class Worker:
 
         OutOfMemory, and DeadlinePassed for a hanging device, name the device and what it was doing.
         """
-        patience_s = _PATIENCE_PART * self._patience_s(None, request.steps_per_timing)
+        patience_s = _PATIENCE_PART * (self._deadline_s or _FIRST_STEP_WITHIN_S)
         return self.replies(request.model_copy(update={"patience_s": patience_s}), Timing, Measured)
 
     def ask(self, request: AnyRequest, wanted: type[Reply]) -> Reply:
@@ -185,7 +174,7 @@ class Worker:
         slowest_s = self._slowest_s.get(key)
         self.process.send(request)
         while True:
-            patience_s = within_s + loads_s if within_s else self._patience_s(slowest_s, steps)
+            patience_s = within_s + loads_s if within_s else _patience_s(slowest_s, steps)
             try:
                 reply = self.process.receive(self._deadline_s or patience_s, doing)
             except TimeLimitPassed:
@@ -205,22 +194,6 @@ class Worker:
             yield reply
             if isinstance(reply, kinds[-1]):
                 return
-
-    def _check(self, reply: Timing | Measured, given: int, request: Measure) -> None:
-        """Raises PartialResult if there are fewer timings than were asked for, or not one value for each device."""
-        of_each: list[tuple[float | None, ...]] = []
-        if isinstance(reply, Measured):
-            of_each = [reply.memory_peak_bytes] if given >= request.at_least else [()]
-        elif request.stamped:
-            of_each = [reply.compute_s or (), reply.update_s or ()]
-        if any(len(values) != len(self.devices) for values in of_each):
-            raise PartialResult("the worker says less than it was asked", log=tail(self.process.log))
-
-    def _patience_s(self, slowest_s: float | None, steps: int) -> float:
-        """How long so many steps may take; `slowest_s` is the slowest such step so far."""
-        if self._deadline_s is not None:
-            return self._deadline_s
-        return _FIRST_STEP_WITHIN_S if slowest_s is None else max(_STEP_WITHIN_S, _STEPS_WITHIN * slowest_s * steps)
 
     @property
     def names(self) -> str:
@@ -245,3 +218,8 @@ class Worker:
         # A fault in the user's model has their own traceback as its message, which the log would only repeat.
         log = "" if issubclass(kind, BadInput) else log
         raise kind(reply.message, cause=reply.cause, remedy=reply.remedy or remedy, log=log)
+
+
+def _patience_s(slowest_s: float | None, steps: int) -> float:
+    """How long so many steps may take; `slowest_s` is the slowest such step so far."""
+    return _FIRST_STEP_WITHIN_S if slowest_s is None else max(_STEP_WITHIN_S, _STEPS_WITHIN * slowest_s * steps)

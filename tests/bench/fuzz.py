@@ -36,8 +36,8 @@ from gpubalance.results.records import read_result
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.messages import CountFlops, Flops
-from gpubalance.workers.worker import Build, Worker
+from gpubalance.workers.messages import Build, CountFlops, Flops
+from gpubalance.workers.worker import Worker
 from tests.bench import fuzz_input as drawn
 from tests.bench.fuzz_input import PAIR, RESULTS, SPLIT
 from tests.bench.in_process import apart, program, within_time
@@ -113,7 +113,7 @@ def messages(content: bytes) -> None:
     Path("said").write_bytes(content)
     devices, joint = simulated_devices("2")
     with within_time(), contextlib.suppress(GpubalanceError), Worker(devices, deadline_s=20) as worker:
-        worker.open(Build(Settings(model="small"), joint or JointProfile()))
+        worker.open(Build(settings=Settings(model="small"), joint=joint or JointProfile()))
         series = Series(Shares((8, 8)))
         series.add(series.window(worker, Length.exactly(0.0)))
         series.measurement((0, 1))

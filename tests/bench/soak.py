@@ -18,8 +18,8 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.run import run
 from gpubalance.settings.requests import Measuring, RunRequest, Settings
 from gpubalance.settings.shares import Shares
+from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
-from gpubalance.workers.worker import Build
 from tests.bench.in_process import placed
 from tests.bench.killed import PROFILE
 
@@ -65,7 +65,7 @@ def grown(what: str, levels: dict[int, Level]) -> Iterator[str]:
 def worker_starts(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
     """Starts fresh workers of one device, one after the other, and trains a step with each."""
     (device, *_), _ = simulated_devices("fast.toml")
-    with Party([device], build=Build(Settings(model="small"))) as party:
+    with Party([device], build=Build(settings=Settings(model="small"))) as party:
         for number in range(count):
             party.start(then=party if number < count - 1 else None)
             party.ask(lambda worker: list(worker.measure(Shares((8,)))))

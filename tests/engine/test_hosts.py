@@ -16,9 +16,9 @@ from gpubalance.errors import DeadlinePassed
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.messages import Measure
+from gpubalance.workers.messages import Build, Measure
 from gpubalance.workers.party import Party
-from gpubalance.workers.worker import Build, Worker
+from gpubalance.workers.worker import Worker
 from tests.engine.rank import BATCHES, CASES, RAGGED
 from tests.engine.test_exact import STEPS, TOLERANCE, difference, train_on_one_device
 from tests.workers.test_ranks import DEVICES, JOINT
@@ -81,7 +81,7 @@ def test_a_device_that_does_not_end_its_compute_is_told(tmp_path: Path) -> None:
     mark = tmp_path / "hangs"
     (tmp_path / "mine.py").write_text(HANGS.format(mark=str(mark)))
     devices, split = (DEVICES[0], DEVICES[2]), Shares((80, 24))
-    with Party(devices, build=Build(Settings(model=f"{tmp_path}/mine.py:model"), JOINT)) as party:
+    with Party(devices, build=Build(settings=Settings(model=f"{tmp_path}/mine.py:model"), joint=JOINT)) as party:
         assert party.ask(lambda worker: list(worker.measure(split)))
         mark.touch()
 

@@ -40,10 +40,6 @@ def ready(devices: int) -> Ready:
     """The message of a worker that has built the small model on so many devices."""
     return Ready(
         model=Model(name="small", parameters=648, gradient_bytes=2592),
-        tensorflow="2.21.0",
-        keras="3.15.1",
-        cuda=None,
-        cudnn=None,
         memory_limit_bytes=(None,) * devices,
     )
 

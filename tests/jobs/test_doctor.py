@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.health import nvidia_cards, read_peer_to_peer
 from gpubalance.devices.machine import read_gpus
+from gpubalance.devices.nvml import Gpu, Reading
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.doctor import software
+from gpubalance.jobs.doctor import machine as software
 from gpubalance.jobs.doctor.check import guarded
 from gpubalance.jobs.doctor.machine import available_memory, driver_checks, gpu_checks, looked
 from gpubalance.jobs.doctor.work import Steps, memory_growth, tensorflow_devices

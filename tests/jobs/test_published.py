@@ -15,7 +15,8 @@ from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.worker import Build, Worker
+from gpubalance.workers.messages import Build
+from gpubalance.workers.worker import Worker
 
 pytestmark = pytest.mark.campaign
 
@@ -26,7 +27,7 @@ DEVICES, JOINT = simulated_devices(str(PROFILE))
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
     with Worker(DEVICES) as opened:
-        opened.open(Build(Settings(model="small"), JOINT))
+        opened.open(Build(settings=Settings(model="small"), joint=JOINT))
         Series(Shares((8, 8))).warm_up(opened)
         yield opened
 

@@ -61,10 +61,6 @@ class Session:
     def facts(self) -> dict[str, Any]:
         return {
             "model": {"name": self.settings.model, "parameters": 648, "gradient_bytes": 2592},
-            "tensorflow": "0",
-            "keras": "0",
-            "cuda": None,
-            "cudnn": None,
             "memory_limit_bytes": tuple(device.memory_bytes for device in self._devices[self._own]),
         }
 

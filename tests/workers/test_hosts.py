@@ -23,9 +23,10 @@ from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.hosts import connected
+from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from gpubalance.workers.process import tail
-from gpubalance.workers.worker import Build, Worker
+from gpubalance.workers.worker import Worker
 from tests.stand_in import engine
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT, SPLIT
 
@@ -144,7 +145,7 @@ def test_other_software_and_another_model_are_told_before_anything_is_built(
     monkeypatch.syspath_prepend(str(tmp_path / "alpha"))
     paths = engine(tmp_path)["PYTHONPATH"]
     via = f"env PYTHONPATH={tmp_path}/{{host}}:{paths}"
-    mine = Build(Settings(model="mine:net"), BUILD.joint)
+    mine = Build(settings=Settings(model="mine:net"), joint=BUILD.joint)
     another = "mine:net on beta is not the same as here"
     with party_that(build=mine, via=via) as party, pytest.raises(BadInput, match=another):
         party.start()

@@ -13,9 +13,8 @@ from gpubalance.planning.pipeline.schedule import simulate
 from gpubalance.results.timing import BlockTimed, Timing
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.requests import Settings
-from gpubalance.workers.messages import Measured, Pipe, TimeBlocks
+from gpubalance.workers.messages import Build, Measured, Pipe, TimeBlocks
 from gpubalance.workers.party import Party
-from gpubalance.workers.worker import Build
 from tests.engine.pipelines import orders_of
 
 _MIB = 1 << 20
@@ -42,7 +41,7 @@ def party(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Party]:
         Device(index=i, uuid=f"sim-{i}", name=p.name, memory_bytes=p.memory, simulated=True, profile=p)
         for i, p in enumerate(_PROFILES)
     ]
-    with Party(devices, build=Build(Settings(model="small"), _JOINT, cuts=())) as party:
+    with Party(devices, build=Build(settings=Settings(model="small"), joint=_JOINT, cuts=())) as party:
         yield party
 
 

@@ -19,9 +19,10 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
+from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from gpubalance.workers.process import Process
-from gpubalance.workers.worker import Build, Worker
+from gpubalance.workers.worker import Worker
 from tests.cli.program import lives
 from tests.workers.test_process import gone
 
@@ -29,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 PAIR, JOINT = simulated_devices(str(ROOT / "configs/quick-pair.toml"))
 FIRST, SECOND = PAIR
 GPU = Device(index=0, uuid="GPU-a", name="card", memory_bytes=1 << 30, simulated=False)
-BUILD = Build(Settings(model="small"))
+BUILD = Build(settings=Settings(model="small"))
 
 
 def pid(worker: Worker) -> int:

@@ -20,10 +20,10 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.messages import Measured
+from gpubalance.workers.messages import Build, Measured
 from gpubalance.workers.process import Process
 from gpubalance.workers.ranks import worker_process
-from gpubalance.workers.worker import Build, Worker
+from gpubalance.workers.worker import Worker
 from tests.cli.program import TINY, lives
 
 ROOT = Path(__file__).parents[2]
@@ -121,7 +121,7 @@ def needed(*batches: int) -> tuple[int, ...]:
 
 def test_a_worker_measures_any_split_and_one_that_does_not_fit_is_its_devices_fault() -> None:
     with Worker(PAIR) as opened:
-        opened.open(Build(Settings(model=TINY), JOINT))
+        opened.open(Build(settings=Settings(model=TINY), joint=JOINT))
         for batches in ((30, 20), (5, 45)):
             *timings, last = opened.measure(Shares(batches), at_least=3, steps_per_timing=2)
             assert [t.steps for t in timings if isinstance(t, Timing)] == [2, 2, 2]
@@ -180,7 +180,7 @@ def test_a_model_that_fails_is_the_users_with_their_traceback_and_nothing_of_our
     with Worker(PAIR) as opened:
 
         def build(name: str) -> None:
-            opened.open(Build(Settings(model=f"{file}:{name}"), JOINT))
+            opened.open(Build(settings=Settings(model=f"{file}:{name}"), joint=JOINT))
 
         with pytest.raises(BadInput) as caught:
             build("fails")

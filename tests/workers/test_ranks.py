@@ -16,15 +16,15 @@ from gpubalance.errors import BadInput, DeadlinePassed, GpubalanceError, OutOfMe
 from gpubalance.results.timing import Timing
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.messages import Measure, Measured
+from gpubalance.workers.messages import Build, Measure, Measured
 from gpubalance.workers.party import Party
 from gpubalance.workers.ranks import Ranks
-from gpubalance.workers.worker import Build, Worker
+from gpubalance.workers.worker import Worker
 from tests.workers.test_process import gone
 
 ROOT = Path(__file__).parents[2]
 DEVICES, JOINT = simulated_devices(str(ROOT / "configs/two-hosts.toml"))
-BUILD = Build(Settings(model="small"), JOINT)
+BUILD = Build(settings=Settings(model="small"), joint=JOINT)
 SPLIT = Shares((80, 40, 24))
 
 

@@ -47,9 +47,9 @@ class LayersSession:
         self._used: tuple[Any, int] | None = None  # the last order and micro-batch
 
     def facts(self) -> dict[str, Any]:
-        """What a result records about the model and TensorFlow, and the model's blocks; see Session."""
+        """What a result records about the model, and the model's blocks; see Session."""
         limits = runtime.memory_limits_bytes(self._devices, self._names)
-        return facts_of(self._model) | {"memory_limit_bytes": limits, "graph": self._blocks.graph}
+        return {"model": facts_of(self._model), "memory_limit_bytes": limits, "graph": self._blocks.graph}
 
     def time_blocks(
         self, blocks: Sequence[int], micro_batch: int, *, seconds: float, at_least: int

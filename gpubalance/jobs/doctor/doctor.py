@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.machine import read_gpus, select
+from gpubalance.devices.nvml import Gpu, Reading
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault, Interrupted, UsageError
 from gpubalance.jobs.doctor.check import failed, guarded, skipped
-from gpubalance.jobs.doctor.machine import driver_checks, gpu_checks, host_checks
-from gpubalance.jobs.doctor.software import software_checks
+from gpubalance.jobs.doctor.machine import driver_checks, gpu_checks, host_checks, software_checks
 from gpubalance.jobs.doctor.work import Steps, all_reduce, copies, tensorflow_devices
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.checkup import AllReduceTime, Check, Checkup, Checkups, CopyTime
@@ -82,7 +81,7 @@ class _Patient:
             if self.devices:
                 yield from self._work(party, model)
             else:
-                yield from _not_tried("TensorFlow has none of the devices", "training-step", *_BETWEEN)
+                yield from _skipped("not tried: TensorFlow has none of the devices", "training-step", *_BETWEEN)
 
     def _machine(self, simulate: str | None, gpus: Sequence[str] | None) -> Iterator[Check]:
         if simulate is not None:
@@ -125,16 +124,19 @@ class _Patient:
         yield from steps.checks(devices, self.joint)
         if any(device.uuid.startswith("MIG-") for device in devices):
             devices = devices[:1]  # CUDA shows a process one MIG slice only
+        if len(devices) == 1:
+            yield from _skipped("there is one device", *_BETWEEN)
+            return
         if len(hosts_of(devices)) > 1:
-            yield from _not_tried("the step has summed its gradients between the hosts", *_BETWEEN)
+            yield from _skipped("not tried: the step has summed its gradients between the hosts", *_BETWEEN)
             return
         party.regroup(devices)
         yield from guarded("peer-to-peer", copies(party, devices, watch))
         yield from guarded("all-reduce", all_reduce(party, devices, steps.size or _GRADIENT_BYTES, watch))
 
 
-def _not_tried(why: str, *topics: str) -> Iterator[Check]:
-    return (skipped(topic, f"not tried: {why}") for topic in topics)
+def _skipped(why: str, *topics: str) -> Iterator[Check]:
+    return (skipped(topic, why) for topic in topics)
 
 
 def doctor_of(hosts: Sequence[Host], words: Sequence[str], gpus: Sequence[str] | None, watch: Watch) -> Checkups:
@@ -153,10 +155,10 @@ def doctor_of(hosts: Sequence[Host], words: Sequence[str], gpus: Sequence[str] |
         answers = ask({host: ["doctor", "--json", *words, *own] for host, own in named.items()}, Checkup, _WITHIN_S)
     except KeyboardInterrupt as interrupt:
         raise Interrupted.by(interrupt, remedy="nothing is known yet") from None
-    return Checkups(created=now(), hosts=tuple(_checkup(host, answer) for host, answer in answers.items()))
-
-
-def _checkup(host: Host, answer: Checkup | EnvironmentFault) -> Checkup:
-    if isinstance(answer, EnvironmentFault):
-        return Checkup(created=now(), host=host, devices=(), checks=(failed("host", answer),))
-    return answer.model_copy(update={"host": host})
+    found = [
+        Checkup(created=now(), host=host, devices=(), checks=(failed("host", answer),))
+        if isinstance(answer, EnvironmentFault)
+        else answer
+        for host, answer in answers.items()
+    ]
+    return Checkups(created=now(), hosts=tuple(found))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 
 from gpubalance.devices.health import read_peer_to_peer
-from gpubalance.jobs.doctor.check import check, explained, guarded, ok, skipped
+from gpubalance.jobs.doctor.check import check, explained, guarded, ok
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.numbers.units import format_bytes, format_seconds
 from gpubalance.remedies import known, match
@@ -17,9 +17,9 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import within_or
-from gpubalance.workers.messages import Copied, Copy, Reduce, Reduced, Surveyed
+from gpubalance.workers.messages import Build, Copied, Copy, Reduce, Reduced, Surveyed
 from gpubalance.workers.party import Party
-from gpubalance.workers.worker import LOADS_WITHIN_S, Build
+from gpubalance.workers.worker import LOADS_WITHIN_S
 
 BATCH = 8
 _STEP_WITHIN_S = 300.0  # the first one: tracing, and cuDNN's search for algorithms
@@ -73,7 +73,8 @@ class Steps:
     def _trained(self, devices: Sequence[Device], joint: JointProfile, names: str) -> Iterator[Check]:
         model, patience_s = self._settings.model, _STEP_WITHIN_S + LOADS_WITHIN_S
         self._watch(Doing(f"a training step of {model} on {names}"))
-        with Party(devices, build=Build(self._settings, joint), purpose="check", deadline_s=patience_s) as party:
+        build = Build(settings=self._settings, joint=joint)
+        with Party(devices, build=build, purpose="check", deadline_s=patience_s) as party:
             replies = party.ask(lambda worker: list(worker.measure(Shares((BATCH,) * len(worker.devices)))))
             self.size = party.facts.model.gradient_bytes
         if not all(reply.loss_is_finite for reply in replies if isinstance(reply, Timing)):
@@ -89,9 +90,6 @@ def _failures(checks: Sequence[Check]) -> list[Check]:
 
 def copies(party: Party, devices: Sequence[Device], watch: Watch) -> Iterator[Check | CopyTime]:
     """Copies random data from each device to each other one, and compares what arrives. Raises what a worker does."""
-    if len(devices) < 2:
-        yield skipped("peer-to-peer", "there is one device")
-        return
     watch(Doing("copying random data between the devices"))
     times = dict[str, CopyTime]()
     for source, target in permutations(range(len(devices)), 2):
@@ -135,9 +133,6 @@ def _all_arrived(times: Mapping[str, CopyTime], *, simulated: bool) -> str:
 
 def all_reduce(party: Party, devices: Sequence[Device], nbytes: int, watch: Watch) -> Iterator[Check | AllReduceTime]:
     """The check and the time of an all-reduce of as many bytes as the model's gradients have. Raises as `copies`."""
-    if len(devices) < 2:
-        yield skipped("all-reduce", "there is one device")
-        return
     size = format_bytes(nbytes)
     watch(Doing(f"an all-reduce of {size} over the devices"))
     reduce = Reduce(devices=tuple(devices), nbytes=nbytes)

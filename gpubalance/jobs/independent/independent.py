@@ -25,9 +25,9 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.requests import IndependentRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
-from gpubalance.workers.messages import Ready
+from gpubalance.workers.messages import Build, Ready
 from gpubalance.workers.party import Party
-from gpubalance.workers.worker import Build, Worker
+from gpubalance.workers.worker import Worker
 
 ALONE: Literal["alone"] = "alone"
 AT_ONCE: Literal["at once"] = "at once"
@@ -49,7 +49,10 @@ def independent(
     tell(PhaseBegun("independent"))
     with Party(
         *([device] for device in request.devices),
-        build=[Build(request.settings_of(n), request.joint, measuring.seed) for n in range(len(request.devices))],
+        build=[
+            Build(settings=request.settings_of(n), joint=request.joint, seed=measuring.seed)
+            for n in range(len(request.devices))
+        ],
         purpose="independent",
         deadline_s=measuring.deadline_s,
         limit=TimeLimit(measuring.time_limit_s),

@@ -41,7 +41,7 @@ def independent_result(
     return Independent(
         created=now(),
         settings=request.settings,
-        environment=environment(facts[0], driver),
+        environment=environment(driver),
         model=model,
         devices=request.devices,
         replicas=tuple(_own_model(turns, one, min(began)) for one in replicas),

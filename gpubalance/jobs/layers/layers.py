@@ -236,7 +236,7 @@ class Cutting:
         return Layers(
             created=now(),
             settings=request.settings,
-            environment=environment(self.facts, self.driver),
+            environment=environment(self.driver),
             model=self.facts.model,
             devices=request.devices,
             cuts=request.cuts,

@@ -24,8 +24,8 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, LayersRequest, RunRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
+from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
-from gpubalance.workers.worker import Build
 
 # How many numbers of micro-batches are tried until the even split fits, as sums of gradients take memory too.
 _PIECES_TRIED = 3
@@ -42,7 +42,7 @@ def party_for(
     measuring, cuts = request.measuring, request.cuts if isinstance(request, LayersRequest) else None
     return Party(
         devices or request.devices,
-        build=Build(request.settings, request.joint, measuring.seed, cuts),
+        build=Build(settings=request.settings, joint=request.joint, seed=measuring.seed, cuts=cuts),
         purpose=purpose,
         deadline_s=measuring.deadline_s,
         limit=limit,

@@ -34,7 +34,7 @@ def run_result(joint: JointRun) -> Run | None:
     return Run(
         created=now(),
         settings=asked.settings,
-        environment=environment(facts, joint.driver),
+        environment=environment(joint.driver),
         model=facts.model,
         devices=asked.devices,
         **{**dict(measured), **batches},

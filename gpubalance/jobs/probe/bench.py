@@ -37,9 +37,9 @@ from gpubalance.settings.record import Record
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
-from gpubalance.workers.messages import Ready
+from gpubalance.workers.messages import Build, Ready
 from gpubalance.workers.party import Party
-from gpubalance.workers.worker import Build, Worker
+from gpubalance.workers.worker import Worker
 
 _UPDATES = 7
 _UNLIKE_STEPS = 2  # stamped steps have their own trace, whose first steps are slower
@@ -106,7 +106,7 @@ class Bench:
         self.length = Length.of_point(request.duration_s)
         self.party = Party(
             [self.device],
-            build=Build(request.settings, seed=request.seed),
+            build=Build(settings=request.settings, seed=request.seed),
             purpose="probe",
             deadline_s=request.deadline_s,
             limit=self.halt.limit,

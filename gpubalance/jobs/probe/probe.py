@@ -198,7 +198,7 @@ class _Probing:
             created=now(),
             settings=request.settings,
             code=self.code,
-            environment=environment(facts, self.driver) if facts else None,
+            environment=environment(self.driver) if facts else None,
             model=facts.model if facts else None,
             devices=request.devices,
             batch_multiple=request.batch_multiple,
