@@ -140,7 +140,8 @@ class Worker:
         timing. Timings that still come after that are yielded too.
         """
         request = Measure(split=split, at_once=until is not None, **how)
-        for reply in self.replies(request, Timing, Measured):
+        for given, reply in enumerate(self.replies(request, Timing, Measured)):
+            self._check(reply, given, request)
             if isinstance(reply, Measured):
                 self.trained[split, request.pipeline] = reply.memory_peak_bytes
             yield reply
@@ -194,6 +195,16 @@ class Worker:
             yield reply
             if isinstance(reply, kinds[-1]):
                 return
+
+    def _check(self, reply: Timing | Measured, given: int, request: Measure) -> None:
+        """Raises PartialResult if there are fewer timings than were asked for, or not one value for each device."""
+        of_each: list[tuple[float | None, ...]] = []
+        if isinstance(reply, Measured):
+            of_each = [reply.memory_peak_bytes] if given >= request.at_least else [()]
+        elif request.stamped:
+            of_each = [reply.compute_s or (), reply.update_s or ()]
+        if any(len(values) != len(self.devices) for values in of_each):
+            raise PartialResult("the worker says less than it was asked", log=tail(self.process.log))
 
     @property
     def names(self) -> str:
