@@ -15,7 +15,7 @@ import tensorflow as tf
 from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.keras_inside import is_keras_own, name_of
 from gpubalance.engine.pipeline.blocks import Blocks
-from gpubalance.engine.pipeline.calls import calls_of
+from gpubalance.engine.pipeline.calls import Calls
 from gpubalance.engine.pipeline.micro_batches import (
     MicroBatch,
     losses_of,
@@ -23,7 +23,6 @@ from gpubalance.engine.pipeline.micro_batches import (
     reductions_of,
     refuse_model,
 )
-from gpubalance.engine.pipeline.pace import pace_of
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.engine.step.parity import NEITHER, TRIED
 from gpubalance.engine.users_lines import users_line
@@ -42,13 +41,11 @@ class PipelinedSteps(KerasFunctions):
     def __init__(self, cut: Pipelined, model: Any) -> None:
         super().__init__(model)
         self._cut = cut
-        self._calls = calls_of(model)
+        self._calls = Calls(model)
         refuse_model(model)
-        blocks = self._blocks()
         optimizer = model.optimizer if model.compiled else keras.optimizers.SGD()
-        self._pipeline = Pipeline(model, blocks, cut.segments, cut.names, optimizer)
-        placed = cut.devices, blocks.graph, cut.segments, cut.joint
-        self._pipeline.pace = pace_of(*placed, cut.result.micro_batch, 0)
+        self._pipeline = Pipeline(model, self._blocks(), cut.segments, cut.names, optimizer)
+        self._pipeline.follow(cut.devices, cut.joint, cut.result.micro_batch)
         self._logs = tf.function(self._metrics, autograph=False, reduce_retracing=True)
         self._is_tried = False
 
@@ -88,7 +85,7 @@ class PipelinedSteps(KerasFunctions):
         orders = self._cut.orders(len(batch))
         with _uncounted(self.model):  # it would count each micro-batch alike, whatever its size
             done = self._guarded(lambda: self._pipeline.step(batch, orders))
-        outputs = self._together([self._pipeline.outputs.packed(one) for one in done.finals])
+        outputs = self._together([self._calls.packed(one) for one in done.finals])
         if self.model._compile_loss.metrics:
             self._loss_of(given, outputs)
         return self._logged(given, outputs, sum(map(float, done.losses)))

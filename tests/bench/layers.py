@@ -105,9 +105,9 @@ def _graph(model: Any) -> tuple[Any, Any, Any]:
     from gpubalance.engine.data import Samples
     from gpubalance.engine.labels import compile_for
     from gpubalance.engine.pipeline.blocks import blocks_of
-    from gpubalance.engine.pipeline.calls import calls_of
+    from gpubalance.engine.pipeline.calls import Calls
 
-    calls = calls_of(model)
+    calls = Calls(model)
     return calls, blocks_of(calls), Samples(model, compile_for(model), seed=0)
 
 

@@ -82,14 +82,14 @@ def trained(
     from gpubalance.engine.data import Samples
     from gpubalance.engine.labels import compile_for
     from gpubalance.engine.pipeline.blocks import blocks_of
-    from gpubalance.engine.pipeline.calls import calls_of
+    from gpubalance.engine.pipeline.calls import Calls
     from gpubalance.engine.pipeline.micro_batches import micro_batch_of
     from gpubalance.engine.pipeline.pipeline import Pipeline
 
     own, twin, *others = alike(make, 3 if move else 2)
     mine, its = optimizer(), optimizer()
     samples = Samples(own, compile_for(own), seed=0)
-    blocks = blocks_of(calls_of(own))
+    blocks = blocks_of(Calls(own))
     placed = segments or in_stages(len(blocks.starts), min(stages, len(blocks.starts)))
     order = orders or orders_of(placed, blocks.graph, micro_batches)
     names = [f"CPU:{number}" for number in range(len(order))]

@@ -46,10 +46,10 @@ def test_wherever_it_is_cut_a_model_gives_the_same(keras: Any, make: Any, count:
     from gpubalance.engine.data import Samples
     from gpubalance.engine.labels import compile_for
     from gpubalance.engine.pipeline.blocks import blocks_of
-    from gpubalance.engine.pipeline.calls import calls_of
+    from gpubalance.engine.pipeline.calls import Calls
 
     model = make()
-    calls = calls_of(model)
+    calls = Calls(model)
     inputs, _ = Samples(model, compile_for(model), seed=0).make(3)
     expected = keras.tree.flatten(model(inputs, training=False))
     cuts = blocks_of(calls).starts[1:]
@@ -206,16 +206,16 @@ def test_a_device_that_hangs_is_named_with_its_task(keras: Any) -> None:
 
 def test_what_can_not_be_cut_is_refused_with_its_reason(keras: Any) -> None:
     from gpubalance.engine.pipeline.blocks import blocks_of
-    from gpubalance.engine.pipeline.calls import calls_of
+    from gpubalance.engine.pipeline.calls import Calls
 
     again = keras.layers.Dense(6, name="again")
     given = keras.Input((6,))
     with pytest.raises(Refused, match="can't be cut: the layer again"):
-        blocks_of(calls_of(keras.Model(given, again(keras.layers.ReLU()(again(given))))))
-    calls = calls_of(zoo.shared())
+        blocks_of(Calls(keras.Model(given, again(keras.layers.ReLU()(again(given))))))
+    calls = Calls(zoo.shared())
     with pytest.raises(BadInput, match="the layer again has calls on both sides"):
         blocks_of(calls, [calls.calls[1].name])
     with pytest.raises(BadInput, match="--cuts nowhere"):
         blocks_of(calls, ["nowhere"])
-    branches = calls_of(zoo.branches())
+    branches = Calls(zoo.branches())
     assert blocks_of(branches, [branches.calls[number].name for number in (4, 2)]).starts == (0, 2, 4)

@@ -56,9 +56,9 @@ def two_in_two_out(*, loss: Any = "sparse_categorical_crossentropy", width: int 
 def cut(model: Any, stages: int = 2) -> Layers:
     """The result that `gpubalance layers` would write for this model on plain CPU devices."""
     from gpubalance.engine.pipeline.blocks import blocks_of
-    from gpubalance.engine.pipeline.calls import calls_of
+    from gpubalance.engine.pipeline.calls import Calls
 
-    graph = blocks_of(calls_of(model)).graph
+    graph = blocks_of(Calls(model)).graph
     segments = in_stages(len(graph.blocks), stages)
     like = Layers.model_validate_json(_RESULT.read_text())
     tasks = [

@@ -46,7 +46,7 @@ class Blocks:
         owner = np.searchsorted(self.starts, range(len(self.calls.calls)), side="right") - 1
         edges = []
         for slot, made in self.calls.made.items():
-            targets = {int(owner[taker]) for taker in self.calls.takers(slot)} - {int(owner[made])}
+            targets = {int(owner[taker]) for taker in self.calls.takers[slot]} - {int(owner[made])}
             if made >= 0 and targets:
                 edges.append(Edge(int(owner[made]), tuple(sorted(targets)), self.calls.bytes_of(slot)))
         return tuple(edges)

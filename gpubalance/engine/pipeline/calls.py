@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -41,27 +42,59 @@ class Call:
         values.update(zip(self.gives, given, strict=True))
 
 
-@dataclass(frozen=True)
 class Calls:
-    """The calls of a model's graph, `function`, depth first, so that a branch is in one piece.
+    """The calls of a model's graph, `function`, and of nested models', depth first, so that a branch is in one piece.
 
-    `made` and `last` give for a slot the number of the call that makes its tensor, −1 for a model's input, and of the
-    last call that takes it. The loss belongs to the last call, and takes all of the model's outputs.
+    `tensors` has the symbolic ones by slot. `made` and `takers` give for a slot the number of the call that makes its
+    tensor, −1 for a model's input, and of those that take it, in order. The loss belongs to the last call, and takes
+    all of the model's outputs.
     """
 
-    function: Any
-    calls: tuple[Call, ...]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    tensors: Sequence[Any]
-    made: Mapping[int, int]
-    last: Mapping[int, int]
+    def __init__(self, model: Any) -> None:
+        """Raises Refused for a model without a graph."""
+        self.function: Any = keras_inside.graph_of(model)
+        if self.function is None:
+            raise Refused(
+                f"the model {model.name} is of the class {type(model).__name__}, with code of its own instead of a "
+                "graph of layers",
+                remedy="layers need a functional or Sequential model: keras.Model(inputs, outputs)",
+            )
+        self.calls: list[Call] = []
+        self.tensors: list[Any] = []
+        self.inputs = self._new(self.function.inputs)
+        self.outputs = self._read(self.function, self.inputs, "")
+        self.made, self.takers = dict.fromkeys(self.inputs, -1), defaultdict[int, list[int]](list)
+        for number, call in enumerate(self.calls):
+            self.made.update(dict.fromkeys(call.gives, number))
+            for slot in call.takes:
+                self.takers[slot].append(number)
+        for slot in self.outputs:
+            self.takers[slot].append(len(self.calls) - 1)
 
-    def takers(self, slot: int) -> Iterator[int]:
-        """The numbers of the calls that take a slot's tensor, in order."""
-        yield from (number for number, call in enumerate(self.calls) if slot in call.takes)
-        if slot in self.outputs:
-            yield len(self.calls) - 1
+    def _new(self, tensors: Sequence[Any]) -> tuple[int, ...]:
+        """Gives tensors slots."""
+        self.tensors += tensors
+        return tuple(range(len(self.tensors) - len(tensors), len(self.tensors)))
+
+    def _read(self, function: Any, given: Sequence[int], path: str) -> tuple[int, ...]:
+        """Adds a Functional's calls on inputs of these slots, and returns its outputs' slots."""
+        slots = dict(zip(map(id, function.inputs), given, strict=True))
+        for node in keras_inside.nodes_in_order(function):
+            name = path + node.operation.name
+            inner = keras_inside.graph_of(node.operation)
+            taken = _inputs_of(inner, node) if inner is not None else None
+            if taken is None:
+                gives = self._new(node.outputs)
+                takes = tuple(dict.fromkeys(slots[id(tensor)] for tensor in node.input_tensors))
+                self.calls.append(Call(name, node.operation, node.arguments, slots, takes, gives))
+            else:
+                gives = self._read(inner, [slots[id(tensor)] for tensor in taken], f"{name}/")
+            slots.update(zip(map(id, node.outputs), gives, strict=True))
+        return tuple(slots[id(tensor)] for tensor in function.outputs)
+
+    def packed(self, values: Mapping[int, Any]) -> Any:
+        """The model's outputs in its own structure."""
+        return keras.tree.pack_sequence_as(self.function.output, [values[slot] for slot in self.outputs])
 
     def bytes_of(self, slot: int) -> int:
         """The bytes of a slot's tensor for one sample; an open dimension counts as 1."""
@@ -88,54 +121,6 @@ class Calls:
                 since = first.setdefault(id(variable), number)
                 found.update((cut, call.name) for cut in range(since + 1, number + 1))
         return found
-
-
-def calls_of(model: Any) -> Calls:
-    """The calls of the model's graph, including nested models'. Raises Refused for a model without a graph."""
-    root = keras_inside.graph_of(model)
-    if root is None:
-        raise Refused(
-            f"the model {model.name} is of the class {type(model).__name__}, with code of its own instead of a graph "
-            "of layers",
-            remedy="layers need a functional or Sequential model: keras.Model(inputs, outputs)",
-        )
-    reader = _Reader()
-    inputs = reader.new(root.inputs)
-    outputs = reader.read(root, inputs, "")
-    made = dict.fromkeys(inputs, -1)
-    last = {}
-    for number, call in enumerate(reader.calls):
-        made.update(dict.fromkeys(call.gives, number))
-        last.update(dict.fromkeys(call.takes, number))
-    last.update(dict.fromkeys(outputs, len(reader.calls) - 1))
-    return Calls(root, tuple(reader.calls), inputs, outputs, reader.tensors, made, last)
-
-
-class _Reader:
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self.tensors: list[Any] = []  # by slot
-
-    def new(self, tensors: Sequence[Any]) -> tuple[int, ...]:
-        """Gives tensors slots."""
-        self.tensors += tensors
-        return tuple(range(len(self.tensors) - len(tensors), len(self.tensors)))
-
-    def read(self, function: Any, given: Sequence[int], path: str) -> tuple[int, ...]:
-        """Adds a Functional's calls on inputs of these slots, and returns its outputs' slots."""
-        slots = dict(zip(map(id, function.inputs), given, strict=True))
-        for node in keras_inside.nodes_in_order(function):
-            name = path + node.operation.name
-            inner = keras_inside.graph_of(node.operation)
-            taken = _inputs_of(inner, node) if inner is not None else None
-            if taken is None:
-                gives = self.new(node.outputs)
-                takes = tuple(dict.fromkeys(slots[id(tensor)] for tensor in node.input_tensors))
-                self.calls.append(Call(name, node.operation, node.arguments, slots, takes, gives))
-            else:
-                gives = self.read(inner, [slots[id(tensor)] for tensor in taken], f"{name}/")
-            slots.update(zip(map(id, node.outputs), gives, strict=True))
-        return tuple(slots[id(tensor)] for tensor in function.outputs)
 
 
 def _inputs_of(inner: Any, node: Any) -> list[Any] | None:

@@ -35,31 +35,18 @@ def micro_batch_of(data: Any, calls: Calls) -> MicroBatch:
     return MicroBatch(tensors, tensors_of, int(next(iter(tensors.values())).shape[0]))
 
 
-class OutputsLoss:
-    """A micro-batch's part of a batch's loss, by the model's outputs: of the loss that it was compiled with."""
+def part_of_loss(compiled: Any, outputs: Any, total: Any, labels: Any, *weights: Any) -> Any:
+    """A micro-batch's part of the compiled loss of `total` samples; called in a trace.
 
-    def __init__(self, model: Any, calls: Calls) -> None:
-        self._structure = keras_inside.graph_of(model).output  # type: ignore[union-attr]
-        self._slots = calls.outputs
-        self._loss = model._compile_loss
-
-    def part(self, values: Mapping[int, Any], total: Any, labels: Any, *weights: Any) -> Any:
-        """A micro-batch's part of the loss of `total` samples, from the last section's tensors; called in its trace.
-
-        Raises Refused for a loss that divides by the sample weights.
-        """
-        outputs = self.packed(values)
-        reductions = set(reductions_of(self._loss))
-        if weights and "mean_with_sample_weight" in reductions:
-            refuse_loss("the sample weights of a batch")
-        loss = tf.cast(self._loss(labels, outputs, *weights), tf.float32)
-        if reductions == {"sum"}:
-            return loss
-        return loss * tf.cast(tf.shape(keras.tree.flatten(outputs)[0])[0], tf.float32) / total
-
-    def packed(self, values: Mapping[int, Any]) -> Any:
-        """The model's outputs in its own structure."""
-        return keras.tree.pack_sequence_as(self._structure, [values[slot] for slot in self._slots])
+    Raises Refused for a loss that divides by the sample weights.
+    """
+    reductions = set(reductions_of(compiled))
+    if weights and "mean_with_sample_weight" in reductions:
+        refuse_loss("the sample weights of a batch")
+    loss = tf.cast(compiled(labels, outputs, *weights), tf.float32)
+    if reductions == {"sum"}:
+        return loss
+    return loss * tf.cast(tf.shape(keras.tree.flatten(outputs)[0])[0], tf.float32) / total
 
 
 def refuse_model(given: Any) -> None:

@@ -17,13 +17,7 @@ from gpubalance.engine.pace import QUEUED_WITHIN_S, ComputeTimes, noise_seed, sl
 from gpubalance.planning.pipeline.problem import Cut, Graph, Load, Problem, Segment
 from gpubalance.planning.pipeline.schedule import simulate
 from gpubalance.planning.pipeline.timeline import Orders, Task, Timeline
-from gpubalance.settings.device import Device, DeviceProfile, JointProfile
-
-
-def pace_of(devices: Sequence[Device], *placed: Any) -> Pace | None:
-    """The pace of what is `placed` on these devices, as Pace takes it; None if they have no profiles."""
-    profiles = [device.profile for device in devices if device.profile is not None]
-    return Pace(profiles, *placed) if profiles else None
+from gpubalance.settings.device import DeviceProfile, JointProfile
 
 
 @dataclass(eq=False)
@@ -42,6 +36,7 @@ class Pace:
     steps = late_steps = 0
     free_s = 0.0
     _first_s: float | None = None
+    _began_s = 0.0
 
     def __post_init__(self) -> None:
         if len({one.device for one in self.segments}) == 1:
@@ -49,9 +44,15 @@ class Pace:
         self._times = [ComputeTimes(one, seed=noise_seed(self.seed, n)) for n, one in enumerate(self.profiles)]
         self.peak_bytes: list[int | None] = [None] * len(self.profiles)
 
+    @property
+    def next_s(self) -> float:
+        """When a step that is queued now begins: at the end of the one before if that was a moment ago, else now."""
+        now = time.perf_counter()
+        return self.free_s if now - self.free_s < QUEUED_WITHIN_S else now
+
     def begin(self) -> None:
         """Decides what the next step's passes take: each draws its own noise."""
-        now, joint = time.perf_counter(), self.joint
+        now, joint, self._began_s = time.perf_counter(), self.joint, self.next_s
         self._first_s = now if self._first_s is None else self._first_s
         loads = []
         for profile, times in zip(self.profiles, self._times, strict=True):
@@ -74,15 +75,15 @@ class Pace:
             message = f"OOM on replica {device}: its stage needs {needs} of {memory} B"
             raise tf.errors.ResourceExhaustedError(None, None, message)
 
-    def end(self, orders: Orders, began_s: float) -> Timeline:
+    def end(self, orders: Orders) -> Timeline:
         """Waits until the step is over; it takes longer where real compute took longer."""
         timeline = simulate(self._cut, orders)
-        late_s = sleep_until(began_s + timeline.step_time_s)
+        late_s = sleep_until(self._began_s + timeline.step_time_s)
         self.steps += 1
         if late_s > QUEUED_WITHIN_S:  # a little lateness is the host's own work, not the devices'
             self.late_steps += 1
             timeline = timeline.lasting(timeline.step_time_s + late_s)
-        self.free_s = began_s + timeline.step_time_s
+        self.free_s = self._began_s + timeline.step_time_s
         return timeline
 
     def alone(self, times: int) -> dict[str, Any]:

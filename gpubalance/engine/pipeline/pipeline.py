@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from gpubalance.engine import keras_inside
 from gpubalance.engine.failures import TaskFailedError
-from gpubalance.engine.pace import QUEUED_WITHIN_S
 from gpubalance.engine.pipeline.blocks import Blocks
-from gpubalance.engine.pipeline.micro_batches import MicroBatch, OutputsLoss
+from gpubalance.engine.pipeline.micro_batches import MicroBatch, part_of_loss
 from gpubalance.engine.pipeline.pace import Pace
 from gpubalance.engine.pipeline.section import Section, masks_of
 from gpubalance.engine.pipeline.step import Step, StoppedError
@@ -21,6 +21,7 @@ from gpubalance.engine.pipeline.traced import Gradient, copied
 from gpubalance.engine.pipeline.update import Update
 from gpubalance.planning.pipeline.problem import Segment, links_between
 from gpubalance.planning.pipeline.timeline import Orders, Task
+from gpubalance.settings.device import Device, JointProfile
 
 
 class Pipeline:
@@ -33,15 +34,14 @@ class Pipeline:
         self, model: Any, blocks: Blocks, segments: Sequence[Segment], names: Sequence[str], optimizer: Any
     ) -> None:
         """Moves the model's variables, and an optimizer's slots for them, to their devices: TensorFlow's `names`."""
-        self.outputs = OutputsLoss(model, blocks.calls)
         self.segments, self.names = tuple(segments), tuple(names)
-        self.links = links_between(blocks.graph, segments)
+        self.graph, self.links = blocks.graph, links_between(blocks.graph, segments)
         spans = [blocks.span(one.first, one.last) for one in segments]
         where = [names[one.device] for one in segments]
-        self.sections = [Section(blocks.calls, *each) for each in zip(spans, where, strict=True)]
-        for section in self.sections:
-            section.place(section.device)
-            section.train_with(self.outputs.part, optimizer.scale_loss)
+        self._packed, loss = blocks.calls.packed, partial(part_of_loss, model._compile_loss)
+        self.sections = [
+            Section(blocks.calls, *each, loss, optimizer.scale_loss) for each in zip(spans, where, strict=True)
+        ]
         if optimizer.built:
             keras_inside.move_slots(optimizer)
         else:
@@ -54,6 +54,11 @@ class Pipeline:
         self.pace: Pace | None = None
         self._threads = ThreadPoolExecutor(len(trained))
         self._infers = tf.function(self._inferred, autograph=False, reduce_retracing=True)
+
+    def follow(self, devices: Sequence[Device], joint: JointProfile, micro_batch: int, *, seed: int = 0) -> None:
+        """Begins to hold the devices to their profiles, if they have any."""
+        profiles = [device.profile for device in devices if device.profile is not None]
+        self.pace = Pace(profiles, self.graph, self.segments, joint, micro_batch, seed) if profiles else None
 
     def take(self, device: int) -> list[Gradient]:
         """A device's gradients, summed over micro-batches."""
@@ -69,12 +74,6 @@ class Pipeline:
         with tf.device(self.sections[-1].device):
             return MicroBatch(inputs, copied(micro.labels), micro.samples)
 
-    @property
-    def next_s(self) -> float:
-        """When a step that is queued now begins: at the end of the one before if that was a moment ago, else now."""
-        now, free_s = time.perf_counter(), self.pace.free_s if self.pace else 0.0
-        return free_s if now - free_s < QUEUED_WITHIN_S else now
-
     def step(
         self,
         batch: Sequence[MicroBatch],
@@ -89,15 +88,14 @@ class Pipeline:
         than `patience_s`.
         """
         self.prepare(batch[0])
-        pace, began_s = self.pace, self.next_s
-        if pace:
-            pace.begin()
+        if self.pace:
+            self.pace.begin()
         self.update.begin()
-        step = Step(self, batch, pace, stamped=stamped)
+        step = Step(self, batch, self.pace, stamped=stamped)
         self._work(step, orders, patience_s)
         self.update.end()
-        if pace:
-            step.timeline = pace.end(orders, began_s)
+        if self.pace:
+            step.timeline = self.pace.end(orders)
         elif stamped:
             step.timeline = step.measured()
         return step
@@ -124,7 +122,7 @@ class Pipeline:
             taken = {slot: values[slot] for slot in (*section.inputs, *section.takes)}
             values = values | section.values(taken, masks_of(taken), training=False)
             added += section.added()
-        return self.outputs.packed(values), added
+        return self._packed(values), added
 
     def prepare(self, micro: MicroBatch) -> None:
         """Traces in this thread all that a step with such labels runs, and restores what layers count meanwhile."""

@@ -7,7 +7,6 @@ a traced function would do so too, but takes three times as long as a short pass
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import keras
@@ -24,7 +23,7 @@ Tensors = dict[int, Any]
 
 
 class Passed(NamedTuple):
-    """What a forward pass returns, and what its backward pass `needs`, one of those in `passes`.
+    """What a forward pass returns, and what its backward pass `needs`.
 
     `loss` is None if the section adds none; `finals` are the model's outputs, of the last section.
     """
@@ -33,7 +32,6 @@ class Passed(NamedTuple):
     masks: Tensors
     finals: Tensors
     loss: Any
-    passes: _Passes
     needs: list[Any]
 
 
@@ -65,40 +63,39 @@ class Section:
     It takes tensors by slot: the model's `inputs`, and from other sections what it `takes`; it `gives` them its own.
     """
 
-    def __init__(self, calls: Calls, span: tuple[int, int], device: str) -> None:
-        self._calls = calls
-        self._first, self._end = span
-        self.device = device
-        self.own = calls.calls[self._first : self._end]
-        self.is_last = self._end == len(calls.calls)
+    def __init__(self, calls: Calls, span: tuple[int, int], device: str, loss: Any = None, scale: Any = None) -> None:
+        """Moves its variables to the device.
+
+        The last section trains by the `loss`, a function of the model's outputs, the batch's samples and the labels,
+        and all by its `scale`.
+        """
+        self._calls, self._loss, self._scale = calls, loss, scale
+        (first, end), self.device = span, device
+        self.own = calls.calls[first:end]
+        self.is_last = end == len(calls.calls)
         operations = {id(call.operation): call.operation for call in self.own}
         self._layers = _Layers([*operations.values()], self._run)
         taken = {slot: None for call in self.own for slot in call.takes}
         if self.is_last:
             taken |= dict.fromkeys(calls.outputs)
         self.inputs = tuple(slot for slot in taken if calls.made[slot] < 0)
-        self.takes = tuple(slot for slot in taken if 0 <= calls.made[slot] < self._first)
+        self.takes = tuple(slot for slot in taken if 0 <= calls.made[slot] < first)
         made = (slot for call in self.own for slot in call.gives)
-        self.gives = tuple(slot for slot in made if calls.last.get(slot, -1) >= self._end)
+        self.gives = tuple(slot for slot in made if max(calls.takers[slot], default=-1) >= end)
+        # Those that it takes and returns a gradient for
+        self._wanted = [slot for slot in self.takes if tf.as_dtype(calls.tensors[slot].dtype).is_floating]
+        self.variables = list(self._layers.variables)
+        self.trained = list(self._layers.trainable_variables)  # in the order of `take`'s gradients
         self._sums = Sums()
         self._fixed_rows: set[int] = set()  # places of such gradients in `backward`'s: see `has_fixed_rows`
         self._trains: dict[str, _Passes] = {}  # by the labels' kind
         self._idle: set[int] = set()  # slots for which no gradient comes back
-
-    @property
-    def variables(self) -> list[Any]:
-        """All variables of its layers, each once."""
-        return list(self._layers.variables)
+        self.place(device)
 
     @property
     def counted(self) -> list[Any]:
         """The variables that its layers change by themselves: moving means, random states, their own metrics."""
         return [*self._layers.non_trainable_variables, *self._layers.metrics_variables]
-
-    @property
-    def trained(self) -> list[Any]:
-        """The variables that get gradients, in the order of `take`'s."""
-        return list(self._layers.trainable_variables)
 
     def place(self, device: str) -> None:
         """Moves its variables to a device."""
@@ -119,10 +116,6 @@ class Section:
         with tf.device(self.device):
             return self._layers((tensors, masks), training=training)  # type: ignore[no-any-return]
 
-    def train_with(self, loss: Callable[..., Any], scale: Callable[[Any], Any]) -> None:
-        """Sets the last section's loss, a function of all values, the batch's samples and the labels, and its scale."""
-        self._loss, self._scale = loss, scale
-
     def forward(self, tensors: Tensors, masks: Tensors, labels: Any, samples: Any, total: Any) -> Passed:
         """The forward pass of a micro-batch of `samples`, out of a batch of `total`.
 
@@ -130,9 +123,8 @@ class Section:
         Keras is not thread-safe.
         """
         kind = _kind_of(labels)
-        passes = self._trains[kind] = self._trains.get(kind) or self._both(tensors, masks, labels)
-        outputs, found, finals, losses, needs = passes.forward(tensors, masks, labels, samples, total)
-        return Passed(outputs, found, finals, losses[0] if losses else None, passes, needs)
+        self._passes = self._trains[kind] = self._trains.get(kind) or self._both(tensors, masks, labels)
+        return self._passes.forward(tensors, masks, labels, samples, total)  # type: ignore[no-any-return]
 
     def is_traced(self, labels: Any) -> bool:
         """Whether the passes for labels of this kind are traced in their final form."""
@@ -159,28 +151,22 @@ class Section:
         masked = {slot: tf.TensorSpec([None] * len(mask.shape), mask.dtype) for slot, mask in masks.items()}
         number = tf.TensorSpec((), tf.float32)
         specs = given, masked, tf.nest.map_structure(_open, labels), number, number
-        found: list[Any] = []  # backward passes and their targets
-        forward = Traced(partial(self._training, found), *specs)
-        return _Passes(forward, *found[-1])  # a loss that makes variables is traced twice
+        return _Passes(Traced(self._training, *specs), *self._backward)
 
-    @property
-    def _wanted(self) -> list[int]:
-        """The slots that it takes and returns a gradient for."""
-        return [slot for slot in self.takes if tf.as_dtype(self._calls.tensors[slot].dtype).is_floating]
+    def _training(self, tensors: Tensors, masks: Tensors, labels: Any, samples: Any, total: Any) -> Passed:
+        """The forward pass. Sets the backward pass, which is traced within it, and its targets.
 
-    def _training(
-        self, found: list[Any], tensors: Tensors, masks: Tensors, labels: Any, samples: Any, total: Any
-    ) -> tuple[Any, ...]:
-        """The forward pass. Appends to `found` the backward pass, which is traced within it, and its targets."""
+        If the loss makes variables it is called twice, and the second time counts.
+        """
         taken = [tensors[slot] for slot in self._wanted]
         with tf.GradientTape() as tape:
             tape.watch(taken)
             values = self.values(tensors, masks, training=True)
             with tf.device(self.device):
-                parts = [self._loss(values, total, *labels)] if self.is_last else []
+                parts = [self._loss(self._calls.packed(values), total, *labels)] if self.is_last else []
                 parts += [own * (samples / total) for own in self.added()]
-                loss = [tf.add_n(parts)] if parts else []
-                scaled = [*map(self._scale, loss)]
+                loss = tf.add_n(parts) if parts else None
+                scaled = [self._scale(loss)] if parts else []
         outputs = {slot: values[slot] for slot in self.gives}
         finals = {slot: values[slot] for slot in self._calls.outputs} if self.is_last else {}
         targets = {slot: one for slot, one in outputs.items() if one.dtype.is_floating and slot not in self._idle}
@@ -194,8 +180,8 @@ class Section:
             return grads
 
         backward = Traced(gradients, [tf.TensorSpec(one.shape, one.dtype) for one in targets.values()])
-        found.append((backward, tuple(targets)))
-        return outputs, masks_of(outputs), finals, loss, backward.needs
+        self._backward = backward, tuple(targets)
+        return Passed(outputs, masks_of(outputs), finals, loss, backward.needs)
 
     def added(self) -> list[Any]:
         """What its layers have added to the loss in that call.
@@ -216,13 +202,13 @@ class Section:
 
         `given` has for each slot that it gave the gradients that came back.
         """
-        targets = passed.passes.targets
+        _, backward, targets = self._passes
         idle = [slot for slot in targets if not given[slot]]
         if idle:  # only in the first run; later ones use a new trace without these targets
             self._idle.update(idle)
             self._trains.clear()
         grads = [tf.add_n(given[slot] or [tf.zeros_like(passed.outputs[slot])]) for slot in targets]
-        found = passed.passes.backward(grads, needs=passed.needs)
+        found = backward(grads, needs=passed.needs)
         self._sums.add(found[len(self._wanted) :])
         return dict(zip(self._wanted, found, strict=False))
 

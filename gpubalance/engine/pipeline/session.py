@@ -14,9 +14,8 @@ from gpubalance.engine.data import samples_for
 from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.models import facts_of, make_model
 from gpubalance.engine.pipeline.blocks import Blocks, blocks_of
-from gpubalance.engine.pipeline.calls import bytes_of, calls_of
+from gpubalance.engine.pipeline.calls import Calls, bytes_of
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of, refuse_model
-from gpubalance.engine.pipeline.pace import Pace, pace_of
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.engine.pipeline.step import Step
 from gpubalance.planning.pipeline.problem import Segment
@@ -38,11 +37,11 @@ class LayersSession:
         self._names = runtime.set_up(devices, settings, seed=seed)
         with tf.device("/CPU:0"), keras_inside.without_xla():
             self._model = make_model(settings, takes_data=False)
-            self._calls = calls_of(self._model)
+            calls = Calls(self._model)
             refuse_model(self._model)
             strategy = tf.distribute.get_strategy()
             self._samples = samples_for(settings, self._model, strategy, "CPU:0", seed=seed, takes_data=False)
-        self._blocks = blocks_of(self._calls, cuts)
+        self._blocks = blocks_of(calls, cuts)
         self._pipeline: Pipeline | None = None
         self._used: tuple[Any, int] | None = None  # the last order and micro-batch
 
@@ -58,11 +57,11 @@ class LayersSession:
         self._pipeline = None
         micro = self._micro_batch(micro_batch)
         for block in blocks:
-            alone = (Segment(block, block, 0),)
-            pace = self._pace_of(alone, micro_batch)
             try:
-                by_profile = pace.alone(at_least) if pace else {}
-                pipeline = self._pipeline_of(alone)
+                pipeline = self._pipeline_of((Segment(block, block, 0),))
+                pipeline.follow(self._devices, self._joint, micro_batch, seed=self._seed)
+                by_profile = pipeline.pace.alone(at_least) if pipeline.pace else {}
+                pipeline.pace = None
                 timed = time_alone(pipeline, self._blocks, micro, seconds=seconds, at_least=at_least)
             except Exception as error:
                 raise TaskFailedError(0, f"block {block} alone") from error
@@ -85,10 +84,14 @@ class LayersSession:
 
         A stamped timing is one step. Raises TaskFailedError; see Pipeline.
         """
-        pipeline = self._pipeline_for(segments)
+        if self._pipeline is None or self._pipeline.segments != tuple(segments):
+            self._pipeline = self._used = None  # its memory is wanted
+            self._pipeline = self._pipeline_of(segments)
+        pipeline = self._pipeline
         batch = [pipeline.held(self._micro_batch(micro_batch))] * micro_batches
         if (order, micro_batch) != self._used:
-            pipeline.pace, self._used = self._pace_of(segments, micro_batch), None
+            self._used = None
+            pipeline.follow(self._devices, self._joint, micro_batch, seed=self._seed)
             pipeline.step(batch, order, patience_s=patience_s)  # unmeasured: it is traced, and caches fill
             self._used = order, micro_batch
         pace = pipeline.pace
@@ -96,23 +99,20 @@ class LayersSession:
             pace.steps = pace.late_steps = 0
         steps = 1 if stamped else steps_per_timing
         for _ in runtime.rounds(seconds, at_least):
-            began = pipeline.next_s
+            began = pace.next_s if pace else time.perf_counter()
             for _ in range(steps):
                 done = pipeline.step(batch, order, stamped=stamped, patience_s=patience_s)
             runtime.wait_for(self._names)
             took_s = (pace.free_s if pace else time.perf_counter()) - began
-            is_finite = all(math.isfinite(float(loss)) for loss in done.losses)
             timeline = done.timeline if stamped else None
-            step_s = timeline and timeline.step_time_s
-            told = {"loss_is_finite": is_finite, "timeline": timeline, "step_s": step_s}
-            yield Timing(steps=steps, seconds=took_s, input_wait_s=0.0, **told)
-
-    def _pipeline_for(self, segments: Sequence[Segment]) -> Pipeline:
-        """The pipeline for these segments: the last one, unless its segments differ, whatever its orders."""
-        if self._pipeline is None or self._pipeline.segments != tuple(segments):
-            self._pipeline, self._used = None, None
-            self._pipeline = self._pipeline_of(segments)
-        return self._pipeline
+            yield Timing(
+                steps=steps,
+                seconds=took_s,
+                input_wait_s=0.0,
+                step_s=timeline and timeline.step_time_s,
+                loss_is_finite=all(math.isfinite(float(loss)) for loss in done.losses),
+                timeline=timeline,
+            )
 
     def _pipeline_of(self, segments: Sequence[Segment]) -> Pipeline:
         """A new one, with a copy of the model's optimizer without variables."""
@@ -121,14 +121,10 @@ class LayersSession:
             fresh = type(own).from_config(own.get_config())
         return Pipeline(self._model, self._blocks, segments, self._names, fresh)
 
-    def _pace_of(self, segments: Sequence[Segment], micro_batch: int) -> Pace | None:
-        placed = self._blocks.graph, tuple(segments), self._joint
-        return pace_of(self._devices, *placed, micro_batch, self._seed)
-
     def _micro_batch(self, size: int) -> MicroBatch:
         """Random samples, the same in each call."""
         with tf.device("/CPU:0"):
-            return micro_batch_of(self._samples.make(size, salt=1), self._calls)
+            return micro_batch_of(self._samples.make(size, salt=1), self._blocks.calls)
 
     def late_part(self) -> float | None:
         """The part of the last measured steps whose real compute took longer than the profiles' time."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 # A variable's gradient: dense, an embedding's IndexedSlices, or None.
 Gradient = Any
@@ -29,22 +28,13 @@ class Traced:
 
         traced = tf.function(run, autograph=False)
         self._graph = traced.get_concrete_function(*tf.nest.flatten(specs, expand_composites=True))
-        self._types = [output.dtype for output in self._graph.outputs]
-        self._like = self._graph.structured_outputs
-        self._config = context.context().function_call_options.config_proto_serialized
         self.variables = self._graph.variables
         self.needs = self._graph.captured_inputs
 
     def __call__(self, *given: Any, needs: Sequence[Any] | None = None) -> Any:
         """Returns what the function returns. `needs` are the values of what it needs of another function."""
         tensors = [*tf.nest.flatten(given, expand_composites=True), *(self.needs if needs is None else needs)]
-        made = tf.raw_ops.StatefulPartitionedCall(
-            args=tensors, Tout=self._types, f=self._graph, config_proto=self._config
-        )
-        found = iter(made if self._types else ())
-        like = tf.nest.flatten(self._like, expand_composites=True)
-        flat = [None if one is None else next(found) for one in like]
-        return tf.nest.pack_sequence_as(self._like, flat, expand_composites=True)
+        return self._graph._inference_function.call_preflattened(tensors)
 
 
 def copied(tensors: Any) -> Any:
