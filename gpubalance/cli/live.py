@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gpubalance.jobs import events
 from gpubalance.numbers.units import format_duration
-from gpubalance.render.live import Course, OwnCourse, header_lines, joint_lines, own_lines, probe_lines
+from gpubalance.render.live import OWN, Course, Row, header_lines, joint_lines, own_lines, probe_lines
 from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.render.queue import running_lines
 from gpubalance.results.probe import CurvePoint
@@ -44,7 +44,7 @@ class LiveScreen:
         self._doing = ""
         self._lines: Callable[[int, int], Sequence[Text]] = lambda *_: ()  # in a width, and at most a height
         self._joint: dict[str, Course] = {}  # "even", and "" for the split itself
-        self._own: dict[str, OwnCourse] = {}
+        self._own: dict[str, Row] = {}
         self._curves: dict[str, tuple[Device, dict[int, CurvePoint]]] = {}
         self._takers: Mapping[type, Callable[[Any], object]] = {
             events.TimingDone: self._timing,
@@ -78,22 +78,27 @@ class LiveScreen:
             self._whole_curve(event.device)
 
     def _timing(self, event: events.TimingDone) -> None:
-        if event.name in OwnCourse.names:
-            own = self._of_own(event.devices[0], event.batches[0])
-            own.rates[event.name], own.gauges = event.batches[0] / event.step_s, event.gauges[0]
+        if event.name in OWN:
+            row = self._of_own(event.devices[0], event.batches[0])
+            row.rates[event.name], row.gauges = row.batch / event.step_s, event.gauges[0]
             return
         course = self._course(event.name, event.devices, event.batches)
         if "" in self._joint:
-            self._joint[""].gauges = event.gauges
+            for row, gauges in zip(self._joint[""].rows, event.gauges, strict=True):
+                row.gauges = gauges
         if event.compute_s is not None and event.update_s is not None:
-            course.compute_s, course.update_s = event.compute_s, event.update_s
+            for row, compute_s, update_s in zip(course.rows, event.compute_s, event.update_s, strict=True):
+                row.compute_s, row.update_s = compute_s, update_s
         else:
             course.step_s = event.step_s
+            for row in course.rows:
+                row.rates["samples/s"] = row.batch / event.step_s
             course.rates.append(sum(event.batches) / event.step_s)
 
     def _window(self, event: events.WindowDone) -> None:
         course = self._course(event.name, event.devices, event.measurement.batches)
-        course.memory_bytes = [replica.memory_peak_bytes for replica in event.measurement.replicas]
+        for replica in event.measurement.replicas:
+            course.rows[replica.device].memory_bytes = replica.memory_peak_bytes
 
     def _turn(self, event: events.TurnDone) -> None:
         for part in event.parts:
@@ -123,9 +128,9 @@ class LiveScreen:
             course = self._joint[name] = Course(devices, batches)
         return course
 
-    def _of_own(self, device: Device, batch: int) -> OwnCourse:
+    def _of_own(self, device: Device, batch: int) -> Row:
         self._lines = lambda width, height: own_lines(list(self._own.values()), width, height)
-        return self._own.setdefault(device.uuid, OwnCourse(device, batch))
+        return self._own.setdefault(device.uuid, Row(device, batch))
 
     def _curve(self, device: Device) -> dict[int, CurvePoint]:
         self._lines = lambda width, height: probe_lines(

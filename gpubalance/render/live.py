@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from functools import partial
 
 from rich.text import Text
 
@@ -24,44 +24,58 @@ _NAME_WIDTH = 22
 _KEPT = 60  # rates
 _TOGETHER = 0.01
 _BAR = "bar"
-# The columns of a table in the order in which they stand, and in that in which a narrow terminal keeps them.
+# The columns of the tables in the order in which they stand, and in that in which a narrow terminal keeps them.
 _JOINT = ("device", "name", "batch", "samples/s", _BAR, "compute", "state", "memory")
-_JOINT_BY_WORTH = ("device", "batch", "samples/s", "compute", "state", "memory", "name")
+OWN = ("alone", "at once")  # rates of a device with a model of its own
+_OWN = ("device", "name", "batch", *OWN, "memory", "state")
+_BY_WORTH = ("device", "batch", "samples/s", *OWN, "compute", "state", "memory", "name")
 _WITHOUT_HEAD, _LEFT = ("name", "state"), ("device", "name")
 
 
 @dataclass
+class Row:
+    """A device while it is measured. `rates` are its latest samples/s, by the column; None is unknown."""
+
+    device: Device
+    batch: int
+    compute_s: float | None = None
+    update_s: float = 0.0
+    memory_bytes: int | None = None
+    gauges: Moment | None = None
+    rates: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def busy_s(self) -> float:
+        """Compute and update."""
+        return (self.compute_s or 0.0) + self.update_s
+
+
+@dataclass
 class Course:
-    """A split while it is measured: its last rates, and the times of its stamped steps. Empty or None is unknown."""
+    """A split while it is measured, with its last rates; None is unknown."""
 
     devices: Sequence[Device]
     batches: Sequence[int]
     step_s: float | None = None
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    compute_s: Sequence[float] = ()
-    update_s: Sequence[float] = ()
-    memory_bytes: Sequence[int | None] = ()
-    gauges: Sequence[Moment | None] = ()
 
-    @property
-    def busy_s(self) -> list[float]:
-        """Each device's compute and update."""
-        return [compute_s + update_s for compute_s, update_s in zip(self.compute_s, self.update_s, strict=True)]
+    def __post_init__(self) -> None:
+        self.rows = [*map(Row, self.devices, self.batches)]
 
 
-@dataclass
-class OwnCourse:
-    """A device with a model of its own while it is measured: its latest samples/s, under "alone" and "at once"."""
-
-    names: ClassVar = ("alone", "at once")
-    device: Device
-    batch: int
-    rates: dict[str, float] = field(default_factory=dict)
-    memory_bytes: int | None = None
-    gauges: Moment | None = None
+def _rate(name: str, row: Row) -> str:
+    return format_rate(row.rates[name]) if name in row.rates else "…"
 
 
-_OWN = OwnCourse.names
+_CELLS: Mapping[str, Callable[[Row], str]] = {
+    "device": lambda row: row.device.label,
+    "name": lambda row: shorten(row.device.name, _NAME_WIDTH),
+    "batch": lambda row: str(row.batch),
+    "compute": lambda row: "" if row.compute_s is None else format_seconds(row.compute_s),
+    "memory": lambda row: "" if row.memory_bytes is None else format_bytes(row.memory_bytes),
+    "state": lambda row: state_text(row.gauges),
+    **{name: partial(_rate, name) for name in ("samples/s", *OWN)},
+}
 
 
 def header_lines(text: str, left: str, width: int) -> list[Text]:
@@ -79,108 +93,66 @@ def joint_lines(courses: Mapping[str, Course], width: int, height: int) -> list[
     if "" not in courses:
         return []
     course, even = courses[""], courses.get("even")
-    shown = max(1, height - 6)
-    lines = [*_joint_table(course, shown, width), *_beside(course.devices, course.gauges, shown, width)]
+    lines = _table(course.rows, _JOINT, width, max(1, height - 6), partial(_bar, course))
     lines.append(_total_line(f"total {sum(course.batches)}", course.rates, width))
     if even is not None and even.rates:
         lines.append(_total_line(f"even split {'/'.join(map(str, even.batches))}", even.rates, width))
-    if course.compute_s:
+    if course.rows[0].compute_s is not None:
         lines += map(Text, prose(_waiting(course), width))
         legend = Text("  ").join(Text.assemble(sign, (f" {name}", "dim")) for name, sign in _STEP.items())
         lines += [legend] if legend.cell_len <= width else []
     return lines
 
 
-def _joint_table(course: Course, shown: int, width: int) -> list[Text]:
-    """The devices, each with its step as a bar, which takes the rest of the line."""
-    step_s = course.step_s
-    columns = {
-        **_columns(course.devices, course.batches, course.memory_bytes, course.gauges),
-        "samples/s": [format_rate(batch / step_s) for batch in course.batches] if step_s else [],
-        "compute": list(map(format_seconds, course.compute_s)),
-    }
-    kept = _fitting(columns, _JOINT_BY_WORTH, shown, width - _SHORTEST_BAR)
-    room = max(0, min(_LONGEST_BAR, width - sum(len(cells[0]) + 2 for cells in kept.values())))
-    kept[_BAR] = [Text(" " * room), *(_bar(course, device, room) for device in range(len(course.devices)))][: shown + 1]
-    return _rows(kept, _JOINT)
-
-
-def _rows(kept: Mapping[str, Sequence[Text]], order: Sequence[str]) -> list[Text]:
-    rows = zip(*(kept[name] for name in order if name in kept), strict=True)
-    head, *lines = [Text("  ").join(cells) for cells in rows]
-    head.stylize("dim")
-    return [head, *lines]
-
-
-def own_lines(courses: Sequence[OwnCourse], width: int, height: int) -> list[Text]:
+def own_lines(rows: Sequence[Row], width: int, height: int) -> list[Text]:
     """A row for each device that trains a model of its own, as many as fit, and the sum at once."""
-    courses = sorted(courses, key=lambda one: (one.device.host or "", one.device.index))
-    shown = max(1, height - 3)
-    devices, gauges = [one.device for one in courses], [one.gauges for one in courses]
-    columns = _columns(devices, [one.batch for one in courses], [one.memory_bytes for one in courses], gauges)
-    for name in _OWN:
-        columns[name] = [format_rate(one.rates[name]) if name in one.rates else "…" for one in courses]
-    by_worth = ("device", "batch", *_OWN, "memory", "name", "state")
-    kept = _fitting(columns, by_worth, shown, width + 2)  # no space after the last one
-    lines = _rows(kept, ("device", "name", "batch", *_OWN, "memory", "state"))
-    lines += _beside(devices, gauges, shown, width)
-    at_once = [one.rates["at once"] for one in courses if "at once" in one.rates]
+    rows = sorted(rows, key=lambda row: (row.device.host or "", row.device.index))
+    lines = _table(rows, _OWN, width, max(1, height - 3))
+    at_once = [row.rates["at once"] for row in rows if "at once" in row.rates]
     return [*lines, Text(shorten(f"at once {per_s(sum(at_once))}", width))] if at_once else lines
 
 
-def _columns(
-    devices: Sequence[Device],
-    batches: Sequence[int],
-    memory: Sequence[int | None],
-    gauges: Sequence[Moment | None],
-) -> dict[str, list[str]]:
-    return {
-        "device": [device.label for device in devices],
-        "name": [shorten(device.name, _NAME_WIDTH) for device in devices],
-        "batch": list(map(str, batches)),
-        "memory": ["" if size is None else format_bytes(size) for size in memory],
-        "state": list(map(state_text, gauges)),
-    }
+def _table(
+    rows: Sequence[Row], order: Sequence[str], width: int, shown: int, bar: Callable[[Row, int], Text] | None = None
+) -> list[Text]:
+    """The columns that fit, how many devices have no row, and which of the others are throttled.
 
-
-def _beside(devices: Sequence[Device], gauges: Sequence[Moment | None], shown: int, width: int) -> list[Text]:
-    """How many devices have no row, and which of those that have one are throttled."""
-    more = [Text(f"… and {len(devices) - shown} more devices", "dim")] if shown < len(devices) else []
-    throttled = map(throttled_text, devices[:shown], gauges[:shown])
-    return [*more, *(Text(line, "yellow") for text in throttled for line in prose(text, width))]
-
-
-def _fitting(
-    columns: Mapping[str, Sequence[str]], by_worth: Sequence[str], shown: int, width: int
-) -> dict[str, list[Text]]:
-    """The columns that fit, each with its head and as many cells as are shown, all of one length."""
-    kept: dict[str, list[Text]] = {}
-    for name in by_worth:
-        cells = ["" if name in _WITHOUT_HEAD else name, *columns[name][:shown]]
+    A bar takes what the other columns leave of a line.
+    """
+    left, kept = width + 2 - (_SHORTEST_BAR + 2 if bar else 0), {}  # no space after the last column
+    for name in _BY_WORTH:
+        cells = ["" if name in _WITHOUT_HEAD else name, *(_CELLS[name](row) for row in rows[:shown])]
         length = max(map(len, cells))
-        if any(cells[1:]) and length + 2 <= width:
+        if name in order and any(cells[1:]) and length + 2 <= left:
             kept[name] = [Text(cell.ljust(length) if name in _LEFT else cell.rjust(length)) for cell in cells]
-            width -= length + 2
-    return kept
+            left -= length + 2
+    if bar:
+        room = min(_LONGEST_BAR, left + _SHORTEST_BAR)
+        kept[_BAR] = [Text(" " * room), *(bar(row, room) for row in rows[:shown])]
+    lines = [Text("  ").join(cells) for cells in zip(*(kept[name] for name in order if name in kept), strict=True)]
+    lines[0].stylize("dim")
+    if shown < len(rows):
+        lines.append(Text(f"… and {len(rows) - shown} more devices", "dim"))
+    throttled = (throttled_text(row.device, row.gauges) for row in rows[:shown])
+    return [*lines, *(Text(line, "yellow") for text in throttled for line in prose(text, width))]
 
 
-def _bar(course: Course, device: int, width: int) -> Text:
+def _bar(course: Course, row: Row, width: int) -> Text:
     """The step from left to right: compute and update, wait for the slowest, the rest (sync)."""
-    if not course.compute_s or not course.step_s:
+    if row.compute_s is None or not course.step_s:
         return Text(" " * width)
-    slowest = max(course.busy_s)
+    slowest = max(one.busy_s for one in course.rows)
     whole = max(course.step_s, slowest)
-    busy, until = (round(width * seconds / whole) for seconds in (course.busy_s[device], slowest))
+    busy, until = (round(width * seconds / whole) for seconds in (row.busy_s, slowest))
     lengths = (busy, until - busy, width - until)
     return Text.assemble(*((sign * n, colour) for (sign, colour), n in zip(_STEP.values(), lengths, strict=True)))
 
 
 def _waiting(course: Course) -> str:
     """Who waits for whom: `GPU:1 waits 90 ms of each step for GPU:0`."""
-    if len(course.busy_s) < 2 or not course.step_s:
+    if len(course.rows) < 2 or not course.step_s:
         return ""
-    known = [(busy_s, device.label) for busy_s, device in zip(course.busy_s, course.devices, strict=True)]
-    (least_s, first), (most_s, last) = min(known), max(known)
+    (least_s, first), *_, (most_s, last) = sorted((row.busy_s, row.device.label) for row in course.rows)
     if most_s - least_s <= _TOGETHER * course.step_s:
         return "they finish together"
     return f"{first} waits {format_seconds(most_s - least_s)} of each step for {last}"

@@ -72,15 +72,11 @@ def lines() -> list[Text]:
 
 def _screen(devices: Sequence[Device], measured: Measurement) -> list[Text]:
     step = measured.step_time_s
-    course = Course(
-        devices,
-        measured.batches,
-        step.median,
-        deque(measured.global_batch / sample for sample in step.samples),
-        [replica.compute_s for replica in measured.replicas],
-        [replica.update_s or 0.0 for replica in measured.replicas],
-        [replica.memory_peak_bytes for replica in measured.replicas],
-    )
+    rates = deque(measured.global_batch / sample for sample in step.samples)
+    course = Course(devices, measured.batches, step.median, rates)
+    for row, replica in zip(course.rows, measured.replicas, strict=True):
+        row.compute_s, row.update_s, row.memory_bytes = replica.compute_s, replica.update_s, replica.memory_peak_bytes
+        row.rates["samples/s"] = row.batch / step.median
     doing = f"measuring {'/'.join(map(str, measured.batches))}, window 3 of 3"
     return [*header_lines(doing, "about 4 s of 73 left", _WIDTH), *joint_lines({"": course}, _WIDTH, 24)]
 
