@@ -88,14 +88,14 @@ class Board:
 
 
 @contextmanager
-def board_in(folder: Path | None, name: str, settings: Settings, *, quiet: bool) -> Iterator[Callable[[Watch], Watch]]:
-    """Yields a function that adds a board to a listener: `beside(progress)`. Without a folder it adds none.
+def board_in(folder: Path | None, name: str, settings: Settings, *, quiet: bool) -> Iterator[Watch | None]:
+    """Yields a board, a listener to the job; None without a folder.
 
     The block measures and outputs the result; the files are below folder/name. Raises EnvironmentFault at the start if
     nothing can be written or TensorBoard's package is missing, and at the end if something could not be written.
     """
     if folder is None:
-        yield lambda watch: watch
+        yield None
         return
     try:
         board = Board(folder / name, settings)
@@ -105,7 +105,7 @@ def board_in(folder: Path | None, name: str, settings: Settings, *, quiet: bool)
     except OSError as error:
         raise unwritable("--tensorboard", folder, error) from None
     try:
-        yield lambda watch: both(watch, board)
+        yield board
         board.done()
     finally:
         board.close()
@@ -113,18 +113,6 @@ def board_in(folder: Path | None, name: str, settings: Settings, *, quiet: bool)
             say(clean_lines(f"charts: tensorboard --logdir {shlex.quote(str(folder))}"), sys.stderr)
     if board.error is not None:
         raise unwritable("--tensorboard", folder, board.error)
-
-
-def both(first: Watch, second: Watch | None) -> Watch:
-    """A listener that passes each event to both."""
-    if second is None:
-        return first
-
-    def tell(event: events.Event) -> None:
-        first(event)
-        second(event)
-
-    return tell
 
 
 def _opened(folder: Path) -> Any:

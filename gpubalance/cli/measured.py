@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpubalance.cli.board import board_in, both
+from gpubalance.cli.board import board_in
 from gpubalance.cli.next_command import Following
 from gpubalance.cli.options import Care, Reporting
 from gpubalance.cli.output import Output, make_folder, summed_up
@@ -16,7 +16,7 @@ from gpubalance.cli.progress import Progress
 from gpubalance.devices.hosts import are_reached
 from gpubalance.devices.machine import Machine, held
 from gpubalance.errors import UsageError
-from gpubalance.jobs.events import Watch
+from gpubalance.jobs.events import Event, Watch
 from gpubalance.jobs.keep.journal import journal_of
 from gpubalance.jobs.phases import Phases, estimate
 from gpubalance.numbers.units import format_duration
@@ -70,12 +70,18 @@ def measured(
     with (
         held(used),
         connected(used),
-        board_in(reporting.tensorboard, name, request.settings, quiet=reporting.quiet) as beside,
+        board_in(reporting.tensorboard, name, request.settings, quiet=reporting.quiet) as board,
         journal_of(request, machine.driver, resume=care.resume) as kept,
     ):
         out.check_goes_on(kept)
         with out.left_by_an_error(text, warnings), Progress(quiet=reporting.quiet) as tell:
-            phases = Phases(request, beside(both(tell, watch)), resumed=kept.resumed)
+            listeners = [one for one in (tell, watch, board) if one is not None]
+
+            def heard(event: Event) -> None:
+                for listener in listeners:
+                    listener(event)
+
+            phases = Phases(request, heard, resumed=kept.resumed)
             result = job(request, machine.driver, phases, kept)
             phases.keep()
         return out.give(result, text, warnings, kept)

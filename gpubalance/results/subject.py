@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpubalance.results.common import Warning_
-from gpubalance.results.gap import SoloGap
 from gpubalance.results.independent import Independent, OwnModel
 from gpubalance.results.layers import Layers, Stage
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe
-from gpubalance.results.queue import Queue
 from gpubalance.results.records import Reported
 from gpubalance.results.run import Replica, Run
 from gpubalance.settings.device import Device
@@ -45,21 +43,6 @@ class Subject:
         return self.result if isinstance(self.result, Plan) else None
 
     @property
-    def independent(self) -> Independent | None:
-        """The result if it is of models that trained independently."""
-        return self.result if isinstance(self.result, Independent) else None
-
-    @property
-    def layers(self) -> Layers | None:
-        """The result if it is of a model cut over its devices."""
-        return self.result if isinstance(self.result, Layers) else None
-
-    @property
-    def queue(self) -> Queue | None:
-        """The result if it is of a queue."""
-        return self.result if isinstance(self.result, Queue) else None
-
-    @property
     def run(self) -> Run | None:
         """The result if it is a run, or the run at the end of `balance`."""
         if isinstance(self.result, Plan):
@@ -67,16 +50,11 @@ class Subject:
         return self.result if isinstance(self.result, Run) else None
 
     @property
-    def solo_gap(self) -> SoloGap | None:
-        """How `balance` divided the distance from the solo sum; None if it could not tell."""
-        return self.plan.balance.solo_gap if self.plan is not None and self.plan.balance is not None else None
-
-    @property
     def ran(self) -> Sequence[Replica | OwnModel | Stage]:
         """What each device did in what was run; empty for a probe, and for a plan that was not run."""
         if isinstance(self.result, Layers):
             return self.result.stages
-        ran = self.run or self.independent
+        ran = self.result if isinstance(self.result, Independent) else self.run
         return ran.replicas if ran is not None else ()
 
     @property

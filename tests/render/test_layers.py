@@ -26,8 +26,8 @@ def subject() -> Subject:
 
 @pytest.fixture
 def result(subject: Subject) -> Layers:
-    assert subject.layers is not None
-    return subject.layers
+    assert isinstance(subject.result, Layers)
+    return subject.result
 
 
 def test_the_picture_is_the_measured_step(subject: Subject, result: Layers) -> None:

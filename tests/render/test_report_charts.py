@@ -62,7 +62,9 @@ def test_the_bars_of_a_step_are_its_times_and_those_of_the_gap_all_of_it() -> No
     assert found[0].get_y() > found[-1].get_y()
     ends = [bar.get_x() + bar.get_width() for bar in found]
     assert max(ends) == pytest.approx(max(step.step_time_s for step in steps) * 1e3, rel=0.01)
-    gap = subject.solo_gap
+    assert subject.plan is not None
+    assert subject.plan.balance is not None
+    gap = subject.plan.balance.solo_gap
     assert gap is not None
     lost = [bar.get_width() for bar in bars(drawn(subject, "gap"))]
     assert sum(lost) == pytest.approx(gap.solo_sum - gap.throughput, abs=1e-3 * gap.solo_sum)

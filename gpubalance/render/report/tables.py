@@ -147,7 +147,7 @@ def _why_not(against: LayersBaselines, _: Subject) -> Iterator[Lead]:
 
 
 def _block(block: MeasuredBlock, subject: Subject) -> Iterator[Lead]:
-    number = subject.layers.blocks.index(block) if subject.layers else 0
+    number = subject.result.blocks.index(block) if isinstance(subject.result, Layers) else 0
     for device, seconds in enumerate(block.compute_s):
         yield {"block": number, "device": subject.label(device), "compute_s": seconds}
 

@@ -25,6 +25,9 @@ from gpubalance.render.report.charts.style import (
     device_name,
 )
 from gpubalance.render.report.steps import steps_of
+from gpubalance.results.independent import Independent
+from gpubalance.results.layers import Layers
+from gpubalance.results.queue import Queue
 from gpubalance.results.subject import Subject
 from gpubalance.settings.shares import Shares, pieces_text, share_text
 from gpubalance.text import clean
@@ -84,11 +87,12 @@ def steps(subject: Subject) -> Drawing | str:
 
 def gap(subject: Subject) -> Drawing | str:
     """Where the distance from the solo sum goes. Needs a plan of `balance`, which divides it."""
-    found = subject.solo_gap
-    if found is None:
-        if subject.plan is not None and subject.plan.balance is not None:
-            return "what each device gives alone is not known, or the split was not proven by a run"
+    balance = subject.plan.balance if subject.plan else None
+    if balance is None:
         return "`gpubalance balance` divides it, in the plan that it writes"
+    found = balance.solo_gap
+    if found is None:
+        return "what each device gives alone is not known, or the split was not proven by a run"
     rows = [Row(f"{per_s(found.solo_sum)} alone", f"{format_rate(found.throughput)} together")]
     for loss in losses(subject.devices, found):
         part = format_percent(loss.rate / found.solo_sum, 1).replace("-", "−")
@@ -98,8 +102,8 @@ def gap(subject: Subject) -> Drawing | str:
 
 def rounds(subject: Subject) -> Drawing | str:
     """Each split that `balance` tried, with its predicted and measured throughput."""
-    rows = []
-    for one in subject.plan.balance.rounds if subject.plan and subject.plan.balance else ():
+    rows, balance = [], subject.plan.balance if subject.plan else None
+    for one in balance.rounds if balance else ():
         name = f"{one.number}. {'/'.join(map(pieces_text, one.batches, one.micro_batches))}"
         rate = one.measured.throughput.median if one.measured else 0.0
         gave = format_rate(rate) if one.measured else "out of memory"
@@ -132,7 +136,8 @@ def memory(subject: Subject) -> Drawing | str:
         known = probe.batch_limit.memory_bytes if probe and probe.batch_limit else None
         limit = subject.devices[one.device].memory_bytes if known is None else known
         of = f" of {format_bytes(limit)}, {format_percent(peak / limit)}" if limit else ""
-        batch = getattr(subject.layers or one, "micro_batch", 0) or getattr(one, "batch", 0)
+        sized = one if hasattr(one, "batch") else subject.result  # a stage has the micro-batches of all
+        batch = getattr(sized, "micro_batch", 0) or getattr(sized, "batch", 0)
         name = _named(subject, one.device, f"batch {batch}")
         marks = {_LIMIT: limit / _GIB} if limit else {}
         rows.append(Row(name, f"{format_bytes(peak)}{of}", {_PEAK: peak / _GIB}, marks))
@@ -145,8 +150,8 @@ def memory(subject: Subject) -> Drawing | str:
 
 def at_once(subject: Subject) -> Drawing | str:
     """Each device with a model of its own, alone and at once. Needs devices that were measured at once."""
-    result = subject.independent
-    if result is None or not result.measured:
+    result = subject.result
+    if not isinstance(result, Independent) or not result.measured:
         return "nothing was measured at once"
     rows = []
     for one in result.measured:
@@ -159,8 +164,8 @@ def at_once(subject: Subject) -> Drawing | str:
 
 def stages(subject: Subject) -> Drawing | str:
     """A step of a cut model: each device's forward, backward, transfer, update and bubble add up to it."""
-    result = subject.layers
-    if result is None:
+    result = subject.result
+    if not isinstance(result, Layers):
         return ""
     rows = []
     for stage in result.stages:
@@ -172,8 +177,8 @@ def stages(subject: Subject) -> Drawing | str:
 
 def timeline(subject: Subject) -> Drawing | str:
     """One step of a cut model, task by task."""
-    result = subject.layers
-    if result is None:
+    result = subject.result
+    if not isinstance(result, Layers):
         return ""
     rows = []
     for stage in result.stages:
@@ -188,8 +193,8 @@ def timeline(subject: Subject) -> Drawing | str:
 
 def commands(subject: Subject) -> Drawing | str:
     """What each device of a queue ran, and when."""
-    result = subject.queue
-    if result is None or not result.makespan_s:
+    result = subject.result
+    if not isinstance(result, Queue) or not result.makespan_s:
         return ""
     unit, scale = next((one for one in _LONG_UNITS if result.makespan_s >= 2 * one[1]), ("s", 1.0))
     gap_s = _GAP * result.makespan_s

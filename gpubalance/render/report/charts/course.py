@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.style import CHOSEN, EVEN, NARROW, figure, legend, look
 from gpubalance.results.common import StepTime
+from gpubalance.results.independent import Independent
+from gpubalance.results.layers import Layers
 from gpubalance.results.subject import Subject
 from gpubalance.results.telemetry import Moment
 
@@ -58,9 +60,10 @@ def _lines(subject: Subject) -> Iterator[Line]:
         even = run.baselines.even
         if even is not None and even.step_time_s != run.step_time_s:
             yield Line("even split", even.step_time_s, EVEN, "s", filled=False)
-    if subject.layers is not None:
-        yield Line("stages", subject.layers.step_time_s, CHOSEN, "o")
-    for one in subject.independent.replicas if subject.independent is not None else ():
+    result = subject.result
+    if isinstance(result, Layers):
+        yield Line("stages", result.step_time_s, CHOSEN, "o")
+    for one in result.replicas if isinstance(result, Independent) else ():
         label, style = subject.label(one.device), look(one.device)
         for how, times in (("at once", one.step_time_s), ("alone", one.solo_step_time_s)):
             if times is not None:
