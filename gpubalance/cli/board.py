@@ -18,14 +18,13 @@ from gpubalance.cli.output import say, unwritable
 from gpubalance.errors import EnvironmentFault
 from gpubalance.jobs import events
 from gpubalance.jobs.events import Watch
-from gpubalance.render.tensorboard import METRICS, Scalar, Summaries, Summary, Tried
+from gpubalance.render.tensorboard import Summaries, Summary
 from gpubalance.settings.requests import Settings
 from gpubalance.text import clean_lines
 
 # TensorBoard looks for this in a file's name. Other programs append the host's name; results name no host.
 _NAME = "events.out.tfevents"
 _FORMAT = "brain.Event:2"
-_TYPES = {int: "FLOAT64", float: "FLOAT64", str: "STRING", bool: "BOOL"}
 
 
 class Board:
@@ -36,9 +35,8 @@ class Board:
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         """Begins the command's own file. Raises OSError for files, ImportError without TensorBoard."""
-        self._folder, self._summaries = folder, Summaries(settings)
+        self._folder, self._summaries = folder, Summaries(settings, folder.name)
         self._writers = {"": _opened(folder)}
-        self._described = False
         self.error: OSError | None = None
 
     def __call__(self, event: events.Event) -> None:
@@ -58,25 +56,20 @@ class Board:
         self._write(self._summaries.done(time.time()))
 
     def _write(self, summaries: Sequence[Summary]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
         if self.error is not None:
             return
         try:
-            for summary in summaries:
-                if isinstance(summary, Tried) and not self._described:
-                    self._described = True
-                    self._add("", summary.began_s, 0, _experiment(summary.hparams))
-                self._add(summary.run, *_told(summary, self._folder.name))
+            for run, wall_s, step, summary in summaries:
+                if run not in self._writers:
+                    self._writers[run] = _opened(self._folder / run)
+                event = Event(wall_time=wall_s, step=step, summary=summary)
+                self._writers[run].write(event.SerializeToString())
             for writer in self._writers.values():
                 writer.flush()  # a file stays whole if the program is killed
         except OSError as error:
             self.error = error
-
-    def _add(self, run: str, wall_s: float, step: int, summary: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-
-        if run not in self._writers:
-            self._writers[run] = _opened(self._folder / run)
-        self._writers[run].write(Event(wall_time=wall_s, step=step, summary=summary).SerializeToString())
 
     def close(self) -> None:
         """Closes the files."""
@@ -124,43 +117,3 @@ def _opened(folder: Path) -> Any:
     writer = RecordWriter((folder / f"{_NAME}.{int(time.time()):010}.{os.getpid()}").open("wb"))
     writer.write(Event(wall_time=time.time(), file_version=_FORMAT).SerializeToString())
     return writer
-
-
-def _told(summary: Summary, group: str) -> tuple[float, int, Any]:
-    """A summary's time, its step, and TensorBoard's record of it."""
-    from tensorboard.compat.proto.summary_pb2 import Summary as SummaryPb
-    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
-    from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-
-    if isinstance(summary, Scalar):
-        value = SummaryPb.Value(tag=summary.tag, simple_value=summary.value)
-        return summary.wall_s, summary.step, SummaryPb(value=[value])
-    if isinstance(summary, Tried):
-        trial = f"{group}/{summary.run}"
-        return summary.began_s, 0, hparams_pb(summary.hparams, trial_id=trial, start_time_secs=summary.began_s)
-    status = api_pb2.STATUS_SUCCESS if summary.fits else api_pb2.STATUS_FAILURE
-    ended = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=summary.ended_s)
-    return summary.ended_s, 0, _of_table(metadata.SESSION_END_INFO_TAG, session_end_info=ended)
-
-
-def _experiment(hparams: Mapping[str, object]) -> Any:
-    """The table's columns and figures. TensorBoard takes them from one command of a folder, for all of them."""
-    from tensorboard.plugins.hparams import api_pb2, metadata
-
-    # TensorBoard first shows columns that differ: those of the split, not the settings that all have.
-    infos = [
-        api_pb2.HParamInfo(name=name, type=f"DATA_TYPE_{_TYPES[type(value)]}", differs=name.startswith("batch"))
-        for name, value in hparams.items()
-    ]
-    metrics = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=name) for tag, name in METRICS]
-    table = api_pb2.Experiment(time_created_secs=time.time(), hparam_infos=infos, metric_infos=metrics)
-    return _of_table(metadata.EXPERIMENT_TAG, experiment=table)
-
-
-def _of_table(tag: str, **data: Any) -> Any:
-    """The hparams plugin's data, which is in the metadata of an empty tensor."""
-    from tensorboard.compat.proto.summary_pb2 import Summary as SummaryPb
-    from tensorboard.plugins.hparams import metadata, plugin_data_pb2
-
-    told = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(**data))
-    return SummaryPb(value=[SummaryPb.Value(tag=tag, metadata=told, tensor=metadata.NULL_TENSOR)])

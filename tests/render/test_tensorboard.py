@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from gpubalance.render.tensorboard import Ended, Scalar, Summaries, Summary, Tried
+from gpubalance.render.tensorboard import Summaries, Summary
 from gpubalance.results.telemetry import Moment, Telemetry
 from gpubalance.settings.requests import Settings
 from tests.render.measurements import PAIR, measurement, step_time
@@ -16,26 +16,24 @@ NOW = 1000.0
 
 
 def scalars(found: list[Summary], tag: str) -> list[tuple[int, float, float]]:
-    return [(one.step, one.wall_s, one.value) for one in found if isinstance(one, Scalar) and one.tag == tag]
+    return [(step, wall_s, of.value[0].simple_value) for _, wall_s, step, of in found if of.value[0].tag == tag]
 
 
 def runs(found: list[Summary]) -> list[str]:
-    return list(dict.fromkeys(one.run for one in found))
+    return list(dict.fromkeys(one[0] for one in found if one[0]))
 
 
 def test_a_devices_figures_have_the_tags_of_training() -> None:
     found = Summaries(SETTINGS).window("", PAIR, measurement((6, 4), step_time(0.5), memory=7 << 20), NOW)
-    one = {s.tag: s.value for s in found if isinstance(s, Scalar)}
-    assert (one["gpubalance/compute_s/GPU:0"], one["gpubalance/compute_s/GPU:1"]) == (0.1, 0.2)
-    assert one["gpubalance/update_s/GPU:1"] == 0.0
-    assert (one["gpubalance/wait_s/GPU:0"], one["gpubalance/wait_s/GPU:1"]) == (0.1, 0.0)
+    one = {told.value[0].tag: told.value[0].simple_value for *_, told in found}
+    figures = {"compute_s": (0.1, 0.2), "wait_s": (0.1, 0.0), "update_s": (0.0, 0.0), "samples_per_s": (12.0, 8.0)}
+    for name, values in (figures | {"memory_bytes": (7 << 20, 7 << 20)}).items():
+        assert [one[f"gpubalance/{name}/GPU:{i}"] for i in (0, 1)] == pytest.approx(values)
     assert [one["gpubalance/sync_s"], one["gpubalance/imbalance"]] == pytest.approx([0.01, 4 / 3])
-    assert (one["gpubalance/samples_per_s/GPU:0"], one["gpubalance/samples_per_s/GPU:1"]) == (12.0, 8.0)
-    assert one["gpubalance/memory_bytes/GPU:1"] == 7 << 20
+    assert not [tag for tag in one if "temperature" in tag or "power" in tag]  # unknown is no point, and never 0
     assert "gpubalance/input_wait_s" not in one
     host = Summaries(Settings(model="small", input="host"))
     assert scalars(host.window("", PAIR, measurement((6, 4), step_time(0.5)), NOW), "gpubalance/input_wait_s")
-    assert not [tag for tag in one if "temperature" in tag or "power" in tag]  # unknown is no point, and never 0
 
 
 def test_windows_of_a_split_go_on_and_the_even_split_is_a_run_of_its_own() -> None:
@@ -47,12 +45,15 @@ def test_windows_of_a_split_go_on_and_the_even_split_is_a_run_of_its_own() -> No
     assert [step for step, _, _ in scalars(again, "gpubalance/samples_per_s")] == [12]
     # The figure beside the hyperparameters is the median of all its samples, as the result's.
     assert scalars(again, "gpubalance/median/samples_per_s") == [(12, NOW + 2, 40.0)]
-    assert [isinstance(one, Tried) for one in again].count(True) == 0
+    rows = [[told.value[0].tag for *_, told in found].count("_hparams_/session_start_info") for found in (first, again)]
+    assert rows == [1, 0]
     # Another split that is proven is another run, and so are other micro-batches.
     other = [told.window("", PAIR, measurement(batches, step_time(0.5)), NOW + 3) for batches in ((8, 2), (6, 4))]
     micro = told.window("", PAIR, measurement((6, 4), step_time(0.5), micro_batches=(3, 4)), NOW + 3)
     assert [runs(found) for found in (*other, micro)] == [["split-2"], ["split"], ["split-3"]]
-    assert told.done(NOW + 4) == [Ended(run, NOW + 4, True) for run in ("split", "even", "split-2", "split-3")]
+    assert [one[:2] for one in told.done(NOW + 4)] == [
+        (run, NOW + 4) for run in ("split", "even", "split-2", "split-3")
+    ]
 
 
 def test_readings_of_a_gpu_stand_at_the_steps_it_had_done() -> None:
@@ -90,7 +91,6 @@ def test_steps_of_a_tag_rise_always() -> None:
         found += told.window("", PAIR, measurement((6, 4), times, telemetry, memory=1), NOW + 10 * window)
     by_tag: dict[str, list[int]] = {}
     for one in found:
-        if isinstance(one, Scalar):
-            by_tag.setdefault(one.tag, []).append(one.step)
+        by_tag.setdefault(one[3].value[0].tag, []).append(one[2])
     assert len(by_tag) > 15
     assert all(a < b for steps in by_tag.values() for a, b in pairwise(steps))
