@@ -29,17 +29,16 @@ def queue(
     reporting: Unwatched,
 ) -> None:
     """Example: gpubalance queue --gpus 0 1 --logs logs/ trials.txt"""
-    from gpubalance.cli.output import Output, width
+    from gpubalance.cli.output import Output, summed_up
     from gpubalance.cli.progress import Progress
     from gpubalance.devices.machine import held
     from gpubalance.jobs.queue import journal_of_queue, logs_of
     from gpubalance.jobs.queue import queue as queue_job
     from gpubalance.render.queue import queue_told
-    from gpubalance.render.table import summary
     from gpubalance.results.queue import Queue
 
     def text(result: Queue) -> str:
-        return summary(queue_told(result), result.warnings, width=width())
+        return summed_up(result, queue_told(result), ("", ()))
 
     lines = _read(commands)
     machine = gpus.machine()

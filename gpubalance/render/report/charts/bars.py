@@ -7,7 +7,7 @@ from gpubalance.render.layers import blocks_text
 from gpubalance.render.plan import losses
 from gpubalance.render.rates import per_s
 from gpubalance.render.report.charts.chart import Drawing
-from gpubalance.render.report.charts.rows import Bar, Key, Row, rows_chart
+from gpubalance.render.report.charts.rows import Bar, Key, Row, rows_chart, stacked
 from gpubalance.render.report.charts.style import (
     BACKWARD,
     BLUE,
@@ -75,7 +75,7 @@ def steps(subject: Subject) -> Drawing | str:
             left = _named(subject, part.device, f"batch {share_text(part.batch, part.micro_batch)}")
             waits = f"waits {format_seconds(part.wait_s)}" if part.wait_s else "no wait"
             times_s = {key: getattr(part, name, getattr(step, name, 0.0)) for name, key in _PARTS.items()}
-            rows.append(Row(left, waits, {key: seconds * scale for key, seconds in times_s.items()}))
+            rows.append(Row(left, waits, stacked({key: seconds * scale for key, seconds in times_s.items()})))
     notes = ["A device that has computed waits for the slowest, then all share gradients."]
     if subject.run is None and not subject.probed and len(found[-1].parts) > 1:
         notes.append("How long each computes in the even split is in their probe: give the probe's file too.")
@@ -96,7 +96,7 @@ def gap(subject: Subject) -> Drawing | str:
     rows = [Row(f"{per_s(found.solo_sum)} alone", f"{format_rate(found.throughput)} together")]
     for loss in losses(subject.devices, found):
         part = format_percent(loss.rate / found.solo_sum, 1).replace("-", "−")
-        rows.append(Row(loss.cause, f"{loss.text}, {part}", {_LOSS if loss.rate >= 0 else _GAIN: loss.rate}))
+        rows.append(Row(loss.cause, f"{loss.text}, {part}", [Bar(_LOSS if loss.rate >= 0 else _GAIN, 0.0, loss.rate)]))
     return rows_chart(rows, "lost, samples/s", "Lost on the way, in samples/s and as a part of the solo sum.")
 
 
@@ -107,7 +107,7 @@ def rounds(subject: Subject) -> Drawing | str:
         name = f"{one.number}. {'/'.join(map(pieces_text, one.batches, one.micro_batches))}"
         rate = one.measured.throughput.median if one.measured else 0.0
         gave = format_rate(rate) if one.measured else "out of memory"
-        rows.append(Row(name, gave, {_MEASURED: rate}, {_PREDICTED: one.predicted_throughput}))
+        rows.append(Row(name, gave, [Bar(_MEASURED, 0.0, rate)], {_PREDICTED: one.predicted_throughput}))
     return rows_chart(rows, "throughput, samples/s") if rows else "only `gpubalance balance` tries splits"
 
 
@@ -120,7 +120,7 @@ def goodput(subject: Subject) -> Drawing | str:
     for one in subject.plan.predicted.by_goodput:
         worth = f"a sample is worth {format_percent(one.efficiency)}"
         split = f"{one.of} {'/'.join(map(str, one.batches))}"
-        rows.append(Row(split, worth, {_GOODPUT: one.goodput}, {_SPENT: one.throughput}))
+        rows.append(Row(split, worth, [Bar(_GOODPUT, 0.0, one.goodput)], {_SPENT: one.throughput}))
     note = f"By a noise scale of {three_digits(scale)} samples."
     return rows_chart(rows, "throughput and goodput, samples/s", note)
 
@@ -140,7 +140,7 @@ def memory(subject: Subject) -> Drawing | str:
         batch = getattr(sized, "micro_batch", 0) or getattr(sized, "batch", 0)
         name = _named(subject, one.device, f"batch {batch}")
         marks = {_LIMIT: limit / _GIB} if limit else {}
-        rows.append(Row(name, f"{format_bytes(peak)}{of}", {_PEAK: peak / _GIB}, marks))
+        rows.append(Row(name, f"{format_bytes(peak)}{of}", [Bar(_PEAK, 0.0, peak / _GIB)], marks))
     if rows:
         return rows_chart(rows, "memory, GiB")
     if not subject.ran:
@@ -158,7 +158,7 @@ def at_once(subject: Subject) -> Drawing | str:
         rate, alone = one.throughput or 0.0, one.solo_throughput or 0.0
         less = "" if one.contention is None else f", {format_percent(one.contention, 1)} less than alone"
         name = _named(subject, one.device, f"batch {one.batch}")
-        rows.append(Row(name, f"{format_rate(rate)}{less}", {_GIVEN: rate, _LOST: max(0.0, alone - rate)}))
+        rows.append(Row(name, f"{format_rate(rate)}{less}", stacked({_GIVEN: rate, _LOST: max(0.0, alone - rate)})))
     return rows_chart(rows, "samples/s")
 
 
@@ -171,7 +171,9 @@ def stages(subject: Subject) -> Drawing | str:
     for stage in result.stages:
         pieces = {key: 1e3 * max(0.0, getattr(stage, f"{name}_s")) for name, key in _TASKS.items()}
         busy = format_percent(stage.busy_s / result.step_time_s.median)
-        rows.append(Row(_named(subject, stage.device, f"blocks {blocks_text(stage)}"), f"works {busy}", pieces))
+        rows.append(
+            Row(_named(subject, stage.device, f"blocks {blocks_text(stage)}"), f"works {busy}", stacked(pieces))
+        )
     return rows_chart(rows, "time in a step, ms")
 
 
@@ -186,7 +188,7 @@ def timeline(subject: Subject) -> Drawing | str:
             Bar(_TASKS[kind], 1e3 * start_s, 1e3 * (end_s - start_s), str(number) if number is not None else "")
             for kind, start_s, end_s, number in result.timeline.spans(stage.device)
         ]
-        rows.append(Row(device_name(subject.devices[stage.device]), spans=spans))
+        rows.append(Row(device_name(subject.devices[stage.device]), bars=spans))
     note = "With the numbers of the micro-batches. Where nothing is drawn, a device had nothing to do: the bubble."
     return rows_chart(rows, "time since the step began, ms", note)
 
@@ -206,6 +208,6 @@ def commands(subject: Subject) -> Drawing | str:
             for each, one in tries
             if one.device == number
         ]
-        rows.append(Row(device_name(device), spans=spans))
+        rows.append(Row(device_name(device), bars=spans))
     note = "Where nothing is drawn, a device had nothing to do, or what was left ended sooner on another."
     return rows_chart(rows, f"time since the queue began, {unit}", note)

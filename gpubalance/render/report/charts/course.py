@@ -51,7 +51,9 @@ def course(subject: Subject) -> Drawing | str:
             courses.setdefault(one.device, []).extend(told.course if told else ())
     known = {i: sorted(moments, key=lambda moment: moment.at_s) for i, moments in courses.items() if moments}
     labels = {i: subject.label(i) for i in known}
-    return " ".join(_throttled(subject, known)), lambda width: _draw(lines, known, labels, width)
+    why = "a simulated device has none" if subject.devices[0].simulated else "the result does not keep them"
+    note = "" if known else f"Temperature, power, clocks and throttling are not under it: {why}."
+    return note, lambda width: _draw(lines, known, labels, width)
 
 
 def _lines(subject: Subject) -> Iterator[Line]:
@@ -68,18 +70,6 @@ def _lines(subject: Subject) -> Iterator[Line]:
         for how, times in (("at once", one.step_time_s), ("alone", one.solo_step_time_s)):
             if times is not None:
                 yield Line(f"{label} {how}", times, style["color"], style["marker"], how == "at once")
-
-
-def _throttled(subject: Subject, courses: Courses) -> Iterator[str]:
-    for i, moments in courses.items():
-        told = [moment.throttle_reasons for moment in moments if moment.throttle_reasons is not None]
-        reasons = ", ".join(sorted({reason for one in told for reason in one}))
-        how = f"was throttled by {reasons}" if reasons else "was not throttled"
-        yield f"{subject.label(i)} {how if told else 'does not tell whether it was throttled'}."
-    if not courses:
-        simulated = all(device.simulated for device in subject.devices)
-        why = "a simulated device has none" if simulated else "the result does not keep them"
-        yield f"Temperature, power, clocks and throttling are not under it: {why}."
 
 
 def _draw(lines: Sequence[Line], courses: Courses, labels: Mapping[int, str], width: int) -> Figure:

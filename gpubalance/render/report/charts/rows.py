@@ -43,32 +43,27 @@ class Bar(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Bars under a text at the left and one at the right; a heading has none.
-
-    `pieces` are the lengths of bars that follow each other from 0, `spans` bars anywhere, `marks` lines across the row.
-    """
+    """Bars, and `marks` across the row, under a text at the left and one at the right; a heading has none."""
 
     left: str
     right: str = ""
-    pieces: Mapping[Key, float] = MappingProxyType({})
+    bars: Sequence[Bar] = ()
     marks: Mapping[Key, float] = MappingProxyType({})
-    spans: Sequence[Bar] = ()
 
     @property
     def is_heading(self) -> bool:
         """Whether the row is only text."""
-        return not self.pieces and not self.marks and not self.spans
-
-    @property
-    def bars(self) -> list[Bar]:
-        """All bars."""
-        starts = accumulate(self.pieces.values(), initial=0.0)
-        return [*map(Bar, self.pieces, starts, self.pieces.values()), *self.spans]
+        return not self.bars and not self.marks
 
     @property
     def ends(self) -> list[float]:
         """Where bars begin and end, and where marks are."""
         return [0.0, *(end for bar in self.bars for end in (bar.start, bar.start + bar.length)), *self.marks.values()]
+
+
+def stacked(pieces: Mapping[Key, float]) -> list[Bar]:
+    """Bars of these lengths that follow each other from 0."""
+    return [*map(Bar, pieces, accumulate(pieces.values(), initial=0.0), pieces.values())]
 
 
 def rows_chart(rows: Sequence[Row], label: str, note: str = "") -> Drawing:
