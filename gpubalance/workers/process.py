@@ -321,13 +321,13 @@ def signals_held() -> Iterator[None]:
             signal.raise_signal(came_first)
 
 
-def bound(path: Path, longest: int = LONGEST_BYTES) -> None:
+def bound(path: Path) -> None:
     """Empties the log if it is too long: a model that prints in every step of a night must not fill the disk.
 
     Whoever writes the log must append.
     """
     with contextlib.suppress(OSError):
-        if path.stat().st_size > longest:
+        if path.stat().st_size > LONGEST_BYTES:
             os.truncate(path, 0)
 
 

@@ -17,19 +17,17 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.errors import BadInput, EnvironmentFault
+from gpubalance.errors import BadInput
 from gpubalance.jobs.keep.saved import kept_probes
 from gpubalance.settings.cluster import cluster_of
-from gpubalance.system.lock import Lock
 from gpubalance.system.state import state_folder
 from tests.cli.program import PROGRAM, QUICK_PAIR, SHORT, TINY_PAIR, gpubalance, lines_until
 from tests.cli.terminal import command_in_terminal
-from tests.faults.machine import BRIEF, HOLDS_32, Machine
+from tests.faults.machine import BRIEF, HOLDS_32, Machine, first_line
 from tests.stand_in import TWO_UNLIKE_GPUS
 
 
-@pytest.mark.parametrize("second", ["run", "balance"])
-def test_33_the_second_gpubalance_on_a_gpu_is_told_the_firsts_pid(tmp_path: Path, second: str) -> None:
+def test_33_the_second_gpubalance_on_a_gpu_is_told_the_firsts_pid(tmp_path: Path) -> None:
     steps = """
 import time
 def step(*_):
@@ -40,17 +38,17 @@ def step(*_):
     first = machine.starts("run", "--gpus", "1")
     try:
         machine.wait_for_note()
-        refused = machine.runs(second)
-        assert (refused.returncode, refused.stdout) == (3, "")
-        (line, *_) = refused.stderr.splitlines()
-        assert line == f"error: GPU:1 (NVIDIA GeForce GTX 1080) is in use by another gpubalance, process {first.pid}"
+        says = f"error: GPU:1 (NVIDIA GeForce GTX 1080) is in use by another gpubalance, process {first.pid}"
+        assert [first_line(machine.refuses(3, second)) for second in ("run", "balance")] == [says] * 2
         assert first.poll() is None
-        if second == "run":  # a lock that a dead process does not hold, nor a device that it did not name
-            steps_of_the_other = Machine(tmp_path)
-            assert steps_of_the_other.runs("run", "--gpus", "0", *BRIEF).returncode == 0
-            first.kill()
-            first.wait()
-            assert steps_of_the_other.runs("run", *BRIEF).returncode == 0
+        locks = sorted(state_folder("locks").iterdir())
+        # A lock that a dead process does not hold, nor a device that it did not name
+        other = Machine(tmp_path)
+        assert other.runs("run", "--gpus", "0", *BRIEF).returncode == 0
+        assert sorted(state_folder("locks").iterdir()) == locks
+        first.kill()
+        first.wait()
+        assert other.runs("run", *BRIEF).returncode == 0
     finally:
         first.kill()
         first.communicate()
@@ -84,18 +82,6 @@ def step(devices, batches, number):
     finally:
         first.kill()
         first.communicate()
-
-
-def test_33_a_lock_is_given_back_and_leaves_nothing() -> None:
-    for _ in range(2):
-        lock = Lock("GPU-1", "GPU:1")
-        with pytest.raises(EnvironmentFault, match="GPU:1 is in use by another gpubalance, process"):
-            Lock("GPU-1", "GPU:1")
-        other = Lock("GPU-2" + "x" * 10_000 + "/../..", "GPU:2")
-        lock.release()
-        other.release()
-        other.release()
-    assert not list(state_folder("locks").iterdir())
 
 
 @pytest.mark.parametrize("columns", [40, 80])

@@ -11,10 +11,11 @@ from typing import Any
 import psutil
 import pytest
 
+from gpubalance.devices import nvml
 from gpubalance.system.versions import too_old
 from tests.cli.program import QUICK_PAIR, gpubalance
 from tests.faults.machine import BRIEF, PLAIN, TI, Machine, first_line
-from tests.stand_in import TWO_UNLIKE_GPUS, child, environment
+from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 GIB = 1 << 30
 
@@ -23,29 +24,21 @@ def test_01_no_nvml_library_is_said_with_the_way_on() -> None:
     done = gpubalance("balance")
     assert (done.returncode, done.stdout) == (3, "")
     assert first_line(done) == "error: no NVIDIA driver: libnvidia-ml.so.1 was not found"
+    assert "install the NVIDIA driver" in done.stderr
     assert "--simulate FILE" in done.stderr
     assert gpubalance("devices", "--simulate", QUICK_PAIR).returncode == 0
 
 
-def test_02_a_driver_that_is_not_its_librarys_names_both_versions(tmp_path: Path) -> None:
+def test_02_a_driver_that_is_not_its_librarys_names_both_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kernel module's file is another one here, as a test can't load a driver."""
     module = tmp_path / "version"
     module.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024\n")
-    code = f"""
-from pathlib import Path
-from gpubalance.devices import nvml
-from gpubalance.devices.machine import find_machine
-from gpubalance.errors import EnvironmentFault
-nvml._KERNEL_MODULE = Path({str(module)!r})
-try:
-    find_machine(None)
-except EnvironmentFault as error:
-    print(error.message)
-    print(error.remedy.splitlines()[0])
-"""
-    told = child(code, environment(tmp_path, "init_error 18\nnvml 12.560.35.03"))
-    assert "is 550.54.14, but its library is 560.35.03" in told
-    assert "reboot, or `sudo modprobe -r nvidia_uvm" in told
+    monkeypatch.setattr(nvml, "_KERNEL_MODULE", module)
+    done = Machine(tmp_path, gpus="init_error 18\nnvml 12.560.35.03").refuses(3, "run")
+    assert "is 550.54.14, but its library is 560.35.03" in first_line(done)
+    assert "reboot, or `sudo modprobe -r nvidia_uvm" in done.stderr
 
 
 RAISES = """
@@ -172,26 +165,21 @@ gpu 0 slice 1 uuid MIG-s1
 def test_12_another_process_on_a_gpu_is_told_and_left_alone(tmp_path: Path, command: str) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as other:
         try:
-            gpus = f"{TWO_UNLIKE_GPUS}gpu 1 process compute {other.pid} {3 * GIB} python train.py\n"
+            both = f"gpu 1 process compute 1 none\ngpu 1 process compute {other.pid} {3 * GIB} python train.py\n"
+            gpus, told = f"{TWO_UNLIKE_GPUS}{both}", f"process 1 (memory not told), process {other.pid}"
             machine = Machine(tmp_path, gpus=gpus)
             few = {"run": BRIEF, "probe": ("--max-batch", "8", "--duration", "0.2")}
             done = machine.runs(command, *few[command], "--json")
             assert done.returncode == 0, done.stderr
             (warning,) = [w for w in json.loads(done.stdout)["warnings"] if w["code"] == "gpu-in-use"]
-            assert warning["message"] == f"GPU:1 is used by process {other.pid} (python train.py, 3072 MiB)"
+            assert warning["message"] == f"GPU:1 is used by {told} (python train.py, 3072 MiB)"
             refused = machine.runs(command, "--strict")
             assert (refused.returncode, refused.stdout) == (3, "")
             assert first_line(refused) == f"error: {warning['message']}"
+            assert machine.runs(command, "--gpus", "0", "--strict", *few[command]).returncode == 0
             assert psutil.Process(other.pid).status() != psutil.STATUS_ZOMBIE
         finally:
             other.kill()
-
-
-def test_12_a_gpu_that_nobody_else_uses_passes_strict(tmp_path: Path) -> None:
-    gpus = f"{TWO_UNLIKE_GPUS}gpu 1 process compute 4242 none\n"
-    machine = Machine(tmp_path, gpus=gpus)
-    assert machine.runs("run", "--gpus", "0", "--strict", *BRIEF).returncode == 0
-    assert "process 4242 (memory not told)" in machine.runs("run", "--gpus", "1", "--strict").stderr
 
 
 def test_13_what_nvml_does_not_tell_is_null_and_shown_as_not_known(tmp_path: Path) -> None:

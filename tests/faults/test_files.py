@@ -110,32 +110,24 @@ WRONG_IN_A_PROBE: dict[str, list[Any]] = {
 }
 
 
-# What does not fit together, with what is said of it.
+# What does not fit together, with what is said of it; {} is its place.
 WRONG_IN_A_BALANCE = [
     ("batches", [1], "micro_batches: each batch needs one micro-batch, not 2 for 1"),
-    ("balance.run.replicas.0.device", 7, "balance.run.replicas.0.device: there is no device 7"),
-    ("balance.run.step_time_s.median", 0, "balance.run.step_time_s.median 0 should be greater than 0.000000000001"),
-    ("balance.run.step_time_s.at_s", [1.0], "balance.run.step_time_s.at_s: 1 of "),
-    ("balance.run.sync_s", 1e300, "balance.run.sync_s 1e+300 should be less than or equal to 10000"),
-    (
-        "balance.run.replicas.0.micro_batch",
-        0,
-        "balance.run.replicas.0.micro_batch 0 should be greater than or ",
-    ),
-    ("balance.run.baselines.even.replicas", [], "balance.run.baselines.even.replicas: "),
-    ("balance.solo_gap.slowdown", [], "balance.solo_gap.slowdown: 0 of 2 devices"),
-    ("shares.0.device", 7, "shares.0.device: there is no device 7"),
+    ("balance.run.replicas.0.device", 7, "{}: there is no device 7"),
+    ("balance.run.step_time_s.median", 0, "{} 0 should be greater than 0.000000000001"),
+    ("balance.run.step_time_s.at_s", [1.0], "{}: 1 of "),
+    ("balance.run.sync_s", 1e300, "{} 1e+300 should be less than or equal to 10000"),
+    ("balance.run.replicas.0.micro_batch", 0, "{} 0 should be greater than or "),
+    ("balance.run.baselines.even.replicas", [], "{}: "),
+    ("balance.solo_gap.slowdown", [], "{}: 0 of 2 devices"),
+    ("shares.0.device", 7, "{}: there is no device 7"),
     ("devices.1.uuid", "SIM-0", "devices: two have the same UUID"),
     ("kind", "plans", "is a plans, not a plan"),
     ("micro_batches", [0, 0], "micro_batches: micro-batches must be from 1 to their batch, not 0 of "),
     ("micro_batches", [], "micro_batches: 0 of 2 devices"),
-    (
-        "shares.0.binds",
-        "x",
-        "shares.0.binds 'x' should be 'speed', 'memory', 'granularity', 'global batch', ",
-    ),
+    ("shares.0.binds", "x", "{} 'x' should be 'speed', 'memory', 'granularity', 'global batch', "),
     ("devices", [], "devices: Tuple should have at least 1 item after validation, not 0"),
-    ("predicted.throughput", None, "predicted.throughput None should be a valid number"),
+    ("predicted.throughput", None, "{} None should be a valid number"),
 ]
 WRONG_IN_A_MODEL: list[tuple[dict[str, object], str]] = [
     ({"alpha_s": 0, "beta_s": 0}, "a step that takes no time"),
@@ -166,7 +158,7 @@ def test_26_what_is_wrong_in_a_result_is_named_with_its_place(
         read_record(path, kind)
     told = caught.value.message
     assert str(path) in told
-    assert says in told
+    assert says.format(place) in told
     assert place.split(".")[0] in told or (place == "kind" and "is a p" in told)
 
 
@@ -310,7 +302,7 @@ def test_34_a_name_with_escapes_and_markup_is_shown_as_it_is_and_a_long_one_fits
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
-def test_32_a_link_stays_a_link_and_a_device_is_no_file(tmp_path: Path) -> None:
+def test_32_a_link_stays_a_link(tmp_path: Path) -> None:
     real, link = tmp_path / "real.json", tmp_path / "link.json"
     real.write_text("old")
     link.symlink_to(real)
@@ -320,9 +312,6 @@ def test_32_a_link_stays_a_link_and_a_device_is_no_file(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert link.is_symlink()
     assert json.loads(real.read_text())["kind"] == "plan"
-    refused = gpubalance("plan", str(probe), "-o", "/dev/null", "--overwrite")
-    assert refused.returncode == 2
-    assert "-o /dev/null is not a file" in refused.stderr
 
 
 @pytest.mark.parametrize("command", [("run", *BRIEF), ("probe", "--max-batch", "16", "--duration", "0.1")])

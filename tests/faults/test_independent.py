@@ -90,20 +90,6 @@ def built(devices):
     assert done.stderr.startswith("error: there is no such model")
 
 
-def test_22_a_lost_gpu_is_called_that(tmp_path: Path) -> None:
-    steps = """
-import tensorflow as tf
-def step(devices, batches, number):
-    if devices[0].index == 1 and number > 5:
-        raise tf.errors.InternalError(None, None, 'CUDA_ERROR_UNKNOWN')
-"""
-    lost = TWO_UNLIKE_GPUS.replace("gpu 1 capability 6 1", "gpu 1 series capability 6 1 !15")
-    done = Machine(tmp_path, steps, gpus=lost).runs(*COMMAND)
-    assert done.returncode == 6
-    assert "GPU:1 (NVIDIA GeForce GTX 1080) is lost" in done.stderr
-    assert replicas(done.stdout)[0]["solo_throughput"] > 0
-
-
 def test_23_24_what_each_gpu_told_at_once_and_alone_is_in_the_result(tmp_path: Path) -> None:
     steps = """
 import time

@@ -23,11 +23,7 @@ NAMES = {
 # In a folder with plan.json, probe.json, estimate.json, there.html and huge, a file of 100 MB.
 REFUSED = {
     "run --simulate {quick} --quiet": [
-        (
-            "--batches 1 2 3",
-            2,
-            "the number of batches is 3, that of devices 2\n  → give a whole number for each",
-        ),
+        ("--batches 1 2 3", 2, "the number of batches is 3, that of devices 2\n  → give a whole number for each"),
         ("--plan plan.json -o plan.json --overwrite", 2, "-o plan.json is a file that run reads\n  → give another -o"),
         ("--force", 2, "--force is for --plan\n"),
         ("--model resnet5", 4, "there is no model 'resnet5': did you mean ResNet50?\n"),
@@ -46,26 +42,14 @@ REFUSED = {
         ("--batches 8 8 --micro-batches 4", 2, "each batch needs one micro-batch, not 1 for 2\n"),
         ("--batches 8 8 --micro-batches 8 16", 2, "micro-batches must be from 1 to their batch"),
         ("--duration nan", 2, "--duration 'nan' should be a finite number"),
-        (
-            "--precision fp16",
-            2,
-            "--precision 'fp16' should be 'float32', 'tf32', 'mixed_float16' or 'mixed_b",
-        ),
+        ("--precision fp16", 2, "--precision 'fp16' should be 'float32', 'tf32', 'mixed_float16' or 'mixed_b"),
         ("--all-reduce nccl", 2, "needs GPUs"),
-        (
-            "--model '\udc80.py:build'",
-            2,
-            "--model '\\udc80.py:build' should be a valid string, ",
-        ),
+        ("--model '\udc80.py:build'", 2, "--model '\\udc80.py:build' should be a valid string, "),
         ("-o /nowhere/run.json", 3, "can't write -o /nowhere/run.json: No such file or directory"),
         ("-o /tmp", 2, "is not a file"),
         ("--plan huge", 4, "huge is larger than 32 MiB"),
         ("--json=yes", 2, "option '--json' does not take a value\n"),
-        (
-            "--plan plan.json --batches 8 8",
-            2,
-            "--plan has its own devices, batches and settings\n  → leave it out",
-        ),
+        ("--plan plan.json --batches 8 8", 2, "--plan has its own devices, batches and settings\n  → leave it out"),
         ("--plan plan.json --xla", 2, "--plan has its own devices, batches and settings\n  → leave it out, or "),
         ("--data mine:samples --input host", 2, "--input host is for random samples"),
         ("--tensorboard there.html/below", 3, "can't write to --tensorboard there.html/below"),
@@ -88,22 +72,15 @@ REFUSED = {
     "plan": [
         ("--simulate {quick}", 4, "make one: gpubalance probe --simulate {quick} --gpus 0 1"),
         ("{quick}", 4, "is not JSON"),
+        ("probe.json -o /dev/null --overwrite", 2, "-o /dev/null is not a file"),
         ("probe.json --global-batch 4", 2, "the nearest that is possible: 8"),
         ("'\x1b[31m[red]no.json'", 4, "can't read [red]no.json"),
     ],
     "compare": [
         ("{saved}/guess.json", 2, "missing argument 'RESULT.json'\n  → gpubalance compare --help"),
         ("{saved}/guess.json nowhere.json", 4, "can't read nowhere.json"),
-        (
-            "{saved}/guess.json {saved}/balanced.json --fail-slower 100%",
-            2,
-            "--fail-slower '100%' should be less",
-        ),
-        (
-            "{saved}/guess.json {saved}/balanced.json --fail-slower 2,5%",
-            2,
-            "--fail-slower '2,5' should be a ",
-        ),
+        ("{saved}/guess.json {saved}/balanced.json --fail-slower 100%", 2, "--fail-slower '100%' should be less"),
+        ("{saved}/guess.json {saved}/balanced.json --fail-slower 2,5%", 2, "--fail-slower '2,5' should be a "),
     ],
     "independent --simulate {quick}": [
         ("--gpus 0", 2, "this is for 2 devices or more, not for GPU:0 alone\n  → --gpus 0 1\n"),
@@ -115,13 +92,11 @@ REFUSED = {
     "doctor": [
         ("--hosts alpha --gpus beta:0", 2, "there is no device 'beta:0' on alpha"),
         ("--via 'env {{host}}'", 2, "--via needs --hosts"),
+        ("--simulate 2 --gpus 7", 2, "there is no device '7'"),
+        ("--simulate none.toml", 4, "can't read none.toml"),
     ],
     "run --simulate {hosts}": [
-        (
-            "--all-reduce hierarchical",
-            2,
-            "--all-reduce hierarchical works on one host only, and the ",
-        ),
+        ("--all-reduce hierarchical", 2, "--all-reduce hierarchical works on one host only, and the "),
     ],
     "report plan.json": [
         ("", 2, "error: nothing was asked for\n  → give --html FILE, --png DIR, --markdown or --csv\n"),
@@ -151,6 +126,9 @@ REFUSED = {
         ("--simulate {long}", 4, "File name too long"),
         ("--simulate {digits}", 2, "--simulate"),
         ("--simulate huge", 4, "is larger than 1 MiB"),
+        ("--simulate 0", 2, "--simulate 0: from 1 to 64 devices"),
+        ("--simulate 65", 2, "--simulate 65: from 1 to 64 devices"),
+        ("--simulate .", 4, "can't read ."),
         ("--simulate /dev/zero", 4, "is larger than 1 MiB"),
         ("--simulate 'no\x9b2J.toml'", 4, "can't read no"),
     ],

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -31,6 +30,7 @@ def lost(gpus: str = TWO_UNLIKE_GPUS) -> str:
     return gpus.replace("gpu 1 capability 6 1", "gpu 1 series capability 6 1 !15")
 
 
+MANY = ("--windows", "500", "--duration", "0.1", "--json", "--quiet")
 FEW = ("--max-batch", "16", "--duration", "0.2", "--no-ahead", "--json")
 
 
@@ -64,40 +64,34 @@ def step(devices, batches, number):
     assert len(machine.noted()) == 1  # what is lost is not tried again
 
 
-def test_19_a_worker_ended_by_signal_9_is_probably_out_of_host_memory(tmp_path: Path) -> None:
-    steps = """
-import os
-def step(devices, batches, number):
-    if number > 40:
-        os.kill(os.getpid(), 9)
-"""
-    done = Machine(tmp_path, steps).runs("run", "--windows", "500", "--duration", "0.1", "--json", "--quiet")
-    assert done.returncode == 6
-    assert "probably as the host's memory ran out" in first_line(done)
-    assert known("host-memory").remedy in done.stderr
-    assert json.loads(done.stdout)["complete"] is False
+SILENT = "error: the worker said nothing for 5 s while training with batches 64/64"
+ANOTHER = "try another all-reduce, which may be what hangs: --all-reduce one-device"
 
 
-def test_20_21_a_silent_worker_is_ended_by_force_and_another_all_reduce_is_suggested(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("how", "code", "says"),
+    [
+        ("os.kill(os.getpid(), 9)", 6, ("probably as the host's memory ran out", known("host-memory").remedy)),
+        ("hang()", 8, (SILENT, "a step or a collective hangs", ANOTHER)),
+    ],
+)
+def test_19_20_21_how_a_worker_ended_is_told_and_what_was_measured_is_kept(
+    tmp_path: Path, how: str, code: int, says: tuple[str, ...]
 ) -> None:
-    steps = """
+    steps = f"""
 def built(devices):
     note()
 def step(devices, batches, number):
     if number > 40:
-        hang()
+        {how}
 """
-    many = ("--windows", "500", "--duration", "0.1", "--json", "--quiet")
     machine = Machine(tmp_path, steps)
-    done = machine.runs("run", "--deadline", SILENCE, "--all-reduce", "hierarchical", *many)
-    assert done.returncode == 8
-    assert first_line(done).startswith("error: the worker said nothing for 5 s while training with batches 64/64")
-    assert "a step or a collective hangs" in done.stderr
-    assert "try another all-reduce, which may be what hangs: --all-reduce one-device" in done.stderr
+    done = machine.runs("run", "--deadline", SILENCE, "--all-reduce", "hierarchical", *MANY)
+    assert done.returncode == code
+    assert says[0] in first_line(done)
+    assert all(part in done.stderr for part in says)
     assert json.loads(done.stdout)["complete"] is False
-    (pid,) = machine.noted()
-    assert gone(pid)
+    assert all(map(gone, machine.noted()))
 
 
 def test_18_what_died_is_tried_again_by_a_probe_that_goes_on(tmp_path: Path) -> None:
@@ -188,8 +182,7 @@ def step(devices, batches, number):
         {how}
 """
     machine = Machine(tmp_path, steps, gpus=lost())
-    many = ("--windows", "500", "--duration", "0.1", "--deadline", SILENCE, "--json", "--quiet")
-    done = machine.runs("run", *many)
+    done = machine.runs("run", "--deadline", SILENCE, *MANY)
     assert done.returncode == 6
     assert first_line(done).startswith("error: GPU:1 (NVIDIA GeForce GTX 1080) is lost")
     assert "reboot" in done.stderr
@@ -255,25 +248,18 @@ def step(devices, batches, number):
 """
 
 
-def measuring(folder: Path, steps: str) -> tuple[subprocess.Popen[str], int]:
-    """A program that has begun to train, and the process that its worker's script has noted."""
-    machine = Machine(folder, steps)
-    return machine.starts("run", "--windows", "500"), machine.wait_for_note()
-
-
-def test_29_an_interrupt_ends_even_a_worker_that_hangs(tmp_path: Path) -> None:
-    process, pid = measuring(tmp_path, HANGS)
-    process.send_signal(signal.SIGINT)
+@pytest.mark.parametrize(
+    ("number", "code", "steps"),
+    [(signal.SIGINT, 130, HANGS), (signal.SIGKILL, -9, HANGS), (signal.SIGKILL, -9, STARTS)],
+    ids=["is interrupted", "is killed", "is killed, and what the worker has started"],
+)
+def test_29_30_even_a_worker_that_hangs_ends_if_its_parent(tmp_path: Path, number: int, code: int, steps: str) -> None:
+    machine = Machine(tmp_path, steps)
+    process = machine.starts("run", "--windows", "500")
+    pid = machine.wait_for_note()
+    process.send_signal(number)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert gone(pid)
-
-
-@pytest.mark.parametrize("steps", [HANGS, STARTS], ids=["hangs", "has started a process"])
-def test_30_a_worker_ends_with_a_killed_parent_though_it(tmp_path: Path, steps: str) -> None:
-    process, pid = measuring(tmp_path, steps)
-    process.kill()
-    process.communicate()
+    assert process.returncode == code, err
     assert gone(pid)
 
 

@@ -261,17 +261,6 @@ def test_a_balance_goes_on_with_the_probe_that_it_had(fresh: bool) -> None:
         assert probe_for(asked, None, TimeLimit(), quiet, journal, Once(journal, quiet)).created == had.created
 
 
-def test_a_full_disk_ends_the_keeping_and_not_the_run() -> None:
-    asked, heard = request(baseline="none"), list[Event]()
-    with journal_of(asked, None, resume=False) as journal:
-        path = journal.path
-    path.symlink_to("/dev/full")
-    with journal_of(asked, None, resume=False) as journal:
-        assert drawn(journal, heard.append, asked).complete
-    (said,) = [event.text for event in heard if isinstance(event, Doing) and "--resume" in event.text]
-    assert said.endswith("No space left on device: continuing, but nothing more is kept for --resume")
-
-
 @pytest.mark.usefixtures("either_engine")
 def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
     devices, joint = simulated_devices(str(CONFIGS / "quick-pair.toml"))

@@ -73,8 +73,3 @@ def test_when_nothing_is_wrong_it_says_so_and_when_cut_short_too() -> None:
     good = CHECKUP.model_copy(update={"checks": CHECKUP.checks[:1]})
     assert checkup_text(good).startswith("nothing is wrong: 1 ok\n")
     assert checkup_text(good.model_copy(update={"complete": False})).startswith("1 ok; cut short\n")
-
-
-def test_the_first_failure_is_the_first_in_order() -> None:
-    assert CHECKUP.first_failure is CHECKUP.checks[2]
-    assert CHECKUP.model_copy(update={"checks": ()}).first_failure is None

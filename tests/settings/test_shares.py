@@ -7,8 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from gpubalance.settings.device import Device
-from gpubalance.settings.requests import RunRequest, Settings
 from gpubalance.settings.shares import Shares, pieces, pieces_text, share_text
 
 SHARE = st.integers(0, 10**6).flatmap(lambda batch: st.tuples(st.just(batch), st.integers(min(1, batch), batch)))
@@ -45,12 +43,6 @@ def test_the_pieces_are_the_batch_and_no_larger_than_the_micro_batch(split: Shar
         assert sum(number * size for number, size in found) == batch
         assert sum(number for number, _ in found) == count
         assert max((size for _, size in found), default=0) == micro
-
-
-@given(SPLIT)
-def test_a_message_carries_a_split_unchanged(split: Shares) -> None:
-    adapter = TypeAdapter(Shares)
-    assert adapter.validate_json(adapter.dump_json(split)) == split
 
 
 @pytest.mark.parametrize(
@@ -108,12 +100,3 @@ def test_a_split_as_text() -> None:
     assert [pieces_text(820, 820), pieces_text(1640, 820), pieces_text(1000, 300)] == ["820", "2×820", "100+3×300"]
     shares = [share_text(820, 820), share_text(1640, 820), share_text(1000, 300), share_text(0, 0)]
     assert shares == ["820", "1640 = 2×820", "1000 = 100+3×300", "0"]
-
-
-def test_a_run_uses_the_devices_that_have_samples() -> None:
-    devices = [Device(index=i, uuid=f"CPU-{i}", name="CPU", memory_bytes=None, simulated=True) for i in range(2)]
-    split = Shares((0, 1640), (0, 820))
-    used = RunRequest(devices=tuple(devices), split=split, settings=Settings(model="small")).of_used
-    assert used.devices == (devices[1],)
-    assert used.split == Shares((1640,), (820,))
-    assert used.of_used == used

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +25,7 @@ from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from gpubalance.workers.process import tail
 from gpubalance.workers.worker import Worker
+from tests.cli.program import lines_until, start
 from tests.stand_in import engine
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT, SPLIT
 
@@ -70,6 +69,9 @@ def test_a_worker_on_another_host_is_a_worker(party_that: Callable[..., Party]) 
         assert "on alpha" in party.ask(lambda worker: tail(worker.process.log))
         there = below()
         assert len(there) == 2 * len(DEVICES)
+        assert party.facts.memory_limit_bytes == tuple(device.memory_bytes for device in DEVICES)
+        party.regroup(DEVICES[:2])  # of one host: one process, as ever
+        assert not party.alive
     assert not left_of(there)
     gpus = [
         Device(index=0, uuid=f"GPU-{host}", name="GPU", memory_bytes=None, simulated=False, host=host)
@@ -157,17 +159,9 @@ def test_other_software_and_another_model_are_told_before_anything_is_built(
 
 
 def test_a_killed_controller_leaves_nothing(tmp_path: Path) -> None:
-    command = ["run", "--simulate", str(ROOT / "configs/two-hosts.toml"), "--batches", "80", "40", "24"]
-    program = subprocess.Popen(
-        [sys.executable, "-m", "gpubalance", *command, "--hosts", "alpha,beta", "--via", VIA, "--duration", "600"],
-        env={**os.environ, **engine(tmp_path, "")},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert program.stderr is not None
-    for line in program.stderr:
-        if "window 1 of" in line:
-            break
+    split = ("--simulate", str(ROOT / "configs/two-hosts.toml"), "--batches", "80", "40", "24", "--duration", "600")
+    program = start("run", *split, "--hosts", "alpha,beta", "--via", VIA, environment=engine(tmp_path))
+    lines_until(program, "window 1 of")
     there = psutil.Process(program.pid).children(recursive=True)
     assert len(there) >= 2 + 2 * len(DEVICES)  # a connection a host besides
     program.send_signal(signal.SIGKILL)

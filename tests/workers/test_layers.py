@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gpubalance.errors import OutOfMemory
 from gpubalance.planning.pipeline.problem import Cut, Graph, Load, Problem, Segment
 from gpubalance.planning.pipeline.schedule import simulate
 from gpubalance.results.timing import BlockTimed, Timing
@@ -82,15 +81,6 @@ def _parts(graph: Any, segments: Any, name: str) -> list[float]:
     """Each segment's part of the model."""
     sums = [sum(getattr(block, name) for block in graph.blocks[one.blocks]) for one in segments]
     return [own / sum(sums) for own in sums]
-
-
-def test_what_a_device_does_not_hold_is_told_with_the_device_and_its_blocks(party: Party) -> None:
-    graph = graph_of(party)
-    segments = (Segment(0, 5, 0), Segment(6, 18, 1))
-    asked = Pipe(segments=segments, order=tuple(orders_of(segments, graph, 1)), micro_batch=1, micro_batches=1)
-    with pytest.raises(OutOfMemory, match=r"GPU:1 ran out of memory in the forward pass .* blocks 6 to 18") as told:
-        party.ask(lambda worker: [*worker.pipe(asked)])
-    assert told.value.replica == 1
 
 
 def test_blocks_are_timed_alone(party: Party) -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.errors import DeadlinePassed, GpubalanceError, OutOfMemory, PartialResult
+from gpubalance.errors import GpubalanceError, OutOfMemory, PartialResult
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
@@ -130,28 +130,6 @@ def test_each_failure_is_its_devices_and_the_others_go_on(engine_that: Callable[
     every = [int(number) for number in pids.read_text().split()]
     assert len(every) == 4  # the second device's again whenever it was asked for
     assert all(map(gone, every))
-
-
-def test_a_worker_that_hangs_is_ended_and_the_next_one_builds_the_model_again(
-    engine_that: Callable[[str], None], tmp_path: Path
-) -> None:
-    built = tmp_path / "built"
-    engine_that(f"""
-        import time
-        def built(devices):
-            with open({str(built)!r}, "a") as file:
-                file.write("x")
-        def step(devices, batches, number):
-            if len(open({str(built)!r}).read()) == 1:
-                time.sleep(600)
-    """)
-    with Party([FIRST], build=BUILD, deadline_s=3) as party:
-        first = party.ask(pid)
-        with pytest.raises(DeadlinePassed, match="said nothing for 3 s"):
-            party.ask(step)
-        assert gone(first)
-        assert party.ask(step) != first
-    assert built.read_text() == "xx"
 
 
 @pytest.mark.parametrize(("device", "stays"), [(FIRST, True), (GPU, False)])

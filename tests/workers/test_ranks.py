@@ -16,7 +16,7 @@ from gpubalance.errors import BadInput, DeadlinePassed, GpubalanceError, OutOfMe
 from gpubalance.results.timing import Timing
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.messages import Build, Measure, Measured
+from gpubalance.workers.messages import Build, Measure
 from gpubalance.workers.party import Party
 from gpubalance.workers.ranks import Ranks
 from gpubalance.workers.worker import Worker
@@ -42,25 +42,6 @@ def party_that(engine_that: Callable[[str], None]) -> Callable[[str], Party]:
 def pids(worker: Worker) -> tuple[int, ...]:
     assert isinstance(worker.process, Ranks)
     return tuple(member.pid for member in worker.process._members)
-
-
-def test_a_process_a_device_and_one_reply_of_all(party_that: Callable[[str], Party]) -> None:
-    with party_that("") as party:
-        *timings, last = party.ask(lambda worker: list(worker.measure(SPLIT, at_least=3, stamped=True)))
-        before = party.ask(pids)
-        assert len(set(before)) == 3
-        assert party.facts.memory_limit_bytes == tuple(device.memory_bytes for device in DEVICES)
-        for timing in timings:
-            assert isinstance(timing, Timing)
-            assert timing.compute_s == pytest.approx((0.110, 0.110, 0.112))
-            assert timing.update_s == (0, 0, 0)
-        profiles = [device.profile for device in DEVICES]
-        needed = [p.memory_at(b, JOINT.extra_memory) for p, b in zip(profiles, SPLIT.batches, strict=True) if p]
-        assert isinstance(last, Measured)
-        assert list(last.memory_peak_bytes) == needed
-        party.regroup(DEVICES[:2])  # of one host: one process, as ever
-        assert not party.alive
-    assert all(map(gone, before))
 
 
 FAILS = """
