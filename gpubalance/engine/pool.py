@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,9 @@ class Pool:
 
     where: str  # what errors say that the samples come from
 
-    def __init__(self, batches: Iterator[Any], *, looks_at: int = 1) -> None:
-        """`looks_at` batches are read at once, unless that takes long."""
-        self._batches = batches
+    def __init__(self, epoch: Callable[[], Iterator[Any]], *, looks_at: int = 1) -> None:
+        """`epoch` gives their batches once more; `looks_at` are read at once, unless that takes long."""
+        self._epoch_of, self._batches = epoch, epoch()
         self._like: Any = None  # a batch, for its structure
         self._samples: list[tuple[Any, ...]] = []  # each one's arrays, of one sample, in that structure's order
         self._sizes = Counter[int]()  # of the batches that were read
@@ -66,6 +67,10 @@ class Pool:
     def samples(self) -> int | None:
         """The number of samples, None if they were not read to their end."""
         return len(self._samples) if self._ended else None
+
+    def let_go(self) -> None:
+        """Ends the user's pipeline, which holds batches and buffers: more samples come from another run of it."""
+        self._batches = islice(self._epoch_of(), self._sizes.total(), None)
 
     def _read(self, least: int, wanted: int, batches: int = 0) -> None:
         """Reads at least so many samples, and in the spare time those that are wanted, of so many batches."""

@@ -50,7 +50,7 @@ class UserData(Pool):
         if not (self._is_arrays or isinstance(self._given, (tf.data.Dataset, keras.utils.PyDataset))):
             gave = f"{self.where} gave a value of type {type(self._given).__name__}"
             raise BadInput(f"{gave}, which is not a dataset", remedy=_FORMS)
-        super().__init__(self._epoch(None), looks_at=_LOOKED_AT if self._is_open else 1)
+        super().__init__(lambda: self._epoch(None), looks_at=_LOOKED_AT if self._is_open else 1)
 
     def usual_remedies(self) -> tuple[Remedy, ...]:
         """What usually makes such data faster, at which lines of the user's code."""
@@ -63,6 +63,7 @@ class UserData(Pool):
 
     def stream(self, global_batch: int) -> Iterator[Any]:
         """Batches of `global_batch` samples, epoch after epoch without end; a smaller last one is left out."""
+        self.let_go()
         while True:
             given = 0
             for batch in self._epoch(global_batch):

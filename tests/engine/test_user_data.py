@@ -129,6 +129,9 @@ def test_held_samples_are_the_users_and_as_many_as_are_asked_for(data: Any) -> N
     assert (inputs.shape, labels.shape) == ((70, 4), (70,))
     assert (inputs[:30, 0] == range(0, 120, 4)).all()
     assert (inputs[30:60] == inputs[:30]).all()
+    after_a_stream = data("in_batches")
+    next(after_a_stream.stream(6))  # which ends the pipeline that was read so far
+    assert (after_a_stream.make(30)[0] == inputs[:30]).all()
     for name in GOOD:  # how many there are is known when all are read
         user_data = data(name)
         user_data.make(31)

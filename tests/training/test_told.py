@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import warnings
 from collections.abc import Callable
@@ -527,8 +528,11 @@ def own_loss(kind: str) -> Any:
 
 
 def test_trying_a_loss_leaves_no_trace_and_warns_of_no_mean(tensorflow: Any) -> None:
+    from gpubalance.engine.step.trial import Trial
+
     for kind in ("random", "signed"):
         assert "not a mean over samples" not in "".join(checked(own_loss(kind)).warned)
+        assert not [one for one in gc.get_objects() if isinstance(one, Trial)]  # nor what TensorFlow keeps for it
     split, model = in_split(own_loss, "mean")
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*not a mean over samples")

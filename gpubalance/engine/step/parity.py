@@ -6,6 +6,7 @@ way. What no power makes is told, and what a split can't train is refused.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -61,6 +62,7 @@ def check(model: Any, batch: Any, device: str, *, share: int = TRIED, trains: bo
         return Verdict(refused=Refusal(message=error.message, remedy=error.remedy))
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(exact)
+        gc.collect()  # a graph refers to itself, and TensorFlow keeps constants as large as the weights for this one's
     return replace(found, warned=(*told, *found.warned))
 
 
