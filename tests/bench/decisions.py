@@ -24,7 +24,8 @@ from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, Offset
-from tests.jobs.probes import SMALL, devices_of, point_of, probe_of
+from tests.jobs.probes import SMALL, devices_of, point_of, probe_of, proof_of
+from tests.known import known
 
 _MACHINES = 800
 _MULTIPLE = 8
@@ -52,7 +53,7 @@ class Machine:
     def joint(self) -> JointProfile:
         """A sync of up to a fifth of the slowest device's step at 512; sometimes more memory than planners expect."""
         random = Random(f"joint {self.seed}")
-        longest = max(one.alpha_s + one.beta_s * 512 for one in map(_paced, self.devices))
+        longest = max(one.alpha_s + one.beta_s * 512 for one in (known(device.profile) for device in self.devices))
         return JointProfile(sync_s=random.uniform(0, 0.2) * longest, extra_memory=random.choice([0, 0, 0, 40 * _MIB]))
 
     @cached_property
@@ -71,7 +72,7 @@ class Machine:
 
     def time_s(self, device: Device, batch: int, micro_batch: int) -> float:
         """Seconds of compute and update, without noise."""
-        profile, count = _paced(device), -(-batch // micro_batch)
+        profile, count = known(device.profile), -(-batch // micro_batch)
         compute_s = (count * profile.alpha_s + profile.beta_s * batch) * self.offset(device, micro_batch)
         return compute_s + profile.update_s
 
@@ -90,7 +91,7 @@ class Machine:
     def _alone(self, one: DeviceProbe, device: Device) -> DeviceProbe:
         sizes = octaves(_MULTIPLE, limit_of(device), _MULTIPLE)
         times = [(size, self.time_s(device, size, size)) for size in sizes]
-        curve = tuple(point_of(_paced(device), *point) for point in times)
+        curve = tuple(point_of(known(device.profile), *point) for point in times)
         return one.model_copy(update={"curve": curve, "step_time_model": fitted(times)})
 
     def balanced(
@@ -131,13 +132,8 @@ def _profile(random: Random, updates: bool) -> DeviceProfile:
 
 def limit_of(device: Device) -> int:
     """A device's batch limit alone."""
-    profile = _paced(device)
+    profile = known(device.profile)
     return ((profile.memory or 0) - profile.base_memory) // profile.memory_per_sample // _MULTIPLE * _MULTIPLE
-
-
-def _paced(device: Device) -> DeviceProfile:
-    assert device.profile is not None
-    return device.profile
 
 
 class Outcome(NamedTuple):
@@ -156,22 +152,20 @@ class Outcome(NamedTuple):
 def outcome(machine: Machine) -> Outcome:
     """Balances a machine and judges the end."""
     plan = machine.balanced()
-    how = plan.balance
-    assert how is not None
-    assert how.run is not None
+    how = known(plan.balance)
     measured = [one.split for one in how.rounds if one.measured is not None]
     ended = machine.rate(plan.split)
     below, rounds = 1 - ended / max(map(machine.rate, measured)), len(how.rounds)
     if machine.wanted.accumulate != 1:
         return Outcome(below, None, None, rounds)
-    known, sync_s = _measured_times(how)
+    measured_s, sync_s = _measured_times(how)
     true = {
         device: {batch: machine.time_s(machine.devices[device], batch, batch) for batch in times}
-        for device, times in known.items()
+        for device, times in measured_s.items()
     }
     optimum = _optimum(machine, plan, true, machine.joint.sync_s)
-    best_known = _optimum(machine, plan, known, sync_s)
-    return Outcome(below, 1 - ended / optimum, 1 - how.run.throughput.median / best_known, rounds)
+    best_known = _optimum(machine, plan, measured_s, sync_s)
+    return Outcome(below, 1 - ended / optimum, 1 - proof_of(plan).throughput.median / best_known, rounds)
 
 
 Times = dict[int, dict[int, float]]  # seconds of compute and update, by device and batch
@@ -179,8 +173,7 @@ Times = dict[int, dict[int, float]]  # seconds of compute and update, by device 
 
 def _measured_times(how: Balance) -> tuple[Times, float]:
     """What each device took on average for each batch at which it was measured beside others; and the usual sync."""
-    run = how.run
-    assert run is not None
+    run = known(how.run)
     found: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     measured: list[Measurement] = [run, *(one.measured for one in how.rounds if one.measured is not None)]
     for one in measured:
@@ -192,15 +185,14 @@ def _measured_times(how: Balance) -> tuple[Times, float]:
     return times, max(0.0, statistics.median(syncs)) if syncs else 0.0
 
 
-def _optimum(machine: Machine, plan: Plan, known: Times, sync_s: float) -> float:
+def _optimum(machine: Machine, plan: Plan, taken_s: Times, sync_s: float) -> float:
     """The most samples per second by brute force: for each time that a device may take, the most that all do in it.
 
-    A device takes what is `known` for a batch, else its line's time, times the mean factor between the two.
+    A device takes `taken_s` for a batch, else its line's time, times the mean factor between the two.
     """
     tables = []
     for share, one in zip(plan.shares, machine.probe.probes, strict=True):
-        assert one.step_time_model is not None
-        line, taken = one.step_time_model.planned, known.get(share.device, {})
+        line, taken = known(one.step_time_model).planned, taken_s.get(share.device, {})
         factor = statistics.mean([t / line.step_time_s(b) for b, t in taken.items()] or [1.0])
         table = {b: factor * line.step_time_s(b) for b in range(_MULTIPLE, share.limit + 1, _MULTIPLE)}
         tables.append({**table, **taken})
@@ -223,10 +215,10 @@ def main(machines: int = _MACHINES, seed: int = 0) -> Iterator[str]:
 
 def _figures(found: list[Outcome]) -> str:
     columns = [[one for one in column if one is not None] for column in zip(*found, strict=True)]
-    measured, optimum, known, rounds = columns
+    measured, optimum, best_known, rounds = columns
     return (
         f"over 0.5 % below a split that they measured {_over(0.005, measured)}; "
-        f"over 1 % below the optimum {_over(0.01, optimum)}, by what was measured {_over(0.01, known)}; "
+        f"over 1 % below the optimum {_over(0.01, optimum)}, by what was measured {_over(0.01, best_known)}; "
         f"{statistics.mean(rounds):.1f} rounds, at most {max(rounds)}"
     )
 

@@ -6,12 +6,18 @@ from collections.abc import Sequence
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.results.common import Model, StepTime, Throughput
+from gpubalance.results.plan import Plan
 from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, SoloRate, StepTimeModel
-from gpubalance.results.run import Measurement, Replica
+from gpubalance.results.run import Measurement, Replica, Run
 from gpubalance.settings.device import Device, DeviceProfile
 from gpubalance.settings.requests import Settings
+from tests.known import known
 
 SMALL = Settings(model="small")
+MIB = 1 << 20
+QUICK = DeviceProfile(
+    name="quick", alpha_s=0.010, beta_s=0.0002, memory=512 * MIB, base_memory=64 * MIB, memory_per_sample=4 * MIB
+)
 
 
 def probe_of(
@@ -39,8 +45,7 @@ def probe_of(
 def with_second(probe: Probe, fits: int | None, fails: int, **changes: object) -> Probe:
     """The probe of a pair with another limit of the second device, without its step-time model, and other changes."""
     first, second = probe.probes
-    assert second.batch_limit is not None
-    limit = second.batch_limit.model_copy(update={"fits": fits, "fails": fails})
+    limit = known(second.batch_limit).model_copy(update={"fits": fits, "fails": fails})
     second = second.model_copy(update={"batch_limit": limit, "step_time_model": None, **changes})
     return probe.model_copy(update={"probes": (first, second)})
 
@@ -48,6 +53,11 @@ def with_second(probe: Probe, fits: int | None, fails: int, **changes: object) -
 def holding_nothing(probe: Probe) -> Probe:
     """The probe of a pair whose second device does not hold a single sample."""
     return with_second(probe, None, 1, curve=(), solo_best=None, sensible=None, complete=False)
+
+
+def proof_of(plan: Plan) -> Run:
+    """The run that proves a balance's split."""
+    return known(known(plan.balance).run)
 
 
 def devices_of(*profiles: DeviceProfile) -> tuple[Device, ...]:
@@ -60,8 +70,7 @@ def devices_of(*profiles: DeviceProfile) -> tuple[Device, ...]:
 
 
 def _device_probe(number: int, profile: DeviceProfile, factor: float, multiple: int) -> DeviceProbe:
-    assert profile.memory is not None
-    fits = (profile.memory - profile.base_memory) // profile.memory_per_sample // multiple * multiple
+    fits = (known(profile.memory) - profile.base_memory) // profile.memory_per_sample // multiple * multiple
     curve = tuple(_point(profile, batch, factor) for batch in (multiple, fits // 2, fits))
     alpha, beta = factor * profile.alpha_s + profile.update_s, factor * profile.beta_s
     best = SoloRate(batch=fits, throughput=fits / (alpha + beta * fits))

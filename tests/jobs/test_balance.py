@@ -18,6 +18,7 @@ from gpubalance.results.run import Run
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
 from tests.jobs.probes import SMALL, holding_nothing, probe_of
+from tests.known import known
 from tests.render.golden import told
 
 pytestmark = pytest.mark.usefixtures("either_engine")
@@ -54,13 +55,11 @@ def balanced(
         None,
         watch,
     )
-    assert made.balance is not None
-    return made, made.balance
+    return made, known(made.balance)
 
 
 def run_of(how: Balance) -> Run:
-    assert how.run is not None
-    return how.run
+    return known(how.run)
 
 
 def of_config(name: str) -> tuple[tuple[Device, ...], JointProfile]:
@@ -69,8 +68,7 @@ def of_config(name: str) -> tuple[tuple[Device, ...], JointProfile]:
 
 def with_memory(device: Device, samples: int) -> Device:
     """The device with memory for that many samples, which makes steps shorter in the same proportions."""
-    profile = device.profile
-    assert profile is not None
+    profile = known(device.profile)
     memory = profile.memory_at(samples)
     return device.model_copy(update={"memory_bytes": memory, "profile": profile.model_copy(update={"memory": memory})})
 
@@ -80,22 +78,17 @@ def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     devices, joint = of_config("quick-pair")
     made, how = balanced(devices, joint, baseline="even", accumulate=1)
     run = run_of(how)
-    assert run.speedup_over_even is not None
-    assert run.speedup_over_even >= 1.1
-    even, largest = run.baselines.even, run.baselines.largest_even
-    assert even is not None
-    assert largest is not None
+    assert known(run.speedup_over_even) >= 1.1
+    even, largest = known(run.baselines.even), known(run.baselines.largest_even)
     assert even.global_batch == made.global_batch > largest.global_batch
-    best = run.baselines.best_at_largest_even
-    assert best is not None
+    best = known(run.baselines.best_at_largest_even)
     assert best.global_batch == largest.global_batch
     assert f"; {best.split} gives " in " ".join(told(made).split())
     assert run.imbalance <= 1.02
     # The profile's joint run takes more than the gradients say.
     assert how.rounds[0].outcome == "oom"
     assert "memory" in {share.binds for share in made.shares}
-    gap = how.solo_gap
-    assert gap is not None
+    gap = known(how.solo_gap)
     parts = gap.left_out + gap.batch_sizes + sum(gap.slowdown) + gap.imbalance + gap.sync + gap.throughput
     assert parts == pytest.approx(gap.solo_sum, rel=1e-5)
     assert made.sync_s == pytest.approx(joint.sync_s, abs=0.004)
@@ -105,8 +98,7 @@ def test_accumulation_gives_what_memory_holds_back() -> None:
     devices, joint = of_config("small-memory-fast")
     answer, without = balanced(devices, joint)
     assert answer.batches == answer.micro_batches
-    assert answer.accumulation is not None
-    assert answer.accumulation.gain >= 0.15
+    assert known(answer.accumulation).gain >= 0.15
     assert f"not {answer.global_batch}" in told(answer)
     made, within = balanced(devices, joint, accumulate="auto")
     assert made.micro_batches[0] < made.batches[0]
@@ -120,8 +112,7 @@ def test_a_card_that_only_costs_sync_is_left_out_once_sync_is_measured() -> None
     assert how.rounds[0].batches[1] > 0
     assert made.batches[1] == 0
     (out,) = made.left_out
-    assert out.gain is not None
-    assert out.gain < 0
+    assert known(out.gain) < 0
     first = next(one.measured for one in how.rounds if one.measured is not None)
     assert run_of(how).throughput.median > 1.02 * first.throughput.median
 
@@ -166,8 +157,7 @@ def test_a_device_that_holds_nothing_gets_no_samples() -> None:
     devices, joint = with_knees(64, 48)
     made, how = balanced(devices, joint, probe=holding_nothing(probe_of(devices)))
     assert made.batches == (64, 0)
-    assert how.solo_gap is not None
-    assert how.solo_gap.slowdown[1] == 0
+    assert known(how.solo_gap).slowdown[1] == 0
 
 
 def test_what_an_interrupt_leaves_is_the_best_split_so_far() -> None:
@@ -181,7 +171,7 @@ def test_what_an_interrupt_leaves_is_the_best_split_so_far() -> None:
         balanced(devices, joint, watch=interrupt, accumulate=1)
     left = raised.value.partial
     assert isinstance(left, Plan)
-    assert left.balance is not None
-    assert left.balance.run is None
-    assert left.batches in [one.batches for one in left.balance.rounds]
+    how = known(left.balance)
+    assert how.run is None
+    assert left.batches in [one.batches for one in how.rounds]
     assert "not yet proven by a run" in " ".join(told(left).split())

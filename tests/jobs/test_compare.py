@@ -23,6 +23,7 @@ from gpubalance.settings.requests import PlanRequest
 from tests.cli.program import ROOT
 from tests.jobs.drawn import drawn_run, noisy_devices
 from tests.jobs.probes import probe_of
+from tests.known import known
 
 PAIR = ROOT / "configs" / "gtx1080ti-gtx1080.toml"
 DEVICES, JOINT = noisy_devices(PAIR, 0.02)
@@ -94,8 +95,7 @@ def _first_device(**changed: Any) -> Callable[[Run], Run]:
     return change
 
 
-PROFILE = DEVICES[0].profile
-assert PROFILE is not None
+PROFILE = known(DEVICES[0].profile)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,7 @@ def sampled(probe: Probe, factor: float = 1.0, seed: int = 0) -> Probe:
     """The probe with random step times like those of simulated devices, multiplied by `factor`."""
 
     def point(device: Device, one: CurvePoint) -> CurvePoint:
-        assert device.profile is not None
-        times = ComputeTimes(device.profile, seed=noise_seed(seed, one.batch))
+        times = ComputeTimes(known(device.profile), seed=noise_seed(seed, one.batch))
         samples = tuple(factor * times.next_s(one.batch) for _ in range(31))
         middle = median(samples)
         step_time = StepTime(median=middle, mad=0.0, ci95=None, steps_per_sample=1, samples=samples, at_s=samples)
@@ -170,9 +169,8 @@ def test_probes_are_compared_device_by_device_where_both_have_a_batch_size(compa
     assert found.ratio is None
     assert [[point.batch for point in one.points] for one in found.devices] == [[516, 1032], [8, 356, 712]]
     for one in found.devices:
-        assert one.ratio is not None
-        assert one.ratio.verdict == "slower"
-        assert one.ratio.value == pytest.approx(1 / 1.2, rel=0.02)
+        assert known(one.ratio).verdict == "slower"
+        assert known(one.ratio).value == pytest.approx(1 / 1.2, rel=0.02)
 
 
 def plan_of() -> Plan:
@@ -184,9 +182,8 @@ def test_a_plan_is_its_run_or_else_a_prediction_without_a_verdict(compared: Comp
     predicted = compared(BASELINE, plan)
     assert [result.kind for result in predicted.results] == ["run", "prediction"]
     assert verdicts(predicted) == [None]
-    ratio = predicted.against_first[0].ratio
-    assert ratio is not None
-    assert ratio.value == pytest.approx(plan.predicted.throughput / BASELINE.throughput.median, rel=1e-5)
+    expected = pytest.approx(plan.predicted.throughput / BASELINE.throughput.median, rel=1e-5)
+    assert known(predicted.against_first[0].ratio).value == expected
 
     proven = plan.model_copy(update={"balance": Balance(rounds=(), run=slower(OTHER, 0.9), solo_gap=None)})
     measured = compared(BASELINE, proven)

@@ -17,6 +17,8 @@ from gpubalance.settings.requests import Measuring
 from gpubalance.settings.shares import Shares
 from tests.bench.decisions import Machine, outcome
 from tests.jobs.drawn import drawn_run, noisy_devices
+from tests.jobs.probes import proof_of
+from tests.known import known
 
 PAIR = Path(__file__).parents[2] / "configs" / "gtx1080ti-gtx1080.toml"
 
@@ -78,9 +80,7 @@ def test_the_better_of_two_proven_splits_is_taken(twice: Machine) -> None:
     proofs = Proofs(2)
     ended = twice.balanced(proofs)
     assert proofs.there
-    assert ended.balance is not None
-    assert ended.balance.run is not None
-    assert ended.batches == ended.balance.run.batches
+    assert ended.batches == proof_of(ended).batches
 
 
 def test_an_interrupt_in_a_later_proof_leaves_the_split_that_was_proven(twice: Machine) -> None:
@@ -88,20 +88,16 @@ def test_an_interrupt_in_a_later_proof_leaves_the_split_that_was_proven(twice: M
         twice.balanced(Proofs(2, KeyboardInterrupt()))
     left = raised.value.partial
     assert isinstance(left, Plan)
-    assert left.balance is not None
-    assert left.balance.run is not None
-    assert left.balance.run.complete
-    assert left.batches == left.balance.run.batches
+    assert proof_of(left).complete
+    assert left.batches == proof_of(left).batches
 
 
 def test_a_later_proof_that_runs_out_of_memory_leaves_the_split_that_was_proven(twice: Machine) -> None:
     proofs = Proofs(2, OutOfMemory("GPU:0 ran out of memory", replica=0), times=2)  # the first might be chance
     ended = twice.balanced(proofs)
     assert proofs.there
-    assert ended.balance is not None
-    assert ended.balance.run is not None
-    assert [one.outcome for one in ended.balance.rounds].count("oom") == 1
-    failed = next(one.batches for one in ended.balance.rounds if one.outcome == "oom")
+    assert proof_of(ended)
+    (failed,) = [one.batches for one in known(ended.balance).rounds if one.outcome == "oom"]
     assert ended.batches != failed
 
 
@@ -115,9 +111,7 @@ def test_a_device_that_slows_down_while_it_is_proven_is_planned_and_proven_again
     ended = Machine(2, 0.0).balanced(proofs, lambda *of: slow.offset(*of) if proofs.there else 1.0)
     assert proofs.began > 1
     assert slow.rate(ended.split) >= 0.995 * slow.rate(slow.balanced().split)
-    assert ended.balance is not None
-    assert ended.balance.run is not None
-    assert ended.balance.run.throughput.median == pytest.approx(slow.rate(ended.split), rel=0.01)
+    assert proof_of(ended).throughput.median == pytest.approx(slow.rate(ended.split), rel=0.01)
     (warning,) = [one for one in ended.warnings if one.code == "throttled"]
     assert "close other programs" in warning.next  # no card that gets hot: it is simulated
 
@@ -140,9 +134,9 @@ def test_a_window_lasts_until_its_step_time_is_known_and_no_longer(noise: float)
 
     run = drawn_run(devices, joint, (944, 640), seed=3, measuring=Measuring(windows=2, baseline="none"), watch=watch)
     for step in (one.step_time_s for one in told):
-        assert step.ci95 is not None
-        known = (step.ci95[1] - step.ci95[0]) / 2 <= 0.005 * step.median
-        assert known or sum(step.samples) > 3  # of five seconds, without the stamped steps
+        low, high = known(step.ci95)
+        is_known = (high - low) / 2 <= 0.005 * step.median
+        assert is_known or sum(step.samples) > 3  # of five seconds, without the stamped steps
         assert noise < 0.3 or (len(step.samples) > 3 and sum(step.samples) < 7)  # ten would not do either
     # Five timings each, of which two were stamped steps.
     assert noise or run.steps == 5 * len(told)
@@ -179,14 +173,13 @@ def test_on_a_busy_machine_a_split_is_measured_three_times_before_the_proof_and_
     for seed in range(8):
         busy = Busy(seed)
         made = Machine(seed, 0.0).balanced(busy.watch, busy.offset)
-        assert made.balance is not None
-        assert made.balance.run is not None
+        assert proof_of(made)
         rounds = Counter(busy.rounds_before)
         assert max(rounds.values()) <= 3, seed
         assert len(busy.lines) <= 1
         told += len(busy.lines)
         for line in busy.lines:
-            assert any(str(one.split) in line for one in made.balance.rounds)
+            assert any(str(one.split) in line for one in known(made.balance).rounds)
             (warning,) = [one for one in made.warnings if one.code == "not-steady"]
             assert warning.message == line
     assert told

@@ -31,6 +31,7 @@ from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnWorker, noisy_devices, party_of
 from tests.jobs.probes import SMALL, probe_of
+from tests.known import known
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEVICES, JOINT = noisy_devices(CONFIGS / "quick-pair.toml", noise=0.0)
@@ -109,9 +110,8 @@ def test_a_run_goes_on_after_its_last_whole_window(last: tuple[int, str], left: 
     whole = drawn(None, list[Event]().append, asked)
     assert len(result.step_time_s.samples) == len(whole.step_time_s.samples)
     assert result.throughput.median == pytest.approx(whole.throughput.median)
-    assert result.baselines.even is not None
-    assert whole.baselines.even is not None
-    assert len(result.baselines.even.step_time_s.samples) == len(whole.baselines.even.step_time_s.samples)
+    even, of_whole = known(result.baselines.even), known(whole.baselines.even)
+    assert len(even.step_time_s.samples) == len(of_whole.step_time_s.samples)
     assert "resumed" in {warning.code for warning in result.warnings}
     assert "resumed" not in {warning.code for warning in whole.warnings}
     assert not path.exists()  # what is in a result is kept no longer
@@ -128,8 +128,7 @@ def test_times_from_before_a_reboot_come_before_those_that_are_measured_now() ->
     journal.path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
     with journal_of(asked, None, resume=True) as journal:
         result = drawn(journal, list[Event]().append, asked, clock_s=time.monotonic())
-    at_s = result.step_time_s.at_s
-    assert at_s is not None
+    at_s = known(result.step_time_s.at_s)
     assert list(at_s) == sorted(at_s)
     assert 0 < at_s[-1] < 60
 
@@ -291,8 +290,7 @@ def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
     assert [as_kept(one) for one in again[: len(told)]] == [as_kept(one) for one in told]
     measured = Counter(event.text for event in heard if isinstance(event, Doing) and event.text.startswith("round "))
     assert not [text for text in measured if int(text.split(":")[0].split()[1]) <= len(told)]
-    assert plan.balance is not None
-    assert plan.balance.rounds == tuple(again)
+    assert known(plan.balance).rounds == tuple(again)
     # On a busy machine the proof may lead to one of another split; this one went on with its window.
     before, after = (
         next(event.measurement for event in events if isinstance(event, WindowDone)) for events in (rounds, heard)

@@ -16,6 +16,7 @@ from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares
 from tests.jobs.drawn import drawn_run
 from tests.jobs.probes import devices_of, measurement_of, probe_of
+from tests.known import known as sure
 
 PAIR = simulated_devices(str(Path(__file__).parents[2] / "configs" / "quick-pair.toml"))[0]
 
@@ -39,9 +40,7 @@ def learn(known: Knowledge, batches: tuple[int, int], factor: float, sync_s: flo
 
 
 def best_of(known: Knowledge) -> tuple[int, ...]:
-    best = known.best()
-    assert best is not None
-    return best.planned.split.batches
+    return sure(known.best()).planned.split.batches
 
 
 def test_of_splits_as_fast_as_each_other_the_smaller_global_batch_is_best() -> None:
@@ -88,8 +87,7 @@ def test_no_device_is_slower_than_alone_for_its_update() -> None:
     devices = devices_of(*profiles)
     run = drawn_run(devices, JointProfile(sync_s=0.004), (64, 40), seed=1)
     probe = probe_of(devices)
-    gap = Knowledge(probe, probe.devices, PlanRequest()).solo_gap(Shares((64, 40)), run)
-    assert gap is not None
+    gap = sure(Knowledge(probe, probe.devices, PlanRequest()).solo_gap(Shares((64, 40)), run))
     assert gap.slowdown == pytest.approx((0.0, 0.0), abs=1e-3)
     assert run.sync_s == pytest.approx(0.004)
 

@@ -16,6 +16,7 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares
 from tests.jobs.probes import devices_of, holding_nothing, probe_of, with_second
+from tests.known import known
 from tests.render.golden import told
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -40,11 +41,9 @@ def test_the_published_global_batch_is_split_as_by_hand_or_better() -> None:
     assert all(abs(batch - by_hand) <= 16 for batch, by_hand in zip(made.batches, (820, 568), strict=True))
     assert made.predicted.imbalance < 1.02
     assert made.predicted.throughput == pytest.approx(1384 / made.predicted.step_time_s)
-    assert made.predicted.even is not None
-    assert made.predicted.even.batches == (692, 692)
+    assert known(made.predicted.even).batches == (692, 692)
     assert made.predicted.speedup_over_even == pytest.approx(1.17, abs=0.06)
-    assert made.predicted.scaling_efficiency is not None
-    assert made.predicted.scaling_efficiency < 1
+    assert known(made.predicted.scaling_efficiency) < 1
 
 
 def with_updates(*updates_s: float) -> tuple[Device, ...]:
@@ -59,8 +58,7 @@ def test_a_step_is_compute_update_and_sync_each_once() -> None:
     made = plan(probe_of(there), there, PlanRequest(global_batch=1384, accumulate=1, sync_s=0.012))
     longest_s = 0.0
     for share, device in zip(made.shares, there, strict=True):
-        profile = device.profile
-        assert profile is not None
+        profile = known(device.profile)
         assert share.update_s == pytest.approx(profile.update_s)
         assert share.compute_s == pytest.approx(profile.alpha_s + profile.beta_s * share.batch)
         longest_s = max(longest_s, share.compute_s + profile.update_s)
@@ -90,15 +88,12 @@ def test_an_update_that_is_all_of_a_steps_fixed_cost_leaves_some_compute() -> No
     there = with_updates(0.030, 0.050)
     probe = probe_of(there)
     first = probe.probes[0].model_copy(update={"update_s": 10.0})
-    assert first.step_time_model is not None
     made = plan(
         probe.model_copy(update={"probes": (first, probe.probes[1])}), there, PlanRequest(sync_s=0.0, accumulate=1)
     )
     share = made.shares[0]
-    assert share.update_s is not None
-    assert share.compute_s + share.update_s == pytest.approx(
-        first.step_time_model.planned.step_time_s(share.batch), rel=1e-6
-    )
+    planned_s = known(first.step_time_model).planned.step_time_s(share.batch)
+    assert share.compute_s + known(share.update_s) == pytest.approx(planned_s, rel=1e-6)
 
 
 def test_the_sync_that_nobody_measured_is_said() -> None:
@@ -115,10 +110,9 @@ def test_a_probe_that_looked_at_no_batch_large_enough_is_named() -> None:
 def test_a_joint_runs_buffers_and_the_margin_are_kept_free() -> None:
     for extra in (planned(accumulate=1, margin_bytes=GIB), planned(accumulate=1, gradient_bytes=GIB // 2)):
         for share, device in zip(extra.shares, PAIR, strict=True):
-            profile = device.profile
-            assert profile is not None
-            assert profile.memory is not None
-            assert profile.memory_at(share.limit) + GIB <= profile.memory < profile.memory_at(share.limit + 8) + GIB
+            profile = known(device.profile)
+            fits, fails = (profile.memory_at(share.limit + more) + GIB for more in (0, 8))
+            assert fits <= known(profile.memory) < fails
 
 
 @pytest.mark.parametrize("accumulate", ["auto", 1])
@@ -132,17 +126,15 @@ def test_a_card_that_only_costs_sync_is_left_out_and_by_how_much_is_said(accumul
     assert made.predicted.scaling_efficiency == pytest.approx(made.predicted.throughput / sum(alone))
     (out,) = made.left_out
     assert out.device == 1
-    assert out.gain is not None
-    assert out.gain < 0
-    assert f"GPU:1 is not worth adding: {-100 * out.gain:.0f} % slower with it" in told(made)
+    assert known(out.gain) < 0
+    assert f"GPU:1 is not worth adding: {-100 * known(out.gain):.0f} % slower with it" in told(made)
 
 
 def test_memory_binds_and_micro_batches_unbind_if_asked_for() -> None:
     without = planned("small-memory-fast", sync_s=0.03)
     within = planned("small-memory-fast", sync_s=0.03, accumulate="auto")
     assert without.batches == without.micro_batches
-    offered = without.accumulation
-    assert offered is not None
+    offered = known(without.accumulation)
     assert (offered.batches, offered.micro_batches) == (within.batches, within.micro_batches)
     assert 1 + offered.gain == pytest.approx(within.predicted.throughput / without.predicted.throughput)
     assert f"for a global batch of {within.global_batch}, not {without.global_batch}" in told(without)
@@ -156,10 +148,8 @@ def test_memory_binds_and_micro_batches_unbind_if_asked_for() -> None:
 
 def test_the_even_split_is_predicted_for_the_same_global_batch() -> None:
     made = planned("quick-pair", sync_s=0.006)
-    even, largest, best = made.predicted.even, made.predicted.largest_even, made.predicted.best_at_largest_even
-    assert even is not None
-    assert largest is not None
-    assert best is not None
+    even, largest = known(made.predicted.even), known(made.predicted.largest_even)
+    best = known(made.predicted.best_at_largest_even)
     limit = made.shares[1].limit
     assert even.split.global_batch == made.global_batch
     assert even.split == Shares.even(made.global_batch, 2).in_pieces(2)
@@ -207,8 +197,7 @@ def test_no_room_for_a_batch_is_said() -> None:
 
 
 def test_learning_rate_advice_is_of_the_change_of_the_global_batch() -> None:
-    rate = planned(global_batch=1024, from_batch=256).learning_rate
-    assert rate is not None
+    rate = known(planned(global_batch=1024, from_batch=256).learning_rate)
     assert (rate.linear, rate.square_root) == (4.0, 2.0)
 
 
@@ -231,9 +220,9 @@ def test_with_a_noise_scale_the_split_that_learns_fastest_is_chosen_and_held_aga
     assert others["most samples/s"].throughput == max(one.throughput for one in others.values())
     assert others["chosen"].goodput == max(one.goodput for one in others.values())
     assert others["GPU:0 alone"].goodput == pytest.approx(max(goodput((a, 0)) for a in first if a))
-    assert made.learning_rate is not None
-    old, new = made.learning_rate.from_batch, made.global_batch
-    assert made.learning_rate.measured == pytest.approx((1 + scale / old) / (1 + scale / new))
+    rate = known(made.learning_rate)
+    old, new = rate.from_batch, made.global_batch
+    assert rate.measured == pytest.approx((1 + scale / old) / (1 + scale / new))
     text = " ".join(told(made).split())
     assert "goodput is samples/s times what each sample is worth" in text
     assert "with SGD by the noise scale (McCandlish 2018)" in text

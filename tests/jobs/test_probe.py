@@ -13,20 +13,17 @@ from gpubalance.jobs.events import Event, PointDone
 from gpubalance.jobs.probe.probe import probe
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.planning.model import LINE_WITHIN
-from gpubalance.results.probe import BatchLimit, DeviceProbe, Probe
+from gpubalance.results.probe import BatchLimit, DeviceProbe, Probe, StepTimeModel
 from gpubalance.settings.device import DeviceProfile, DriftPoint
 from gpubalance.settings.requests import ProbeRequest, Settings
 from tests.cli.program import TINY
-from tests.jobs.probes import SMALL, devices_of
+from tests.jobs.probes import MIB, QUICK, SMALL, devices_of
+from tests.known import known
 from tests.stand_in import engine
 
 pytestmark = pytest.mark.usefixtures("either_engine")
 ROOT = Path(__file__).parents[2]
 PAIR, _ = simulated_devices(str(ROOT / "configs/gtx1080ti-gtx1080.toml"))
-MIB = 1 << 20
-QUICK = DeviceProfile(
-    name="quick", alpha_s=0.010, beta_s=0.0002, memory=512 * MIB, base_memory=64 * MIB, memory_per_sample=4 * MIB
-)
 
 
 def request(*profiles: DeviceProfile, **options: object) -> ProbeRequest:
@@ -45,24 +42,25 @@ def pair(either_engine: None) -> Probe:
 
 
 def limit_of(one: DeviceProbe) -> BatchLimit:
-    assert one.batch_limit is not None
-    return one.batch_limit
+    return known(one.batch_limit)
+
+
+def model_of(one: DeviceProbe) -> StepTimeModel:
+    return known(one.step_time_model)
 
 
 def limit_by(profile: DeviceProfile) -> int:
-    assert profile.memory is not None
-    return (profile.memory - profile.base_memory) // profile.memory_per_sample
+    return (known(profile.memory) - profile.base_memory) // profile.memory_per_sample
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_published_pair(pair: Probe, number: int) -> None:
-    one, profile = pair.probes[number], PAIR[number].profile
-    assert profile is not None
-    assert one.step_time_model is not None
-    assert one.step_time_model.beta_s == pytest.approx(profile.beta_s, rel=0.02)
-    assert one.step_time_model.alpha_s == pytest.approx(profile.alpha_s, rel=0.05, abs=0.0015)
+    one, profile = pair.probes[number], known(PAIR[number].profile)
+    model = model_of(one)
+    assert model.beta_s == pytest.approx(profile.beta_s, rel=0.02)
+    assert model.alpha_s == pytest.approx(profile.alpha_s, rel=0.05, abs=0.0015)
     # A single point that other work of the machine has touched is reason enough to plan with the curve.
-    assert (one.step_time_model.planned_with == "line") == (one.step_time_model.residual <= LINE_WITHIN)
+    assert (model.planned_with == "line") == (model.residual <= LINE_WITHIN)
     limit = limit_of(one)
     assert (limit.fits, limit.fails) == (limit_by(profile), limit_by(profile) + 1)
     assert len(limit.trials) <= 4
@@ -72,8 +70,7 @@ def test_the_published_pair(pair: Probe, number: int) -> None:
 
 
 def test_the_published_solo_figures(pair: Probe) -> None:
-    model = pair.probes[0].step_time_model
-    assert model is not None
+    model = model_of(pair.probes[0])
     published = {64: 684, 256: 1128, 512: 1260, 1024: 1345}
     rates = {batch: batch / model.planned.step_time_s(batch) for batch in published}
     assert rates == pytest.approx(published, rel=0.03)
@@ -87,12 +84,9 @@ def test_on_a_line_few_sizes_are_enough_from_small_to_the_limit_and_the_sensible
         assert sizes[-1] == limit_of(one).fits
         assert all(high < 8 * low for low, high in pairwise(sizes))
         assert len(sizes) <= sizes[-1].bit_length() / 2 + 4
-        assert one.sensible is not None
-        assert one.solo_best is not None
-        assert one.step_time_model is not None
-        line, near_best = one.step_time_model.planned, 0.95 * one.solo_best.throughput
+        line, near_best = model_of(one).planned, 0.95 * known(one.solo_best).throughput
         wanted = next(batch for batch in range(1, sizes[-1]) if batch / line.step_time_s(batch) >= near_best)
-        assert one.sensible.batch == pytest.approx(wanted, rel=0.1)
+        assert known(one.sensible).batch == pytest.approx(wanted, rel=0.1)
         assert all(point.memory_peak_bytes for point in one.curve)
 
 
@@ -108,8 +102,7 @@ def test_off_it_the_curve_is_dense_at_the_knee_and_has_a_size_just_under_the_lim
     assert one.on_line is False
     assert {64, 80, 104, 128} <= set(sizes)
     assert any(0.9 * sizes[-1] <= size < sizes[-1] for size in sizes)
-    assert one.step_time_model is not None
-    assert one.step_time_model.planned_with == "curve"
+    assert model_of(one).planned_with == "curve"
 
 
 def test_a_point_is_measured_until_it_is_precise_and_no_longer_unless_that_is_asked_for() -> None:
@@ -132,13 +125,10 @@ def test_a_point_is_measured_until_it_is_precise_and_no_longer_unless_that_is_as
 def test_the_best_and_the_sensible_batch(pair: Probe) -> None:
     for one in pair.probes:
         rates = {point.batch: point.throughput.median for point in one.curve}
-        assert one.solo_best is not None
-        assert one.sensible is not None
-        assert one.solo_best.throughput == max(rates.values()) == rates[one.solo_best.batch]
-        assert one.sensible.throughput >= 0.95 * one.solo_best.throughput
-        below = max((size for size in rates if size < one.sensible.batch), default=None)
-        assert below is not None
-        assert rates[below] < 0.95 * one.solo_best.throughput
+        best, sensible = known(one.solo_best), known(one.sensible)
+        assert best.throughput == max(rates.values()) == rates[best.batch]
+        assert sensible.throughput >= 0.95 * best.throughput
+        assert rates[max(size for size in rates if size < sensible.batch)] < 0.95 * best.throughput
 
 
 NOISY = QUICK.model_copy(update={"name": "noisy", "noise": 0.03, "alpha_s": 0.030, "beta_s": 0.0005})
@@ -153,8 +143,7 @@ def unsteady(either_engine: None) -> tuple[Probe, list[Event]]:
 
 
 def test_noise_of_3_percent_leaves_the_model_right(unsteady: tuple[Probe, list[Event]]) -> None:
-    model = unsteady[0].probes[0].step_time_model
-    assert model is not None
+    model = model_of(unsteady[0].probes[0])
     assert model.beta_s == pytest.approx(NOISY.beta_s, rel=0.04)
     assert model.alpha_s == pytest.approx(NOISY.alpha_s, rel=0.10)
 
@@ -171,9 +160,8 @@ def test_a_device_that_throttles_is_marked_and_measured_once_more_and_never_stea
     measured = [event.point.batch for event in events if isinstance(event, PointDone) and event.device.index == 1]
     assert {batch: measured.count(batch) for batch in measured} == dict.fromkeys(measured, 2)
     # What is reported is one speed, that of the device as it is in the long run.
-    assert one.step_time_model is not None
-    assert one.step_time_model.beta_s == pytest.approx(1.4 * QUICK.beta_s, rel=0.05)
-    assert one.step_time_model.residual < 0.03
+    assert model_of(one).beta_s == pytest.approx(1.4 * QUICK.beta_s, rel=0.05)
+    assert model_of(one).residual < 0.03
 
 
 def test_a_change_within_a_point_is_marked_too() -> None:
@@ -200,8 +188,7 @@ def test_a_margin_is_kept_free_and_the_update_is_measured_apart_and_is_part_of_t
     assert (limit.fits, limit.fails) == (87, 88)
     assert [t.outcome for t in limit.trials if t.batch == 88] == ["margin"]
     assert max(point.memory_peak_bytes or 0 for point in one.curve) <= 412 * MIB
-    assert one.update_s is not None
-    assert one.update_s >= 0.020 - 1e-6
+    assert known(one.update_s) >= 0.020 - 1e-6
     assert all(p.step_time_s.median >= 0.010 + 0.0002 * p.batch + 0.020 - 1e-3 for p in one.curve)
 
 

@@ -17,6 +17,7 @@ from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build
 from gpubalance.workers.worker import Worker
+from tests.known import known
 
 pytestmark = pytest.mark.campaign
 
@@ -41,8 +42,7 @@ def test_a_published_split(worker: Worker, batches: tuple[int, int], published: 
 
     assert measured.throughput.median == pytest.approx(published, rel=0.04)
     for device, replica in zip(DEVICES, measured.replicas, strict=True):
-        profile = device.profile
-        assert profile is not None
+        profile = known(device.profile)
         assert replica.compute_s == pytest.approx(profile.alpha_s + profile.beta_s * replica.batch, rel=0.03)
         parts = replica.busy_s + replica.wait_s + measured.sync_s + measured.input_wait_s
         assert parts == pytest.approx(measured.step_time_s.median, rel=0.01)
@@ -58,8 +58,7 @@ def test_batches_past_memory_in_micro_batches(worker: Worker) -> None:
 
     assert measured.micro_batches == (550, 355)
     for device, replica in zip(DEVICES, measured.replicas, strict=True):
-        profile = device.profile
-        assert profile is not None
+        profile = known(device.profile)
         micro_batch_s = profile.alpha_s + profile.beta_s * replica.micro_batch
         assert replica.compute_s == pytest.approx(2 * micro_batch_s, rel=0.03)
         assert replica.memory_peak_bytes == profile.memory_at(replica.micro_batch, JOINT.extra_memory)

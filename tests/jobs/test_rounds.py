@@ -13,7 +13,7 @@ from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, noisy_devices
-from tests.jobs.probes import SMALL, probe_of
+from tests.jobs.probes import SMALL, probe_of, proof_of
 
 PAIR = Path(__file__).parents[2] / "configs" / "quick-pair.toml"
 
@@ -43,8 +43,6 @@ def test_the_even_split_is_proposed_if_it_is_faster_than_the_best_that_was_found
     party = cast("Party", DrawnParty(devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 64 else 2.0))
     made = Balancing(asked, probe_of(devices), None, party, lambda _: None, Once(None, lambda _: None)).run()
     assert made.batches == (64, 64)
-    assert made.balance is not None
-    assert made.balance.run is not None
-    assert made.balance.run.speedup_over_even == 1.0
+    assert proof_of(made).speedup_over_even == 1.0
     (warning,) = [one for one in made.warnings if one.code == "even-is-faster"]
     assert "and the even split 64/64 beside it" in warning.message

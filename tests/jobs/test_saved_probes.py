@@ -8,15 +8,11 @@ from gpubalance.jobs.keep.saved import ALL, best_probe, find_device, save, solo_
 from gpubalance.render.rates import gains_told
 from gpubalance.results.probe import DeviceProbe, Probe, Trial
 from gpubalance.results.run import Run, alone_in_use
-from gpubalance.settings.device import DeviceProfile
 from gpubalance.settings.shares import Shares
-from tests.jobs.probes import SMALL, devices_of, holding_nothing, probe_of
+from tests.jobs.probes import QUICK, SMALL, devices_of, holding_nothing, probe_of
+from tests.known import known
 from tests.render.golden import DATA
 
-MIB = 1 << 20
-QUICK = DeviceProfile(
-    name="quick", alpha_s=0.010, beta_s=0.0002, memory=512 * MIB, base_memory=64 * MIB, memory_per_sample=4 * MIB
-)
 DEVICES = devices_of(QUICK, QUICK.model_copy(update={"name": "other"}))
 
 
@@ -25,8 +21,7 @@ def test_the_latest_whole_probe_of_devices_and_settings_is_found() -> None:
     save(first)
     second = first.model_copy(update={"created": "later"})
     save(second)
-    found = best_probe(DEVICES[1:], SMALL)
-    assert found is not None
+    found = known(best_probe(DEVICES[1:], SMALL))
     assert found.created == "later"
     one = find_device(second, DEVICES[1])
     assert isinstance(one, DeviceProbe)
@@ -41,9 +36,7 @@ def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one_nor_passes_
     split = Shares((24, 16))
     save(limited_to(32, probe_of(DEVICES)))
     save(limited_to(4, probe_of(DEVICES)))
-    only_limited = best_probe(DEVICES, SMALL)
-    assert only_limited is not None
-    assert only_limited.max_batch == 32
+    assert known(best_probe(DEVICES, SMALL)).max_batch == 32
     assert best_probe(DEVICES, SMALL, up_to=40) is None
     assert solo_bests(DEVICES, split, SMALL) is None
     assert solo_bests(DEVICES, Shares((16, 16)), SMALL) is not None
@@ -52,9 +45,7 @@ def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one_nor_passes_
     save(whole)
     save(limited_to(4, probe_of(DEVICES)))
     save(by_margin(probe_of(DEVICES)))
-    found = best_probe(DEVICES, SMALL, up_to=ALL)
-    assert found is not None
-    assert found.created == "whole"
+    assert known(best_probe(DEVICES, SMALL, up_to=ALL)).created == "whole"
     (best, _) = solo_bests(DEVICES, split, SMALL) or ()
     assert best.batch == 112
     assert best.at_global_batch == pytest.approx(40 / (QUICK.alpha_s + 40 * QUICK.beta_s))
@@ -88,6 +79,5 @@ def by_margin(probe: Probe) -> Probe:
 def _with_limits(probe: Probe, **limits: object) -> Probe:
     found = []
     for one in probe.probes:
-        assert one.batch_limit is not None
-        found.append(one.model_copy(update={"batch_limit": one.batch_limit.model_copy(update=limits)}))
+        found.append(one.model_copy(update={"batch_limit": known(one.batch_limit).model_copy(update=limits)}))
     return probe.model_copy(update={"probes": tuple(found)})
