@@ -9,7 +9,7 @@ import numpy as np
 
 from gpubalance.planning.deadline import Value, best_deadline
 from gpubalance.planning.fleet import TIE, Fleet, Floats, Ints
-from gpubalance.planning.problem import Allocation, Binds, Load, NoSplitError, Problem
+from gpubalance.planning.problem import Allocation, Binds, NoSplitError, Problem, TooFineError
 from gpubalance.planning.sync import on_fewer_hosts
 from gpubalance.settings.shares import Shares
 
@@ -42,7 +42,7 @@ def allocate(problem: Problem) -> Allocation:
     """
     best = _on_these(problem)
     for fewer in on_fewer_hosts(problem):
-        found = _or_none(fewer)
+        found = allocated(fewer)
         if found is not None and problem.value(found) > problem.value(best) * (1 + TIE):
             away = [load.limit and not left.limit for load, left in zip(problem.loads, fewer.loads, strict=True)]
             best = replace(
@@ -60,7 +60,7 @@ def _on_these(problem: Problem) -> Allocation:
     low, high = 0, problem.micro_batches
     while high - low > 1:  # the best never falls with K: a split for K is one for K + 1 too
         middle = (low + high) // 2
-        fewer = _or_none(replace(problem, micro_batches=middle, within=0.0, sync_of_fewer_s=()))
+        fewer = allocated(replace(problem, micro_batches=middle, within=0.0, sync_of_fewer_s=()))
         if fewer and problem.value(fewer) >= bar:
             high, best = middle, fewer
         else:
@@ -74,19 +74,18 @@ def gain(problem: Problem, device: int) -> float | None:
     The best split with at least one granule on it, against the best without it; None if there is no such split.
     """
     load = problem.loads[device]
-
-    def best(changed: Load) -> Allocation | None:
-        """The best split with that device changed."""
-        return _or_none(replace(problem, loads=(*problem.loads[:device], changed, *problem.loads[device + 1 :])))
-
-    within, without = best(replace(load, required=True)), best(replace(load, limit=0))
+    within, without = (
+        allocated(replace(problem, loads=(*problem.loads[:device], changed, *problem.loads[device + 1 :])))
+        for changed in (replace(load, required=True), replace(load, limit=0))
+    )
     return problem.value(within) / problem.value(without) - 1 if within and without else None
 
 
-def _or_none(problem: Problem) -> Allocation | None:
+def allocated(problem: Problem) -> Allocation | None:
+    """The same as `allocate`; None if there is no such split, or batches are too fine for the solver."""
     try:
         return allocate(problem)
-    except NoSplitError:
+    except (NoSplitError, TooFineError):
         return None
 
 

@@ -47,7 +47,7 @@ def split_step(
     another replica is the slowest in each step, and the others wait for it.) A single replica neither waits nor syncs:
     the rest of its step counts as compute.
     """
-    compute, update = (_of_replicas(times, middle) for times in (computes, updates))
+    compute, update = (tuple(map(middle, zip(*times, strict=True))) for times in (computes, updates))
     if len(compute) == 1:
         compute = (max(*compute, step_time_s - input_wait_s - update[0]),)
     busy = _sums(compute, update)
@@ -62,11 +62,6 @@ def split_step(
         input_wait_s=input_wait_s,
         excess_s=max(0.0, -left),
     )
-
-
-def _of_replicas(steps: Sequence[Sequence[float]], middle: Callable[[Sequence[float]], float]) -> tuple[float, ...]:
-    """The middle of each replica's times over the steps."""
-    return tuple(middle(times) for times in zip(*steps, strict=True))
 
 
 def _sums(one: Sequence[float], other: Sequence[float]) -> tuple[float, ...]:

@@ -86,7 +86,7 @@ def find_limit(
     Tries: two, one of them failing, for linear memory with two points or more. Four without points: a batch of 1; the
     batch that fits if all of its memory grows with the batch, as fixed memory only leaves room for more; and those two.
     For any memory at most 2·⌈log₂ n⌉ + 12 on a grid of n batches: ⌈log₂ n⌉ + 6 until one fails, ⌈log₂ n⌉ + 5 until they
-    are neighbours (`Bracket`), one more if the largest point is no multiple, and one for the failure that decides. If
+    are neighbours (`_Search`), one more if the largest point is no multiple, and one for the failure that decides. If
     the first of these fails, though a larger batch ran, the search closes the ends once more below it; each chance
     failure adds as many tries again. Among w batches that memory can't tell apart, as on the tread of an allocator's
     staircase, a try says only fits or not: there every search needs log₂ w tries. Passes on what `try_batch` raises.
@@ -97,61 +97,23 @@ def find_limit(
     return state.limit()
 
 
-class Bracket:
-    """The two ends of a search: `low` fits, `high` does not, or is None until something fails.
-
-    The search tries what it wishes, or the nearest batch that keeps it short, however memory behaves:
-
-    - open, the n-th try is at least 2ⁿ⁻⁶ above the start: after at most ⌈log₂ top⌉ + 6 tries `low` is at the top or
-      the bracket is closed;
-    - closed with its ends N apart, at most ⌈log₂ N⌉ + 5 tries make them neighbours: bisection's worst case and five.
-      With t tries left each part of the bracket must be at most 2ᵗ⁻¹ wide. That leaves a choice while N ≤ 2ᵗ, and
-      keeps it so (the projection of the ITP method: Oliveira and Takahashi 2020, doi:10.1145/3423597). Tries that good
-      guesses saved are not kept for later.
-    """
-
-    def __init__(self, low: int, high: int | None = None) -> None:
-        self.low = low
-        self.high = high
-        self._start = low
-        self._fitted = 0
-        self._left = 0 if high is None else _most_tries(low, high)
-
-    @property
-    def joined(self) -> bool:
-        """Whether the ends are neighbours."""
-        return self.high is not None and self.high - self.low <= 1
-
-    def contains(self, wish: int) -> bool:
-        """Whether a wish is between the ends."""
-        return self.low < wish and (self.high is None or wish < self.high)
-
-    def nearest(self, wish: int) -> int:
-        """The batch to try: the nearest to the wish that keeps the search short."""
-        if self.high is None:
-            return max(wish, self.low + 1, self._start + ((1 << self._fitted) >> _SPARE_TRIES))
-        widest = 1 << max(0, self._left - 1)
-        return min(max(wish, self.low + 1, self.high - widest), self.high - 1, self.low + widest)
-
-    def tell(self, tried: int, fits: bool) -> None:
-        """Moves one end to the batch that was tried."""
-        was_open = self.high is None
-        if fits:
-            self.low = tried
-            self._fitted += 1
-        else:
-            self.high = tried
-        if self.high is not None:
-            most = _most_tries(self.low, self.high)
-            self._left = most if was_open else min(self._left - 1, most)
-
-
 def _most_tries(low: int, high: int) -> int:
     return (high - low - 1).bit_length() + _SPARE_TRIES
 
 
 class _Search:
-    """The state of the search. It counts in rungs of the grid."""
+    """The state of the search. It counts in rungs of the grid.
+
+    Its ends are `low`, which fits, and `high`, which does not, or is None until something fails. It tries what it
+    wishes, or the nearest batch that keeps it short, however memory behaves:
+
+    - open, the n-th try is at least 2ⁿ⁻⁶ above the start: after at most ⌈log₂ top⌉ + 6 tries `low` is at the top or
+      something has failed;
+    - closed with its ends N apart, at most ⌈log₂ N⌉ + 5 tries make them neighbours: bisection's worst case and five.
+      With t tries left each part between them must be at most 2ᵗ⁻¹ wide. That leaves a choice while N ≤ 2ᵗ, and
+      keeps it so (the projection of the ITP method: Oliveira and Takahashi 2020, doi:10.1145/3423597). Tries that good
+      guesses saved are not kept for later.
+    """
 
     def __init__(
         self, points: Points, memory_bytes: int | None, max_batch: int, grid: Grid, failed: int | None
@@ -162,20 +124,37 @@ class _Search:
         self._peaks = dict(points)
         self._fitted = {grid.rung(batch) for batch in self._peaks if grid.has(batch)}
         high = None if failed is None else grid.rung(failed)
-        self._bracket = Bracket(min(self._top, grid.rung(max(self._peaks, default=0))), high)
         self._failed = {} if high is None else {high: False}  # rung → whether its failure is certain
         self._trials: list[Trial] = []
+        self._begin(min(self._top, grid.rung(max(self._peaks, default=0))), high)
+
+    def _begin(self, low: int, high: int | None) -> None:
+        self._low, self._high, self._start = low, high, low
+        self._rises = 0  # since it began
+        self._left = 0 if high is None else _most_tries(low, high)
+
+    @property
+    def _joined(self) -> bool:
+        """Whether the ends are neighbours."""
+        return self._high is not None and self._high - self._low <= 1
+
+    def _nearest(self, wish: int) -> int:
+        """The rung to try: the nearest to the wish that keeps the search short."""
+        low, high = self._low, self._high
+        if high is None:
+            return max(wish, low + 1, self._start + ((1 << self._rises) >> _SPARE_TRIES))
+        widest = 1 << max(0, self._left - 1)
+        return min(max(wish, low + 1, high - widest), high - 1, low + widest)
 
     def limit(self) -> Limit:
-        low, high = self._bracket.low, self._bracket.high
-        return Limit(
-            self._grid.batch(low) or None, None if high is None else self._grid.batch(high), tuple(self._trials)
-        )
+        """The ends."""
+        fails = None if self._high is None else self._grid.batch(self._high)
+        return Limit(self._grid.batch(self._low) or None, fails, tuple(self._trials))
 
     def tell(self, trial: Trial) -> None:
         """Records the result of a trial."""
         self._trials.append(trial)
-        rung, low, high = self._grid.rung(trial.batch), self._bracket.low, self._bracket.high
+        rung = self._grid.rung(trial.batch)
         if trial.fits:
             self._fitted.add(rung)
             self._failed.pop(rung, None)
@@ -184,21 +163,32 @@ class _Search:
         else:
             asked_for = trial.memory_peak_bytes or 0
             self._failed[rung] = rung in self._failed or asked_for > (self._memory or math.inf)
-        if rung not in (low, high):
-            self._bracket.tell(rung, trial.fits)
+        if rung not in (self._low, self._high):
+            self._move(rung, trial.fits)
         elif trial.fits:
-            self._bracket = Bracket(rung, min((r for r in self._failed if r > rung), default=None))
+            self._begin(rung, min((r for r in self._failed if r > rung), default=None))
         else:
-            self._bracket = Bracket(max((r for r in self._fitted if r < rung), default=0), rung)
+            self._begin(max((r for r in self._fitted if r < rung), default=0), rung)
+
+    def _move(self, rung: int, fits: bool) -> None:
+        """Moves one end to the rung that was tried."""
+        left = math.inf if self._high is None else self._left - 1
+        if fits:
+            self._low = rung
+            self._rises += 1
+        else:
+            self._high = rung
+        if self._high is not None:
+            self._left = int(min(left, _most_tries(self._low, self._high)))
 
     def next(self) -> tuple[int, str] | None:
         """The batch to try now, and why; None when both ends are known."""
-        bracket = self._bracket
-        if bracket.joined or bracket.low >= self._top:
+        if self._joined or self._low >= self._top:
             return self._unsure_end()
-        wish, reason = next((wish, why) for wish, why in self._wishes() if bracket.contains(wish))
-        rung = bracket.nearest(wish)
-        if bracket.high is None and rung >= self._top:
+        high = math.inf if self._high is None else self._high
+        wish, reason = next((wish, why) for wish, why in self._wishes() if self._low < wish < high)
+        rung = self._nearest(wish)
+        if self._high is None and rung >= self._top:
             rung, reason = self._top, "the largest that was asked for"
         elif rung != wish:
             reason = f"memory is not as predicted; {self._ends()}"
@@ -206,10 +196,10 @@ class _Search:
 
     def _unsure_end(self) -> tuple[int, str] | None:
         """The end that must be tried, or tried again, once the two are neighbours; None if both are certain."""
-        low, high = self._bracket.low, self._bracket.high
+        low, high = self._low, self._high
         if low and low not in self._fitted:
             return (self._grid.batch(low), "only a larger batch was run, which is no multiple")
-        if high is None or self._failed[high] or not self._bracket.joined:
+        if high is None or self._failed[high] or not self._joined:
             return None
         batch, said = self._grid.batch(high), self._forecast()
         if said is None:
@@ -227,11 +217,11 @@ class _Search:
         elif self._memory is not None and len(self._peaks) == 1:
             ((batch, peak),) = self._peaks.items()
             least = self._grid.rung(self._memory * batch // max(1, peak))
-            yield max(self._bracket.low + 1, least), "fits even if all of the memory grows with the batch"
+            yield max(self._low + 1, least), "fits even if all of the memory grows with the batch"
         yield self._blind()
 
     def _foretold(self, said: Forecast) -> Iterator[tuple[int, str]]:
-        low, aim = self._bracket.low, self._grid.rung(said.best)
+        low, aim = self._low, self._grid.rung(said.best)
         predicted = f"the memory of {len(self._peaks)} batches predicts {self._grid.batch(aim)}"
         least = low + math.ceil((aim - low) / (2 if self._trials else 8))  # from afar, caution; later, progress
         safe = min(aim, max(self._grid.rung(said.sure), least, low + 1))
@@ -241,7 +231,7 @@ class _Search:
 
     def _blind(self) -> tuple[int, str]:
         """The next rung between the ends if memory predicts none."""
-        low, high = self._bracket.low, self._bracket.high
+        low, high = self._low, self._high
         if high is None:
             return max(1, 2 * low), "twice the batch" if low else "the smallest"
         if high - low <= _FEW_RUNGS:
@@ -249,7 +239,7 @@ class _Search:
         return low + (high - low) // (3 if self._memory is not None else 2), self._ends()
 
     def _ends(self) -> str:
-        low, high = self._bracket.low, self._bracket.high
+        low, high = self._low, self._high
         if not low:
             return "nothing fits yet" if high is None else f"{self._grid.batch(high)} does not fit"
         fits = f"{self._grid.batch(low)} fits"

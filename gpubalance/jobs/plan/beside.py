@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from gpubalance.jobs.plan.problem import other_split
+from gpubalance.planning.allocate import allocated
 from gpubalance.planning.noise import efficiency
 from gpubalance.planning.problem import Allocation, Load, Problem, throughput
 from gpubalance.planning.sync import of_some
@@ -55,7 +55,7 @@ def best_at(problem: Problem, used: Sequence[int], global_batch: int) -> Allocat
         max_global_batch=None,
         micro_batches=1,
     )
-    return other_split(asked)
+    return allocated(asked)
 
 
 def _prediction(loads: Sequence[Load], split: Shares, sync_s: float) -> SplitPrediction:
@@ -85,7 +85,7 @@ def by_global_batch(problem: Problem) -> Iterator[SplitPrediction]:
     steps = {int(most / 2 ** (step / 4)) // problem.multiple * problem.multiple for step in range(_GLOBAL_BATCHES)}
     for total in sorted(steps - {0}):
         wanted = replace(problem, global_batch=total, max_global_batch=None, within=0.0, objective=throughput)
-        best = other_split(wanted)
+        best = allocated(wanted)
         if best is not None:
             yield _foretold(best.split, best.step_time_s)
 
@@ -108,7 +108,7 @@ def by_goodput(
         )
 
     yield worth("chosen", found.split.batches, found.throughput)
-    fastest = other_split(replace(problem, objective=throughput))
+    fastest = allocated(replace(problem, objective=throughput))
     if fastest is not None and fastest.split != found.split:
         yield worth("most samples/s", fastest.split.batches, fastest.throughput)
     if even is not None:
@@ -117,7 +117,7 @@ def by_goodput(
         (problem.value(best), device.label, best)
         for number, (load, device) in enumerate(zip(problem.loads, devices, strict=True))
         if load.limit >= problem.multiple
-        and (best := other_split(replace(of_some(problem, [number]), global_batch=None)))
+        and (best := allocated(replace(of_some(problem, [number]), global_batch=None)))
         and len(devices) > 1
     ]
     if alone:

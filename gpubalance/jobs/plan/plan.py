@@ -12,8 +12,8 @@ from gpubalance.jobs.keep.saved import balance_by, holds_nothing
 from gpubalance.jobs.measure.warnings import warning
 from gpubalance.jobs.plan.beside import by_global_batch, by_goodput, even_splits
 from gpubalance.jobs.plan.knowledge import WORTH_A_ROUND, Knowledge
-from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_WITHIN, best_split, other_split, problem_of
-from gpubalance.planning.allocate import gain
+from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_WITHIN, best_split, problem_of
+from gpubalance.planning.allocate import allocated, gain
 from gpubalance.planning.noise import efficiency, learning_rate_factor
 from gpubalance.planning.problem import Allocation, Load, Problem
 from gpubalance.results.common import Warning_, now
@@ -157,7 +157,7 @@ def _accumulation(problem: Problem, found: Allocation) -> Accumulation | None:
     """What accumulation would gain, if it was not asked for and the global batch is free to grow; None if little."""
     if problem.micro_batches > 1 or problem.global_batch is not None:
         return None
-    more = other_split(replace(problem, micro_batches=AUTO_MICRO_BATCHES, within=AUTO_WITHIN))
+    more = allocated(replace(problem, micro_batches=AUTO_MICRO_BATCHES, within=AUTO_WITHIN))
     if more is None or not more.split.accumulates:
         return None
     gain, split = problem.value(more) / problem.value(found) - 1, more.split

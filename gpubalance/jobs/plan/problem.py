@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpubalance.errors import BadInput, NothingFits, UsageError
 from gpubalance.jobs.keep.saved import find_device, holds_nothing
 from gpubalance.numbers.units import format_bytes
-from gpubalance.planning.allocate import allocate
+from gpubalance.planning.allocate import allocate, allocated
 from gpubalance.planning.memory import joint_bytes, joint_limit
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.noise import goodput
@@ -126,17 +126,9 @@ def best_split(problem: Problem) -> Allocation:
     except NoSplitError as error:
         nearest = [batch for batch in (error.below, error.above) if batch is not None]
         remedies = [f"the nearest that is possible: {' or '.join(map(str, nearest))}"] if nearest else []
-        if error.above is None and other_split(replace(problem, micro_batches=AUTO_MICRO_BATCHES)):
+        if error.above is None and allocated(replace(problem, micro_batches=AUTO_MICRO_BATCHES)):
             remedies.append("--accumulate auto does it, in micro-batches")
         raise UsageError(str(error), remedy="; or ".join(remedies)) from None
     except TooFineError as error:
         remedy = "a larger --batch-multiple, fewer micro-batches with --accumulate, or a --max-global-batch"
         raise UsageError(str(error), remedy=remedy) from None
-
-
-def other_split(problem: Problem) -> Allocation | None:
-    """The best split of a problem beside the plan's; None if it has none, or batches are too fine for the solver."""
-    try:
-        return allocate(problem)
-    except (NoSplitError, TooFineError):
-        return None
