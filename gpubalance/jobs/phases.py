@@ -86,11 +86,9 @@ def queues(request: ProbeRequest) -> list[list[int]]:
 
 
 def phase_names(request: ProbeRequest) -> list[str]:
-    """The phases of a probe: one for each device, or one for all if there are several queues."""
-    if request.parallel:
-        return ["all devices at once"]
-    if len(queues(request)) > 1:
-        return ["all hosts at once"]
+    """The phase of each device in a probe: its own, or one for all if there are several queues."""
+    if request.parallel or len(queues(request)) > 1:
+        return [f"all {'devices' if request.parallel else 'hosts'} at once"] * len(request.devices)
     return [f"{device.label} alone" for device in request.devices]
 
 
@@ -110,9 +108,9 @@ def _usual_s(request: MeasureRequest) -> dict[str, float]:
     """The seconds that the phases of a command usually take, without those of a probe."""
     devices = len(request.devices)
     if isinstance(request, ProbeRequest):
-        in_turn = max(map(len, queues(request))) if len(phase_names(request)) == 1 else 1
-        probe_s = _PROBE_S + _SIZES * (request.duration_s or 0.0)
-        return dict.fromkeys(phase_names(request), in_turn * probe_s)
+        names, probe_s = phase_names(request), _PROBE_S + _SIZES * (request.duration_s or 0.0)
+        in_turn = max(map(len, queues(request))) if len({*names}) == 1 else 1
+        return dict.fromkeys(names, in_turn * probe_s)
     measuring = request.measuring
     windows_s = measuring.windows * (measuring.duration_s or _WINDOW_S)
     splits = 2 if measuring.baseline == "even" and devices > 1 else 1

@@ -55,6 +55,10 @@ class TimeLimit:
         """Seconds until the limit, 0 after it."""
         return max(0.0, self.until_s - time.monotonic())
 
+    def end(self) -> None:
+        """Ends the time now, for every thread that checks it."""
+        self._seconds, self.until_s = self._seconds or 0.0, 0.0
+
     def check(self) -> None:
         """Raises TimeLimitPassed after the limit."""
         if self._seconds is not None and not self.left_s:

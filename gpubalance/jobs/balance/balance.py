@@ -11,7 +11,7 @@ from gpubalance.jobs.events import Doing, PhaseBegun, RoundDone, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key, journal_of, tell_resumed
 from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved import holds_nothing, keep_balance, kept_probe, solo_bests_of
-from gpubalance.jobs.measure.joint import party_for
+from gpubalance.jobs.measure.joint import JointRun, party_for
 from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_changed, warning
@@ -304,8 +304,10 @@ class Balancing:
             found = best_at(self.known.problem, used, global_batch)
             return found.split if found and len(found.split.used) == len(used) else None
 
+        asked, party = self.together.run_request(planned.split), self.together.gather(planned.split)
+        proof = JointRun(asked, party, self.driver, self.watch, self.once, solo, self.proofs, best_of)
         try:
-            return self.together.prove(planned.split, self.driver, self.once, solo, self.proofs, best_of)
+            return proof.run(), proof.last
         except GpubalanceError as error:
             if self.known.best(proven=True) is not None:
                 error.partial = self.so_far()

@@ -1,8 +1,7 @@
-"""Measures a balance's devices together: a split for a moment or as a proof, and what fits if it does not."""
+"""Measures a balance's devices together: a split for a moment, and what fits if it does not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,14 +11,12 @@ from gpubalance.devices.planned import check_model
 from gpubalance.errors import NothingFits, OutOfMemory
 from gpubalance.jobs.endings import refuse
 from gpubalance.jobs.events import Watch
-from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.fitting import Fitting
-from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Timings
 from gpubalance.results.common import Model
-from gpubalance.results.run import Measurement, Run, SoloBest
+from gpubalance.results.run import Measurement
 from gpubalance.settings.record import Batch, Record
 from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.shares import Shares
@@ -61,29 +58,11 @@ class Together:
 
     def measure(self, split: Shares, at_least_s: float | None) -> Measurement:
         """What a split gives, measured for at least `at_least_s` seconds; if None, until it is known within ± 1 %."""
-        party, used = self.gather(split), self._run_request(split).of_used
+        party, used = self.gather(split), self.run_request(split).of_used
         series = Series(used.split, devices=used.devices, watch=self.watch, least_samples=split.global_batch)
         party.ask(series.warm_up)
         window = party.ask(lambda worker: series.window(worker, Length.of_round(at_least_s)))
         return Timings(used.split, [window], series.sensors).measurement(split.used)
-
-    def prove(
-        self,
-        split: Shares,
-        driver: str | None,
-        once: Once,
-        solo: tuple[SoloBest, ...] | None,
-        number: int,
-        best_of: Callable[[int], Shares | None],
-    ) -> tuple[Run, Measurement]:
-        """The run of a split in turns with the even split, and what the devices do now, in its last window.
-
-        `number` counts the proofs of this balance, for the journal. `best_of` gives the best split of a global batch
-        for the devices with samples.
-        """
-        asked, party = self._run_request(split), self.gather(split)
-        proof = JointRun(asked, party, driver, self.watch, once, solo, number, best_of)
-        return proof.run(), proof.last
 
     def fitting(self, split: Shares, error: OutOfMemory, *, believed: bool) -> list[tuple[int, int]]:
         """(device, micro-batch that fits) of each device that was given more than it holds beside the others.
@@ -92,7 +71,7 @@ class Together:
         Raises NothingFits if no split fits.
         """
         party, used = self.gather(split), split.used
-        request = self._run_request(split).of_used
+        request = self.run_request(split).of_used
         fits = Fitting(party, request, self.watch).suggest(error, believed=believed)
         if fits == request.split:
             return []
@@ -101,7 +80,8 @@ class Together:
         sizes = enumerate(zip(fits.micro_batches, request.split.micro_batches, strict=True))
         return [(used[replica], size) for replica, (size, wanted) in sizes if size < wanted]
 
-    def _run_request(self, split: Shares) -> RunRequest:
+    def run_request(self, split: Shares) -> RunRequest:
+        """What a run of that split would be asked for."""
         return RunRequest(
             devices=self.request.devices,
             split=split,

@@ -106,6 +106,15 @@ _ROWS = {
         "`options nvidia NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d/, then restart; "
         "in a container --cap-add=SYS_ADMIN",
     ),
+    "measured-in-parallel": (
+        "the devices were measured at the same time: they may have disturbed each other",
+        "leave out --parallel for what each can do alone",
+    ),
+    "pipeline-unknown": ("the input pipeline was not measured alone: {why}", "{advice}"),
+    "sync-unknown": (
+        "the plan assumes that sync takes no time: no balance by this probe that measured it is kept here",
+        "gpubalance balance measures it and plans again; or give --sync, in seconds",
+    ),
     "not-traced": ("{where}no trace was recorded: {why}", "{advice}"),
     "shares-assumed": (
         "a block's part of its device's profile is assumed to be its part of the model's operations, "

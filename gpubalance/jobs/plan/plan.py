@@ -16,7 +16,7 @@ from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_WITHIN, best_s
 from gpubalance.planning.allocate import allocated, gain
 from gpubalance.planning.noise import efficiency, learning_rate_factor
 from gpubalance.planning.problem import Allocation, Load, Problem
-from gpubalance.results.common import Warning_, now
+from gpubalance.results.common import now
 from gpubalance.results.plan import Accumulation, LearningRate, LeftOut, Plan, Predicted, Share
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.settings.device import Device, JointProfile
@@ -97,7 +97,7 @@ def plan_of(known: Knowledge, found: Allocation) -> Plan:
         pipeline=probe.pipeline,
         reached_by=reached_by(),
         warnings=(
-            *([_sync_unknown()] if request.sync_s is None and len(found.split.used) > 1 else []),
+            *([warning("sync-unknown")] if request.sync_s is None and len(found.split.used) > 1 else []),
             *([warning("batches-differ")] if any(point.unlike for one in probes for point in one.curve) else []),
         ),
     )
@@ -189,12 +189,4 @@ def _learning_rate(probes: Sequence[DeviceProbe], new: int, request: PlanRequest
         linear=new / old,  # SGD: Goyal et al. 2017, arXiv:1706.02677, with a warm-up over the first epochs
         square_root=math.sqrt(new / old),  # Adam: Malladi et al. 2022, arXiv:2205.10287
         measured=request.noise_scale and learning_rate_factor(old, new, request.noise_scale),
-    )
-
-
-def _sync_unknown() -> Warning_:
-    return Warning_(
-        code="sync-unknown",
-        message="the plan assumes that sync takes no time: no balance by this probe that measured it is kept here",
-        next="gpubalance balance measures it and plans again; or give --sync, in seconds",
     )

@@ -51,11 +51,10 @@ class Drift(Record):
 
 
 @dataclass
-class Alone:
+class Alone(Bench):
     """A device's probe and what it has found so far; `number` is its place among the probe's devices."""
 
-    number: int
-    bench: Bench
+    number: int = 0
     error: GpubalanceError | None = None
     began: bool = False
     ended: bool = False
@@ -69,14 +68,13 @@ class Alone:
     _failed: int | None = None
 
     def __post_init__(self) -> None:
-        self.points = self.bench.points
-        self.max_batch = self.bench.request.max_batch or 0
+        super().__post_init__()
+        self.max_batch = self.request.max_batch or 0
 
     @property
     def errors(self) -> list[GpubalanceError]:
         """The error that ended its probe, if any, and the deaths of its workers."""
-        deaths = self.bench.deaths
-        return [self.error, *deaths] if self.error and self.error not in deaths else [*deaths]
+        return [self.error, *self.deaths] if self.error and self.error not in self.deaths else self.deaths
 
     @property
     def largest(self) -> int:
@@ -84,12 +82,12 @@ class Alone:
         return max(self.points, default=0) if self.limit is None else self.limit.fits or 0
 
     def probe(self) -> None:
-        """Measures the device. Raises what `Bench.try_batch` does; what was found before an error stays."""
+        """Measures the device. Raises what `try_batch` does; what was found before an error stays."""
         self._explore()
         self.work = self._work()
         self.limit = self._find_limit()
-        if self.limit.fits is None and self.bench.fault is not None:
-            raise self.bench.fault
+        if self.limit.fits is None and self.fault is not None:
+            raise self.fault
         self._fill()
         self.work = self.work or self._work()
         self.steady = self._keeps_speed()
@@ -98,10 +96,10 @@ class Alone:
 
     def _explore(self) -> None:
         """Measures octaves, every second one once memory predicts a limit, up to half of it: all in one worker."""
-        multiple, most = self.bench.request.batch_multiple, self.bench.request.max_batch
+        multiple, most = self.request.batch_multiple, self.request.max_batch
         size = multiple if most is None else min(multiple, most)
         while size <= (most or _LARGEST) and not self._enough(size):
-            attempt = self.bench.try_batch(size, "for the curve", within=wanted_precision(size, self._at_least))
+            attempt = self.try_batch(size, "for the curve", within=wanted_precision(size, self._at_least))
             if attempt.point is None:
                 self._failed = size
                 break
@@ -112,20 +110,20 @@ class Alone:
     @property
     def _at_least(self) -> float:
         """The least that the largest batch will be; infinite for known memory, explored only in part."""
-        known = self.bench.facts is None or self.bench.memory_bytes is not None
-        return self.bench.request.max_batch or (math.inf if known else 0.0)
+        known = self.facts is None or self.memory_bytes is not None
+        return self.request.max_batch or (math.inf if known else 0.0)
 
     def _predicted(self) -> int | None:
-        memory, peaks = self.bench.memory_bytes, self._peaks()
+        memory, peaks = self.memory_bytes, self._peaks()
         return predict_limit(peaks, memory) if memory and len(peaks) >= _POINTS_FOR_A_LINE else None
 
     def _enough(self, size: int) -> bool:
         predicted = self._predicted()
         if predicted is not None:
             return 2 * size > predicted
-        if self.bench.request.max_batch is not None or len(self.points) < _POINTS_FOR_A_LINE:
+        if self.request.max_batch is not None or len(self.points) < _POINTS_FOR_A_LINE:
             return False
-        return size > _LARGEST_UNASKED or (self.bench.memory_bytes is None and self._on_plateau())
+        return size > _LARGEST_UNASKED or (self.memory_bytes is None and self._on_plateau())
 
     def _on_plateau(self) -> bool:
         (_, before), (_, last) = sorted(self._rates(_LARGEST))[-2:]
@@ -137,16 +135,16 @@ class Alone:
     def _find_limit(self) -> Limit:
         peaks = self._peaks()
         return find_limit(
-            self._try,
+            self._trial,
             peaks or [(batch, 0) for batch in self.points],
-            memory_bytes=self.bench.memory_bytes if peaks or not self.points else None,
+            memory_bytes=self.memory_bytes if peaks or not self.points else None,
             max_batch=self.max_batch,
-            multiple=self.bench.request.batch_multiple,
+            multiple=self.request.batch_multiple,
             failed=self._failed,
         )
 
-    def _try(self, batch: int, reason: str) -> Trial:
-        attempt = self.bench.try_batch(batch, reason, within=PRECISE_ENOUGH, trial=True)
+    def _trial(self, batch: int, reason: str) -> Trial:
+        attempt = self.try_batch(batch, reason, within=PRECISE_ENOUGH, trial=True)
         return Trial(batch, attempt.point is not None, attempt.trial.memory_peak_bytes)
 
     def _fill(self) -> None:
@@ -154,7 +152,7 @@ class Alone:
         largest = self.largest
         if not largest:
             return
-        multiple = min(self.bench.request.batch_multiple, largest)
+        multiple = min(self.request.batch_multiple, largest)
         sizes = octaves(min(self.points), largest, multiple)
         self._measure([largest])
         if not self._off_line(largest):
@@ -191,27 +189,27 @@ class Alone:
     def _measure(self, sizes: list[int]) -> None:
         missing = sorted({s for s in sizes if s > 0} - set(self.points))
         for size in missing:
-            near = self.bench.in_pieces and self._fails is not None and 2 * size > self._fails
+            near = self.in_pieces and self._fails is not None and 2 * size > self._fails
             last = not near or size == missing[-1]
             within = wanted_precision(size, self.largest)
-            attempt = self.bench.try_batch(size, "for the curve", within=within, fresh=near, last=last)
+            attempt = self.try_batch(size, "for the curve", within=within, fresh=near, last=last)
             if attempt.point is None:
                 self.skipped.append(size)
 
     def _work(self) -> Work | None:
         """What is the same at every batch, measured by the living worker or kept before; None without either."""
-        return self.bench.kept("work", Work, self._measured_work)
+        return self.kept("work", Work, self._measured_work)
 
     def _measured_work(self) -> Work | None:
-        if not self.bench.party.alive or not self.points:
+        if not self.party.alive or not self.points:
             return None
         short = [batch for batch, point in self.points.items() if point.step_time_s.median <= _SHORT_S]
         update = partial(measure_update, batch=max(short, default=min(self.points)))
         try:
-            flops = self.bench.ask(lambda worker: worker.ask(CountFlops(), Flops))
-            return Work(step_flops=flops.step, update_s=self.bench.ask(update))
+            flops = self.ask(lambda worker: worker.ask(CountFlops(), Flops))
+            return Work(step_flops=flops.step, update_s=self.ask(update))
         except (PartialResult, DeadlinePassed, OutOfMemory, EnvironmentFault):
-            self.bench.party.drop()
+            self.party.drop()
             return None
 
     def _keeps_speed(self) -> bool:
@@ -222,7 +220,7 @@ class Alone:
         points = list(self.points.values())
         if len(points) < _POINTS_FOR_A_LINE:
             return True
-        drift = self.bench.kept("drift", Drift, lambda: self._look(points[0], points[len(points) // 2]))
+        drift = self.kept("drift", Drift, lambda: self._look(points[0], points[len(points) // 2]))
         return drift is None or abs(drift.factor - 1) <= _MOVED
 
     def _look(self, *before: CurvePoint) -> Drift:
@@ -234,7 +232,7 @@ class Alone:
 
         Takes a glance first, then a short look if there may be a change, then one as long as a point's to confirm it.
         """
-        factor, length = 1.0, self.bench.length
+        factor, length = 1.0, self.length
         for looked in (length.glance, length.look, length):
             now = self._measured(before.batch, looked)
             if now is None:
@@ -244,21 +242,21 @@ class Alone:
             least = _MOVED - open_part if looked == length.glance else _MOVED + open_part + before.step_time_s.open_part
             if abs(factor - 1) <= least:
                 return 1.0
-        self.bench.tell(f"batch {before.batch} now takes {factor:.2f} times as long as at first: measuring once more")
+        self.tell(f"batch {before.batch} now takes {factor:.2f} times as long as at first: measuring once more")
         return factor
 
     def _measured(self, batch: int, length: Length) -> CurvePoint | None:
         try:
-            self.bench.ready(last=True)
-            return self.bench.measured(batch, length)
+            self.ready(last=True)
+            return self.measured(batch, length)
         except (PartialResult, DeadlinePassed, OutOfMemory) as error:
-            self.bench.lose(error)
+            self.lose(error)
             return None
 
     def _measure_again(self, batch: int) -> None:
         """Measures a batch once more, on a device as hot as when the change was found."""
-        point = self.bench.kept(f"{batch} once more", CurvePoint, lambda: self._measured(batch, self.bench.length))
+        point = self.kept(f"{batch} once more", CurvePoint, lambda: self._measured(batch, self.length))
         if point is not None:
-            self.bench.watch(PointDone(self.bench.device, point))
+            self.watch(PointDone(self.device, point))
         now, again = point or self.points[batch], point is not None
         self.points[batch] = now.model_copy(update={"steady": False, "measured_again": again})

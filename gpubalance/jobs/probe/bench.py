@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from gpubalance.errors import (
     EnvironmentFault,
     GpubalanceError,
     GpuLost,
-    Interrupted,
     OutOfMemory,
     PartialResult,
     Refused,
@@ -66,23 +64,9 @@ class Attempt(Record):
         return died.get(self.trial.outcome, "a larger batch passed")
 
 
-class Halt:
-    """Ends all threads of a probe at its time limit, or when the main thread is interrupted."""
-
-    def __init__(self, limit: TimeLimit) -> None:
-        self.limit = limit
-        self.interrupted = threading.Event()
-
-    def check(self) -> None:
-        """Raises Interrupted or TimeLimitPassed."""
-        if self.interrupted.is_set():
-            raise Interrupted(2)
-        self.limit.check()
-
-
 @dataclass
 class Bench:
-    """One device, measured alone. Its `party` has one worker at a time; the caller must end it.
+    """One device, measured alone within the `time_limit`. Its `party` has one worker at a time; the caller must end it.
 
     `following` loads while this device's last worker builds its model. `points` are the curve so far, also after an
     interrupt; `fault` is an error before any smaller batch had passed.
@@ -91,7 +75,7 @@ class Bench:
     device: Device
     request: ProbeRequest
     once: Once
-    halt: Halt
+    time_limit: TimeLimit
     watch: Watch
     following: Party | None = None
     fault: GpubalanceError | None = None
@@ -109,7 +93,7 @@ class Bench:
             build=Build(settings=request.settings, seed=request.seed),
             purpose="probe",
             deadline_s=request.deadline_s,
-            limit=self.halt.limit,
+            limit=self.time_limit,
         )
         self.facts = self.once.had(self.device.uuid, Ready)
 
@@ -151,8 +135,8 @@ class Bench:
         A `trial` gets a `fresh` worker if memory is `in_pieces`, or if it is repeated, and is repeated once at most.
         With `last` no further worker of this device is loaded ahead. A worker's death says nothing certain about the
         batch, which is tried once more in a fresh one; if that dies too, the batch counts as one that does not train,
-        provided that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed, Interrupted, and a
-        worker's death if no batch has passed.
+        provided that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed, and a worker's death if no
+        batch has passed.
         """
         tries = self._tries[batch]
         if tries and (not trial or len(tries) > 1):
@@ -185,7 +169,7 @@ class Bench:
         return attempt
 
     def _try(self, batch: int, reason: str, length: Length, *, fresh: bool, last: bool) -> Attempt:
-        self.halt.check()
+        self.time_limit.check()
         began = time.monotonic()
         fresh = fresh or not self.party.alive
         point, peak = None, None
@@ -197,7 +181,7 @@ class Bench:
         except OutOfMemory as error:
             outcome, peak = "oom", next(iter(error.memory_peak_bytes), None)
         except (DeadlinePassed, PartialResult) as error:
-            self.halt.check()  # we may have killed the worker ourselves
+            self.time_limit.check()  # we may have killed the worker ourselves
             if isinstance(error, GpuLost):
                 raise
             outcome = "deadline" if isinstance(error, DeadlinePassed) else "crash"
@@ -216,20 +200,47 @@ class Bench:
         cuDNN and cuBLAS report a lack of memory in many ways, some of which read like a fault of the model. It is
         memory only if a smaller batch trains: then this raises OutOfMemory. If none has yet, `fault` keeps the error.
         """
-        until_s, least_samples = self.halt.limit.until_s, self.request.least_samples
-        measure = partial(measure_point, device=self.device, batch=batch, length=length, first=not self.points)
         try:
-            point, timed_s = self.ask(partial(measure, until_s=until_s, least_samples=least_samples))
-        except Refused:
-            raise
+            return self.ask(lambda worker: self._point(worker, batch, length))
         except (EnvironmentFault, BadInput) as error:
             smaller_passed = any(smaller < batch for smaller in self.points)
-            if not smaller_passed and (batch == 1 or isinstance(error, BadInput)):
+            bad = not smaller_passed and (batch == 1 or isinstance(error, BadInput))
+            if bad or isinstance(error, Refused):
                 raise
             self.fault = self.fault or (None if smaller_passed else error)
             raise OutOfMemory(error.message, log=error.log) from None
-        self.measured_s += timed_s
-        return point
+
+    def _point(self, worker: Worker, batch: int, length: Length) -> CurvePoint:
+        """Warms a batch size up and measures it until it is known.
+
+        It is measured once more, and not called steady, if its step time rose, fell or changed its level, or NVML says
+        that heat throttled the GPU: then the second window counts. After the time limit that does not begin. Raises
+        what `Worker.measure` does.
+        """
+        least_samples, until_s = self.request.least_samples, self.time_limit.until_s
+        series = Series(Shares((batch,)), devices=(self.device,), stamps=False, least_samples=least_samples)
+        settled, steady = series.settle(worker, first=not self.points), False
+        if series.steps_per_timing(length.timing_s) > 1:  # else those that settled it count too
+            settled = []
+        while not series.windows or (len(series.windows) == 1 and not steady and time.monotonic() < until_s):
+            series.add(series.window(worker, length, settled, until_s=until_s))
+            settled = []
+            slowed = any(series.throttled) or not is_steady(series.step_times_s)
+            steady = len(series.windows) == 1 and not slowed
+        self.measured_s += series.timed_s
+        last = Timings(series.split, series.windows[-1:], series.sensors)
+        return CurvePoint(
+            batch=batch,
+            step_time_s=last.step_time(last.began_s),
+            throughput=last.throughput,
+            memory_peak_bytes=series.memory_peak_bytes[0],
+            precise=last.precision <= PRECISE_ENOUGH,
+            steady=steady,
+            measured_again=len(series.windows) > 1,
+            late_part=series.late_part,
+            unlike=last.unlike,
+            telemetry=series.sensors.telemetry(last.began_s)[0],
+        )
 
     def ask(self, work: Callable[[Worker], T]) -> T:
         """What `work` returns with the worker. Raises its failure."""
@@ -238,7 +249,7 @@ class Bench:
 
     def ready(self, *, fresh: bool = False, last: bool = False) -> None:
         """Ensures that a worker with the model lives, starting one if needed. Raises what a `Worker` does."""
-        self.halt.check()
+        self.time_limit.check()
         if self.party.alive and not fresh:
             return
         self.party.drop()
@@ -254,47 +265,12 @@ class Bench:
 
     def lose(self, error: GpubalanceError) -> None:
         """Gives the worker up after an error outside `try_batch`. Raises the error if the GPU is lost."""
-        self.halt.check()
+        self.time_limit.check()
         if isinstance(error, GpuLost):
             raise error
         if not isinstance(error, OutOfMemory):
             self.deaths.append(error)
         self.party.drop()
-
-
-def measure_point(
-    worker: Worker, device: Device, batch: int, length: Length, *, first: bool, until_s: float, least_samples: int
-) -> tuple[CurvePoint, float]:
-    """Warms a batch size up and measures it until it is known; also the seconds that its measured steps took.
-
-    It is measured once more, and not called steady, if its step time rose, fell or changed its level, or NVML says that
-    heat throttled the GPU: then the second window counts. After `until_s` on the monotonic clock that does not begin.
-    `first` is for the model's first measurement. A user's data of fewer than `least_samples` is refused. Raises what
-    `Worker.measure` does.
-    """
-    series = Series(Shares((batch,)), devices=(device,), stamps=False, least_samples=least_samples)
-    settled, steady = series.settle(worker, first=first), False
-    if series.steps_per_timing(length.timing_s) > 1:  # else those that settled it count too
-        settled = []
-    while not series.windows or (len(series.windows) == 1 and not steady and time.monotonic() < until_s):
-        series.add(series.window(worker, length, settled, until_s=until_s))
-        settled = []
-        slowed = any(series.throttled) or not is_steady(series.step_times_s)
-        steady = len(series.windows) == 1 and not slowed
-    last = Timings(series.split, series.windows[-1:], series.sensors)
-    point = CurvePoint(
-        batch=batch,
-        step_time_s=last.step_time(last.began_s),
-        throughput=last.throughput,
-        memory_peak_bytes=series.memory_peak_bytes[0],
-        precise=last.precision <= PRECISE_ENOUGH,
-        steady=steady,
-        measured_again=len(series.windows) > 1,
-        late_part=series.late_part,
-        unlike=last.unlike,
-        telemetry=series.sensors.telemetry(last.began_s)[0],
-    )
-    return point, series.timed_s
 
 
 def measure_update(worker: Worker, batch: int) -> float:

@@ -12,7 +12,6 @@ from gpubalance.errors import (
     DeadlinePassed,
     EnvironmentFault,
     GpubalanceError,
-    Interrupted,
     PartialResult,
     TimeLimitPassed,
 )
@@ -24,12 +23,12 @@ from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
 from gpubalance.jobs.measure.trace import not_traced, trace
+from gpubalance.jobs.measure.warnings import warning
 from gpubalance.jobs.phases import phase_names, queues
 from gpubalance.jobs.plan.problem import check_asked
 from gpubalance.jobs.probe.alone import Alone
-from gpubalance.jobs.probe.bench import Bench, Halt
 from gpubalance.jobs.probe.result import device_probe, nothing_fits, what_failed
-from gpubalance.jobs.probe.warnings import pipeline_unknown, probe_warnings
+from gpubalance.jobs.probe.warnings import probe_warnings
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Pipeline
@@ -85,17 +84,17 @@ class _Probing:
     warnings: list[Warning_] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        request, self.halt = self.request, Halt(self.limit)
+        request = self.request
         self.code = code_key(request.settings.model, request.settings.data)  # now, before the user changes the file
         self.watch = one_at_a_time(self.watch)
-        benches = [Bench(device, request, self.once, self.halt, self.watch) for device in request.devices]
-        self.all = [Alone(number, bench) for number, bench in enumerate(benches)]
+        beside = request, self.once, self.limit, self.watch
+        self.all = [Alone(device, *beside, number=number) for number, device in enumerate(request.devices)]
         self.queues = [[self.all[number] for number in queue] for queue in queues(request)]
         for queue in self.queues:
             for one, then in pairwise(queue):
-                one.bench.following = then.bench.party
+                one.following = then.party
         if len(self.queues) == 1 and not request.parallel:
-            self.all[-1].bench.following = self.following
+            self.all[-1].following = self.following
 
     def run(self) -> Probe:
         """Measures all devices; an error that ends it early carries what was measured."""
@@ -105,7 +104,7 @@ class _Probing:
                 self._measure_pipeline()
             finally:
                 for one in self.all:
-                    one.bench.party.end()
+                    one.party.end()
             failed = what_failed(self.all)
             if failed is not None:
                 raise failed
@@ -113,30 +112,25 @@ class _Probing:
 
     def _measure(self) -> None:
         """Measures the queues at the same time, each in a thread of its own."""
-        names = phase_names(self.request)
-        if len(names) < len(self.all) or self.request.parallel:
-            self.watch(PhaseBegun(names[0]))
-            names = []
         with ThreadPoolExecutor(len(self.queues)) as threads:
             try:
                 with signals_held():  # the end of the pool does not wait for a thread whose start was interrupted
-                    running = [threads.submit(self._measure_queue, queue, names) for queue in self.queues]
+                    running = [threads.submit(self._measure_queue, queue) for queue in self.queues]
                 done, _ = wait(running, return_when=FIRST_EXCEPTION)
                 for future in done:
                     future.result()
             except BaseException:
-                self.halt.interrupted.set()
+                self.limit.end()
                 for one in self.all:
-                    one.bench.party.kill()
+                    one.party.kill()
                 raise
 
-    def _measure_queue(self, queue: Sequence[Alone], names: Sequence[str]) -> None:
-        """Measures devices one after the other, each as the phase of its name if there are `names`."""
+    def _measure_queue(self, queue: Sequence[Alone]) -> None:
+        """Measures devices one after the other."""
         for one in queue:
-            self.halt.check()
-            if names:
-                self.watch(PhaseBegun(names[one.number]))
-            device, which = one.bench.device, f"{one.number + 1} of {len(self.all)}"
+            self.limit.check()
+            self.watch(PhaseBegun(phase_names(self.request)[one.number]))
+            device, which = one.device, f"{one.number + 1} of {len(self.all)}"
             model = self.request.settings.model
             self.watch(Doing(f"measuring {device.label} {device.name} alone ({which}), model {model}"))
             self._measure_alone(one)
@@ -156,8 +150,8 @@ class _Probing:
             one.error = error
         finally:
             one.elapsed_s = time.monotonic() - started
-            one.bench.party.end()
-            self.watch(DeviceDone(one.bench.device))
+            one.party.end()
+            self.watch(DeviceDone(one.device))
 
     def _trace(self, one: Alone) -> None:
         """Traces steps at a batch that trains, if that is asked for."""
@@ -165,13 +159,11 @@ class _Probing:
         if sensible is None or tracing is None:
             return
         try:
-            one.bench.ready(last=True)
+            one.ready(last=True)
             splits = {0: Shares((sensible.batch,))}
-            one.trace_warnings = trace(one.bench.party, splits, tracing, self.watch, apart=True)
-        except Interrupted:
-            raise
+            one.trace_warnings = trace(one.party, splits, tracing, self.watch, apart=True)
         except GpubalanceError as error:  # the time limit too: nothing that was asked for is missing but the trace
-            one.trace_warnings = [not_traced(error, f"{one.bench.device.label}: ")]
+            one.trace_warnings = [not_traced(error, f"{one.device.label}: ")]
 
     def _measure_pipeline(self) -> None:
         """Measures the user's input pipeline, unless a balance follows, which does so at its own global batch."""
@@ -179,21 +171,22 @@ class _Probing:
         known = [best for best in bests if best is not None]
         if self.following is not None or len(known) < len(self.all):
             return
-        party, global_batch = self.all[-1].bench.party, sum(best.batch for best in known)
+        party, global_batch = self.all[-1].party, sum(best.batch for best in known)
         try:
             solo_sum = sum(best.throughput for best in known)
             self.pipeline = held_against(measure_pipeline(party, global_batch, self.watch), None, solo_sum)
         except TimeLimitPassed:
             raise
         except GpubalanceError as error:  # the devices are measured anyway
-            self.warnings.append(pipeline_unknown(error))
+            advice = error.remedy or "gpubalance run --data measures it with a split"
+            self.warnings.append(warning("pipeline-unknown", why=error.message, advice=advice))
 
     def _partial(self) -> Probe | None:
         return self._result() if any(one.points or one.ended for one in self.all) else None
 
     def _result(self) -> Probe:
         request = self.request
-        facts = next((one.bench.facts for one in self.all if one.bench.facts), None)
+        facts = next((one.facts for one in self.all if one.facts), None)
         return Probe(
             created=now(),
             settings=request.settings,

@@ -25,7 +25,7 @@ def device_probe(alone: Alone) -> DeviceProbe:
     telemetry = next((p.telemetry for p in usable if best and p.batch == best[0]), None)
     flops = alone.work and alone.work.step_flops
     achieved = flops * best[1] if flops and best else None
-    device, settings = alone.bench.device, alone.bench.request.settings
+    device, settings = alone.device, alone.request.settings
     peak = within_or(None, lambda: peak_flops(device.uuid, settings.precision)) if device.told_by_nvml else None
     return DeviceProbe(
         device=alone.number,
@@ -42,9 +42,9 @@ def device_probe(alone: Alone) -> DeviceProbe:
         samples_per_joule=telemetry.samples_per_joule(best[1]) if telemetry and best else None,
         steady=alone.steady and all(point.steady for point in curve),
         on_line=alone.on_line,
-        measured_s=alone.bench.measured_s,
+        measured_s=alone.measured_s,
         elapsed_s=alone.elapsed_s,
-        children=alone.bench.party.started,
+        children=alone.party.started,
         failures=tuple(dict.fromkeys(map(Failure.of, alone.errors))),
         complete=alone.ended and not alone.errors,
     )
@@ -58,15 +58,15 @@ def _batch_limit(alone: Alone) -> BatchLimit | None:
     limit = alone.limit
     if limit is None:
         return None
-    failed = [t for t in alone.bench.trials if t.batch == limit.fails and t.outcome != "fits"]
+    failed = [t for t in alone.trials if t.batch == limit.fails and t.outcome != "fits"]
     return BatchLimit(
         fits=limit.fits,
         fails=limit.fails,
         max_batch=alone.max_batch,
-        memory_bytes=alone.bench.memory_bytes,
+        memory_bytes=alone.memory_bytes,
         # A real allocator reports what it held, not what it was asked for.
-        needed_bytes=failed[-1].memory_peak_bytes if failed and alone.bench.device.profile else None,
-        trials=tuple(alone.bench.trials),
+        needed_bytes=failed[-1].memory_peak_bytes if failed and alone.device.profile else None,
+        trials=tuple(alone.trials),
     )
 
 
@@ -98,9 +98,9 @@ def nothing_fits(alone: Alone) -> NothingFits | None:
     if limit.needed_bytes is None:
         needs = f"it held {format_bytes(held)} when it asked for more" if held else "what it needs is not known"
     has = format_bytes(limit.memory_bytes) if limit.memory_bytes is not None else "an unknown number of bytes"
-    model = alone.bench.request.settings.model
+    model = alone.request.settings.model
     return NothingFits(
-        f"{alone.bench.device.label} does not hold {model} with a batch of {limit.fails}: {needs}, and {has} are free",
+        f"{alone.device.label} does not hold {model} with a batch of {limit.fails}: {needs}, and {has} are free",
         remedy="use a smaller model, a lower --precision, or a device with more memory",
     )
 
@@ -117,4 +117,4 @@ def what_failed(devices: Sequence[Alone]) -> GpubalanceError | None:
         worst = EnvironmentFault
     elif kinds == {NothingFits}:
         worst = NothingFits
-    return one_error(worst, [(one.bench.device, error) for one, error in errors])
+    return one_error(worst, [(one.device, error) for one, error in errors])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpubalance.errors import GpubalanceError
 from gpubalance.jobs.measure.warnings import LATE, to_keep_speed, warning
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.planning.curve import wanted_precision
@@ -20,15 +19,11 @@ _FEW = 4
 def probe_warnings(request: ProbeRequest, devices: Sequence[Alone], facts: Ready | None) -> Iterator[Warning_]:
     """All warnings of a probe but for those of its input pipeline."""
     if request.parallel and len(devices) > 1:
-        yield Warning_(
-            code="measured-in-parallel",
-            message="the devices were measured at the same time: they may have disturbed each other",
-            next="leave out --parallel for what each can do alone",
-        )
+        yield warning("measured-in-parallel")
     for one in devices:
         for code, told, message, advice in _rows(one):
             if told:
-                yield Warning_(code=code, message=f"{one.bench.device.label}{message}", next=advice)
+                yield Warning_(code=code, message=f"{one.device.label}{message}", next=advice)
     yield from (missing for one in devices for missing in one.trace_warnings)
     if facts and facts.refused:
         yield warning("not-for-a-split", why=facts.refused.message, advice=facts.refused.remedy)
@@ -36,18 +31,9 @@ def probe_warnings(request: ProbeRequest, devices: Sequence[Alone], facts: Ready
         yield warning("batches-differ")
 
 
-def pipeline_unknown(error: GpubalanceError) -> Warning_:
-    """The warning that the user's input pipeline could not be measured alone."""
-    return Warning_(
-        code="pipeline-unknown",
-        message=f"the input pipeline was not measured alone: {error.message}",
-        next=error.remedy or "gpubalance run --data measures it with a split",
-    )
-
-
 def _rows(one: Alone) -> Iterator[tuple[str, object, str, str]]:
     """Of a device: code, whether it is told, the message after the device's label, and what to do."""
-    device, request, facts = one.bench.device, one.bench.request, one.bench.facts
+    device, request, facts = one.device, one.request, one.facts
     points = [point for _, point in sorted(one.points.items())]
     keep_speed = f"{to_keep_speed(device)}, and probe again"
 
@@ -92,7 +78,7 @@ def _rows(one: Alone) -> Iterator[tuple[str, object, str, str]]:
     )
     yield (
         "margin-unknown",
-        request.margin_bytes and facts is not None and one.bench.memory_bytes is None,
+        request.margin_bytes and facts is not None and one.memory_bytes is None,
         ": TensorFlow does not report its memory, so no margin could be kept free",
         "give the profile a memory, or leave out --margin",
     )
