@@ -173,16 +173,13 @@ def cut_outputs(model: Any, calls: Any, starts: Sequence[int], inputs: Any) -> l
     import keras
     import tensorflow as tf
 
-    from gpubalance.engine.keras_inside import mask_of
-    from gpubalance.engine.pipeline.section import Section
+    from gpubalance.engine.pipeline.section import Section, with_masks
 
-    values = dict(zip(calls.inputs, map(tf.convert_to_tensor, keras.tree.flatten(inputs)), strict=True))
-    masks: dict[int, Any] = {}
+    values = {slot: [tf.convert_to_tensor(x)] for slot, x in zip(calls.inputs, keras.tree.flatten(inputs), strict=True)}
     for number, span in enumerate(zip(starts, [*starts[1:], len(calls.calls)], strict=True)):
         section = Section(calls, span, f"CPU:{number % 2}")
         taken = {slot: values[slot] for slot in (*section.inputs, *section.takes)}
-        found = section.values(taken, {slot: masks[slot] for slot in taken if slot in masks}, training=False)
+        found = section.values(taken, training=False)
         given = {slot: found[slot] for slot in (*section.gives, *(one for one in calls.outputs if one in found))}
-        masks.update((slot, mask) for slot, one in given.items() if (mask := mask_of(one)) is not None)
-        values.update((slot, tf.identity(one)) for slot, one in given.items())
-    return [values[slot].numpy() for slot in calls.outputs]
+        values |= tf.nest.map_structure(tf.identity, with_masks(given))
+    return [values[slot][0].numpy() for slot in calls.outputs]

@@ -136,7 +136,7 @@ def test_each_update_is_computed_where_its_variables_are(keras: Any) -> None:
     inner = keras.optimizers.AdamW(global_clipnorm=0.1, use_ema=True)
     optimizer = keras.optimizers.LossScaleOptimizer(inner)
     optimizer.build([*variables[0], *variables[1]])
-    update = Update(optimizer, names, variables)
+    update = Update(optimizer, [*names.values()], variables)
     update.begin()
     context.enable_run_metadata()
     try:

@@ -97,9 +97,8 @@ class Calls:
         return keras.tree.pack_sequence_as(self.function.output, [values[slot] for slot in self.outputs])
 
     def bytes_of(self, slot: int) -> int:
-        """The bytes of a slot's tensor for one sample; an open dimension counts as 1."""
-        tensor = self.tensors[slot]
-        return int(math.prod(size or 1 for size in tensor.shape[1:]) * tf.as_dtype(tensor.dtype).size)
+        """The bytes of a slot's tensor for one sample."""
+        return _numbers(self.tensors[slot].shape[1:]) * int(tf.as_dtype(self.tensors[slot].dtype).size)
 
     @cached_property
     def sizes(self) -> Any:
@@ -155,9 +154,13 @@ def operations_of(call: Call, calls: Calls) -> float:
     taken = [calls.tensors[slot].shape[1:] for slot in call.takes]
     is_spread = isinstance(call.operation, keras.layers.RNN) or "Transpose" in type(call.operation).__name__
     shape = (taken if is_spread and taken else given or [()])[0]
-    places = math.prod(size or 1 for size in shape[:-1])
+    places = _numbers(shape[:-1])
     matrices = [variable.shape for variable in call.variables if len(variable.shape) > 1]
     if isinstance(call.operation, keras.layers.Embedding):
         matrices = []
-    numbers = sum(math.prod(size or 1 for size in shape) for shape in given)
-    return float(2 * places * sum(map(math.prod, matrices)) + numbers)
+    return float(2 * places * sum(map(math.prod, matrices)) + sum(map(_numbers, given)))
+
+
+def _numbers(shape: Sequence[int | None]) -> int:
+    """How many numbers have this shape; an open dimension counts as 1."""
+    return math.prod(size or 1 for size in shape)

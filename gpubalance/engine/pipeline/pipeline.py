@@ -15,7 +15,7 @@ from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pipeline.blocks import Blocks
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, part_of_loss
 from gpubalance.engine.pipeline.pace import Pace
-from gpubalance.engine.pipeline.section import Section, masks_of
+from gpubalance.engine.pipeline.section import Section, with_masks
 from gpubalance.engine.pipeline.step import Step, StoppedError
 from gpubalance.engine.pipeline.traced import Gradient, copied
 from gpubalance.engine.pipeline.update import Update
@@ -47,10 +47,11 @@ class Pipeline:
         else:
             here = {id(variable) for section in self.sections for variable in section.trained}
             optimizer.build([variable for variable in model.trainable_variables if id(variable) in here])
-        trained: dict[int, list[Any]] = {device: [] for device in sorted({one.device for one in segments})}
+        self._of: dict[int, list[Section]] = {device: [] for device in sorted({one.device for one in segments})}
         for section, one in zip(self.sections, segments, strict=True):
-            trained[one.device] += section.trained
-        self.update = Update(optimizer, {device: names[device] for device in trained}, trained)
+            self._of[one.device].append(section)
+        trained = {device: [one for section in own for one in section.trained] for device, own in self._of.items()}
+        self.update = Update(optimizer, names, trained)
         self.pace: Pace | None = None
         self._threads = ThreadPoolExecutor(len(trained))
         self._infers = tf.function(self._inferred, autograph=False, reduce_retracing=True)
@@ -62,8 +63,7 @@ class Pipeline:
 
     def take(self, device: int) -> list[Gradient]:
         """A device's gradients, summed over micro-batches."""
-        pairs = zip(self.segments, self.sections, strict=True)
-        return [grad for one, section in pairs if one.device == device for grad in section.take()]
+        return [grad for section in self._of[device] for grad in section.take()]
 
     def held(self, micro: MicroBatch) -> MicroBatch:
         """The micro-batch, each part on the device of the section that takes it."""
@@ -120,7 +120,7 @@ class Pipeline:
         values, added = inputs, []
         for section in self.sections:
             taken = {slot: values[slot] for slot in (*section.inputs, *section.takes)}
-            values = values | section.values(taken, masks_of(taken), training=False)
+            values = values | section.values(with_masks(taken), training=False)
             added += section.added()
         return self._packed(values), added
 

@@ -18,7 +18,7 @@ from gpubalance.engine.pipeline.traced import Sums, Traced
 from gpubalance.engine.sources import has_fixed_rows
 from gpubalance.errors import Refused
 
-# Tensors by slot, or masks by the slot of their tensor, as they cross between segments.
+# Tensors by slot as they cross between segments, each a list with Keras' mask behind it if it has one; or gradients.
 Tensors = dict[int, Any]
 
 
@@ -29,7 +29,6 @@ class Passed(NamedTuple):
     """
 
     outputs: Tensors
-    masks: Tensors
     finals: Tensors
     loss: Any
     needs: list[Any]
@@ -104,27 +103,28 @@ class Section:
         self._sources = [variable.value for variable in self.trained]
 
     def _run(self, tensors: Any, training: Any) -> Any:
-        values, masks = dict(tensors[0]), tensors[1]
-        for slot, mask in masks.items():
-            keras_inside.put_mask(values[slot], mask)
+        values = {slot: value for slot, (value, *_) in tensors.items()}
+        for value, *mask in tensors.values():
+            if mask:
+                keras_inside.put_mask(value, *mask)
         for call in self.own:
             call.run(values, training=training)
         return values
 
-    def values(self, tensors: Tensors, masks: Tensors, *, training: bool) -> Tensors:
+    def values(self, tensors: Tensors, *, training: bool) -> Tensors:
         """All tensors of its calls by slot, with Keras' masks on them. Call it in a traced function."""
         with tf.device(self.device):
-            return self._layers((tensors, masks), training=training)  # type: ignore[no-any-return]
+            return self._layers(tensors, training=training)  # type: ignore[no-any-return]
 
-    def forward(self, tensors: Tensors, masks: Tensors, labels: Any, samples: Any, total: Any) -> Passed:
+    def forward(self, tensors: Tensors, labels: Any, samples: Any, total: Any) -> Passed:
         """The forward pass of a micro-batch of `samples`, out of a batch of `total`.
 
         The first call with a kind of labels traces it, for any number of samples: make that call in one thread, as
         Keras is not thread-safe.
         """
         kind = _kind_of(labels)
-        self._passes = self._trains[kind] = self._trains.get(kind) or self._both(tensors, masks, labels)
-        return self._passes.forward(tensors, masks, labels, samples, total)  # type: ignore[no-any-return]
+        self._passes = self._trains[kind] = self._trains.get(kind) or self._both(tensors, labels)
+        return self._passes.forward(tensors, labels, samples, total)  # type: ignore[no-any-return]
 
     def is_traced(self, labels: Any) -> bool:
         """Whether the passes for labels of this kind are traced in their final form."""
@@ -145,23 +145,25 @@ class Section:
                 remedy="make the other layer an attribute of the layer that uses its weights",
             )
 
-    def _both(self, tensors: Tensors, masks: Tensors, labels: Any) -> _Passes:
-        symbols = {slot: self._calls.tensors[slot] for slot in tensors}
-        given = {slot: tf.TensorSpec(symbol.shape, symbol.dtype) for slot, symbol in symbols.items()}
-        masked = {slot: tf.TensorSpec([None] * len(mask.shape), mask.dtype) for slot, mask in masks.items()}
+    def _both(self, tensors: Tensors, labels: Any) -> _Passes:
+        given = {}
+        for slot, (_, *masks) in tensors.items():
+            symbol = self._calls.tensors[slot]
+            masked = (tf.TensorSpec([None] * len(mask.shape), mask.dtype) for mask in masks)
+            given[slot] = [tf.TensorSpec(symbol.shape, symbol.dtype), *masked]
         number = tf.TensorSpec((), tf.float32)
-        specs = given, masked, tf.nest.map_structure(_open, labels), number, number
+        specs = given, tf.nest.map_structure(_open, labels), number, number
         return _Passes(Traced(self._training, *specs), *self._backward)
 
-    def _training(self, tensors: Tensors, masks: Tensors, labels: Any, samples: Any, total: Any) -> Passed:
+    def _training(self, tensors: Tensors, labels: Any, samples: Any, total: Any) -> Passed:
         """The forward pass. Sets the backward pass, which is traced within it, and its targets.
 
         If the loss makes variables it is called twice, and the second time counts.
         """
-        taken = [tensors[slot] for slot in self._wanted]
+        taken = [tensors[slot][0] for slot in self._wanted]
         with tf.GradientTape() as tape:
             tape.watch(taken)
-            values = self.values(tensors, masks, training=True)
+            values = self.values(tensors, training=True)
             with tf.device(self.device):
                 parts = [self._loss(self._calls.packed(values), total, *labels)] if self.is_last else []
                 parts += [own * (samples / total) for own in self.added()]
@@ -181,7 +183,7 @@ class Section:
 
         backward = Traced(gradients, [tf.TensorSpec(one.shape, one.dtype) for one in targets.values()])
         self._backward = backward, tuple(targets)
-        return Passed(outputs, masks_of(outputs), finals, loss, backward.needs)
+        return Passed(with_masks(outputs), finals, loss, backward.needs)
 
     def added(self) -> list[Any]:
         """What its layers have added to the loss in that call.
@@ -207,7 +209,7 @@ class Section:
         if idle:  # only in the first run; later ones use a new trace without these targets
             self._idle.update(idle)
             self._trains.clear()
-        grads = [tf.add_n(given[slot] or [tf.zeros_like(passed.outputs[slot])]) for slot in targets]
+        grads = [tf.add_n(given[slot] or [tf.zeros_like(passed.outputs[slot][0])]) for slot in targets]
         found = backward(grads, needs=passed.needs)
         self._sums.add(found[len(self._wanted) :])
         return dict(zip(self._wanted, found, strict=False))
@@ -217,9 +219,10 @@ class Section:
         return self._sums.take(self._fixed_rows)
 
 
-def masks_of(tensors: Tensors) -> Tensors:
-    """Keras' masks of those tensors that have one."""
-    return {slot: mask for slot, one in tensors.items() if (mask := keras_inside.mask_of(one)) is not None}
+def with_masks(values: Mapping[int, Any]) -> Tensors:
+    """Tensors by slot, with Keras' masks."""
+    masks = ((slot, one, keras_inside.mask_of(one)) for slot, one in values.items())
+    return {slot: [one] if mask is None else [one, mask] for slot, one, mask in masks}
 
 
 def _kind_of(labels: Any) -> str:

@@ -147,38 +147,35 @@ class Step:
     def _forward(self, task: Task, others: dict[int, Any]) -> Any:
         section, micro = self._pipeline.sections[task.segment], self._batch[task.micro_batch]
         taken = (*section.inputs, *section.takes)
-        tensors = {slot: tf.identity(micro.inputs[slot]) for slot in taken if slot in micro.inputs}
-        masks: dict[int, Any] = {}
-        for values, found in others.values():
-            tensors.update(values)
-            masks.update(found)
+        tensors = {slot: [tf.identity(micro.inputs[slot])] for slot in taken if slot in micro.inputs}
+        for gives in others.values():
+            tensors |= gives
         labels = copied(micro.labels) if section.is_last else ()
-        passed = section.forward(tensors, masks, labels, tf.constant(float(micro.samples)), self._total)
+        passed = section.forward(tensors, labels, tf.constant(float(micro.samples)), self._total)
         self._passed[task.segment, task.micro_batch] = passed
         if passed.loss is not None:
             self.losses.append(passed.loss)
         if section.is_last:
             self.finals[task.micro_batch] = passed.finals
-        return passed.outputs, passed.masks
+        return passed.outputs
 
     def _backward(self, task: Task, others: dict[int, Any]) -> Any:
         section = self._pipeline.sections[task.segment]
         passed = self._passed.pop((task.segment, task.micro_batch))
-        back = {slot: [grads[slot] for (grads,) in others.values() if slot in grads] for slot in section.gives}
+        back = {slot: [grads[slot] for grads in others.values() if slot in grads] for slot in section.gives}
         if len(self._pipeline.sections) == 1:  # a block alone, whose outputs no other takes
-            back = {slot: [tf.ones_like(passed.outputs[slot])] for slot in section.gives}
-        return (section.backward(passed, back),)
+            back = {slot: [tf.ones_like(passed.outputs[slot][0])] for slot in section.gives}
+        return section.backward(passed, back)
 
     def _send(self, task: Task, gives: Any) -> None:
-        """Sends each segment the part of the outputs and masks, or of the gradients, that it takes."""
+        """Sends each segment the part of the outputs, or of the gradients, that it takes."""
         forward = task.kind == "forward"
         for source, target, _ in self._pipeline.links:
             mine, other = (source, target) if forward else (target, source)
             if mine == task.segment:
                 section = self._pipeline.sections[other]
                 slots = section.takes if forward else section.gives
-                parts = [{s: part[s] for s in slots if part.get(s) is not None} for part in gives]
-                self._box.give((task, other), parts)
+                self._box.give((task, other), {s: gives[s] for s in slots if gives.get(s) is not None})
 
     def _apply(self, device: int) -> None:
         """Does the device's update, after all devices have met if the optimizer needs that."""

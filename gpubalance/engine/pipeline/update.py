@@ -24,12 +24,11 @@ Told: TypeAlias = tuple[Any, Any]
 class Update:
     """An optimizer's update, each device for its own variables."""
 
-    def __init__(self, optimizer: Any, names: Mapping[int, str], variables: Mapping[int, Sequence[Any]]) -> None:
+    def __init__(self, optimizer: Any, names: Sequence[str], variables: Mapping[int, Sequence[Any]]) -> None:
         """`optimizer` must be built for all of the model's variables, on the devices where they are now."""
-        keras_inside.summing(optimizer)
-        self.optimizer, self._names, self.devices = optimizer, names, tuple(names)
+        self.optimizer, self._names, self.devices = optimizer, names, tuple(variables)
         self._variables = variables
-        self._inner = getattr(optimizer, "inner_optimizer", optimizer)
+        self._inner = keras_inside.summing(optimizer)
         self._scales = self._inner is not optimizer
         # Each device's twin of the optimizer, and pairs of its scalars and their copies.
         self._twins = {d: keras_inside.twin_for(optimizer, own, names[d]) for d, own in variables.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -61,7 +61,7 @@ def _timed(request: LayersRequest, count: int, device: Device, party: Party, the
         if not blocks:
             break
         watch(Doing(f"{device.label}: measuring {len(blocks)} blocks, micro-batches of {size}"))
-        measured = list(_at_size(party, blocks, size))
+        measured = _at_size(party, blocks, size)
         fitting = [point.block for point in measured]
         points += measured
         if size == sizes[0] > 1:
@@ -72,21 +72,20 @@ def _timed(request: LayersRequest, count: int, device: Device, party: Party, the
     return Blocks(count=count, limit_bytes=limit_bytes, points=tuple(points))
 
 
-def _at_size(party: Party, blocks: Sequence[int], size: int) -> Iterator[BlockTimed]:
+def _at_size(party: Party, blocks: Sequence[int], size: int) -> list[BlockTimed]:
     """Measures the blocks that fit, and goes on after one that does not, on a GPU in a fresh process."""
-    left = tuple(blocks)
-    while left:
-        found = list[BlockTimed]()
-        asked = TimeBlocks(blocks=left, micro_batch=size, seconds=_SECONDS, at_least=_TIMES)
-        with contextlib.suppress(OutOfMemory):
-            party.ask(partial(_collect, asked, found))
-        left = left[len(found) + 1 :]
-        yield from found
+    if not blocks:
+        return []
+    asked = TimeBlocks(blocks=tuple(blocks), micro_batch=size, seconds=_SECONDS, at_least=_TIMES)
+    found = list[BlockTimed]()
 
+    def collect(worker: Worker) -> None:
+        replies = worker.replies(asked, BlockTimed, Measured)
+        found.extend(reply for reply in replies if isinstance(reply, BlockTimed))
 
-def _collect(asked: TimeBlocks, into: list[BlockTimed], worker: Worker) -> None:
-    replies = worker.replies(asked, BlockTimed, Measured)
-    into.extend(reply for reply in replies if isinstance(reply, BlockTimed))
+    with contextlib.suppress(OutOfMemory):
+        party.ask(collect)
+    return found + _at_size(party, blocks[len(found) + 1 :], size)
 
 
 class DeviceCosts:

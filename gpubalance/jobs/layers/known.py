@@ -15,7 +15,7 @@ from gpubalance.planning.pipeline.place import NoPlacementError, Placement, plac
 from gpubalance.planning.pipeline.problem import Cut, Graph, Problem
 from gpubalance.planning.pipeline.schedule import inputs_of, simulate
 from gpubalance.planning.pipeline.timeline import Timeline
-from gpubalance.settings.device import Device
+from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import LayersRequest
 from gpubalance.settings.shares import run_text
 
@@ -23,7 +23,7 @@ from gpubalance.settings.shares import run_text
 _NEARLY = 0.05
 _LARGEST, _BEYOND = 4096, 4  # the bounds of micro-batches: samples, and times the largest measured one
 # The link between GPUs until it is measured: PCIe 3.0 with 16 lanes, less its overhead.
-_GPU_BYTES_PER_S, _GPU_LATENCY_S = 10e9, 50e-6
+_GPU_LINK = JointProfile(link_latency_s=50e-6, link_bytes_per_s=10e9)
 # The part of what a device was planned to take when it ran out of memory that it is given next.
 _LESS = 0.95
 
@@ -35,37 +35,30 @@ class Known:
         self.graph = graph
         self._request = request
         self._devices = [DeviceCosts(one) for one in measured]
-        joint, simulated = request.joint, request.devices[0].simulated
-        extra = request.margin_bytes + (joint.extra_memory if simulated else 0)
+        joint = request.joint if request.devices[0].simulated else _GPU_LINK
+        extra = request.margin_bytes + joint.extra_memory
         limits = (math.inf if one.limit_bytes is None else one.limit_bytes for one in measured)
         self._limits = [limit - extra for limit in limits]
         self._first_limits = tuple(self._limits)
-        self._latency_s = joint.link_latency_s if simulated else _GPU_LATENCY_S
-        self._bytes_per_s = joint.link_bytes_per_s if simulated else _GPU_BYTES_PER_S
+        self._latency_s, self._bytes_per_s = joint.link_latency_s, joint.link_bytes_per_s
         self._micro_batch = request.micro_batch
         self._off: float | None = None
 
     def best(self) -> Placement:
         """The best cut; the first call also decides on the micro-batch if that is free. Raises NothingFits."""
-        if self._micro_batch is not None:
-            return self._at(self._micro_batch)
-        found = list(self._sizes())
-        if not found:
-            return self._at(1)
-        most = max(one.throughput for one in found)
-        best = next(one for one in found if one.throughput >= (1 - _NEARLY) * most)
+        most, found = min(_LARGEST, _BEYOND * max(one.largest for one in self._devices)), list[Placement]()
+        sizes = [1 << doubled for doubled in range(most.bit_length())]
+        for size in [self._micro_batch] if self._micro_batch else sizes:
+            try:
+                found.append(self._at(size))
+            except NothingFits:
+                if not found:
+                    raise
+                break
+        least = (1 - _NEARLY) * max(one.throughput for one in found)
+        best = next(one for one in found if one.throughput >= least)
         self._micro_batch = best.problem.micro_batch
         return best
-
-    def _sizes(self) -> Iterator[Placement]:
-        """The best cut for each micro-batch, doubling it until none fits."""
-        size, most = 1, min(_LARGEST, _BEYOND * max(one.largest for one in self._devices))
-        while size <= most:
-            try:
-                yield self._at(size)
-            except NothingFits:
-                return
-            size *= 2
 
     def _at(self, micro_batch: int) -> Placement:
         try:

@@ -210,21 +210,21 @@ class Cutting:
         if split is None:
             return
         self.party.end()
-        measured: dict[str, object] = {"split": None}
-        try:
-            key = f"batch split {split.split}"
-            measured["split"] = self.once(key, SplitBaseline, lambda: self._measured_split(split))
-        except OutOfMemory as error:
-            measured["split_why_not"] = error.message
-        self.baselines = self.baselines.model_copy(update=measured)
 
-    def _measured_split(self, split: SplitBaseline) -> SplitBaseline:
-        request = self.request.uncut
-        self.watch(Doing(f"measuring the batch split {split.split} of the uncut model"))
-        with party_for(request, self.watch, self.limit) as party:
-            together = Together(request, self.facts.model, party, self.watch)
-            rate = together.measure(split.split, self.request.round_s).throughput.median
-        return split.model_copy(update={"throughput": rate, "measured": True})
+        def measured() -> SplitBaseline:
+            request = self.request.uncut
+            self.watch(Doing(f"measuring the batch split {split.split} of the uncut model"))
+            with party_for(request, self.watch, self.limit) as party:
+                together = Together(request, self.facts.model, party, self.watch)
+                rate = together.measure(split.split, self.request.round_s).throughput.median
+            return split.model_copy(update={"throughput": rate, "measured": True})
+
+        found: dict[str, object] = {"split": None}
+        try:
+            found["split"] = self.once(f"batch split {split.split}", SplitBaseline, measured)
+        except OutOfMemory as error:
+            found["split_why_not"] = error.message
+        self.baselines = self.baselines.model_copy(update=found)
 
     def _result(self) -> Layers | None:
         """The result of what was measured so far; None before the first round."""

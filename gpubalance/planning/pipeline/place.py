@@ -163,8 +163,8 @@ def placings_of(cut: Cut) -> Iterator[Placement]:
     for depths in _depths(cut):
         queues = [tasks_of(number, problem.micro_batches, depth) for number, depth in enumerate(depths)]
         timeline = simulate(cut, queues)
-        each = [timeline.of(device) for device in range(len(problem.loads))]
-        orders = tuple(tuple(one.task for one in tasks) for tasks in each)
+        numbers = range(len(problem.loads))
+        orders = tuple(tuple(one.task for one in timeline.tasks if one.device == device) for device in numbers)
         peak_bytes, in_flight = zip(*map(cut.held, orders), strict=True)
         if all(peak <= load.memory_bytes for load, peak in zip(problem.loads, peak_bytes, strict=True)):
             yield Placement(problem, cut.segments, orders, peak_bytes, in_flight, timeline)

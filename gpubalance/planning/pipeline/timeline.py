@@ -69,10 +69,6 @@ class Timeline:
         updates = (Updated(one.device, by * one.start_s, by * one.end_s) for one in self.updates)
         return Timeline(tuple(tasks), tuple(updates))
 
-    def of(self, device: int) -> tuple[Timed, ...]:
-        """A device's tasks, in the order in which it did them."""
-        return tuple(one for one in self.tasks if one.device == device)
-
 
 def bubble_bound(stages: int, micro_batches: int) -> float:
     """(S−1)/(K+S−1): the idle fraction of a step with equal stages, if transfers take no time."""
