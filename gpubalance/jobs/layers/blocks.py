@@ -32,9 +32,8 @@ _DOES_NOT_FIT = [math.inf, math.inf, 0.0, 0.0, 0.0, 0.0]
 
 
 class Blocks(Record):
-    """All that was measured of `count` blocks on a device alone. `limit_bytes` is what its allocator may take."""
+    """All that was measured of blocks on a device alone. `limit_bytes` is what its allocator may take."""
 
-    count: int
     limit_bytes: int | None
     points: tuple[BlockTimed, ...]
 
@@ -69,7 +68,7 @@ def _timed(request: LayersRequest, count: int, device: Device, party: Party, the
         blocks = fitting
     limit_bytes = party.facts.memory_limit_bytes[0]
     party.end()
-    return Blocks(count=count, limit_bytes=limit_bytes, points=tuple(points))
+    return Blocks(limit_bytes=limit_bytes, points=tuple(points))
 
 
 def _at_size(party: Party, blocks: Sequence[int], size: int) -> list[BlockTimed]:
@@ -91,12 +90,11 @@ def _at_size(party: Party, blocks: Sequence[int], size: int) -> list[BlockTimed]
 class DeviceCosts:
     """The blocks' points on one device, and the factors by which they differ in the pipeline."""
 
-    def __init__(self, measured: Blocks) -> None:
-        points, blocks = measured.points, range(measured.count)
-        self._points = [[one for one in points if one.block == block] for block in blocks]
+    def __init__(self, points: Sequence[BlockTimed], count: int) -> None:
+        self._points = [[one for one in points if one.block == block] for block in range(count)]
         self._sizes = {point.micro_batch for point in points}
         self.largest = max(self._sizes, default=1)
-        self._factors = np.ones((measured.count, 3))  # of each block's forward, backward and update
+        self._factors = np.ones((count, 3))  # of each block's forward, backward and update
 
     def load(self, micro_batch: int, limit_bytes: float) -> Load:
         """What blocks take at a micro-batch; `limit_bytes` is lowered by the most that a block takes for a moment."""

@@ -34,7 +34,7 @@ class Known:
     def __init__(self, request: LayersRequest, graph: Graph, measured: Sequence[Blocks]) -> None:
         self.graph = graph
         self._request = request
-        self._devices = [DeviceCosts(one) for one in measured]
+        self._devices = [DeviceCosts(one.points, len(graph.blocks)) for one in measured]
         joint = request.joint if request.devices[0].simulated else _GPU_LINK
         extra = request.margin_bytes + joint.extra_memory
         limits = (math.inf if one.limit_bytes is None else one.limit_bytes for one in measured)
