@@ -57,18 +57,27 @@ def start(
 
 
 def gpubalance(
-    *arguments: str, environment: Mapping[str, str] | None = None, cwd: Path | None = None
+    *arguments: str,
+    code: int | None = None,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     process = start(*arguments, environment=environment, cwd=cwd)
     out, err = process.communicate(timeout=HANGS_AFTER_S)
     assert "Traceback" not in own(err), err
+    assert code in (None, process.returncode), err
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 
 def here(
-    *arguments: str, environment: Mapping[str, str] | None = None, cwd: Path | None = None
+    *arguments: str,
+    code: int | None = None,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command in this process, which has already loaded the program; workers are still real processes.
+
+    It must end with that exit code, if one is given.
 
     Not for anything that the program meets at its start: libraries, closed streams, a broken TensorFlow, signals.
     """
@@ -78,6 +87,7 @@ def here(
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         done = program(arguments)
     assert "Traceback" not in own(done.err), done.err
+    assert code in (None, done.code), done.err
     return subprocess.CompletedProcess(arguments, done.code, done.out, done.err)
 
 
@@ -112,8 +122,7 @@ def own(err: str) -> str:
 
 def run_json(*arguments: str, cwd: Path | None = None) -> dict[str, Any]:
     """The JSON of a short run, which must end well."""
-    done = here("run", *arguments, *SHORT, "--json", cwd=cwd)
-    assert done.returncode == 0, done.stderr
+    done = here("run", *arguments, *SHORT, "--json", code=0, cwd=cwd)
     Run.model_validate_json(done.stdout)
     result: dict[str, Any] = json.loads(done.stdout)
     return result

@@ -25,8 +25,7 @@ def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -
     """The joint run holds less than the probe of each device alone lets hope. test_from_python.py's engine is real."""
     save(probe_of(simulated_devices(QUICK)[0]))
     path = tmp_path / "plan.json"
-    done = here("balance", "--simulate", QUICK, *SHORT, "--global-batch", "304", "-o", str(path))
-    assert done.returncode == 0, done.stderr
+    done = here("balance", "--simulate", QUICK, *SHORT, "--global-batch", "304", "-o", str(path), code=0)
     assert "planning with the probe of" in done.stderr
     assert "round 1 [" in done.stderr
     for text in ("× the even split", "lost against the devices alone", f"next: gpubalance run --simulate {QUICK}"):
@@ -38,15 +37,13 @@ def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -
     assert plan.balance.run.batches == plan.batches
     assert plan.balance.rounds[0].outcome == "oom"
 
-    run = here("run", "--simulate", QUICK, "--plan", str(path), "--windows", "1", "--duration", "0.5", "--json")
-    assert run.returncode == 0, run.stderr
+    run = here("run", "--simulate", QUICK, "--plan", str(path), "--windows", "1", "--duration", "0.5", "--json", code=0)
     assert tuple(json.loads(run.stdout)["batches"]) == plan.batches
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_a_device_that_is_probed_on_the_way_needs_no_other_command() -> None:
-    done = here("balance", "--simulate", QUICK, "--gpus", "1", *SHORT, "--max-global-batch", "32", "--json")
-    assert done.returncode == 0, done.stderr
+    done = here("balance", "--simulate", QUICK, "--gpus", "1", *SHORT, "--max-global-batch", "32", "--json", code=0)
     plan = Plan.model_validate_json(done.stdout)
     assert plan.batches == (32,)
     assert plan.predicted.even is None
@@ -69,8 +66,7 @@ def test_what_is_not_possible_is_told_before_anything_is_measured(
 ) -> None:
     save(probe_of(simulated_devices(QUICK)[0]))
     for command in (("balance", "--dry-run"), ("balance",)):
-        done = here(*command, "--simulate", QUICK, *wanted)
-        assert done.returncode == code
+        done = here(*command, "--simulate", QUICK, *wanted, code=code)
         assert told in done.stderr
         assert "round 1" not in done.stderr
 
@@ -90,8 +86,7 @@ def test_a_dry_run_says_each_phase_and_the_balance_does_these(tmp_path: Path) ->
     assert not list(Path(os.environ["XDG_STATE_HOME"]).rglob("*.*"))
 
     # What was measured may replace the estimate, which nobody would miss.
-    done = here(*command, *SHORT, "-o", str(tmp_path / "expected.json"))
-    assert done.returncode == 0, done.stderr
+    done = here(*command, *SHORT, "-o", str(tmp_path / "expected.json"), code=0)
     assert json.loads((tmp_path / "expected.json").read_text())["kind"] == "plan"
     told = re.findall(
         r"^… phase (\d) of 4, (.+?): about \d+ s; about \d+ s.* (?:in all|left)$", done.stderr, re.MULTILINE
@@ -117,8 +112,7 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(tm
     before, told = plan_of(*command), here(*command)
     assert "sync-unknown" in told.stdout
     assert "gpubalance balance measures it" in " ".join(told.stdout.split())
-    done = here("balance", "--simulate", QUICK, *SHORT, "--json")
-    assert done.returncode == 0, done.stderr
+    done = here("balance", "--simulate", QUICK, *SHORT, "--json", code=0)
     balance = Plan.model_validate_json(done.stdout)
     assert balance.balance is not None
     assert balance.balance.rounds[0].outcome == "oom"
@@ -153,8 +147,7 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(tm
 def test_a_balance_by_a_noise_scale_proves_the_split_that_learns_fastest(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     scale = 60
-    done = here("balance", "--simulate", QUICK, *SHORT, "--noise-scale", str(scale), "-o", str(file))
-    assert done.returncode == 0, done.stderr
+    done = here("balance", "--simulate", QUICK, *SHORT, "--noise-scale", str(scale), "-o", str(file), code=0)
     plan = Plan.model_validate_json(file.read_text())
     assert plan.balance is not None
     assert plan.balance.run is not None
@@ -170,16 +163,14 @@ def test_a_balance_by_a_noise_scale_proves_the_split_that_learns_fastest(tmp_pat
 
 
 def plan_of(*arguments: str) -> Plan:
-    done = here(*arguments, "--json")
-    assert done.returncode == 0, done.stderr
+    done = here(*arguments, "--json", code=0)
     return Plan.model_validate_json(done.stdout)
 
 
 def test_a_plan_from_a_file_touches_no_device(tmp_path: Path) -> None:
     path = tmp_path / "probe.json"
     path.write_text(probe_of(simulated_devices(QUICK)[0]).model_dump_json())
-    done = here("plan", str(path), "--global-batch", "256", "--sync", "0.006")
-    assert done.returncode == 0, done.stderr
+    done = here("plan", str(path), "--global-batch", "256", "--sync", "0.006", code=0)
     assert "learning rate: if tuned at a global batch of " in done.stdout
     named = here("plan", str(path), "--gpus", "1", "--json")
     assert [device.index for device in Plan.model_validate_json(named.stdout).devices] == [1]

@@ -24,8 +24,7 @@ def test_a_gate_prints_the_comparison_and_exits_with_9(files: tuple[str, str, st
     a, b, slow = files
     assert here("compare", a, b, "--fail-slower", "5%").returncode == 0
     kept = tmp_path / "kept.json"
-    done = here("compare", a, b, slow, "--fail-slower", "5", "--json", "-o", str(kept))
-    assert done.returncode == 9
+    done = here("compare", a, b, slow, "--fail-slower", "5", "--json", "-o", str(kept), code=9)
     assert "slow file.json is " in done.stderr
     assert "more than --fail-slower 5%" in done.stderr
     found = Comparison.model_validate_json(done.stdout)

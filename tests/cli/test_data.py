@@ -53,8 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> None:
-    made = here("balance", *PAIR, *DATA, *SHORT, "--epoch", "1000", "-o", "plan.json", cwd=folder)
-    assert made.returncode == 0, made.stderr
+    made = here("balance", *PAIR, *DATA, *SHORT, "--epoch", "1000", "-o", "plan.json", code=0, cwd=folder)
     plan = Plan.model_validate_json((folder / "plan.json").read_text())
     assert plan.pipeline is not None
     assert plan.pipeline.binds
@@ -78,23 +77,19 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     )
     assert here("plan", *PAIR, *DATA, cwd=folder).returncode == 0
     path.write_text(FILE.replace("return 1", "return 3"))
-    changed = here("plan", *PAIR, *DATA, cwd=folder)
-    assert changed.returncode == 4
+    changed = here("plan", *PAIR, *DATA, code=4, cwd=folder)
     assert "no probe of these devices with --model small, as it is now, and these settings is kept" in changed.stderr
 
     run = ("run", *PAIR, "--plan", "plan.json")
-    unnamed = here(*run, cwd=folder)
-    assert unnamed.returncode == 4
+    unnamed = here(*run, code=4, cwd=folder)
     assert "  → name what it is for: --data mine.py:dataset\n" in unnamed.stderr
     assert here(*run, "--data", "mine.py:other", cwd=folder).returncode == 7
-    warned = here(*run, *DATA, *SHORT, "--json", cwd=folder)
-    assert warned.returncode == 0, warned.stderr
+    warned = here(*run, *DATA, *SHORT, "--json", code=0, cwd=folder)
     assert [one["code"] for one in json.loads(warned.stdout)["warnings"]].count("data-changed") == 1
 
 
 def test_probe_holds_the_pipeline_against_the_devices_in_sum(folder: Path) -> None:
-    done = here("probe", *PAIR, *DATA, "--max-batch", "32", "-o", "probe.json", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    done = here("probe", *PAIR, *DATA, "--max-batch", "32", "-o", "probe.json", code=0, cwd=folder)
     probe = json.loads((folder / "probe.json").read_text())
     assert probe["pipeline"]["binds"]
     assert done.stdout.startswith("your input pipeline gives 100 samples/s")
@@ -103,8 +98,7 @@ def test_probe_holds_the_pipeline_against_the_devices_in_sum(folder: Path) -> No
 
 
 def test_each_independent_model_has_a_pipeline_in_front(folder: Path) -> None:
-    done = here("independent", *PAIR, *DATA, *SHORT, "--json", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    done = here("independent", *PAIR, *DATA, *SHORT, "--json", code=0, cwd=folder)
     result = json.loads(done.stdout)
     assert result["settings"]["data"] == "mine.py:dataset"
     for replica in result["replicas"]:

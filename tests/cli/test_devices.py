@@ -13,8 +13,7 @@ from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 
 def test_without_nvml_one_line_says_so_and_offers_the_way_on() -> None:
-    done = here("devices")
-    assert done.returncode == 3
+    done = here("devices", code=3)
     assert done.stderr.startswith("error: no NVIDIA driver")
     assert "--simulate" in done.stderr
     listed = here("devices", "--json")
@@ -23,8 +22,7 @@ def test_without_nvml_one_line_says_so_and_offers_the_way_on() -> None:
 
 
 def test_the_gpus_are_listed_with_why_they_can_not_be_used(tmp_path: Path) -> None:
-    done = here("devices", environment=environment(tmp_path, TWO_UNLIKE_GPUS))
-    assert done.returncode == 0
+    done = here("devices", code=0, environment=environment(tmp_path, TWO_UNLIKE_GPUS))
     assert "GeForce GTX 1080 Ti" in done.stdout
     for gpu in (("0  ", TI, "0000:01:00.0"), ("1  ", PLAIN, "0000:02:00.0")):
         assert all(text in done.stdout for text in gpu)
@@ -38,13 +36,11 @@ def test_the_listing_as_json_and_a_lost_gpu_that_can_not_be_named(tmp_path: Path
     variables = environment(tmp_path, script) | {"PYTHONPATH": str(tmp_path)}
     gpus = json.loads(here("devices", "--json", environment=variables).stdout)["nvidia"]["gpus"]
     assert next((gpu["index"], gpu["uuid"]) for gpu in gpus) == (0, TI)
-    done = here("run", "--gpus", "1", environment=variables)
-    assert done.returncode == 2
+    done = here("run", "--gpus", "1", code=2, environment=variables)
     assert "there is no device '1'" in done.stderr
 
 
 @pytest.mark.parametrize("source", [QUICK_PAIR, "3"])
 def test_simulated_devices_are_listed(source: str) -> None:
-    done = here("devices", "--simulate", source)
-    assert done.returncode == 0
+    done = here("devices", "--simulate", source, code=0)
     assert len(done.stdout.splitlines()) == (3 if source == QUICK_PAIR else 4)

@@ -49,8 +49,7 @@ def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) 
     split = ("--gpus", "alpha:0", "beta:0", "--batches", "120", "24", "--baseline", "none", "-o", str(path))
     own = ("--model", TINY, "--data", f"{tmp_path}/mine.py:samples")
     reached = ("--hosts", "alpha,beta", "--via", "env ON={host}")
-    done = here("run", "--simulate", TWO_HOSTS, *reached, *own, *split, *SHORT)
-    assert done.returncode == 0, done.stderr
+    done = here("run", "--simulate", TWO_HOSTS, *reached, *own, *split, *SHORT, code=0)
     labels = ["alpha:0", "beta:0"]
     assert [label for label in LABELS if re.search(rf"^{label} ", done.stdout, re.MULTILINE)] == labels
     assert "building" in done.stderr
@@ -65,21 +64,19 @@ def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) 
     assert run.pipeline is not None
     assert run.pipeline.alone.median > run.throughput.median
 
-    compared = here("compare", str(path), str(path))
-    assert compared.returncode == 0, compared.stderr
+    compared = here("compare", str(path), str(path), code=0)
     assert all(label in compared.stdout for label in labels)
-    reported = here("report", str(path), "--html", str(tmp_path / "run.html"))
-    assert reported.returncode == 0, reported.stderr
+    here("report", str(path), "--html", str(tmp_path / "run.html"), code=0)
     assert all(label in (tmp_path / "run.html").read_text() for label in labels)
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_some_devices_of_some_hosts() -> None:
-    done = here("run", "--simulate", TWO_HOSTS, "--gpus", "beta:0", "alpha:1", "--batches", "8", "8", *SHORT, "--json")
-    assert done.returncode == 0, done.stderr
+    done = here(
+        "run", "--simulate", TWO_HOSTS, "--gpus", "beta:0", "alpha:1", "--batches", "8", "8", *SHORT, "--json", code=0
+    )
     assert [(d["host"], d["index"]) for d in json.loads(done.stdout)["devices"]] == [("beta", 0), ("alpha", 1)]
-    probe = here("probe", "--simulate", TWO_HOSTS, "--gpus", "beta:0", "--max-batch", "16", "--json")
-    assert probe.returncode == 0, probe.stderr
+    probe = here("probe", "--simulate", TWO_HOSTS, "--gpus", "beta:0", "--max-batch", "16", "--json", code=0)
     assert json.loads(probe.stdout)["probes"][0]["device"] == 0
 
 
@@ -114,8 +111,7 @@ def three_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, .
 
 
 def test_devices_of_hosts_are_listed_and_one_that_can_not_be_reached_is_named(three_hosts: tuple[str, ...]) -> None:
-    done = here("devices", *three_hosts)
-    assert done.returncode == 3
+    done = here("devices", *three_hosts, code=3)
     assert done.stderr.startswith("error: gamma can't be reached: sh ")
     of_alpha, of_beta = done.stdout.split("\n\n")
     assert of_alpha.startswith("alpha\n")
@@ -125,8 +121,7 @@ def test_devices_of_hosts_are_listed_and_one_that_can_not_be_reached_is_named(th
 
 
 def test_hosts_check_themselves_at_the_same_time(three_hosts: tuple[str, ...]) -> None:
-    done = here("doctor", *three_hosts, "--gpus", "alpha:0", "gamma:0", "--json")
-    assert done.returncode == 3
+    done = here("doctor", *three_hosts, "--gpus", "alpha:0", "gamma:0", "--json", code=3)
     assert "error: alpha: TensorFlow: " in done.stderr
     found = Checkups.model_validate_json(done.stdout)
     assert [one.host for one in found.hosts] == ["alpha", "gamma"]

@@ -30,8 +30,7 @@ def took(seconds):
 
 
 def result_of(*arguments: str, environment: dict[str, str] | None = None) -> dict[str, Any]:
-    done = here(*arguments, "--json", "--quiet", environment=environment)
-    assert done.returncode == 0, done.stderr
+    done = here(*arguments, "--json", "--quiet", code=0, environment=environment)
     Independent.model_validate_json(done.stdout)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
@@ -39,8 +38,7 @@ def result_of(*arguments: str, environment: dict[str, str] | None = None) -> dic
 
 def told_of(path: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     """The result in that file, and what is told of it."""
-    done = here(*arguments, "-o", str(path), "--quiet")
-    assert done.returncode == 0, done.stderr
+    done = here(*arguments, "-o", str(path), "--quiet", code=0)
     result: dict[str, Any] = json.loads(path.read_text())
     return result, " ".join(done.stdout.split())
 
@@ -95,8 +93,7 @@ def test_without_batches_each_takes_its_smallest_within_5_percent_by_the_latest_
 def test_unlike_models_are_trained_one_a_device_and_told_apart(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("def net(): ...")
     other = f"{tmp_path / 'other.py'}:net"
-    done = here("independent", "--simulate", "2", "--model", TINY, other, *SHORT, "--json")
-    assert done.returncode == 0, done.stderr
+    done = here("independent", "--simulate", "2", "--model", TINY, other, *SHORT, "--json", code=0)
     result = json.loads(done.stdout)
     assert [one["model"] for one in result["replicas"]] == [TINY, other]
     assert result["settings"]["model"] == f"{TINY} {other}"
@@ -132,8 +129,7 @@ def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(tmp_path: Path)
     left = json.loads(path.read_text())
     assert left["complete"] is False
     assert left["throughput"]["median"] > 0
-    again = gpubalance(*command, "--resume", environment=slow)
-    assert again.returncode == 0, again.stderr
+    again = gpubalance(*command, "--resume", code=0, environment=slow)
     result = json.loads(path.read_text())
     assert result["complete"] is True
     assert "resumed" in [warning["code"] for warning in result["warnings"]]
@@ -149,8 +145,7 @@ def test_the_result_is_compared_and_reported(tmp_path: Path) -> None:
     for path, factor in ((first, 1.0), (second, 1.1)):
         asked = ("independent", "--simulate", contended(tmp_path, factor), "--batches", "1024", "512")
         assert here(*asked, *LONG, "-o", str(path)).returncode == 0
-    compared = here("compare", str(first), str(second), "--fail-slower", "5%")
-    assert compared.returncode == 9
+    compared = here("compare", str(first), str(second), "--fail-slower", "5%", code=9)
     assert "second.json is slower than first.json" in compared.stdout
     assert here("report", str(first), str(second), "--html", str(html)).returncode == 0
     assert "2 devices at once: " in html.read_text()

@@ -53,8 +53,7 @@ def script(tmp_path: Path) -> str:
 def test_each_device_has_a_process_that_knows_its_place(
     via: tuple[str, ...], on: tuple[str, ...], script: str, tmp_path: Path
 ) -> None:
-    done = here("launch", *via, str(write_plan(tmp_path)), script, "--gpus", "0 1", "-o", "x")
-    assert done.returncode == 0, done.stderr
+    done = here("launch", *via, str(write_plan(tmp_path)), script, "--gpus", "0 1", "-o", "x", code=0)
     assert sorted(done.stdout.splitlines()) == [
         f"{label} | {label.partition(':')[0] if on else 'here'} given ['--gpus', '0 1', '-o', 'x'] as {rank}"
         for rank, label in enumerate(LABELS)
@@ -68,8 +67,7 @@ def test_the_devices_of_one_host_are_one_process(script: str) -> None:
 
 
 def test_one_that_fails_ends_all_with_its_exit_code(script: str, tmp_path: Path) -> None:
-    done = here("launch", *VIA, str(write_plan(tmp_path)), script, "fail")
-    assert done.returncode == 5, done.stderr
+    here("launch", *VIA, str(write_plan(tmp_path)), script, "fail", code=5)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -159,8 +157,7 @@ def test_a_plan_knows_what_its_hosts_are_reached_by_and_no_command(script: str, 
     ssh = tmp_path / "ssh"
     ssh.write_text('#!/bin/sh\nwhile [ "$1" = -o ]; do shift 2; done\nexport ON="$1"; shift; exec sh -c "$*"\n')
     ssh.chmod(0o755)
-    done = here("launch", str(plan), script, environment={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
-    assert done.returncode == 0, done.stderr
+    done = here("launch", str(plan), script, code=0, environment={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert {line.split()[2] for line in done.stdout.splitlines()} == {"alpha", "beta"}
 
 

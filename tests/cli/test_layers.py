@@ -26,8 +26,7 @@ SHORT = ("--windows", "1", "--round-duration", "0.1", "--micro-batch", "32")
 
 def result_of(*arguments: str, environment: Mapping[str, str] | None = None) -> tuple[Layers, str]:
     """The result, and stderr."""
-    done = here("layers", *arguments, "--json", environment=environment)
-    assert done.returncode == 0, done.stderr
+    done = here("layers", *arguments, "--json", code=0, environment=environment)
     return Layers.model_validate_json(done.stdout), done.stderr
 
 
@@ -58,10 +57,8 @@ def test_a_model_that_no_device_holds_is_cut_over_both(tmp_path: Path) -> None:
     assert result.bubble >= result.bubble_bound
     assert Layers.model_validate_json((tmp_path / "layers.json").read_text()) == result
 
-    compared = here("compare", str(tmp_path / "layers.json"), str(tmp_path / "layers.json"))
-    assert compared.returncode == 0, compared.stderr
-    page = here("report", str(tmp_path / "layers.json"), "--html", str(tmp_path / "layers.html"), "--csv")
-    assert page.returncode == 0, page.stderr
+    here("compare", str(tmp_path / "layers.json"), str(tmp_path / "layers.json"), code=0)
+    here("report", str(tmp_path / "layers.json"), "--html", str(tmp_path / "layers.html"), "--csv", code=0)
     assert "One step, task by task" in (tmp_path / "layers.html").read_text()
 
 
@@ -116,8 +113,7 @@ def test_a_model_that_is_faster_uncut_is_not_cut_unless_forced(tmp_path: Path) -
 def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) -> None:
     one = 'alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nbase_memory = "1.2 GiB"\nmemory_per_sample = "{} MiB"'
     wide = ("layers", "--simulate", profile(tmp_path, *[one.format(40)] * 2), *SHORT)
-    done = here(*wide)
-    assert done.returncode == 5
+    done = here(*wide, code=5)
     assert "error: no cut of small into stages fits: micro-batches of 32 on GPU:0 1.00 GiB, GPU:1 1.00" in done.stderr
     assert "→ --micro-batch 8 fits: GPU:0 blocks 0–3 (934 MiB of 1.00 GiB), GPU:1 blocks 4–7 (774 MiB" in done.stderr
     found, _ = result_of(*wide[1:], "--micro-batch", "8")
@@ -126,14 +122,19 @@ def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) 
     # Both hold 300 MiB beside what is planned: the margin is by how much that was seen to be too little.
     close = profile(tmp_path, *[one.format(4)] * 2)
     done = here(
-        "layers", "--simulate", close, *SHORT, environment=engine(tmp_path, "def held(device): return 300 << 20")
+        "layers",
+        "--simulate",
+        close,
+        *SHORT,
+        code=5,
+        environment=engine(tmp_path, "def held(device): return 300 << 20"),
     )
-    assert done.returncode == 5
     assert "GPU:0 ran out of memory and gets less" in done.stderr
     assert re.search(r"→ --margin \d+MiB --micro-batch \d+ fits: GPU:\d blocks", done.stderr)
     assert "--resume" not in done.stderr
-    done = here("layers", "--simulate", profile(tmp_path, *[one.format(1).replace("1.2 GiB", "20 GiB")] * 2), *SHORT)
-    assert done.returncode == 5
+    done = here(
+        "layers", "--simulate", profile(tmp_path, *[one.format(1).replace("1.2 GiB", "20 GiB")] * 2), *SHORT, code=5
+    )
     assert "error: the block that begins with conv2d is larger than every device (GPU:0 1.00 GiB, GPU:1" in done.stderr
     assert "→ no smaller micro-batch fits: take more devices, or a smaller model" in done.stderr
     assert "--resume" not in done.stderr
@@ -167,8 +168,7 @@ def test_named_cuts_are_those(tmp_path: Path) -> None:
     assert [(first, last) for first, last, _ in found.segments] == [(0, 0), (1, 1)]
     assert [block.calls for block in found.blocks] == [5, 3]
     assert found.micro_batches == 2
-    done = here("layers", "--simulate", LARGE, *SHORT, "--cuts", "conv2d_9")
-    assert done.returncode == 4
+    done = here("layers", "--simulate", LARGE, *SHORT, "--cuts", "conv2d_9", code=4)
     assert "--cuts conv2d_9: a cut is before a layer, and this one is not there" in done.stderr
 
 
@@ -198,8 +198,7 @@ def test_an_interrupted_proof_goes_on_with_its_blocks_rounds_and_windows(tmp_pat
     assert json.loads(out)["step_time_s"]["samples"] == cut_short["step_time_s"]["samples"]
     assert "".join(told).count("continuing an unfinished measurement") == 1
     (tmp_path / "go-on").touch()
-    done = gpubalance(*arguments, "--resume", environment=variables)
-    assert done.returncode == 0, done.stderr
+    done = gpubalance(*arguments, "--resume", code=0, environment=variables)
     assert "measuring 8 blocks" not in done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     assert result["complete"]
@@ -223,11 +222,9 @@ def test_a_batch_split_that_was_measured_is_not_measured_again(tmp_path: Path) -
     made = tmp_path / "layers.json"
     variables = {**engine(tmp_path, script), "MADE": str(made)}
     arguments = ("layers", "--simulate", _known_pair(tmp_path), "--force", *SHORT, "--rounds", "1", "--json")
-    first = here(*arguments, "-o", str(made), environment=variables)
-    assert first.returncode == 3, first.stderr
+    first = here(*arguments, "-o", str(made), code=3, environment=variables)
     assert "measuring the batch split" in first.stderr
-    again = here(*arguments, "--resume", environment=variables)
-    assert again.returncode == 0, again.stderr
+    again = here(*arguments, "--resume", code=0, environment=variables)
     assert "measuring" not in again.stderr.replace("continuing an unfinished measurement", "")
     splits = [Layers.model_validate_json(one.stdout).baselines.split for one in (first, again)]
     assert splits[0] == splits[1]
@@ -254,8 +251,7 @@ def test_a_stage_that_hangs_or_dies_is_told_and_what_was_measured_is_kept(
             {end}
     """
     arguments = ("layers", "--simulate", _known_pair(tmp_path), "--force", *SHORT, "--rounds", "1", "--windows", "2")
-    done = here(*arguments, "--json", environment=engine(tmp_path, script))
-    assert done.returncode == code, done.stderr
+    done = here(*arguments, "--json", code=code, environment=engine(tmp_path, script))
     assert message in " ".join(done.stderr.split())
     assert "--resume" in done.stderr
     cut_short = Layers.model_validate_json(done.stdout)

@@ -29,8 +29,7 @@ def model():
 
 def test_what_no_split_trains_is_refused_before_it_is_measured(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TWO_OPTIMIZERS)
-    ended = gpubalance("balance", "--simulate", "2", "--model", f"{tmp_path}/train.py:model")
-    assert ended.returncode == 4
+    ended = gpubalance("balance", "--simulate", "2", "--model", f"{tmp_path}/train.py:model", code=4)
     assert "which is not the optimizer that the model was compiled with" in ended.stderr.replace("\n", " ")
     assert "samples/s" not in ended.stderr + ended.stdout
 
@@ -38,7 +37,6 @@ def test_what_no_split_trains_is_refused_before_it_is_measured(tmp_path: Path) -
 def test_a_probe_measures_it_and_says_that_balance_will_refuse_it(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TWO_OPTIMIZERS)
     few = ("--max-batch", "8", "--duration", "0.1")
-    ended = gpubalance("probe", "--simulate", "1", *few, "--model", f"{tmp_path}/train.py:model")
-    assert ended.returncode == 0
+    ended = gpubalance("probe", "--simulate", "1", *few, "--model", f"{tmp_path}/train.py:model", code=0)
     assert "gpubalance balance will refuse this model" in " ".join((ended.stdout + ended.stderr).split())
     assert "next:" not in ended.stdout

@@ -57,8 +57,7 @@ def journals(state: Path) -> list[dict[str, Any]]:
 @pytest.mark.usefixtures("stand_in")
 def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state: Path) -> None:
     path = tmp_path / "probe.json"
-    done = here("probe", *TINY_PAIR, *QUICK, "-o", str(path))
-    assert done.returncode == 0, done.stderr
+    done = here("probe", *TINY_PAIR, *QUICK, "-o", str(path), code=0)
     result = Probe.model_validate_json(path.read_text())
     assert [(p.batch_limit.fits, p.batch_limit.fails) for p in result.probes if p.batch_limit] == [
         (224, 232),
@@ -78,8 +77,7 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     assert not list((own_state / "gpubalance" / "journals").glob("*"))
     assert len(list((own_state / "gpubalance" / "probes").glob("*.json"))) == 1
     command = done.stdout.splitlines()[-1].removeprefix("next: gpubalance ").split()
-    ran = here(*command, *SHORT, "--rounds", "1", "--round-duration", "0.5", "--json")
-    assert ran.returncode == 0, ran.stderr
+    ran = here(*command, *SHORT, "--rounds", "1", "--round-duration", "0.5", "--json", code=0)
     plan = Plan.model_validate_json(ran.stdout)
     assert plan.probed == result.created
     assert plan.balance is not None
@@ -111,8 +109,7 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     assert [8, 16] in [[point.batch for point in one.curve][:2] for one in Probe.model_validate_json(out).probes]
     attempts = [entry for entry in journals(own_state) if entry["kind"] == "Attempt"]
     measured = {(entry["key"].split()[0], entry["record"]["trial"]["batch"]) for entry in attempts}
-    again = gpubalance(*command, "--resume", environment=slowly)
-    assert again.returncode == 0, again.stderr
+    again = gpubalance(*command, "--resume", code=0, environment=slowly)
     assert "continuing an unfinished measurement" in again.stderr
     result = Probe.model_validate_json(again.stdout)
     assert result.complete
@@ -123,8 +120,9 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
 
 
 def test_the_time_limit_ends_it_with_what_is_measured(tmp_path: Path) -> None:
-    done = here("probe", *TINY_PAIR, *QUICK, "--time-limit", "2", "--json", environment=engine(tmp_path, SLOWLY))
-    assert done.returncode == 8
+    done = here(
+        "probe", *TINY_PAIR, *QUICK, "--time-limit", "2", "--json", code=8, environment=engine(tmp_path, SLOWLY)
+    )
     assert "the time limit of 2 s passed" in done.stderr
     assert re.search(r"--resume continues it:\n +.*gpubalance probe .* --json --resume\n", done.stderr)
     assert "--time-limit 2 " not in done.stderr

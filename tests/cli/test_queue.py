@@ -33,8 +33,7 @@ def written(folder: Path, *commands: str) -> str:
 
 
 def result_of(folder: Path, *commands: str, code: int = 0, options: tuple[str, ...] = PAIR) -> Queue:
-    done = here("queue", written(folder, *commands), *options, "--json", "-q", cwd=folder)
-    assert done.returncode == code, done.stderr
+    done = here("queue", written(folder, *commands), *options, "--json", "-q", code=code, cwd=folder)
     return Queue.model_validate_json(done.stdout)
 
 
@@ -73,8 +72,7 @@ def test_gpus_are_seen_by_their_uuid_and_not_shared_with_another_queue(tmp_path:
     trials = written(tmp_path, "echo $CUDA_VISIBLE_DEVICES; sleep 30")
     first = start("queue", "--gpus", "1", "--logs", "logs", trials, cwd=tmp_path, environment=gpus)
     lines_until(first, "begins on GPU:1")
-    second = gpubalance("queue", "--gpus", "1", trials, cwd=tmp_path, environment=gpus)
-    assert second.returncode == 3
+    second = gpubalance("queue", "--gpus", "1", trials, code=3, cwd=tmp_path, environment=gpus)
     assert f"GPU:1 (NVIDIA GeForce GTX 1080) is in use by another gpubalance, process {first.pid}" in second.stderr
     log = tmp_path / "logs" / "001.log"
     while not log.read_text():
@@ -86,8 +84,7 @@ def test_gpus_are_seen_by_their_uuid_and_not_shared_with_another_queue(tmp_path:
 
 def test_what_lacks_memory_is_tried_once_more_on_the_largest_device(tmp_path: Path) -> None:
     trials = written(tmp_path, "sleep 1", LACKS_ON_THE_SMALL, "echo OOM when allocating tensor; exit 1", "sleep 2")
-    done = here("queue", trials, *PAIR, "-o", "queue.json", cwd=tmp_path)
-    assert done.returncode == 6
+    done = here("queue", trials, *PAIR, "-o", "queue.json", code=6, cwd=tmp_path)
     result = Queue.model_validate_json((tmp_path / "queue.json").read_text())
     second, third = result.commands[1:3]
     assert [(one.device, one.exit, one.out_of_memory) for one in second.tries] == [(1, 3, True), (0, 0, False)]
@@ -100,8 +97,7 @@ def test_what_lacks_memory_is_tried_once_more_on_the_largest_device(tmp_path: Pa
 
 def test_a_failure_is_told_with_its_last_lines_and_the_others_go_on(tmp_path: Path) -> None:
     trials = written(tmp_path, "echo why; echo so >&2; exit 5", "true", "kill -9 $$")
-    done = here("queue", trials, *PAIR, "--logs", "logs", cwd=tmp_path)
-    assert done.returncode == 6
+    done = here("queue", trials, *PAIR, "--logs", "logs", code=6, cwd=tmp_path)
     assert "3 commands on 2 devices" in done.stdout
     assert "1 ended well, 2 failed" in done.stdout
     assert re.search(r"001 failed on GPU:\d with exit code 5; .*logs/001.log:\n  \| why\n  \| so\n", done.stdout)
@@ -114,13 +110,11 @@ def test_a_failure_is_told_with_its_last_lines_and_the_others_go_on(tmp_path: Pa
 def test_mended_lines_are_run_by_resume_and_the_others_are_not(tmp_path: Path) -> None:
     trials = written(tmp_path, "echo 1 >> ran", "echo 2 >> ran; false", "echo 3 >> ran")
     assert here("queue", trials, *PAIR, "--logs", "logs", cwd=tmp_path).returncode == 6
-    again = here("queue", trials, *PAIR, "--logs", "logs", cwd=tmp_path)
-    assert again.returncode == 2
+    again = here("queue", trials, *PAIR, "--logs", "logs", code=2, cwd=tmp_path)
     assert "--logs logs has the logs of a queue: 001.log" in again.stderr
     (tmp_path / "ran").unlink()
     written(tmp_path, "echo 1 >> ran", "echo two >> ran", "echo 3 >> ran", "echo 4 >> ran")
-    done = here("queue", trials, *PAIR, "--logs", "logs", "--resume", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = here("queue", trials, *PAIR, "--logs", "logs", "--resume", code=0, cwd=tmp_path)
     assert "2 of 4 commands ended well before" in done.stderr
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "two"]
     with Path(trials).open("a") as file:
@@ -147,8 +141,7 @@ def test_a_killed_queue_that_is_resumed_runs_each_once(tmp_path: Path) -> None:
     lines_until(process, "001 ended on")
     process.kill()
     process.wait()
-    done = here("queue", trials, *PAIR, "--resume", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = here("queue", trials, *PAIR, "--resume", "--json", code=0, cwd=tmp_path)
     assert sorted((tmp_path / "ran").read_text().split()) == ["1", "2", "3", "4", "5"]
     assert any(one["resumed"] for one in json.loads(done.stdout)["commands"])
 
@@ -216,8 +209,7 @@ def test_what_is_wrong_is_said_before_anything_runs(
 ) -> None:
     if content is not None:
         (tmp_path / "trials.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
-    done = here("queue", "trials.txt", *options, cwd=tmp_path)
-    assert done.returncode == code
+    done = here("queue", "trials.txt", *options, code=code, cwd=tmp_path)
     assert f"error: {says}" in done.stderr
     assert "\n  → " in done.stderr
     assert not done.stdout
@@ -227,8 +219,7 @@ def test_a_full_disk_stops_a_log_and_not_the_command(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "001.log").symlink_to("/dev/full")
     trials = written(tmp_path, "seq 20000; echo end > ended")
-    done = here("queue", trials, *PAIR, "--logs", "logs", "--overwrite", "-o", "queue.json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = here("queue", trials, *PAIR, "--logs", "logs", "--overwrite", "-o", "queue.json", code=0, cwd=tmp_path)
     assert (tmp_path / "ended").exists()
     assert done.stderr.count("No space left on device: the command goes on without a log") == 1
     assert Queue.model_validate_json((tmp_path / "queue.json").read_text()).commands[0].log is None
@@ -259,12 +250,10 @@ def test_wide_characters_are_cut_at_the_terminals_edge() -> None:
 def test_report_draws_a_timeline_of_the_devices(tmp_path: Path) -> None:
     trials = written(tmp_path, "true", "false")
     assert here("queue", trials, *PAIR, "-o", "queue.json", cwd=tmp_path).returncode == 6
-    done = here("report", "queue.json", "--html", "page.html", "--markdown", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = here("report", "queue.json", "--html", "page.html", "--markdown", code=0, cwd=tmp_path)
     assert "| 2 | false | GPU:1 |" in done.stdout
     page = (tmp_path / "page.html").read_text()
     assert "What each device ran, and when" in page
     assert "<svg" in page
-    refused = here("compare", "queue.json", "queue.json", cwd=tmp_path)
-    assert refused.returncode == 4
+    refused = here("compare", "queue.json", "queue.json", code=4, cwd=tmp_path)
     assert "is a queue, not a result" in refused.stderr

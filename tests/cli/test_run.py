@@ -55,8 +55,7 @@ def test_devices_are_those_that_are_named_in_their_order_and_those_with_samples(
     result = run_json("--simulate", four, "--model", TINY, "--gpus", "3,1")
     assert [device["name"] for device in result["devices"]] == ["Unlike D", "Unlike B"]
     assert [(replica["device"], replica["batch"]) for replica in result["replicas"]] == [(0, 64), (1, 64)]
-    done = here("run", *TINY_PAIR, "--batches", "0", "40", *SHORT)
-    assert done.returncode == 0, done.stderr
+    done = here("run", *TINY_PAIR, "--batches", "0", "40", *SHORT, code=0)
     assert "GPU:0: no samples, left out" in done.stdout
 
 
@@ -88,8 +87,7 @@ def test_what_a_split_is_compared_with(options: str, even: list[int] | None, mic
 def test_where_no_micro_batches_fit_a_split_is_compared_with_the_largest_equal_shares(tmp_path: Path) -> None:
     script = "def holds(device, size): return size not in (75, 50, 38) and size <= (208, 112)[device.index]\n"
     split = ("--batches", "204", "96", *SHORT, "--json")
-    done = here("run", *TINY_PAIR, *split, environment=engine(tmp_path, script))
-    assert done.returncode == 0, done.stderr
+    done = here("run", *TINY_PAIR, *split, code=0, environment=engine(tmp_path, script))
     result = json.loads(done.stdout)
     assert result["baselines"]["even"]["batches"] == [112, 112]
     assert result["baselines"]["largest_even"] is None
@@ -98,16 +96,14 @@ def test_where_no_micro_batches_fit_a_split_is_compared_with_the_largest_equal_s
 
 def test_a_split_that_runs_out_of_memory_jointly_is_told_what_fits() -> None:
     profile = str(ROOT / "configs" / "gtx1080ti-gtx1080.toml")
-    done = here("run", "--simulate", profile, "--gpus", "0", "1", "--batches", "1024", "710", *SHORT)
-    assert done.returncode == 5
+    done = here("run", "--simulate", profile, "--gpus", "0", "1", "--batches", "1024", "710", *SHORT, code=5)
     assert "GPU:0 (GeForce GTX 1080 Ti) at batch 1024" in done.stderr
     assert "GPU:1 (GeForce GTX 1080) at batch 710" in done.stderr
     # 10.5 and 7.6 GiB, less 1.26 and the joint run's 0.6 GiB, at 9.1 MiB a sample.
     assert "--batches 972 645" in done.stderr
     assert re.search(r"run: about \d+ s\n", done.stderr)
     assert done.stdout == ""
-    done = here("run", *TINY_PAIR, "--batches", "200", "240", "--micro-batches", "200", "120", *SHORT)
-    assert done.returncode == 5
+    done = here("run", *TINY_PAIR, "--batches", "200", "240", "--micro-batches", "200", "120", *SHORT, code=5)
     assert "GPU:1 (Quick 2) at micro-batch 120 in the joint run of 200/240 in micro-batches 200/120" in done.stderr
     assert "--batches 200 224 --micro-batches 200 112" in done.stderr
 
@@ -128,8 +124,7 @@ def test_what_failed_in_the_kept_probe_is_told_before_a_worker_starts() -> None:
 def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
     # GPU:1 holds 112 samples at a time, and GPU:0 208.
     split = (*TINY_PAIR, "--gpus", "0", "1", "--batches", "200", "150", "--micro-batches", "200", "40")
-    done = here("run", *split, *SHORT, "--json")
-    assert done.returncode == 0, done.stderr
+    done = here("run", *split, *SHORT, "--json", code=0)
     result = json.loads(done.stdout)
     first, second = result["replicas"]
     assert first["compute_s"] == pytest.approx(0.008 + 0.0002 * 200)
@@ -148,12 +143,10 @@ def test_the_update_is_a_part_of_the_step_and_one_device_has_no_sync(tmp_path: P
     profile = tmp_path / "updating.toml"
     text = (ROOT / "configs" / "quick-pair.toml").read_text(encoding="utf-8")
     profile.write_text(text.replace("alpha_s = 0.008", "alpha_s = 0.008\nupdate_s = 0.004"), encoding="utf-8")
-    both = here("run", "--simulate", str(profile), "--batches", "120", "80", "--baseline", "none", *SHORT)
-    assert both.returncode == 0, both.stderr
+    both = here("run", "--simulate", str(profile), "--batches", "120", "80", "--baseline", "none", *SHORT, code=0)
     assert "step 42.0 ms = slowest compute 32.0 ms + update 4.00 ms + sync 6.00 ms;" in both.stdout
     assert re.search(r"GPU:0 \[120\] \S+ samples/s compute 32.0 ms;", both.stderr)
-    alone = here("run", "--simulate", str(profile), "--gpus", "0", "--batches", "120", *SHORT)
-    assert alone.returncode == 0, alone.stderr
+    alone = here("run", "--simulate", str(profile), "--gpus", "0", "--batches", "120", *SHORT, code=0)
     assert "step 36.0 ms = slowest compute 32.0 ms + update 4.00 ms\n" in alone.stdout
 
 
@@ -165,8 +158,7 @@ def trained_by(folder: Path, *arguments: str) -> list[str]:
         with open({str(notes)!r}, "a") as file:
             print(*batches, file=file)
     """
-    done = here("run", *TINY_PAIR, *arguments, environment=engine(folder, script))
-    assert done.returncode == 0, done.stderr
+    here("run", *TINY_PAIR, *arguments, code=0, environment=engine(folder, script))
     return notes.read_text().splitlines()
 
 
@@ -252,8 +244,7 @@ def test_streams_that_nobody_reads_lose_no_file(tmp_path: Path, streams: str, co
 
 def test_a_terminal_that_knows_only_ascii() -> None:
     ascii_only = {"PYTHONIOENCODING": "ascii"}
-    done = gpubalance("devices", "--simulate", QUICK_PAIR, environment=ascii_only)
-    assert done.returncode == 0
+    done = gpubalance("devices", "--simulate", QUICK_PAIR, code=0, environment=ascii_only)
     assert "Quick 3" in done.stdout
 
 
@@ -263,6 +254,5 @@ def test_a_plan_for_another_model_of_ones_own_names_the_command_for_this_one(tmp
     made = plan(probe_of(devices).model_copy(update={"settings": settings}), devices, PlanRequest(sync_s=0.0))
     path = tmp_path / "plan.json"
     path.write_text(made.model_dump_json())
-    done = here("run", *TINY_PAIR, "--plan", str(path), "--quiet")
-    assert done.returncode == 7, done.stderr
+    done = here("run", *TINY_PAIR, "--plan", str(path), "--quiet", code=7)
     assert f"gpubalance balance --model {TINY} makes a plan for this one; --force" in done.stderr

@@ -68,8 +68,7 @@ def _run(
     (folder / "slow.toml").write_text("\n".join(map(DEVICE.format, "AB")))
     named = ("--model", f"mine.py:{model}", "--data", f"mine.py:{function}")
     brief = ("--windows", "1", "--duration", "0.3", "--baseline", "none", "-o", "run.json")
-    done = here("run", "--simulate", "slow.toml", *named, *brief, *options, cwd=folder, environment=environment)
-    assert done.returncode == 0, done.stderr
+    done = here("run", "--simulate", "slow.toml", *named, *brief, *options, code=0, cwd=folder, environment=environment)
     return json.loads((folder / "run.json").read_text()), done.stdout
 
 
@@ -119,8 +118,7 @@ def test_a_run_and_a_balance_whose_steps_differ_are_compared_and_reported(tmp_pa
     assert "batches differ in shape: half of the steps take " in answer
     assert max(map(len, answer.split("\nnext: ")[0].splitlines())) <= 80
     both = ("run.json", "plan.json")
-    page = here("report", *both, "--html", "report.html", cwd=tmp_path)
-    assert page.returncode == 0, page.stderr
+    here("report", *both, "--html", "report.html", code=0, cwd=tmp_path)
     html = (tmp_path / "report.html").read_text()
     assert html.count("batches differ in shape: half of the steps take ") == len(both)
     assert "95 % take up to" in html  # what it means
@@ -138,8 +136,7 @@ def _balanced(folder: Path, environment: dict[str, str]) -> tuple[dict[str, Any]
     save(probe.model_copy(update={"settings": settings, "model": None, "code": code}))
     brief = ("--global-batch", "8", "--rounds", "1", "--round-duration", "0.3", "--windows", "1", "--duration", "0.3")
     asked = ("--simulate", QUICK_PAIR, "--model", named[0], "--data", named[1], *brief, "-o", "plan.json")
-    done = here("balance", *asked, cwd=folder, environment=environment)
-    assert done.returncode == 0, done.stderr
+    done = here("balance", *asked, code=0, cwd=folder, environment=environment)
     return json.loads((folder / "plan.json").read_text()), done.stdout
 
 
@@ -157,8 +154,7 @@ def test_a_probe_of_ragged_text_says_that_its_steps_differ(tmp_path: Path) -> No
     own = engine(tmp_path, "def unlike(): return True")
     named = ("--model", "mine.py:text_net", "--data", "mine.py:text")
     brief = ("--max-batch", "8", "--duration", "0.2", "--json")
-    done = here("probe", "--simulate", "1", *named, *brief, cwd=tmp_path, environment=own)
-    assert done.returncode == 0, done.stderr
+    done = here("probe", "--simulate", "1", *named, *brief, code=0, cwd=tmp_path, environment=own)
     result = json.loads(done.stdout)
     assert all(point["unlike"] for point in result["probes"][0]["curve"])
     assert "batches-differ" in [warning["code"] for warning in result["warnings"]]

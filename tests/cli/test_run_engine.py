@@ -18,8 +18,7 @@ from tests.jobs.drawn import timings_of
 def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     options = (*SHORT, "--trace", str(tmp_path / "traces"), "-o", str(path))
-    done = here("run", *TINY_PAIR, "--gpus", "0", "1", "--batches", "120", "80", *options)
-    assert done.returncode == 0, done.stderr
+    done = here("run", *TINY_PAIR, "--gpus", "0", "1", "--batches", "120", "80", *options, code=0)
     result = json.loads(path.read_text())
     first, second = result["replicas"]
     # Each device's own time, while the total goes at the straggler's pace. Here it may be later, never earlier.
@@ -105,8 +104,7 @@ def test_a_users_file_in_the_current_folder_trains(tmp_path: Path) -> None:
     # Of so little work that a step's stamps come out of turn.
     split = ("--simulate", "2", "--batches", "1", "1", "--baseline", "none")
     settings = ("--input", "host", "--precision", "mixed_float16", "--all-reduce", "one-device")
-    done = here("run", *split, "--model", "mine:net", *settings, *SHORT, "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = here("run", *split, "--model", "mine:net", *settings, *SHORT, "--json", code=0, cwd=tmp_path)
     result = json.loads(done.stdout)
     assert result["complete"]
     assert all(replica["compute_s"] > 0 for replica in result["replicas"])

@@ -252,8 +252,7 @@ def test_without_the_extra_it_is_told_how_to_install_it(tmp_path: Path) -> None:
     (tmp_path / "tensorboard.py").write_text("raise ModuleNotFoundError(\"No module named 'tensorboard'\")\n")
     paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     options = ("--simulate", QUICK_PAIR, "--tensorboard", str(tmp_path / "board"))
-    done = gpubalance("run", *options, environment={"PYTHONPATH": paths})
-    assert done.returncode == 3
+    done = gpubalance("run", *options, code=3, environment={"PYTHONPATH": paths})
     assert "--tensorboard needs" in done.stderr
     assert "pip install 'tensorboard<3'" in done.stderr
     assert "starting TensorFlow" not in done.stderr

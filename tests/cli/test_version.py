@@ -14,8 +14,7 @@ from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 
 def test_each_version_is_on_a_line_of_its_own() -> None:
-    done = gpubalance("--version")
-    assert done.returncode == 0
+    done = gpubalance("--version", code=0)
     ours, python, tensorflow, keras, driver = done.stdout.splitlines()
     assert ours == f"gpubalance {package.__version__}"
     assert python == f"Python {platform.python_version()}"
@@ -39,8 +38,7 @@ def test_the_driver_is_told_and_no_gpu_opened(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_does_not_start_is_no_error(tmp_path: Path) -> None:
-    done = here("--version", environment=environment(tmp_path, "nvml 12.550.54.14\ninit_error 18\n"))
-    assert done.returncode == 0
+    done = here("--version", code=0, environment=environment(tmp_path, "nvml 12.550.54.14\ninit_error 18\n"))
     assert done.stdout.splitlines()[-1].startswith("no driver: the NVIDIA driver that is loaded is ")
 
 
