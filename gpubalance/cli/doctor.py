@@ -60,15 +60,13 @@ def _refuse_failure(checkup: Checkup, found: Checkup | Checkups) -> None:
 
 
 def _paint() -> Paint:
-    """A function that colours a status on stdout; `plain` if that is no terminal or colours are off."""
+    """A function that colours a status on stdout, unless that is no terminal or colours are off."""
     from rich.color import ColorSystem
     from rich.console import Console
     from rich.style import Style
 
-    from gpubalance.render.doctor import plain
-
     console = Console(file=sys.stdout)  # respects NO_COLOR, TERM=dumb and FORCE_COLOR
     if console.color_system is None or console.no_color:
-        return plain
+        return lambda _, word: word
     styles = {"ok": "green", "warning": "yellow", "failure": "bold red", "skipped": "dim"}
     return lambda status, word: Style.parse(styles[status]).render(word, color_system=ColorSystem.STANDARD)

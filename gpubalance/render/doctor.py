@@ -17,13 +17,7 @@ _LEAST = 24
 Paint = Callable[[Status, str], str]
 
 
-def plain(status: Status, word: str) -> str:
-    """Returns the word uncoloured."""
-    del status
-    return word
-
-
-def checkup_text(found: Checkup | Checkups, columns: int = 80, paint: Paint = plain) -> str:
+def checkup_text(found: Checkup | Checkups, columns: int = 80, paint: Paint = lambda _, word: word) -> str:
     """The checkup in lines of at most `columns`, except for words that can't be broken; of hosts each under its name.
 
     `paint` may colour a status.

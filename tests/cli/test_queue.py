@@ -94,6 +94,14 @@ def test_what_lacks_memory_is_tried_once_more_on_the_largest_device(tmp_path: Pa
     assert "once more on GPU:0, which has more" in done.stderr
     assert "1 of 4 commands failed: 3" in done.stderr
 
+    shown = here("report", "queue.json", "--html", "page.html", "--markdown", code=0, cwd=tmp_path)
+    assert "| 2 | if \\[ {device} = GPU:1 \\]" in shown.stdout
+    page = (tmp_path / "page.html").read_text()
+    assert "What each device ran, and when" in page
+    assert "<svg" in page
+    refused = here("compare", "queue.json", "queue.json", code=4, cwd=tmp_path)
+    assert "is a queue, not a result" in refused.stderr
+
 
 def test_a_failure_is_told_with_its_last_lines_and_the_others_go_on(tmp_path: Path) -> None:
     trials = written(tmp_path, "echo why; echo so >&2; exit 5", "true", "kill -9 $$")
@@ -245,15 +253,3 @@ def test_wide_characters_are_cut_at_the_terminals_edge() -> None:
     lines = running_lines(devices, [running], 80, 10)
     assert [line.cell_len for line in lines] == [pytest.approx(80, abs=1), pytest.approx(80, abs=1), 11]
     assert max(line.cell_len for line in lines) <= 80
-
-
-def test_report_draws_a_timeline_of_the_devices(tmp_path: Path) -> None:
-    trials = written(tmp_path, "true", "false")
-    assert here("queue", trials, *PAIR, "-o", "queue.json", cwd=tmp_path).returncode == 6
-    done = here("report", "queue.json", "--html", "page.html", "--markdown", code=0, cwd=tmp_path)
-    assert "| 2 | false | GPU:1 |" in done.stdout
-    page = (tmp_path / "page.html").read_text()
-    assert "What each device ran, and when" in page
-    assert "<svg" in page
-    refused = here("compare", "queue.json", "queue.json", code=4, cwd=tmp_path)
-    assert "is a queue, not a result" in refused.stderr

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 from gpubalance.render.report.charts import bars
-from gpubalance.render.report.charts.chart import Chart, Charts
+from gpubalance.render.report.charts.chart import Chart, Charts, Drawing
 from gpubalance.render.report.charts.course import course
 from gpubalance.render.report.charts.curves import curves
 from gpubalance.results.subject import Subject
@@ -21,16 +24,20 @@ _CHARTS = (
     ("course", "Step time over the run", course),
     ("rounds", "The search for the split", bars.rounds),
 )
-_OF_KIND = {
-    "queue": (("commands", "What each device ran, and when", bars.commands),),
+_OF_KIND: Mapping[str, Sequence[tuple[str, str, Callable[[Any], Drawing | str]]]] = {
+    "queue": [("commands", "What each device ran, and when", lambda of: bars.commands(of.result))],
     # Models that train independently share no step, and nothing was searched for.
-    "independent": (("at-once", "Each device alone, and at once with the others", bars.at_once), _MEMORY, _COURSE),
-    "layers": (
-        ("timeline", "One step, task by task", bars.timeline),
-        ("stages", "Where a step's time goes, device by device", bars.stages),
+    "independent": [
+        ("at-once", "Each device alone, and at once with the others", lambda of: bars.at_once(of.result)),
         _MEMORY,
         _COURSE,
-    ),
+    ],
+    "layers": [
+        ("timeline", "One step, task by task", lambda of: bars.timeline(of.result)),
+        ("stages", "Where a step's time goes, device by device", lambda of: bars.stages(of.result)),
+        _MEMORY,
+        _COURSE,
+    ],
 }
 
 

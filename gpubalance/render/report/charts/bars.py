@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds, three_digits
 from gpubalance.render.layers import blocks_text
 from gpubalance.render.plan import losses
@@ -29,6 +31,7 @@ from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.queue import Queue
 from gpubalance.results.subject import Subject
+from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares, pieces_text, share_text
 from gpubalance.text import clean
 
@@ -56,9 +59,9 @@ _GIVEN, _LOST = Key("at once", COMPUTE), Key("less than alone", WAIT)
 _GOODPUT, _SPENT = Key("goodput", GREEN), Key("throughput", BLUE, "-")
 
 
-def _named(subject: Subject, device: int, what: str) -> str:
+def _named(devices: Sequence[Device], device: int, what: str) -> str:
     """`GPU:0, batch 820, GeForce GTX 1080 Ti`: what a narrow chart leaves out stands last."""
-    found = subject.devices[device]
+    found = devices[device]
     return f"{found.label}, {what}, {clean(found.name, 26)}"
 
 
@@ -72,7 +75,7 @@ def steps(subject: Subject) -> Drawing | str:
     for step in found:
         rows.append(Row(f"{step.title} {Shares(step.batches)}", f"{per_s(step.throughput)}"))
         for part in step.parts:
-            left = _named(subject, part.device, f"batch {share_text(part.batch, part.micro_batch)}")
+            left = _named(subject.devices, part.device, f"batch {share_text(part.batch, part.micro_batch)}")
             waits = f"waits {format_seconds(part.wait_s)}" if part.wait_s else "no wait"
             times_s = {key: getattr(part, name, getattr(step, name, 0.0)) for name, key in _PARTS.items()}
             rows.append(Row(left, waits, stacked({key: seconds * scale for key, seconds in times_s.items()})))
@@ -138,7 +141,7 @@ def memory(subject: Subject) -> Drawing | str:
         of = f" of {format_bytes(limit)}, {format_percent(peak / limit)}" if limit else ""
         sized = one if hasattr(one, "batch") else subject.result  # a stage has the micro-batches of all
         batch = getattr(sized, "micro_batch", 0) or getattr(sized, "batch", 0)
-        name = _named(subject, one.device, f"batch {batch}")
+        name = _named(subject.devices, one.device, f"batch {batch}")
         marks = {_LIMIT: limit / _GIB} if limit else {}
         rows.append(Row(name, f"{format_bytes(peak)}{of}", [Bar(_PEAK, 0.0, peak / _GIB)], marks))
     if rows:
@@ -148,60 +151,52 @@ def memory(subject: Subject) -> Drawing | str:
     return "no device told how much memory it took"
 
 
-def at_once(subject: Subject) -> Drawing | str:
+def at_once(result: Independent) -> Drawing | str:
     """Each device with a model of its own, alone and at once. Needs devices that were measured at once."""
-    result = subject.result
-    if not isinstance(result, Independent) or not result.measured:
+    if not result.measured:
         return "nothing was measured at once"
     rows = []
     for one in result.measured:
         rate, alone = one.throughput or 0.0, one.solo_throughput or 0.0
         less = "" if one.contention is None else f", {format_percent(one.contention, 1)} less than alone"
-        name = _named(subject, one.device, f"batch {one.batch}")
+        name = _named(result.devices, one.device, f"batch {one.batch}")
         rows.append(Row(name, f"{format_rate(rate)}{less}", stacked({_GIVEN: rate, _LOST: max(0.0, alone - rate)})))
     return rows_chart(rows, "samples/s")
 
 
-def stages(subject: Subject) -> Drawing | str:
+def stages(result: Layers) -> Drawing:
     """A step of a cut model: each device's forward, backward, transfer, update and bubble add up to it."""
-    result = subject.result
-    if not isinstance(result, Layers):
-        return ""
     rows = []
     for stage in result.stages:
         pieces = {key: 1e3 * max(0.0, getattr(stage, f"{name}_s")) for name, key in _TASKS.items()}
         busy = format_percent(stage.busy_s / result.step_time_s.median)
         rows.append(
-            Row(_named(subject, stage.device, f"blocks {blocks_text(stage)}"), f"works {busy}", stacked(pieces))
+            Row(_named(result.devices, stage.device, f"blocks {blocks_text(stage)}"), f"works {busy}", stacked(pieces))
         )
     return rows_chart(rows, "time in a step, ms")
 
 
-def timeline(subject: Subject) -> Drawing | str:
+def timeline(result: Layers) -> Drawing:
     """One step of a cut model, task by task."""
-    result = subject.result
-    if not isinstance(result, Layers):
-        return ""
     rows = []
     for stage in result.stages:
         spans = [
             Bar(_TASKS[kind], 1e3 * start_s, 1e3 * (end_s - start_s), str(number) if number is not None else "")
             for kind, start_s, end_s, number in result.timeline.spans(stage.device)
         ]
-        rows.append(Row(device_name(subject.devices[stage.device]), bars=spans))
+        rows.append(Row(device_name(result.devices[stage.device]), bars=spans))
     note = "With the numbers of the micro-batches. Where nothing is drawn, a device had nothing to do: the bubble."
     return rows_chart(rows, "time since the step began, ms", note)
 
 
-def commands(subject: Subject) -> Drawing | str:
+def commands(result: Queue) -> Drawing | str:
     """What each device of a queue ran, and when."""
-    result = subject.result
-    if not isinstance(result, Queue) or not result.makespan_s:
+    if not result.makespan_s:
         return ""
     unit, scale = next((one for one in _LONG_UNITS if result.makespan_s >= 2 * one[1]), ("s", 1.0))
     gap_s = _GAP * result.makespan_s
     rows = []
-    for number, device in enumerate(subject.devices):
+    for number, device in enumerate(result.devices):
         tries = [(each, one) for each in result.commands if not each.resumed for one in each.tries]
         spans = [
             Bar(_FAILED if one.exit else _WELL, one.start_s / scale, (one.duration_s - gap_s) / scale, str(each.number))
