@@ -83,7 +83,7 @@ class Output:
         finally:
             said = say(document if self._asked.as_json else shown, sys.stdout)
         if not said and self._path is None and journal is not None:
-            journal.keep()
+            journal.stays = True
             self._say_beside("nobody reads stdout any more: the same command with --resume gives the result")
         return result
 

@@ -53,7 +53,7 @@ def queue(
         with out.left_by_an_error(text, warnings), Progress(quiet=reporting.quiet) as tell:
             result = queue_job(request, logs_of(request, kept), tell, kept)
         out.give(result, text, warnings, kept)
-        kept.keep()  # lines may be added, and only they are run by --resume
+        kept.stays = True  # lines may be added, and only they are run by --resume
 
 
 def _read(commands: str) -> tuple[str, ...]:

@@ -149,7 +149,7 @@ def run(
         request,
         care,
         reporting,
-        lambda request, driver, watch, journal: run_job(request, driver, watch, solo, model, journal),
+        lambda request, driver, watch, journal: run_job(request, driver, watch, journal, solo, model),
         lambda run: run_told(run, epoch.epoch),
         lambda _: (following, ()),
         noted,

@@ -49,7 +49,7 @@ class _Commands:
     ) -> None:
         self._devices, self._pull = request.devices, request.pull
         self._logs, self._watch, self._journal, self._threads = logs, watch, journal, threads
-        journal.tell = lambda text: watch(Doing(text))
+        journal.watch = watch
         self._began_s = time.monotonic()
         every = (QueuedCommand(number=n, command=text) for n, text in enumerate(request.commands, 1))
         left, where = journal.left(QueuedCommand), journal.left(Device)

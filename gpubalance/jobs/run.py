@@ -9,8 +9,7 @@ from gpubalance.devices.planned import check_model
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.endings import giving, lost_gpus_told, refuse
 from gpubalance.jobs.events import PhaseBegun, Watch
-from gpubalance.jobs.keep.journal import Journal, tell_resumed
-from gpubalance.jobs.keep.once import Once
+from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import JointRun, party_for
@@ -26,9 +25,9 @@ def run(
     request: RunRequest,
     driver: str | None,
     watch: Watch,
+    journal: Journal,
     solo: tuple[SoloBest, ...] | None = None,
     planned: Model | None = None,
-    journal: Journal | None = None,
 ) -> Run:
     """Trains with the request's split and reports what it gives.
 
@@ -39,7 +38,8 @@ def run(
     when a device runs out of memory. Every error after the first window carries what was measured as `partial`.
     """
     used, limit = request.of_used, TimeLimit(request.measuring.time_limit_s)
-    tell_resumed(journal, watch)
+    journal.watch = watch
+    journal.tell_resumed()
     watch(PhaseBegun("run"))
     result: Run | None = None
     with giving(lambda: result), lost_gpus_told(used.devices), party_for(used, watch, limit) as party:
@@ -50,7 +50,7 @@ def run(
             refuse(party.facts)
         try:
             pipeline = request.settings.data is not None
-            result = JointRun(request, party, driver, watch, Once(journal, watch), solo, pipeline=pipeline).run()
+            result = JointRun(request, party, driver, watch, journal, solo, pipeline=pipeline).run()
         except OutOfMemory as error:
             raise_what_fits(error, party, used, watch)
         if len(result.replicas) > 1:

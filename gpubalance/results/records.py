@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Container
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -59,7 +59,7 @@ _LARGEST_FILE = 32 << 20
 def read_record(path: Path, kind: type[Result]) -> Result:
     """Reads a result of one kind. Raises BadInput, saying what the file is instead or which field is damaged."""
     name = kind.__name__.lower()
-    return cast("Result", _read(path, {name: _KINDS[name]}, _KINDS[name]))
+    return cast("Result", _read(path, {name}, _KINDS[name]))
 
 
 def result_of(given: str | Path | Result, kind: type[Result]) -> Result:
@@ -75,14 +75,12 @@ def result_of(given: str | Path | Result, kind: type[Result]) -> Result:
 
 def read_result(path: Path) -> AnyResult:
     """Reads a result of any kind. Raises BadInput, saying what the file is instead or which field is damaged."""
-    kinds = {name: kind for name, kind in _KINDS.items() if kind.record not in (Queue, Noise)}
-    return cast("AnyResult", _read(path, kinds, _ANY))
+    return cast("AnyResult", _read(path, _KINDS.keys() - {"queue", "noise"}, _ANY))
 
 
 def read_reported(path: Path) -> Reported:
     """Reads a result of any kind, or a queue; otherwise like `read_result`."""
-    kinds = {name: kind for name, kind in _KINDS.items() if kind.record is not Noise}
-    return cast("Reported", _read(path, kinds, _ANY))
+    return cast("Reported", _read(path, _KINDS.keys() - {"noise"}, _ANY))
 
 
 def is_estimate(path: Path) -> bool:
@@ -94,7 +92,7 @@ def is_estimate(path: Path) -> bool:
     return isinstance(document, dict) and document.get("kind") in estimate.KINDS
 
 
-def _read(path: Path, kinds: Mapping[str, _Kind], wanted: _Kind) -> Record:
+def _read(path: Path, names: Container[str], wanted: _Kind) -> Record:
     document = _document(path, wanted)
     found = document.get("kind") if isinstance(document, dict) else None
     if found in estimate.KINDS:
@@ -102,14 +100,13 @@ def _read(path: Path, kinds: Mapping[str, _Kind], wanted: _Kind) -> Record:
             f"{path} is an estimate that --dry-run wrote: nothing was measured",
             remedy="give that command again without --dry-run; with the same -o it replaces the estimate",
         )
-    kind = kinds.get(found) if isinstance(found, str) else None
-    if kind is None:
+    if not isinstance(found, str) or found not in names:
         what = "is not"
         if isinstance(found, str):
             called = _KINDS[found].called if found in _KINDS else f"a {found}"
             what = f"is {clean(called, 40)}, not"
         raise BadInput(f"{path} {what} {wanted.called}", remedy=wanted.writes())
-    version = document.get("schema_version")
+    kind, version = _KINDS[found], document.get("schema_version")
     if version != SCHEMA_VERSION:
         raise BadInput(
             f"{path} has schema_version {clean(repr(version), 40)}, this gpubalance reads {SCHEMA_VERSION}",

@@ -13,7 +13,6 @@ from typing import NamedTuple, cast
 from gpubalance.errors import Interrupted
 from gpubalance.jobs.balance.balance import Balancing
 from gpubalance.jobs.events import Event, Watch
-from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.probe.result import fitted
 from gpubalance.planning.curve import octaves
 from gpubalance.results.plan import Balance, Plan
@@ -23,7 +22,7 @@ from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
-from tests.jobs.drawn import DrawnParty, Offset
+from tests.jobs.drawn import DrawnParty, Offset, nothing_kept
 from tests.jobs.probes import SMALL, devices_of, point_of, probe_of, proof_of
 from tests.known import known
 
@@ -107,7 +106,7 @@ class Machine:
             measuring=Measuring(baseline="none"),
         )
         party = party_of(self.devices, self.joint, seed=self.seed, offset=offset or self.offset)
-        balancing = Balancing(request, self.probe, None, cast("Party", party), watch, Once(None, watch))
+        balancing = Balancing(request, self.probe, None, cast("Party", party), watch, nothing_kept())
         try:
             return balancing.run()
         except KeyboardInterrupt as interrupt:

@@ -25,16 +25,14 @@ from hypothesis import strategies as st
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.jobs.balance.together import TriedSplit
-from gpubalance.jobs.events import Event
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Window
 from gpubalance.jobs.probe.bench import Attempt
 from gpubalance.results.records import read_result
 from gpubalance.settings.device import JointProfile
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.requests import Measuring, Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build, CountFlops, Flops
 from gpubalance.workers.worker import Worker
@@ -115,7 +113,7 @@ def messages(content: bytes) -> None:
     with within_time(), contextlib.suppress(GpubalanceError), Worker(devices, deadline_s=20) as worker:
         worker.open(Build(settings=Settings(model="small"), joint=joint or JointProfile()))
         series = Series(Shares((8, 8)))
-        series.add(series.window(worker, Length.exactly(0.0)))
+        series.add(series.window(worker, Length.of_window(Measuring(duration_s=0.01))))
         series.measurement((0, 1))
         REACHED["measurements"] += 1
         worker.ask(CountFlops(), Flops)
@@ -128,14 +126,14 @@ def journals(content: bytes) -> None:
     journal.path.write_bytes(content)
     journal = Journal("fuzz", "a test", resume=True)
     journal.left(Attempt)
-    once, series = Once(journal, list[Event]().append), Series(SPLIT)
-    window = once.had("key", Window)
+    series = Series(SPLIT)
+    window = journal.had("key", Window)
     if window is not None:
         with contextlib.suppress(BadInput):
             series.add(window)
             series.measurement((0, 1))
             REACHED["windows"] += 1
-    REACHED["rounds"] += once.had("key", TriedSplit) is not None
+    REACHED["rounds"] += journal.had("key", TriedSplit) is not None
     journal.close()
 
 

@@ -22,6 +22,7 @@ from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from tests.bench.in_process import placed
 from tests.bench.killed import PROFILE
+from tests.jobs.drawn import nothing_kept
 
 _STEPS_A_WORKER = 5
 _WARM = 0.2  # of the starts, after which nothing may grow
@@ -80,7 +81,7 @@ def steps(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
     settings, done = Settings(model="small"), 0
     while done < count:
         request = RunRequest(devices=devices, split=split, settings=settings, joint=joint, measuring=measuring)
-        done += run(request, None, watch=lambda _: None).steps
+        done += run(request, None, lambda _: None, nothing_kept()).steps
         yield done, Level.now(folder)
 
 

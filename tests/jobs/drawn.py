@@ -11,7 +11,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.engine.pace import ComputeTimes, noise_seed
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.events import Event, Watch
-from gpubalance.jobs.keep.once import Once
+from gpubalance.jobs.keep.journal import Journal, free_journal
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.measure.timings import Timings, Window
 from gpubalance.results.common import Model
@@ -195,7 +195,15 @@ def drawn_run(
         measuring=measuring or Measuring(baseline="none"),
     )
     worker = DrawnWorker(devices, joint, seed=seed, correlation=correlation)
-    return JointRun(request, party_of(worker), None, watch or _unwatched, Once(None, _unwatched)).run()
+    return JointRun(request, party_of(worker), None, watch or _unwatched, nothing_kept()).run()
+
+
+def nothing_kept() -> Journal:
+    """A journal in which nothing is left, and nothing is kept."""
+    journal = free_journal("nothing", resume=False)
+    journal.is_full = True
+    journal.close()
+    return journal
 
 
 def party_of(worker: DrawnWorker) -> Party:

@@ -17,6 +17,7 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
+from tests.jobs.drawn import nothing_kept
 from tests.jobs.probes import SMALL, holding_nothing, probe_of
 from tests.known import known
 from tests.render.golden import told
@@ -54,6 +55,7 @@ def balanced(
         ),
         None,
         watch,
+        nothing_kept(),
     )
     return made, known(made.balance)
 

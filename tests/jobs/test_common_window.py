@@ -7,6 +7,7 @@ import math
 from gpubalance.jobs.independent.window import CommonWindow
 from gpubalance.jobs.measure.length import Length
 from gpubalance.results.timing import Timing
+from gpubalance.settings.requests import Measuring
 
 
 def timing(seconds: float = 1.0) -> Timing:
@@ -14,7 +15,7 @@ def timing(seconds: float = 1.0) -> Timing:
 
 
 def test_a_timing_counts_only_where_it_began_and_ended_while_all_measured() -> None:
-    window = CommonWindow([0, 1], Length.exactly(2.0))
+    window = CommonWindow([0, 1], Length.of_window(Measuring(duration_s=2.0)))
     early = [timing() for _ in range(5)]
     for one in early:
         window.take(0, one)  # the second has not given any yet

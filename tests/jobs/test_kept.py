@@ -18,7 +18,6 @@ from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMe
 from gpubalance.jobs.balance.balance import balance, probe_for
 from gpubalance.jobs.events import Doing, Event, RoundDone, TimingDone, Watch, WindowDone
 from gpubalance.jobs.keep.journal import Journal, journal_of, software_key
-from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.run import raise_what_fits
@@ -29,7 +28,7 @@ from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest,
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Party
-from tests.jobs.drawn import DrawnWorker, noisy_devices, party_of
+from tests.jobs.drawn import DrawnWorker, noisy_devices, nothing_kept, party_of
 from tests.jobs.probes import SMALL, probe_of
 from tests.known import known
 
@@ -48,8 +47,9 @@ def request(**measuring: object) -> RunRequest:
 
 
 def drawn(journal: Journal | None, watch: Watch, asked: RunRequest, clock_s: float = 0.0) -> Run:
-    worker = DrawnWorker(DEVICES, JOINT, seed=0, clock_s=clock_s)
-    return JointRun(asked, party_of(worker), None, watch, Once(journal, watch)).run()
+    worker, journal = DrawnWorker(DEVICES, JOINT, seed=0, clock_s=clock_s), journal or nothing_kept()
+    journal.watch = watch
+    return JointRun(asked, party_of(worker), None, watch, journal).run()
 
 
 def is_window(event: Event) -> bool:
@@ -154,7 +154,7 @@ def test_windows_of_another_proof_of_the_command_are_not_taken_over() -> None:
     heard: list[Event] = []
     worker = party_of(DrawnWorker(DEVICES, JOINT, seed=0))
     with journal_of(asked, None, resume=True) as journal:
-        again = JointRun(asked, worker, None, heard.append, Once(journal, heard.append), proof=1).run()
+        again = JointRun(asked, worker, None, heard.append, journal, proof=1).run()
     assert windows(heard) == [(1, ""), (2, ""), (3, "")]
     assert "resumed" not in {warning.code for warning in again.warnings}
 
@@ -257,7 +257,7 @@ def test_a_balance_goes_on_with_the_probe_that_it_had(fresh: bool) -> None:
     journal.close()
     save(other)
     with journal_of(asked, None, resume=True) as journal:
-        assert probe_for(asked, None, TimeLimit(), quiet, journal, Once(journal, quiet)).created == had.created
+        assert probe_for(asked, None, TimeLimit(), quiet, journal).created == had.created
 
 
 @pytest.mark.usefixtures("either_engine")

@@ -13,7 +13,7 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.requests import Measuring, Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build
 from gpubalance.workers.worker import Worker
@@ -37,7 +37,7 @@ def worker() -> Iterator[Worker]:
 def test_a_published_split(worker: Worker, batches: tuple[int, int], published: float) -> None:
     series = Series(Shares(batches))
     series.settle(worker)
-    series.add(series.window(worker, Length.exactly(4.0)))
+    series.add(series.window(worker, Length.of_window(Measuring(duration_s=4.0))))
     measured = series.measurement((0, 1))
 
     assert measured.throughput.median == pytest.approx(published, rel=0.04)
@@ -53,7 +53,7 @@ def test_batches_past_memory_in_micro_batches(worker: Worker) -> None:
     """1100 and 710 samples do not fit at once; each half takes the time that such a batch takes."""
     series = Series(Shares((1100, 710), (550, 355)))
     series.settle(worker)
-    series.add(series.window(worker, Length.exactly(2.0)))
+    series.add(series.window(worker, Length.of_window(Measuring(duration_s=2.0))))
     measured = series.measurement((0, 1))
 
     assert measured.micro_batches == (550, 355)

@@ -7,12 +7,11 @@ from typing import cast
 
 from gpubalance.jobs.balance.balance import Balancing
 from gpubalance.jobs.balance.together import Together
-from gpubalance.jobs.keep.once import Once
 from gpubalance.numbers.stats import half_width
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
-from tests.jobs.drawn import DrawnParty, noisy_devices
+from tests.jobs.drawn import DrawnParty, noisy_devices, nothing_kept
 from tests.jobs.probes import SMALL, probe_of, proof_of
 
 PAIR = Path(__file__).parents[2] / "configs" / "quick-pair.toml"
@@ -41,7 +40,7 @@ def test_the_even_split_is_proposed_if_it_is_faster_than_the_best_that_was_found
         devices=devices, settings=SMALL, joint=joint, plan=PlanRequest(global_batch=128), measuring=Measuring()
     )
     party = cast("Party", DrawnParty(devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 64 else 2.0))
-    made = Balancing(asked, probe_of(devices), None, party, lambda _: None, Once(None, lambda _: None)).run()
+    made = Balancing(asked, probe_of(devices), None, party, lambda _: None, nothing_kept()).run()
     assert made.batches == (64, 64)
     assert proof_of(made).speedup_over_even == 1.0
     (warning,) = [one for one in made.warnings if one.code == "even-is-faster"]

@@ -8,8 +8,7 @@ from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, Partial
 from gpubalance.jobs.balance.together import Together, TriedSplit
 from gpubalance.jobs.endings import giving, lost_gpus_told
 from gpubalance.jobs.events import Doing, PhaseBegun, RoundDone, Watch
-from gpubalance.jobs.keep.journal import Journal, content_key, journal_of, tell_resumed
-from gpubalance.jobs.keep.once import Once
+from gpubalance.jobs.keep.journal import Journal, content_key, journal_of
 from gpubalance.jobs.keep.saved import holds_nothing, keep_balance, kept_probe, solo_bests_of
 from gpubalance.jobs.measure.joint import JointRun, party_for
 from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
@@ -32,17 +31,17 @@ from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Party
 
 
-def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: Journal | None = None) -> Plan:
+def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: Journal) -> Plan:
     """The best split of the request's devices, found and proven by running it; `driver` is recorded.
 
     Rounds and windows go into the `journal`; those that are already in it are not measured again. Raises what the
     probe, the plan and the run do.
     """
     check_asked(request)  # before minutes are spent on a probe
-    limit, once = TimeLimit(request.measuring.time_limit_s), Once(journal, watch)
+    limit, journal.watch = TimeLimit(request.measuring.time_limit_s), watch
     with party_for(request, watch, limit) as party:
-        probe = probe_for(request, driver, limit, watch, journal, once, party)
-        balancing = Balancing(request, probe, driver, party, watch, once)
+        probe = probe_for(request, driver, limit, watch, journal, party)
+        balancing = Balancing(request, probe, driver, party, watch, journal)
         with giving(balancing.so_far), lost_gpus_told(request.devices):
             plan = balancing.run()
             keep_balance(request, plan)
@@ -54,8 +53,7 @@ def probe_for(
     driver: str | None,
     limit: TimeLimit,
     watch: Watch,
-    journal: Journal | None,
-    once: Once,
+    journal: Journal,
     party: Party | None = None,
 ) -> Probe:
     """The balance's probe from before an interruption, else a kept one of these devices and settings or a new one.
@@ -63,15 +61,14 @@ def probe_for(
     The `party` of the joint runs loads TensorFlow when the probe of the last device begins. If nothing fits on one of
     the devices, that is no error: the others are left.
     """
-    kept = once.had("probe", Probe) or kept_probe(request)
+    kept = journal.had("probe", Probe) or kept_probe(request)
     if kept is not None:
-        tell_resumed(journal, watch)
+        journal.tell_resumed()
         watch(Doing(f"planning with the probe of {kept.created}; --fresh makes a new one", stays=True))
         return kept
-    if journal is not None:
-        journal.begin_anew()
+    journal.begin_anew()
     try:
-        with journal_of(request.probe, driver, resume=journal is not None and journal.resume) as own:
+        with journal_of(request.probe, driver, resume=journal.resume) as own:
             made = probe_stage(request.probe, driver, watch, own, limit, party)
     except GpubalanceError as error:
         if not isinstance(error, NothingFits) or not error.partial or all(map(holds_nothing, error.partial.probes)):
@@ -79,7 +76,7 @@ def probe_for(
             raise
         watch(Doing(error.message))
         made = error.partial
-    once.keep("probe", made)
+    journal.add("probe", made)
     return made
 
 
@@ -95,7 +92,7 @@ class Balancing:
     driver: str | None
     party: Party
     watch: Watch
-    once: Once
+    journal: Journal
     proofs: int = 0
     pipeline: Pipeline | None = None
     rounds: list[Round] = field(default_factory=list)
@@ -195,7 +192,8 @@ class Balancing:
 
     def _try(self, planned: Allocation) -> None:
         """Measures a split for a moment; if it runs out of memory, the devices step back."""
-        self._take(planned, self.once(self._key("round", planned.split), TriedSplit, lambda: self._round(planned)))
+        key = self._key("round", planned.split)
+        self._take(planned, self.journal.once(key, TriedSplit, lambda: self._round(planned)))
 
     def _round(self, planned: Allocation) -> TriedSplit:
         split = planned.split
@@ -204,7 +202,7 @@ class Balancing:
         self.watch(Doing(f"round {len(self.rounds) + 1}: {split}{again}"))
         tried = self._measured(split)
         if not self.rounds:
-            self.once("probe", Probe, lambda: self.probe)
+            self.journal.once("probe", Probe, lambda: self.probe)
         return tried
 
     def _measured(self, split: Shares) -> TriedSplit:
@@ -260,14 +258,14 @@ class Balancing:
         faster, as on a machine whose speed comes and goes, it is the one to prove.
         """
         key = self._key("out of memory in a proof", planned.split)
-        ran_out = self.once.had(key, TriedSplit)
+        ran_out = self.journal.had(key, TriedSplit)
         self.proofs += 1  # under which the windows of the next proof are kept
         if ran_out is None:
             try:
                 proof, now = self._proof(planned)
             except OutOfMemory as error:
                 ran_out = self._out_of_memory(planned.split, error)
-                self.once.keep(key, ran_out)
+                self.journal.keep(key, ran_out)
         if ran_out is not None:
             self._take(planned, ran_out)
             return
@@ -305,9 +303,9 @@ class Balancing:
             return found.split if found and len(found.split.used) == len(used) else None
 
         asked, party = self.together.run_request(planned.split), self.together.gather(planned.split)
-        proof = JointRun(asked, party, self.driver, self.watch, self.once, solo, self.proofs, best_of)
+        proof = JointRun(asked, party, self.driver, self.watch, self.journal, solo, self.proofs, best_of)
         try:
-            return proof.run(), proof.last
+            return proof.run(), proof.own.last.measurement(used)
         except GpubalanceError as error:
             if self.known.best(proven=True) is not None:
                 error.partial = self.so_far()
@@ -327,7 +325,7 @@ class Balancing:
             "warnings": (
                 *plan.warnings,
                 *(speed_changed(self.request.devices[device], change) for device, change in known.changed()),
-                *resumed(self.once.again[TriedSplit], "rounds"),
+                *resumed(self.journal.again[TriedSplit], "rounds"),
                 *batches_joined(joined_from, plan.global_batch),
                 *self.warnings,
             ),

@@ -14,7 +14,6 @@ from gpubalance.jobs.events import Watch
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.measure.timings import Timings
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement
 from gpubalance.settings.record import Batch, Record
@@ -61,8 +60,8 @@ class Together:
         party, used = self.gather(split), self.run_request(split).of_used
         series = Series(used.split, devices=used.devices, watch=self.watch, least_samples=split.global_batch)
         party.ask(series.warm_up)
-        window = party.ask(lambda worker: series.window(worker, Length.of_round(at_least_s)))
-        return Timings(used.split, [window], series.sensors).measurement(split.used)
+        series.add(party.ask(lambda worker: series.window(worker, Length.of_round(at_least_s))))
+        return series.measurement(split.used)
 
     def fitting(self, split: Shares, error: OutOfMemory, *, believed: bool) -> list[tuple[int, int]]:
         """(device, micro-batch that fits) of each device that was given more than it holds beside the others.

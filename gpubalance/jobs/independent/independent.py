@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeVar, cast
 
-from gpubalance.errors import BadInput, GpubalanceError, OutOfMemory, TimeLimitPassed
-from gpubalance.jobs.endings import giving, lost_gpus_told
+from gpubalance.errors import BadInput, GpubalanceError, NothingFits, OutOfMemory, PartialResult, TimeLimitPassed
+from gpubalance.jobs.endings import giving, lost_gpus_told, one_error
+from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing, PhaseBegun, TurnDone, Watch, one_at_a_time
-from gpubalance.jobs.independent.result import independent_result, what_failed
 from gpubalance.jobs.independent.window import AllAtOnce, CommonWindow
-from gpubalance.jobs.keep.journal import Journal, content_key, tell_resumed
-from gpubalance.jobs.keep.once import Once
+from gpubalance.jobs.keep.journal import Journal, content_key
+from gpubalance.jobs.keep.saved import best_joint_run
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.measure.timings import Timings, Window
+from gpubalance.jobs.measure.timings import Window
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.turns import in_turns
-from gpubalance.jobs.measure.warnings import Slowed
-from gpubalance.results.independent import Independent, OwnWindow
+from gpubalance.jobs.measure.warnings import Slowed, of_figures, resumed
+from gpubalance.numbers.ratio import ratio
+from gpubalance.numbers.stats import interval_of_sum
+from gpubalance.results.common import Throughput, Warning_, now
+from gpubalance.results.independent import HeldAgainst, Independent, OwnModel, OwnWindow
+from gpubalance.results.probe import Failure
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import IndependentRequest
 from gpubalance.settings.shares import Shares
@@ -35,9 +40,7 @@ T = TypeVar("T")
 Work = Callable[["Replica", Worker], T]
 
 
-def independent(
-    request: IndependentRequest, driver: str | None, watch: Watch, journal: Journal | None = None
-) -> Independent:
+def independent(request: IndependentRequest, driver: str | None, watch: Watch, journal: Journal) -> Independent:
     """Trains the request's models, and reports what each device gives alone and at once. `driver` is recorded.
 
     Windows go into the `journal`; those that are already in it are not measured again. The others go on when a device
@@ -45,7 +48,8 @@ def independent(
     devices' own error if all failed alike; BadInput for a model that can't be trained, TimeLimitPassed, Interrupted.
     """
     tell, measuring = one_at_a_time(watch), request.measuring
-    tell_resumed(journal, tell)
+    journal.watch = tell
+    journal.tell_resumed()
     tell(PhaseBegun("independent"))
     with Party(
         *([device] for device in request.devices),
@@ -58,18 +62,17 @@ def independent(
         limit=TimeLimit(measuring.time_limit_s),
         tell=lambda text: tell(Doing(text)),
     ) as party:
-        turns = Turns(request, party, Once(journal, tell), tell)
-        with giving(lambda: independent_result(turns, driver, complete=False)):
+        turns = Turns(request, driver, party, journal, tell)
+        with giving(turns.result):
             turns.measure()
-        failed = what_failed(turns)
         splits = {one.number: Shares((one.batch,)) for one in turns.going}
-        noted = trace(party, splits, request.tracing, tell, apart=True)
-        result = independent_result(turns, driver, complete=failed is None, noted=noted)
+        turns.noted = trace(party, splits, request.tracing, tell, apart=True)
+        failed = turns.failed
+        turns.complete = failed is None
     if failed is not None:
-        failed.partial = result
+        failed.partial = turns.result()
         raise failed
-    assert result is not None  # noqa: S101  (no device failed, so each has its windows)
-    return result
+    return cast("Independent", turns.result())  # no device failed, so each has its windows
 
 
 @dataclass
@@ -101,12 +104,8 @@ class Together:
         self.name = name
         self.replicas = replicas
         self.windows = list[AllAtOnce]()
-        self.series = {
-            one.number: Series(
-                Shares((one.batch,)), name=name, devices=(one.device,), watch=watch, pipeline=pipeline, stamps=False
-            )
-            for one in replicas
-        }
+        series_of = partial(Series, name=name, watch=watch, pipeline=pipeline, stamps=False)
+        self.series = {one.number: series_of(Shares((one.batch,)), devices=(one.device,)) for one in replicas}
 
     @property
     def precision(self) -> float:
@@ -118,11 +117,11 @@ class Together:
         self.windows.append(window)
         for series, part in zip(self.series.values(), window.parts, strict=True):
             series.add(part)
-        return tuple(map(_told, self.series.values(), window.parts))
+        return tuple(map(_told, self.series.values()))
 
 
-def _told(series: Series, window: Window) -> OwnWindow:
-    timings = Timings(series.split, [window], series.sensors)
+def _told(series: Series) -> OwnWindow:
+    timings = series.last
     return OwnWindow(
         device=series.devices[0],
         batch=series.split.global_batch,
@@ -133,26 +132,31 @@ def _told(series: Series, window: Window) -> OwnWindow:
     )
 
 
+@dataclass
 class Turns:
-    """Windows of each device alone and of all at once, in turns.
+    """Windows of each device alone and of all at once, in turns. `driver` is recorded, `noted` are further warnings.
 
     The party has a worker for each device. A device that fails drops out, with its error, and the others go on: what
     all gave at once is then measured again without it.
     """
 
-    def __init__(self, request: IndependentRequest, party: Party, once: Once, watch: Watch) -> None:
-        each = enumerate(zip(request.devices, request.models, request.batches, strict=True))
-        self.request = request
+    request: IndependentRequest
+    driver: str | None
+    party: Party
+    journal: Journal
+    watch: Watch
+    noted: Sequence[Warning_] = ()
+    complete: bool = False
+
+    def __post_init__(self) -> None:
+        each = enumerate(zip(self.request.devices, self.request.models, self.request.batches, strict=True))
         self.replicas = tuple(Replica(number, *own) for number, own in each)
-        self.once = once
-        self._length = Length.of_window(request.measuring)
-        self._party = party
-        self._watch = watch
+        self._length = Length.of_window(self.request.measuring)
         self.alone = [self._together(ALONE, [one]) for one in self.replicas]
         self.at_once = self._together(AT_ONCE, self.replicas)
 
     def _together(self, name: Literal["alone", "at once"], those: Sequence[Replica]) -> Together:
-        return Together(name, those, self._watch, pipeline=self.request.settings.data is not None)
+        return Together(name, those, self.watch, pipeline=self.request.settings.data is not None)
 
     @property
     def going(self) -> list[Replica]:
@@ -173,7 +177,7 @@ class Turns:
         """Measures until all is known or no device is left. Raises BadInput and TimeLimitPassed, no device's fault."""
         with suppress(_DroppedOut):
             self._each("warming up all devices at once", self._warm_up, self.replicas)
-        in_turns(self.subjects, self._turn, self.request.measuring, lambda: self.slowed, self._watch)
+        in_turns(self.subjects, self._turn, self.request.measuring, lambda: self.slowed, self.watch)
 
     def _turn(self, subject: Together, number: int, of: int) -> None:
         """Measures a window of all of a subject's devices; it does not count if one of them fails."""
@@ -182,8 +186,8 @@ class Turns:
         key, which = content_key(subject.name, *uuids, *models, number), f"window {number} of {of}"
         measure = self._alone if subject.name == ALONE else self._at_once
         with suppress(_DroppedOut):
-            window = self.once(key, AllAtOnce, lambda: measure(subject, which))
-            self._watch(TurnDone(number, of, subject.name, subject.add(window)))
+            window = self.journal.once(key, AllAtOnce, lambda: measure(subject, which))
+            self.watch(TurnDone(number, of, subject.name, subject.add(window)))
 
     def _warm_up(self, one: Replica, worker: Worker) -> None:
         one.facts = worker.facts
@@ -224,20 +228,88 @@ class Turns:
         """
 
         def attempt(number: int, worker: Worker) -> T:
-            with lost_gpus_told(self._party.groups[number]):
+            with lost_gpus_told(self.party.groups[number]):
                 return work(self.replicas[number], worker)
 
-        self._watch(Doing(doing))
-        answers = self._party.each(attempt, [one.number for one in those])
-        for number, error in sorted(self._party.failures.items()):
+        self.watch(Doing(doing))
+        answers = self.party.each(attempt, [one.number for one in those])
+        for number, error in sorted(self.party.failures.items()):
             if isinstance(error, BadInput | TimeLimitPassed):
                 raise error
             one = self.replicas[number]
             one.error = error
-            self._watch(Doing(f"{one.device.label} dropped out: {error.message}"))
+            self.watch(Doing(f"{one.device.label} dropped out: {error.message}"))
             if isinstance(error, OutOfMemory) and not self.alone[number].windows:
-                self.once.cannot_help()  # its memory will not hold its batch the next time either
-        if self._party.failures:
+                self.journal.helps = False  # its memory will not hold its batch the next time either
+        if self.party.failures:
             self.at_once = self._together(AT_ONCE, self.going)
             raise _DroppedOut
         return tuple(answers.values())
+
+    @property
+    def failed(self) -> GpubalanceError | None:
+        """One error that names all failed devices, None if none failed: partial unless all devices failed alike."""
+        failed = [(one.device, one.error) for one in self.replicas if one.error]
+        if not failed:
+            return None
+        kinds = {type(error) for _, error in failed}
+        kind = PartialResult if self.going or len(kinds) > 1 else kinds.pop()
+        return one_error(NothingFits if kind is OutOfMemory else kind, failed)
+
+    def result(self) -> Independent | None:
+        """The result of what was measured so far; None before the first timing."""
+        request, going, at_once = self.request, self.going, self.at_once
+        every = [series for subject in (*self.alone, at_once) for series in subject.series.values()]
+        facts = [one.facts for one in self.replicas if one.facts]
+        began = [series.began_s for series in every if series.windows]
+        if not began or not facts:
+            return None
+        together = going if at_once.windows else []
+        rates = [(one.throughput.median, one.step_times_s) for one in at_once.series.values() if one.windows]
+        total = Throughput(median=sum(rate for rate, _ in rates), ci95=interval_of_sum(rates)) if rates else None
+        is_one = len(facts) == len(self.replicas) and len({one.model for one in facts}) == 1
+        model = facts[0].model if is_one else None
+        solo = [self.alone[one.number].series[one.number].throughput.median for one in together]
+        devices = [one.device for one in together]
+        run = best_joint_run(devices, model, request.settings) if devices and model else None
+        measured = [one for subject in self.subjects() for one in subject.series.values() if one.windows]
+        figures = of_figures(request.settings.model, self.slowed, measured)
+        return Independent(
+            created=now(),
+            settings=request.settings,
+            environment=environment(self.driver),
+            model=model,
+            devices=request.devices,
+            replicas=tuple(self._own_model(one, min(began)) for one in self.replicas),
+            throughput=total,
+            solo_sum=sum(solo) if solo else None,
+            overlap_s=sum(one.overlap_s for one in at_once.windows),
+            joint=HeldAgainst(**run.model_dump(include={*HeldAgainst.model_fields})) if run else None,
+            complete=self.complete,
+            warnings=(*resumed(self.journal.again[AllAtOnce]), *figures, *self.noted),
+        )
+
+    def _own_model(self, one: Replica, origin_s: float) -> OwnModel:
+        alone, at_once = self.alone[one.number].series[one.number], self.at_once.series.get(one.number)
+        fed = self.request.settings.data is not None or self.request.settings.input == "host"
+        told, found = dict[str, Any](), None
+        for prefix, series in (("solo_", alone), ("", at_once)):
+            known = series if series and series.windows else None
+            told[f"{prefix}throughput"] = known and known.throughput.median
+            told[f"{prefix}step_time_s"] = known and known.step_time(origin_s)
+            told[f"{prefix}input_wait_s"] = known.input_wait_s if known and fed else None
+            told[f"{prefix}telemetry"] = series and series.sensors.telemetry(origin_s)[0]
+        if at_once and told["throughput"] and told["solo_throughput"]:
+            kept = told["throughput"] / told["solo_throughput"]
+            found = ratio(kept, at_once.step_times_s, alone.step_times_s)
+        peaks = [peak for series in (alone, at_once) if series for peak in series.peaks if peak is not None]
+        return OwnModel(
+            device=one.number,
+            model=one.model,
+            batch=one.batch,
+            contention=found and 1 - found.value,
+            contention_ci95=found and found.ci95 and (1 - found.ci95[1], 1 - found.ci95[0]),
+            memory_peak_bytes=max(peaks, default=None),
+            failure=Failure.of(one.error) if one.error else None,
+            **told,
+        )

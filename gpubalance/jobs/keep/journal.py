@@ -1,6 +1,7 @@
 """A journal: one line on disk for each finished thing, so that `--resume` does not measure it again.
 
-Two commands that would measure the same share a key.
+Two commands that would measure the same share a key. A job that is resumed simply runs again: what it made under a key
+before is not made again, and its decisions follow from its measurements, which are there.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import json
 import os
 import platform
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -48,23 +50,30 @@ class Journal:
 
     With `resume` it continues what an interrupted command left under the same key; otherwise its first line replaces
     that. Threads may share a journal, processes may not: raises InUse with `what` the journal is and the PID of the
-    process that holds it. A `with` block that ends well deletes the file; an error keeps it, and its remedy says so.
+    process that holds it. A `with` block that ends well deletes the file, unless it `stays`, as its result could not be
+    saved, or more may be asked. An error keeps it, and its remedy says so, unless what was kept no longer `helps`.
+
+    `watch` is told where new things follow those that were left, as a job tells both alike, and when nothing more can
+    be kept. `again` counts the records that were left and are used, by their kind.
     """
 
     def __init__(self, key: str, what: str, *, resume: bool) -> None:
         self.path = _path(key)
         self.resume = resume
-        self.tell: Callable[[str], object] = str  # told when nothing more can be kept
+        self.stays, self.helps = False, True
+        self.watch: Watch = lambda _: None
+        self.again: Counter[type[BaseModel]] = Counter()
         self._held = Lock(str(self.path), what)
         found = list(_read(self.path))
         self._entries = found if resume else []
+        self.resumed = bool(self._entries)  # it continues what an interrupted command left
         self.passes_over = bool(found) and not resume
         self._threads = threading.Lock()
         self._file: IO[str] | None = None
-        self._is_full = False
-        self._holds = bool(self._entries)
-        self._helps = True
-        self._keep = False
+        self.is_full = False
+        self._holds = self.resumed
+        self._left: dict[type[BaseModel], dict[str, Any]] = {}
+        self._is_new = False
 
     @staticmethod
     def left_at(key: str) -> float:
@@ -75,25 +84,41 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is None and not self._keep:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None and not self.stays:
             self.path.unlink(missing_ok=True)
-        helps = self._holds and self._helps and not isinstance(error, BadInput)  # mended input has another key
+        helps = self._holds and self.helps and not isinstance(error, BadInput)  # mended input has another key
         if helps and isinstance(error, GpubalanceError) and RESUME not in error.remedy:
             error.remedy = f"{error.remedy}\n{RESUME}".strip()
         self.close()
 
-    @property
-    def resumed(self) -> bool:
-        """Whether it continues what an interrupted command left."""
-        return bool(self._entries)
-
     def begin_anew(self) -> None:
         """Forgets what is not continued, if nothing is kept yet: resuming this command must not find that."""
-        if not self._entries and self._file is None:
+        if not self.resumed and self._file is None:
             self.path.unlink(missing_ok=True)
+
+    def once(self, key: str, kind: type[R], make: Callable[[], R]) -> R:
+        """The record that was left under the key, else the one that `make` returns, which is kept."""
+        found = self.had(key, kind)
+        if found is None:
+            found = make()
+            self.keep(key, found)
+        return found
+
+    def had(self, key: str, kind: type[R]) -> R | None:
+        """The last record of that kind that was left under the key, or None."""
+        if kind not in self._left:
+            self._left[kind] = self.left(kind)
+        found: R | None = self._left[kind].get(key)
+        self.again[kind] += found is not None
+        return found
+
+    def keep(self, key: str, record: BaseModel) -> None:
+        """Adds a record that follows those that were left."""
+        if not self._is_new and any(self.again.values()):
+            self.watch(Doing("what was told so far was measured before the interruption"))
+        self._is_new = True
+        self.add(key, record)
 
     def add(self, key: str, record: BaseModel) -> None:
         """Appends a finished record; returns when it is on disk.
@@ -102,7 +127,7 @@ class Journal:
         """
         entry = {"kind": type(record).__name__, "key": key, "record": record.model_dump(mode="json")}
         with self._threads:
-            if not self._is_full:
+            if not self.is_full:
                 self._append(json.dumps(entry))
 
     def _append(self, line: str) -> None:
@@ -113,35 +138,47 @@ class Journal:
             os.fsync(self._file.fileno())
             self._holds = True
         except OSError as error:
-            self._is_full = True
+            self.is_full = True
             why = f"can't write the journal {self.path}: {error.strerror}"
-            self.tell(f"{why}: continuing, but nothing more is kept for --resume")
+            self.watch(Doing(f"{why}: continuing, but nothing more is kept for --resume"))
 
     def _opened(self) -> IO[str]:
-        file = self.path.open("a" if self._entries else "w", encoding="utf-8")
-        if self._entries:
+        file = self.path.open("a" if self.resumed else "w", encoding="utf-8")
+        if self.resumed:
             file.write("\n")  # ends a line that was cut off; empty lines are skipped
         sync_folder(self.path.parent)
         delete_oldest(self.path.parent, "*.jsonl", _KEPT)
         return file
 
     def left(self, kind: type[R]) -> dict[str, R]:
-        """The last record of that kind that was left under each key. Skips lines that are no such record."""
-        found = {}
+        """The last record of that kind that was left under each key. Skips lines that are no such record.
+
+        Records of some time are moved, each to follow the one before, the last to end now: a boot resets the clock.
+        """
+        found: dict[str, Any] = {}
         for entry in self._entries:
             if entry.get("kind") == kind.__name__:
                 with suppress(ValidationError):
                     key, record = str(entry.get("key")), json.dumps(entry.get("record"))
                     found[key] = kind.model_validate_json(record)
+        end_s = time.monotonic()
+        for key, timed in reversed(found.items()) if hasattr(kind, "span_s") else ():
+            began_s, ended_s = timed.span_s
+            found[key] = timed.later(end_s - ended_s)
+            end_s -= ended_s - began_s
         return found
 
-    def cannot_help(self) -> None:
-        """Makes an error not offer --resume: what was kept would not help."""
-        self._helps = False
-
-    def keep(self) -> None:
-        """Keeps the file even if the command ends well: its result could not be saved, or more may be asked."""
-        self._keep = True
+    def tell_resumed(self) -> None:
+        """Says whether the command continues what was measured before, or could."""
+        text = ""
+        if self.passes_over:
+            text = "an unfinished measurement was found; --resume continues it"
+        elif self.resumed:
+            text = "continuing an unfinished measurement"
+        elif self.resume:
+            text = "nothing unfinished was found for these devices and settings: starting from the beginning"
+        if text:
+            self.watch(Doing(text, stays=True))
 
     def close(self) -> None:
         """Closes the file, which stays, and lets other processes have the journal."""
@@ -164,18 +201,6 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
                 entry = json.loads(line)
                 if isinstance(entry, dict):
                     yield entry
-
-
-def tell_resumed(journal: Journal | None, watch: Watch) -> None:
-    """Says whether the command continues what was measured before, or could."""
-    text = ""
-    if journal is not None and journal.passes_over:
-        text = "an unfinished measurement was found; --resume continues it"
-    elif journal is not None and journal.resume:
-        text = "nothing unfinished was found for these devices and settings: starting from the beginning"
-        text = "continuing an unfinished measurement" if journal.resumed else text
-    if text:
-        watch(Doing(text, stays=True))
 
 
 def journal_of(request: MeasureRequest, driver: str | None, *, resume: bool) -> Journal:

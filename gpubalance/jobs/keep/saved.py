@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -86,22 +87,16 @@ def _name(probed: str, devices: Sequence[Device], settings: Settings, joint: Joi
 def best_joint_run(devices: Sequence[Device], model: Model, settings: Settings) -> Run | None:
     """The kept run with the most samples/s on exactly these devices, with this model and these settings, or None."""
     wanted = set(map(identity, devices))
+    proofs = (plan.run for plan in saved("balances", Plan) if plan.run is not None)
     found = (
         run
-        for run in _joint_runs()
+        for run in chain(saved("runs", Run), proofs)
         if run.model.is_like(model)
         and run.settings.alone == settings.alone
         and (settings.data is None or run.pipeline is not None)  # in a balance's run batches lie on the devices
         and {identity(run.devices[one.device]) for one in run.replicas} == wanted
     )
     return max(found, key=lambda run: run.throughput.median, default=None)
-
-
-def _joint_runs() -> Iterator[Run]:
-    yield from saved("runs", Run)
-    for plan in saved("balances", Plan):
-        if plan.balance is not None and plan.balance.run is not None:
-            yield plan.balance.run
 
 
 def kept_probes() -> Iterator[Probe]:

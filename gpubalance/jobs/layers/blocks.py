@@ -11,7 +11,7 @@ import numpy as np
 
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.jobs.keep.once import Once
+from gpubalance.jobs.keep.journal import Journal
 from gpubalance.numbers.stats import mean, median
 from gpubalance.planning.model import monotone_curve
 from gpubalance.planning.pipeline.place import Placement
@@ -39,14 +39,14 @@ class Blocks(Record):
 
 
 def time_blocks(
-    request: LayersRequest, count: int, once: Once, parties: Sequence[Party], after: Party, watch: Watch
+    request: LayersRequest, count: int, journal: Journal, parties: Sequence[Party], after: Party, watch: Watch
 ) -> list[Blocks]:
     """Each device's blocks, measured or left by an interrupted command. Raises what a worker does, but OutOfMemory.
 
     `parties` have a device each; while one measures, the next loads TensorFlow, and at last the one `after` them.
     """
     return [
-        once(f"blocks of {device.uuid}", Blocks, partial(_timed, request, count, device, party, then, watch))
+        journal.once(f"blocks of {device.uuid}", Blocks, partial(_timed, request, count, device, party, then, watch))
         for device, party, then in zip(request.devices, parties, (*parties[1:], after), strict=True)
     ]
 

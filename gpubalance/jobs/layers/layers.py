@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 from gpubalance.errors import NothingFits, OutOfMemory, PartialResult, UsageError
 from gpubalance.jobs.balance.together import Together
@@ -13,7 +14,6 @@ from gpubalance.jobs.endings import giving, lost_gpus_told
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import CutDone, Doing, PhaseBegun, PipeWindowDone, Watch
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.layers.blocks import time_blocks
 from gpubalance.jobs.layers.known import Known
 from gpubalance.jobs.layers.series import CutSeries
@@ -38,35 +38,35 @@ _WORTH_A_ROUND = 0.01
 _MOST_FAILED = 2  # rounds that run out of memory, for each device
 
 
-def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Journal | None = None) -> Layers:
+def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Journal) -> Layers:
     """The best cut of the request's model, found and proven by running it; `driver` is recorded.
 
     Blocks, rounds and windows go into the `journal`; those that are already in it are not measured again. Raises
     Refused for a model that can't be cut, UsageError for one that is better off uncut, NothingFits if no cut fits, and
     what a probe and a worker do; with what was measured before as `partial`.
     """
-    limit, once = TimeLimit(request.measuring.time_limit_s), Once(journal, watch)
-    with lost_gpus_told(request.devices), _no_help_of(once), ExitStack() as opened:
+    limit, journal.watch = TimeLimit(request.measuring.time_limit_s), watch
+    with lost_gpus_told(request.devices), _no_help_of(journal), ExitStack() as opened:
         each = [party_for(request, watch, limit, device, purpose="layers") for device in request.devices]
         alone = [*map(opened.enter_context, each)]
         together = opened.enter_context(party_for(request, watch, limit))
-        facts = once("facts", Ready, lambda: _facts(alone[0]))
+        facts = journal.once("facts", Ready, lambda: _facts(alone[0]))
         assert facts.graph is not None  # noqa: S101  (of a model that is built to be cut)
         baselines = uncut(request, driver, limit, watch, journal)
         watch(PhaseBegun("blocks"))
-        blocks = time_blocks(request, len(facts.graph.blocks), once, alone, together, watch)
+        blocks = time_blocks(request, len(facts.graph.blocks), journal, alone, together, watch)
         known = Known(request, facts.graph, blocks)
         refuse_what_is_faster_uncut(request, baselines, known.best().throughput)
-        return Cutting(request, known, baselines, facts, driver, together, once, watch, limit).run()
+        return Cutting(request, known, baselines, facts, driver, together, journal, watch, limit).run()
 
 
 @contextmanager
-def _no_help_of(once: Once) -> Iterator[None]:
+def _no_help_of(journal: Journal) -> Iterator[None]:
     """Makes what is refused in the block not offer --resume: with the journal it would be refused again."""
     try:
         yield
     except (UsageError, NothingFits):
-        once.cannot_help()
+        journal.helps = False
         raise
 
 
@@ -96,7 +96,7 @@ class Cutting:
     facts: Ready
     driver: str | None
     party: Party
-    once: Once
+    journal: Journal
     watch: Watch
     limit: TimeLimit
     rounds: list[LayersRound] = field(default_factory=list)
@@ -113,9 +113,7 @@ class Cutting:
                 pass
             self._measure_split()
             self.complete = True
-        result = self._result()
-        assert result is not None  # noqa: S101  (it was proven)
-        return result
+        return cast("Layers", self._result())  # it was proven
 
     def _found(self) -> Placement:
         """Tries cuts, and returns the best of them for the proof."""
@@ -146,14 +144,14 @@ class Cutting:
 
     def _look(self, series: CutSeries, what: str, length: Length) -> None:
         """Adds a window to the series, measured or left by an interrupted command. Raises OutOfMemory."""
-        before = self.once.again[Window]
+        before = self.journal.again[Window]
 
         def measured() -> Window:
             self.party.ask(series.warm_up)
             return self.party.ask(lambda worker: series.window(worker, length))
 
-        series.add(self.once(f"{what} {series.key}", Window, measured))
-        self.again[what.partition(" ")[0]] += self.once.again[Window] - before
+        series.add(self.journal.once(f"{what} {series.key}", Window, measured))
+        self.again[what.partition(" ")[0]] += self.journal.again[Window] - before
         self.series = series
 
     def _ran_out(self, placed: Placement, device: int | None) -> None:
@@ -161,7 +159,7 @@ class Cutting:
         self._note(placed, None, device)
         self.known.ran_out(placed, device)
         if self._failed > _MOST_FAILED * len(self.request.devices):
-            self.once.cannot_help()
+            self.journal.helps = False
             raise PartialResult(
                 f"{self._failed} cuts ran out of memory, though they were planned to fit",
                 remedy=self.known.what_fits(placed.problem.micro_batch),
@@ -221,7 +219,7 @@ class Cutting:
 
         found: dict[str, object] = {"split": None}
         try:
-            found["split"] = self.once(f"batch split {split.split}", SplitBaseline, measured)
+            found["split"] = self.journal.once(f"batch split {split.split}", SplitBaseline, measured)
         except OutOfMemory as error:
             found["split_why_not"] = error.message
         self.baselines = self.baselines.model_copy(update=found)

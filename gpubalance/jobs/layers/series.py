@@ -94,7 +94,7 @@ class CutSeries(Series):
                 **{f"{name}_s": step_s * part for name, part in part_of.items()},
                 bubble_s=max(0.0, self.usual_s - step_s * whole),
                 in_flight=placed.in_flight[device],
-                memory_peak_bytes=self.memory_peak_bytes[device],
+                memory_peak_bytes=self.peaks[device],
                 memory_predicted_bytes=round(placed.peak_bytes[device]) if known else None,
                 telemetry=told[device],
             )

@@ -8,7 +8,6 @@ from gpubalance.errors import BadInput, NothingFits, UsageError
 from gpubalance.jobs.balance.balance import probe_for
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.once import Once
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.numbers.units import format_percent, format_rate
 from gpubalance.planning.pipeline.timeline import bubble_bound, pipeline_throughput
@@ -22,14 +21,14 @@ _NONE_HOLDS = "no device holds the whole model"
 
 
 def uncut(
-    request: LayersRequest, driver: str | None, limit: TimeLimit, watch: Watch, journal: Journal | None
+    request: LayersRequest, driver: str | None, limit: TimeLimit, watch: Watch, journal: Journal
 ) -> LayersBaselines:
     """What the uncut model gives, by a probe and a balance that used it. Raises what a probe does, but NothingFits.
 
     Raises UsageError if all devices hold it, and the best that layers could give with their rates is not more.
     """
     try:
-        probe = probe_for(request.uncut, driver, limit, watch, journal, Once(journal, watch))
+        probe = probe_for(request.uncut, driver, limit, watch, journal)
     except NothingFits as error:
         return LayersBaselines(solo_best_why_not=error.message, split_why_not=_NONE_HOLDS)
     bests = [(one.device, one.solo_best) for one in probe.probes if one.solo_best is not None]

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
 from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.jobs.endings import giving
+from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing, Watch, WindowDone
-from gpubalance.jobs.keep.journal import content_key
-from gpubalance.jobs.keep.once import Once
+from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.length import Length
-from gpubalance.jobs.measure.pipeline import ROUND_S, measure_pipeline
-from gpubalance.jobs.measure.run_result import run_result
+from gpubalance.jobs.measure.pipeline import ROUND_S, held_against, measure_pipeline
 from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.measure.timings import Timings, Window
+from gpubalance.jobs.measure.timings import Window
 from gpubalance.jobs.measure.turns import in_turns
-from gpubalance.jobs.measure.warnings import warning
-from gpubalance.results.common import Warning_
-from gpubalance.results.run import Measurement, Pipeline, Run, SoloBest
+from gpubalance.jobs.measure.warnings import batches_joined, of_figures, resumed, warning
+from gpubalance.numbers.ratio import ratio
+from gpubalance.results.common import Warning_, now
+from gpubalance.results.run import Baselines, Measurement, Pipeline, Run, SoloBest, alone_in_use
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, LayersRequest, RunRequest
 from gpubalance.settings.shares import Shares
@@ -68,7 +69,7 @@ class JointRun:
     party: Party
     driver: str | None
     watch: Watch
-    once: Once
+    journal: Journal
     solo: tuple[SoloBest, ...] | None = None
     proof: int = 0
     best_of: Callable[[int], Shares | None] = lambda _: None
@@ -91,7 +92,7 @@ class JointRun:
 
     def run(self) -> Run:
         """Measures to the end. Raises OutOfMemory; every error carries what was measured before it as `partial`."""
-        with giving(lambda: run_result(self)):
+        with giving(self.result):
             if self.pipeline:
                 round_s = min(ROUND_S, self.measuring.duration_s or ROUND_S)
                 self.alone = measure_pipeline(self.party, self.own.split.global_batch, self.watch, round_s)
@@ -101,20 +102,12 @@ class JointRun:
                 self._warm_up_even()
             in_turns(lambda: self.series, self._turn, self.measuring, lambda: self.own.slowed, self.watch)
         self.complete = True
-        result = run_result(self)
-        assert result is not None  # noqa: S101  (a complete run has a window)
-        return result
+        return cast("Run", self.result())  # it has windows
 
     @property
     def series(self) -> list[Series]:
         """The series that are measured in turns."""
         return [one for one in (self.own, self.even, self.held) if one is not None]
-
-    @property
-    def last(self) -> Measurement:
-        """What the split gave in its last window."""
-        last = Timings(self.own.split, self.own.windows[-1:], self.own.sensors)
-        return last.measurement(self.asked.split.used)
 
     def _series(self, split: Shares, name: str = "") -> Series:
         watch, pipeline = self.watch if name in ("", "even") else None, self.pipeline and name != "held"
@@ -125,16 +118,15 @@ class JointRun:
         turns = ", in turns with the even split" if self.even else ""
         doing = f"measuring {self.own.split}, window {number} of {of}{turns}"
         try:
-            window = self._window(series, number, Length.of_window(self.measuring), doing)
+            self._window(series, number, Length.of_window(self.measuring), doing)
         except OutOfMemory as error:
             if series is not self.even:
                 raise
             self._give_up(error)
             return
-        measured = Timings(series.split, [window], series.sensors).measurement()
-        self.watch(WindowDone(number, of, series.name, series.devices, measured))
+        self.watch(WindowDone(number, of, series.name, series.devices, series.last.measurement()))
 
-    def _window(self, series: Series, number: int, length: Length, doing: str) -> Window:
+    def _window(self, series: Series, number: int, length: Length, doing: str) -> None:
         """Adds the series' window of that number, measured now unless an interrupted run left it."""
 
         def measured() -> Window:
@@ -146,11 +138,9 @@ class JointRun:
 
         uuids, model = [device.uuid for device in self.request.devices], self.party.facts.model
         key = content_key("window", self.proof, *uuids, model, series.name, str(series.split), number)
-        before = self.once.again[Window]
-        window = self.once(key, Window, measured)
-        self.again += series is self.own and self.once.again[Window] > before
-        series.add(window)
-        return window
+        before = self.journal.again[Window]
+        series.add(self.journal.once(key, Window, measured))
+        self.again += series is self.own and self.journal.again[Window] > before
 
     def _warm_up_even(self) -> None:
         """Finds out how the even split fits and warms it up; if it does not fit at all, says so and gives it up."""
@@ -229,3 +219,52 @@ class JointRun:
         series = self._series(split, "even")
         self.party.ask(series.warm_up)
         return series
+
+    def result(self) -> Run | None:
+        """The result of what was measured so far; None until the split has a window."""
+        asked, own, facts, solo = self.asked, self.own, self.party.facts, self.solo
+        if not own.windows:
+            return None
+        beside = [one if one and one.windows else None for one in (self.even, self.largest_even, self.best_at_largest)]
+        used, began_s = asked.split.used, min(one.began_s for one in (own, *beside) if one)
+        measured = own.measurement(used, began_s)
+        even, largest, best = (one.measurement(used, began_s) if one else None for one in beside)
+        rate, times = measured.throughput.median, measured.step_time_s.samples
+        faster = even and ratio(rate / even.throughput.median, times, even.step_time_s.samples)
+        solo_sum = sum(one.throughput for one in solo) if solo else None
+        held = self.held.throughput if self.held and self.held.windows else None
+        batches = {"batches": asked.split.batches, "micro_batches": asked.split.micro_batches}
+        return Run(
+            created=now(),
+            settings=asked.settings,
+            environment=environment(self.driver),
+            model=facts.model,
+            devices=asked.devices,
+            **{**dict(measured), **batches},
+            warmup_steps=own.warmup_steps,
+            steps=own.steps,
+            stamp_cost=own.stamp_cost,
+            baselines=Baselines(
+                even=measured if self.is_even else even,
+                largest_even=largest,
+                best_at_largest_even=best,
+                solo_best=solo,
+                solo_sum=solo_sum,
+            ),
+            speedup_over_even=1.0 if self.is_even else faster and faster.value,
+            speedup_ci95=(1.0, 1.0) if self.is_even else faster and faster.ci95,
+            scaling_efficiency=solo_sum and rate / solo_sum,
+            pipeline=self.alone and held_against(self.alone, held, alone_in_use(solo, asked.split.batches)),
+            complete=self.complete,
+            warnings=(*self.warnings, *self._found(measured)),
+        )
+
+    def _found(self, measured: Measurement) -> Iterator[Warning_]:
+        """Warnings of what else was found, and those about the figures."""
+        if len(measured.batches) > 1:
+            yield from (warning("not-exact", text=text) for text in self.party.facts.warned)
+        yield from resumed(self.again)
+        known = [one for one in self.series if one.windows]
+        excess_part = measured.excess_s / measured.step_time_s.median
+        yield from of_figures(self.request.settings.model, self.own.slowed, known, excess_part=excess_part)
+        yield from batches_joined(self.alone.joined_from if self.alone else None, measured.global_batch)

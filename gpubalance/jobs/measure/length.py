@@ -36,21 +36,16 @@ class Length(NamedTuple):
     at_least: int = LEAST_TIMINGS
 
     @classmethod
-    def exactly(cls, seconds: float) -> Length:
-        """That many seconds, however precise."""
-        return cls(seconds, seconds, TIMING_S, math.inf, at_least=1)
-
-    @classmethod
     def at_most(cls, seconds: float) -> Length:
         """Until it is known within ± 1 %, for at most so long."""
         return cls(0.0, seconds, SHORT_TIMING_S, PRECISE_ENOUGH)
 
     @classmethod
     def of_window(cls, measuring: Measuring) -> Length:
-        """A window of a run."""
+        """A window of a run: of a given length however precise, or until it is known."""
         most_s, within = measuring.longest_s, measuring.within
         if within is None:
-            return cls.exactly(most_s)
+            return cls(most_s, most_s, TIMING_S, math.inf, at_least=1)
         return cls(0.0, most_s, SHORT_TIMING_S, within)
 
     @classmethod

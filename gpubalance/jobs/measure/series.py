@@ -72,6 +72,11 @@ class Series(Timings):
         self.windows.append(window)
         self.peaks = largest(self.peaks, window.memory_peak_bytes)
 
+    @property
+    def last(self) -> Timings:
+        """What its last window gave."""
+        return Timings(self.split, self.windows[-1:], self.sensors)
+
     def steps_per_timing(self, timing_s: float) -> int:
         """The number of steps in a timing of about that many seconds, by the latest step time."""
         return max(1, round(timing_s / self.step_s)) if self.step_s else 1

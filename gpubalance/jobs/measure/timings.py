@@ -175,11 +175,6 @@ class Timings:
         return sum(s.steps for s in self.timings) + len(self.stamped)
 
     @property
-    def timed_s(self) -> float:
-        """Seconds of all timings without stamps."""
-        return sum(s.seconds for s in self.timings)
-
-    @property
     def precision(self) -> float:
         """Half the 95 % interval of the step time as a part of it; infinite if unknown."""
         known = half_width(self.step_times_s)

@@ -21,10 +21,9 @@ from gpubalance.errors import (
 )
 from gpubalance.jobs.endings import lost_gpus_told, refuse
 from gpubalance.jobs.events import Doing, PointDone, TrialDone, Watch
-from gpubalance.jobs.keep.once import Once
+from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.measure.timings import Timings
 from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
 from gpubalance.numbers.stats import median
 from gpubalance.numbers.steady import is_steady
@@ -74,7 +73,7 @@ class Bench:
 
     device: Device
     request: ProbeRequest
-    once: Once
+    journal: Journal
     time_limit: TimeLimit
     watch: Watch
     following: Party | None = None
@@ -95,7 +94,7 @@ class Bench:
             deadline_s=request.deadline_s,
             limit=self.time_limit,
         )
-        self.facts = self.once.had(self.device.uuid, Ready)
+        self.facts = self.journal.had(self.device.uuid, Ready)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -111,9 +110,9 @@ class Bench:
     def kept(self, what: str, kind: type[R], make: Callable[[], R | None]) -> R | None:
         """What an interrupted probe left of this device, else what `make` returns, which is kept unless it is None."""
         key = f"{self.device.uuid} {what}"
-        found = self.once.had(key, kind)
+        found = self.journal.had(key, kind)
         if found is None and (found := make()) is not None:
-            self.once.keep(key, found)
+            self.journal.keep(key, found)
         return found
 
     def tell(self, text: str) -> None:
@@ -154,11 +153,11 @@ class Bench:
         """One try of a batch. A death is not kept: it may have been the machine's fault, and mended since."""
         tries = self._tries[batch]
         key = f"{self.device.uuid} {batch} {sum(not one.died for one in tries)}"
-        attempt = self.once.had(key, Attempt)
+        attempt = self.journal.had(key, Attempt)
         if attempt is None:
             attempt = self._try(batch, reason, length, fresh=fresh, last=last)
             if not attempt.died:
-                self.once.keep(key, attempt)
+                self.journal.keep(key, attempt)
         tries.append(attempt)
         if trial or attempt.point is None:
             self.trials.append(attempt.trial)
@@ -227,13 +226,13 @@ class Bench:
             settled = []
             slowed = any(series.throttled) or not is_steady(series.step_times_s)
             steady = len(series.windows) == 1 and not slowed
-        self.measured_s += series.timed_s
-        last = Timings(series.split, series.windows[-1:], series.sensors)
+        self.measured_s += sum(one.seconds for one in series.timings)
+        last = series.last
         return CurvePoint(
             batch=batch,
             step_time_s=last.step_time(last.began_s),
             throughput=last.throughput,
-            memory_peak_bytes=series.memory_peak_bytes[0],
+            memory_peak_bytes=series.peaks[0],
             precise=last.precision <= PRECISE_ENOUGH,
             steady=steady,
             measured_again=len(series.windows) > 1,
@@ -259,7 +258,7 @@ class Bench:
             self.party.start(then=following if self.request.ahead else None)
         if self.facts is None:
             self.facts = self.party.facts
-            self.once.keep(self.device.uuid, self.facts)
+            self.journal.keep(self.device.uuid, self.facts)
         if self.request.for_split:
             refuse(self.facts)
 

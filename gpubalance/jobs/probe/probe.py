@@ -18,8 +18,7 @@ from gpubalance.errors import (
 from gpubalance.jobs.endings import giving
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import DeviceDone, Doing, PhaseBegun, Watch, one_at_a_time
-from gpubalance.jobs.keep.journal import Journal, tell_resumed
-from gpubalance.jobs.keep.once import Once
+from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
 from gpubalance.jobs.measure.trace import not_traced, trace
@@ -44,7 +43,7 @@ def probe(
     request: ProbeRequest,
     driver: str | None,
     watch: Watch,
-    journal: Journal | None = None,
+    journal: Journal,
     limit: TimeLimit | None = None,
     following: Party | None = None,
 ) -> Probe:
@@ -58,17 +57,16 @@ def probe(
     BadInput, TimeLimitPassed, Interrupted. Keeps the result, or the part, for `plan`.
     """
     check_asked(request)
-    once = Once(journal, watch)
-    tell_resumed(journal, watch)
+    journal.watch = watch
+    journal.tell_resumed()
     try:
         limit = limit or TimeLimit(request.time_limit_s)
-        result = _Probing(request, driver, once, limit, watch, following).run()
+        result = _Probing(request, driver, journal, limit, watch, following).run()
     except GpubalanceError as error:
         if isinstance(error.partial, Probe):
             save(error.partial)
         raise
-    if save(result) is None and journal is not None:
-        journal.keep()
+    journal.stays = save(result) is None
     return result
 
 
@@ -76,7 +74,7 @@ def probe(
 class _Probing:
     request: ProbeRequest
     driver: str | None
-    once: Once
+    journal: Journal
     limit: TimeLimit
     watch: Watch
     following: Party | None
@@ -86,8 +84,8 @@ class _Probing:
     def __post_init__(self) -> None:
         request = self.request
         self.code = code_key(request.settings.model, request.settings.data)  # now, before the user changes the file
-        self.watch = one_at_a_time(self.watch)
-        beside = request, self.once, self.limit, self.watch
+        self.watch = self.journal.watch = one_at_a_time(self.watch)
+        beside = request, self.journal, self.limit, self.watch
         self.all = [Alone(device, *beside, number=number) for number, device in enumerate(request.devices)]
         self.queues = [[self.all[number] for number in queue] for queue in queues(request)]
         for queue in self.queues:
