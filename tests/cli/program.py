@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -18,6 +18,7 @@ from gpubalance.results.run import Run
 from tests.bench.in_process import HANGS_AFTER_S, placed, program
 from tests.stand_in import loaded
 
+T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 QUICK_PAIR = str(ROOT / "configs" / "quick-pair.toml")
 PROGRAM = str(Path(sys.executable).with_name("gpubalance"))
@@ -113,6 +114,12 @@ def lives(process: psutil.Process) -> bool:
         return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:
         return False
+
+
+def known(value: T | None) -> T:
+    """The value, which must be there."""
+    assert value is not None
+    return value
 
 
 def own(err: str) -> str:

@@ -13,7 +13,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.numbers.units import format_rate
 from gpubalance.results.plan import Plan
-from tests.cli.program import ROOT, here
+from tests.cli.program import ROOT, here, known
 from tests.jobs.probes import probe_of
 
 QUICK = str(ROOT / "configs" / "quick-pair.toml")
@@ -32,10 +32,8 @@ def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -
         assert text in done.stdout
     assert max(map(len, done.stdout.split("next:")[0].splitlines())) <= 80
     plan = Plan.model_validate_json(path.read_text())
-    assert plan.balance is not None
-    assert plan.balance.run is not None
-    assert plan.balance.run.batches == plan.batches
-    assert plan.balance.rounds[0].outcome == "oom"
+    assert known(plan.run).batches == plan.batches
+    assert known(plan.balance).rounds[0].outcome == "oom"
 
     run = here("run", "--simulate", QUICK, "--plan", str(path), "--windows", "1", "--duration", "0.5", "--json", code=0)
     assert tuple(json.loads(run.stdout)["batches"]) == plan.batches
@@ -114,8 +112,7 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(tm
     assert "gpubalance balance measures it" in " ".join(told.stdout.split())
     done = here("balance", "--simulate", QUICK, *SHORT, "--json", code=0)
     balance = Plan.model_validate_json(done.stdout)
-    assert balance.balance is not None
-    assert balance.balance.rounds[0].outcome == "oom"
+    assert known(balance.balance).rounds[0].outcome == "oom"
 
     after, told = plan_of(*command), here(*command)
     assert after.batches == balance.batches != before.batches
@@ -149,9 +146,8 @@ def test_a_balance_by_a_noise_scale_proves_the_split_that_learns_fastest(tmp_pat
     scale = 60
     done = here("balance", "--simulate", QUICK, *SHORT, "--noise-scale", str(scale), "-o", str(file), code=0)
     plan = Plan.model_validate_json(file.read_text())
-    assert plan.balance is not None
-    assert plan.balance.run is not None
-    measured = {r.split: r.measured.throughput.median for r in plan.balance.rounds if r.measured}
+    assert plan.run is not None
+    measured = {r.split: r.measured.throughput.median for r in known(plan.balance).rounds if r.measured}
     best = max(rate / (1 + split.global_batch / scale) for split, rate in measured.items())
     assert measured[plan.split] / (1 + plan.global_batch / scale) > 0.97 * best
     fastest = next(one for one in plan.predicted.by_goodput if one.of == "most samples/s")

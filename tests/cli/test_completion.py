@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpubalance.cli.complete import offers
-from tests.cli.program import PROGRAM, ROOT, broken_tensorflow
+from tests.cli.program import PROGRAM, ROOT, broken_tensorflow, known
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 BASH = shutil.which("bash") or pytest.skip("no bash here", allow_module_level=True)
@@ -134,6 +134,4 @@ def test_the_models_are_those_of_keras(tensorflow: Any) -> None:
     import keras
 
     models = {name for name, model in vars(keras.applications).items() if inspect.isfunction(model)}
-    offered = offers("--model", str)
-    assert offered is not None
-    assert models | {"probe", "small"} == set(offered())
+    assert models | {"probe", "small"} == set(known(offers("--model", str))())

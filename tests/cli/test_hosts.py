@@ -15,7 +15,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.results.checkup import Checkups
 from gpubalance.results.run import Run
 from tests.bench.in_process import Program
-from tests.cli.program import ROOT, SHORT, TINY, children_of, here, start
+from tests.cli.program import ROOT, SHORT, TINY, children_of, here, known, start
 from tests.faults.machine import PLAIN, TI
 from tests.jobs.probes import probe_of
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
@@ -56,13 +56,12 @@ def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) 
     run = Run.model_validate_json(path.read_text())
     assert [device.host for device in run.devices] == ["alpha", "beta"]
     for device, replica in zip(run.devices, run.replicas, strict=True):
-        assert device.profile is not None
-        assert replica.compute_s >= device.profile.alpha_s + device.profile.beta_s * replica.batch - 1e-6
-        assert replica.memory_peak_bytes == device.profile.memory_at(replica.batch, JOINT.extra_memory)
+        profile = known(device.profile)
+        assert replica.compute_s >= profile.alpha_s + profile.beta_s * replica.batch - 1e-6
+        assert replica.memory_peak_bytes == profile.memory_at(replica.batch, JOINT.extra_memory)
     assert run.sync_s >= 0.8 * JOINT.sync_s  # it is what medians of other parts leave of a step
     assert run.complete
-    assert run.pipeline is not None
-    assert run.pipeline.alone.median > run.throughput.median
+    assert known(run.pipeline).alone.median > run.throughput.median
 
     compared = here("compare", str(path), str(path), code=0)
     assert all(label in compared.stdout for label in labels)

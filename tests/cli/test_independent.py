@@ -12,7 +12,19 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.independent import Independent
-from tests.cli.program import QUICK_PAIR, ROOT, SHORT, TINY, children_of, gpubalance, here, lines_until, lives, start
+from tests.cli.program import (
+    QUICK_PAIR,
+    ROOT,
+    SHORT,
+    TINY,
+    children_of,
+    gpubalance,
+    here,
+    known,
+    lines_until,
+    lives,
+    start,
+)
 from tests.jobs.probes import probe_of
 from tests.stand_in import engine
 
@@ -85,8 +97,7 @@ def test_without_batches_each_takes_its_smallest_within_5_percent_by_the_latest_
     assert [one["batch"] for one in result_of(*asked)["replicas"]] == [64, 64]
     probe = probe_of(devices[:1])
     save(probe)
-    sensible = probe.probes[0].sensible
-    assert sensible is not None
+    sensible = known(probe.probes[0].sensible)
     assert [one["batch"] for one in result_of(*asked)["replicas"]] == [sensible.batch, 64]
 
 

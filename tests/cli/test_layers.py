@@ -15,7 +15,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.layers import Layers
 from tests.bench.in_process import Program
-from tests.cli.program import QUICK_PAIR, ROOT, gpubalance, here, lines_until, start
+from tests.cli.program import QUICK_PAIR, ROOT, gpubalance, here, known, lines_until, start
 from tests.jobs.probes import probe_of
 from tests.stand_in import engine
 
@@ -49,10 +49,7 @@ def test_a_model_that_no_device_holds_is_cut_over_both(tmp_path: Path) -> None:
     for stage in result.stages:
         parts = stage.forward_s + stage.backward_s + stage.transfer_s + stage.update_s + stage.bubble_s
         assert parts == pytest.approx(result.step_time_s.median, rel=0.01)
-        memory = result.devices[stage.device].memory_bytes
-        assert stage.memory_peak_bytes is not None
-        assert memory is not None
-        assert stage.memory_peak_bytes <= memory
+        assert known(stage.memory_peak_bytes) <= known(result.devices[stage.device].memory_bytes)
         assert stage.memory_peak_bytes == pytest.approx(stage.memory_predicted_bytes, rel=0.01)
     assert result.bubble >= result.bubble_bound
     assert Layers.model_validate_json((tmp_path / "layers.json").read_text()) == result
@@ -71,15 +68,13 @@ def test_a_cut_is_corrected_by_what_it_gave(tmp_path: Path) -> None:
     blocks = [{device: last - first + 1 for first, last, device in one.segments} for one in found.rounds]
     assert blocks[0] == {0: 4, 1: 4}
     assert blocks[1][0] < 4
-    (first, second) = (one.step_time_s for one in found.rounds)
-    assert first is not None
-    assert second is not None
+    (first, second) = (known(one.step_time_s) for one in found.rounds)
     assert second < 0.9 * first
     assert found.predicted.step_time_s == pytest.approx(found.step_time_s.median, rel=0.01)
-    assert found.baselines.split is not None
-    assert found.baselines.split.measured
+    split = known(found.baselines.split)
+    assert split.measured
     assert found.forced
-    assert found.speedup_over_split == pytest.approx(found.throughput.median / found.baselines.split.throughput)
+    assert found.speedup_over_split == pytest.approx(found.throughput.median / split.throughput)
 
 
 def test_rounds_do_not_chase_what_is_not_steady(tmp_path: Path) -> None:
@@ -92,8 +87,7 @@ def test_rounds_do_not_chase_what_is_not_steady(tmp_path: Path) -> None:
     forced = ("--simulate", _known_pair(tmp_path), "--force", *SHORT, "--windows", "3")
     found, told = result_of(*forced, environment=engine(tmp_path, script))
     assert len(found.rounds) <= 2
-    assert found.predicted.ci95 is not None
-    low_s, high_s = found.predicted.ci95
+    low_s, high_s = known(found.predicted.ci95)
     assert low_s < found.step_time_s.median < high_s
     assert f"predicted {found.rounds[0].predicted_s * 1000:.3g} ms; " in told
     assert found.rounds[0].predicted_ci95 is None  # of blocks alone, before a cut was run
@@ -151,8 +145,7 @@ def test_a_device_that_runs_out_of_memory_gets_less(tmp_path: Path) -> None:
     assert found.rounds[0].ran_out == 0
     assert "GPU:0 ran out of memory and gets less (predicted" in told
     for stage in found.stages:
-        assert stage.memory_peak_bytes is not None
-        assert stage.memory_peak_bytes <= (found.devices[stage.device].memory_bytes or 0)
+        assert known(stage.memory_peak_bytes) <= known(found.devices[stage.device].memory_bytes)
 
 
 def test_a_micro_batch_is_as_small_as_memory_makes_it(tmp_path: Path) -> None:
@@ -228,8 +221,7 @@ def test_a_batch_split_that_was_measured_is_not_measured_again(tmp_path: Path) -
     assert "measuring" not in again.stderr.replace("continuing an unfinished measurement", "")
     splits = [Layers.model_validate_json(one.stdout).baselines.split for one in (first, again)]
     assert splits[0] == splits[1]
-    assert splits[0] is not None
-    assert splits[0].measured
+    assert known(splits[0]).measured
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,18 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.workers.code import code_key
 from tests.bench.in_process import Program
-from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, children_of, gpubalance, here, lines_until, lives, start
+from tests.cli.program import (
+    QUICK_PAIR,
+    SHORT,
+    TINY_PAIR,
+    children_of,
+    gpubalance,
+    here,
+    known,
+    lines_until,
+    lives,
+    start,
+)
 from tests.jobs.probes import probe_of
 from tests.stand_in import engine
 
@@ -67,8 +78,7 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     # As it goes: each size, each trial with its reason; then what they amount to, and what to do next.
     assert re.search(r"(?m)^GPU:0 batch 8: \d+ samples/s, .* ms, 320 MiB", done.stderr)
     assert re.search(r"GPU:0 tried 232 \(the smallest that should fail\): out of memory, ", done.stderr)
-    best = result.probes[0].solo_best  # the two largest may differ by less than a busy machine's noise
-    assert best is not None
+    best = known(result.probes[0].solo_best)  # the two largest may differ by less than a busy machine's noise
     assert re.search(rf"(?m)^GPU:0  Quick 3: {best.throughput:.0f} samples/s at batch {best.batch}\b", done.stdout)
     assert re.search(r"[▁▂].*█ samples/s at batch 8 to 224", done.stdout)
     assert "batch limit: 224 trains, 232 does not (out of memory)" in done.stdout
@@ -80,13 +90,10 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     ran = here(*command, *SHORT, "--rounds", "1", "--round-duration", "0.5", "--json", code=0)
     plan = Plan.model_validate_json(ran.stdout)
     assert plan.probed == result.created
-    assert plan.balance is not None
-    run = plan.balance.run
-    assert run is not None
-    assert run.baselines.solo_sum is not None
-    assert run.scaling_efficiency is not None
-    assert run.baselines.solo_sum == pytest.approx(sum(p.solo_best.throughput for p in result.probes if p.solo_best))
-    assert run.scaling_efficiency == pytest.approx(run.throughput.median / run.baselines.solo_sum)
+    run = known(plan.run)
+    solo_sum = known(run.baselines.solo_sum)
+    assert solo_sum == pytest.approx(sum(p.solo_best.throughput for p in result.probes if p.solo_best))
+    assert run.scaling_efficiency == pytest.approx(run.throughput.median / solo_sum)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +175,7 @@ def test_a_real_out_of_memory_is_found_exactly_and_repeatably(tmp_path: Path) ->
     for process in both:
         out, err = process.communicate(timeout=280)
         assert process.returncode == 0, err
-        limit = Probe.model_validate_json(out).probes[0].batch_limit
-        assert limit is not None
+        limit = known(Probe.model_validate_json(out).probes[0].batch_limit)
         assert limit.memory_bytes == 300 << 20
         assert limit.fits is not None
         assert limit.fails == limit.fits + 8

@@ -23,7 +23,7 @@ from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import Run
 from gpubalance.settings.requests import Settings
-from tests.cli.program import QUICK_PAIR, SHORT, TINY, TINY_PAIR, gpubalance
+from tests.cli.program import QUICK_PAIR, SHORT, TINY, TINY_PAIR, gpubalance, known
 from tests.jobs.probes import probe_of
 from tests.render.measurements import PAIR, measurement, step_time
 from tests.stand_in import engine
@@ -113,8 +113,7 @@ def test_the_parent_loads_tensorboard_and_never_tensorflow(run: Done, balance: D
 def test_a_run_is_read_back_as_it_was_measured(run: Done) -> None:
     result = Run.model_validate_json(run.out)
     assert [w.code for w in result.warnings if "trace" in w.code] == []
-    for name, measured in (("split", result), ("even", result.baselines.even)):
-        assert measured is not None
+    for name, measured in (("split", result), ("even", known(result.baselines.even))):
         read = run.scalars(name)
         times = [event.value for event in read["gpubalance/step_time_s"]]
         assert times == pytest.approx(list(measured.step_time_s.samples), rel=1e-5)
@@ -127,7 +126,6 @@ def test_a_run_is_read_back_as_it_was_measured(run: Done) -> None:
         assert steps[0] > 0
         # In the order of time, on the clock of the machine, and as far apart as in the result.
         at_s = measured.step_time_s.at_s
-        assert at_s is not None
         walls = [event.wall_time for event in read["gpubalance/samples_per_s"]]
         assert walls == sorted(walls)
         assert walls[-1] - walls[0] == pytest.approx(at_s[-1] - at_s[0], abs=0.2)
@@ -180,10 +178,10 @@ def test_each_split_that_balance_tried_is_a_row(balance: Done) -> None:
     from tensorboard.plugins.hparams import api_pb2
 
     plan = Plan.model_validate_json(balance.out)
-    assert plan.balance is not None
+    rounds = known(plan.balance).rounds
     _, rows = table(balance)
     expected = {f"{balance.name}/{name}" for name in ("split", "even")} | {
-        f"{balance.name}/round-{tried.number}" for tried in plan.balance.rounds
+        f"{balance.name}/round-{tried.number}" for tried in rounds
     }
     # Where devices became slower while a split was proven another one is: the last is the plan's.
     again = sorted(set(rows) - expected, key=lambda name: int(name.rpartition("-")[2]))
@@ -191,7 +189,7 @@ def test_each_split_that_balance_tried_is_a_row(balance: Done) -> None:
     assert all(re.fullmatch(rf"{balance.name}/(split|even)-\d+", name) for name in again)
     proven = [name for name in again if "/split-" in name] or [f"{balance.name}/split"]
     assert rows[proven[-1]].hparams["batches"].string_value == "/".join(map(str, plan.batches))
-    for tried in plan.balance.rounds:
+    for tried in rounds:
         row = rows[f"{balance.name}/round-{tried.number}"]
         assert row.hparams["batches"].string_value == "/".join(map(str, tried.batches))
         (session,) = row.sessions
@@ -239,10 +237,9 @@ def test_what_can_no_longer_be_written_is_told_when_the_measurement_is_over(tmp_
 
     def command() -> None:
         with board_in(tmp_path, "run-1", Settings(model="small"), quiet=True) as board:
-            assert board is not None
             (tmp_path / "run-1" / "split").write_text("in the way")
             for event in (window, Doing("the next window"), window):
-                board(event)
+                known(board)(event)
 
     with pytest.raises(EnvironmentFault, match="can't write to --tensorboard"):
         command()

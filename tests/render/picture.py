@@ -16,6 +16,7 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.results.run import Measurement
 from gpubalance.settings.device import Device
+from tests.cli.program import known
 from tests.render.golden import DATA, told
 
 PICTURE = Path(__file__).parents[2] / ".github" / "balance.svg"
@@ -50,10 +51,8 @@ line-height: {line_height}px; }}
 def lines() -> list[Text]:
     """The live screens of the even split and of the found one, and the summary without the script."""
     plan = read_record(DATA / "pair-balance.json", Plan)
-    run = plan.balance.run if plan.balance else None
-    assert run is not None
-    even = run.baselines.largest_even
-    assert even is not None
+    run = known(plan.run)
+    even = known(run.baselines.largest_even)
     return [
         Text(f"$ gpubalance run --simulate configs/gtx1080ti-gtx1080.toml {even.split.options}", "bold"),
         *_screen(run.devices, even),

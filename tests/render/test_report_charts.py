@@ -19,7 +19,7 @@ from gpubalance.render.report.charts.chart import Chart
 from gpubalance.render.report.charts.style import COMPUTE, HATCHES, NARROW, SYNC, VARIABLES, WAIT, WIDE, drawing, look
 from gpubalance.render.report.steps import steps_of
 from gpubalance.results.subject import Subject
-from tests.cli.program import ROOT
+from tests.cli.program import ROOT, known
 from tests.render import samples
 
 IDS = ("step", "gap", "curves", "memory", "course", "rounds")
@@ -40,8 +40,7 @@ def test_the_bars_of_a_step_are_its_times_and_those_of_the_gap_all_of_it() -> No
     steps = steps_of(subject)
     run = samples.the_run(subject)
     assert [step.title for step in steps] == ["Even split", "Chosen split"]
-    assert run.baselines.even is not None
-    assert steps[0].parts[0].wait_s == run.baselines.even.replicas[0].wait_s
+    assert steps[0].parts[0].wait_s == known(run.baselines.even).replicas[0].wait_s
     wanted = [
         seconds * 1e3
         for step in steps
@@ -52,8 +51,7 @@ def test_the_bars_of_a_step_are_its_times_and_those_of_the_gap_all_of_it() -> No
     found = bars(drawn(subject, "step"))
     assert [bar.get_width() for bar in found] == pytest.approx(wanted)
     assert {bar.get_hatch() or "" for bar in found} >= {"", HATCHES[WAIT], HATCHES[SYNC]}
-    largest = run.baselines.largest_even
-    assert largest is not None
+    largest = known(run.baselines.largest_even)
     assert "global batches differ" not in drawn(subject, "step").text
     older = run.model_copy(update={"baselines": run.baselines.model_copy(update={"even": largest})})
     told = drawn(replace(subject, result=older), "step").text
@@ -62,10 +60,7 @@ def test_the_bars_of_a_step_are_its_times_and_those_of_the_gap_all_of_it() -> No
     assert found[0].get_y() > found[-1].get_y()
     ends = [bar.get_x() + bar.get_width() for bar in found]
     assert max(ends) == pytest.approx(max(step.step_time_s for step in steps) * 1e3, rel=0.01)
-    assert subject.plan is not None
-    assert subject.plan.balance is not None
-    gap = subject.plan.balance.solo_gap
-    assert gap is not None
+    gap = known(known(known(subject.plan).balance).solo_gap)
     lost = [bar.get_width() for bar in bars(drawn(subject, "gap"))]
     assert sum(lost) == pytest.approx(gap.solo_sum - gap.throughput, abs=1e-3 * gap.solo_sum)
     assert lost == pytest.approx([part.rate for part in losses(subject.devices, gap)])
@@ -80,16 +75,12 @@ def test_the_curve_has_its_points_its_model_its_limit_and_the_chosen_batch() -> 
     assert axes.get_xlabel() == "batch, samples"
     assert axes.get_ylabel() == "throughput, samples/s"
     lines = [np.column_stack(line.get_data()).tolist() for line in axes.lines]
-    for i, one in enumerate(subject.probes):
-        assert one is not None
-        assert one.batch_limit is not None
+    for i, one in enumerate(map(known, subject.probes)):
+        limit = known(one.batch_limit)
         points = [[point.batch, point.throughput.median] for point in sorted(one.curve, key=lambda p: p.batch)]
         assert points in lines
-        assert [[one.batch_limit.fits, 0.0], [one.batch_limit.fits, 0.97]] in lines  # up to 97 % of the axis
-        model = one.step_time_model
-        assert model is not None
-        assert subject.split is not None
-        batch = subject.split.batches[i]
+        assert [[limit.fits, 0.0], [limit.fits, 0.97]] in lines  # up to 97 % of the axis
+        model, batch = known(one.step_time_model), known(subject.split).batches[i]
         assert [batch, batch / (model.alpha_s + model.beta_s * batch)] in [line[0] for line in lines if line]
         long = [line for line in lines if len(line) > 100][i]
         assert long[50][1] == pytest.approx(long[50][0] / (model.alpha_s + model.beta_s * long[50][0]))
