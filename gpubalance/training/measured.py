@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gpubalance.devices.planned import model_text
-from gpubalance.engine.models import input_shapes
+from gpubalance.engine.models import facts_of
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
 from gpubalance.training.sizes import Simulate
@@ -30,12 +29,7 @@ def unlike(plan: Plan, model: Any, simulate: Simulate = None, step: Fingerprint 
     known = plan.model
     if known is None:
         return ""
-    found = Model(
-        name=model.name,
-        parameters=sum(math.prod(variable.shape) for variable in model.trainable_variables),
-        gradient_bytes=known.gradient_bytes,
-        input_shapes=input_shapes(model),
-    )
+    found = Model(**facts_of(model) | {"gradient_bytes": known.gradient_bytes})
     is_named = _unnumbered(model.name) == _unnumbered(known.name)
     here = _balance(plan, simulate, is_named=is_named)
     if not is_named or not known.is_like(found.model_copy(update={"name": known.name})):

@@ -16,22 +16,15 @@ from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.shares import proportional_split
 from gpubalance.workers.serve import lean_import
 from tests.engine.steps import Steps
-from tests.engine.test_exact import l2_model, samples, synchronised_batch_norm_model
+from tests.engine.test_exact import adam, l2_model, samples, synchronised_batch_norm_model
+from tests.late import keras
 
 RAGGED = 37  # samples of the last batch
-BATCHES = {2: (70, 30), 3: (70, 19, 11)}
+BATCHES = (70, 30)
 
 
 def clipped_adam() -> Any:
-    import keras
-
     return keras.optimizers.Adam(0.01, clipnorm=0.1)
-
-
-def adam() -> Any:
-    import keras
-
-    return keras.optimizers.Adam(0.01)
 
 
 # Each with a model, an optimizer, and the size of micro-batches if there are any.
@@ -50,7 +43,7 @@ def main(cluster: Cluster, folder: Path) -> None:
     for name, (make_model, make_optimizer, micro) in CASES.items():
         steps = Steps(make_model, make_optimizer, [None] * count, cluster=cluster)
         for x, y in samples(steps.model.input_shape[1:], last=RAGGED):
-            batches = proportional_split(len(x), BATCHES[count])
+            batches = proportional_split(len(x), BATCHES)
             sizes = None if micro is None else [min(micro, batch) for batch in batches]
             steps.step(x, (y,), batches, sizes)
         traces = len(steps.traces(micro=micro is not None))

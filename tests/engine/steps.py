@@ -7,6 +7,7 @@ from typing import Any
 
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import DeviceProfile, JointProfile
+from tests.late import keras
 
 
 class Steps:
@@ -25,8 +26,6 @@ class Steps:
         xla: bool = False,
         cluster: Cluster | None = None,
     ) -> None:
-        import keras
-
         from gpubalance.engine import data, labels, pace, runtime
         from gpubalance.engine.feed import Feed
         from gpubalance.engine.place import Place

@@ -7,17 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpubalance.errors import BadInput
 from gpubalance.settings.device import DeviceProfile
 from tests.engine.steps import Steps
-from tests.engine.test_exact import TOLERANCE, adam, dense_model, samples, sgd, synchronised_batch_norm_model
+from tests.engine.test_exact import TOLERANCE, adam, dense_model, samples, sgd
+from tests.late import keras
 
 
 @pytest.mark.parametrize("xla", [False, True], ids=["", "xla"])
 def test_each_replica_accumulates_with_its_own_weights(tensorflow: Any, xla: bool) -> None:
     """A loop's body is built without the replica's device: a nested function could take another replica's weights."""
-    import keras
-
     steps = Steps(dense_model, lambda: keras.optimizers.SGD(0.0), [None, None], xla=xla)
     for variable in steps.model.trainable_variables:
         other = steps.strategy.experimental_local_results(variable.value)[1]
@@ -29,8 +27,6 @@ def test_each_replica_accumulates_with_its_own_weights(tensorflow: Any, xla: boo
 
 
 def batch_norm_model() -> Any:
-    import keras
-
     body = [keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dropout(0.5)]
     return keras.Sequential([keras.Input((6,)), *body, keras.layers.Dense(5, activation="softmax")])
 
@@ -65,12 +61,6 @@ def test_moving_averages_of_micro_batches_are_those_of_their_batch(tensorflow: A
     expected = 0.5 * x.mean(axis=0)
     mean = next(v for v in steps.model.non_trainable_variables if "moving_mean" in v.path)
     np.testing.assert_allclose(steps.strategy.experimental_local_results(mean.value)[0].numpy(), expected, atol=1e-5)
-
-
-def test_synchronised_batch_normalisation_is_refused(tensorflow: Any) -> None:
-    (x, y), *_ = samples((6,))
-    with pytest.raises(BadInput, match="synchronises batch normalisation"):
-        Steps(synchronised_batch_norm_model, sgd, [None, None]).step(x, (y,), (70, 30), (35, 10))
 
 
 def test_memory_is_a_micro_batchs_and_time_is_k_times_one(tensorflow: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from gpubalance.settings.device import DeviceProfile
 from tests.engine.steps import Steps
+from tests.late import keras, tf
 
 STEPS = 5
 PACED = DeviceProfile(name="paced", alpha_s=0.005, beta_s=0)
@@ -19,27 +20,19 @@ TOLERANCE = 1e-5
 
 
 def dense_model(**options: Any) -> Any:
-    import keras
-
     first = keras.layers.Dense(16, activation="tanh", **options)
     return keras.Sequential([keras.Input((6,)), first, keras.layers.Dense(5, activation="softmax", dtype="float32")])
 
 
 def l2_model() -> Any:
-    import keras
-
     return dense_model(kernel_regularizer=keras.regularizers.L2(0.02))
 
 
 def activity_model() -> Any:
-    import keras
-
     return dense_model(activity_regularizer=keras.regularizers.L2(0.02))
 
 
 def synchronised_batch_norm_model() -> Any:
-    import keras
-
     # A bias before it has no effect, so its gradient is 0 but for rounding, which Adam would divide by itself.
     body = [keras.layers.Dense(16, use_bias=False), keras.layers.BatchNormalization(synchronized=True)]
     last = [keras.layers.Activation("tanh"), keras.layers.Dense(5, activation="softmax")]
@@ -47,20 +40,14 @@ def synchronised_batch_norm_model() -> Any:
 
 
 def sgd() -> Any:
-    import keras
-
     return keras.optimizers.SGD(0.5, momentum=0.9)
 
 
 def adam() -> Any:
-    import keras
-
     return keras.optimizers.Adam(0.01)
 
 
 def clipped_by_value() -> Any:
-    import keras
-
     return keras.optimizers.SGD(0.5, clipvalue=0.01)
 
 
@@ -79,9 +66,6 @@ def train_on_one_device(
 
     The last batch has `last` samples.
     """
-    import keras
-    import tensorflow as tf
-
     keras.utils.set_random_seed(7)
     model, optimizer = make_model(), make_optimizer()
     optimizer.build(model.trainable_variables)
@@ -101,8 +85,6 @@ def difference(a: list[Any], b: list[Any]) -> float:
 
 
 def with_an_unused_weight() -> Any:
-    import keras
-
     class Unused(keras.layers.Layer):  # type: ignore[misc]
         def build(self, shape: Any) -> None:  # noqa: ARG002  (Keras gives it)
             self.unused = self.add_weight(shape=(3,), name="unused")
@@ -118,8 +100,6 @@ def float16_model() -> Any:
 
 
 def scaled_sgd() -> Any:
-    import keras
-
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=2.0**10)
 
 
@@ -139,26 +119,26 @@ def trained(
     return steps, [steps.step(x, (y,), batches, micro_batches, stamped=stamped)[0] for x, y in data]
 
 
+PACED_XLA = {"stamped": True, "xla": True, "profile": PACED}
+
+
 @pytest.mark.parametrize(
-    ("make_model", "make_optimizer", "batches", "micro_batches"),
+    "case",
     [
-        (l2_model, sgd, (70, 30), None),
-        (synchronised_batch_norm_model, adam, (1, 1, 98), None),
-        (activity_model, adam, (60, 40), (25, 40)),
-        (dense_model, adam, (100,), (20,)),
-        (dense_model, clipped_by_value, (70, 30), (10, 15)),  # Keras' order, clipped and then summed, is off by 0.02
+        (l2_model, sgd, (70, 30), None, {}),
+        (synchronised_batch_norm_model, adam, (1, 1, 98), None, {}),
+        (activity_model, adam, (60, 40), (25, 40), {}),
+        (dense_model, adam, (100,), (20,), {}),
+        (dense_model, clipped_by_value, (70, 30), (10, 15), {}),  # Keras' order, clipped then summed, is off by 0.02
+        (activity_model, adam, (70, 30), None, {"stamped": True}),
+        (activity_model, adam, (70, 30), (35, 10), PACED_XLA),
     ],
 )
-def test_uneven_steps_equal_one_device(
-    tensorflow: Any,
-    make_model: Callable[[], Any],
-    make_optimizer: Callable[[], Any],
-    batches: tuple[int, ...],
-    micro_batches: tuple[int, ...] | None,
-) -> None:
+def test_uneven_steps_equal_one_device_whether_stamped_paced_or_compiled(tensorflow: Any, case: Any) -> None:
     """With the oracle by hand; those of tests/training, by Keras' own fit, are many more."""
+    make_model, make_optimizer, *sizes, options = case
     expected, expected_losses = train_on_one_device(make_model, make_optimizer)
-    steps, losses = trained(make_model, make_optimizer, batches, micro_batches)
+    steps, losses = trained(make_model, make_optimizer, *sizes, **options)
     assert losses == pytest.approx(expected_losses, abs=TOLERANCE)
     assert difference(steps.weights(), expected) < TOLERANCE
     assert replicas_are_equal(steps)
@@ -167,14 +147,6 @@ def test_uneven_steps_equal_one_device(
 def replicas_are_equal(steps: Steps) -> bool:
     copies = [steps.strategy.experimental_local_results(v.value) for v in steps.model.trainable_variables]
     return all((own[0].numpy() == other.numpy()).all() for own in copies for other in own)
-
-
-def test_neither_stamps_nor_pace_nor_xla_change_the_weights(tensorflow: Any) -> None:
-    expected, _ = train_on_one_device(activity_model, adam)
-    more: dict[str, Any] = {"xla": True, "profile": PACED, "micro_batches": (35, 10)}
-    for options in ({}, more):
-        steps, _ = trained(activity_model, adam, stamped=True, **options)
-        assert difference(steps.weights(), expected) < TOLERANCE
 
 
 def test_a_weight_without_a_gradient_does_no_harm(tensorflow: Any) -> None:
@@ -203,8 +175,6 @@ def test_an_infinity_on_any_replica_skips_the_step_on_all(
 
 
 def test_float16_with_loss_scaling_follows_float32(tensorflow: Any) -> None:
-    import keras
-
     expected, _ = train_on_one_device(dense_model, lambda: keras.optimizers.SGD(0.5))
     for xla, micro_batches in ((False, None), (True, (35, 10))):
         steps, _ = trained(float16_model, scaled_sgd, (70, 30), micro_batches, xla=xla)

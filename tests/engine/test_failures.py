@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.errors import BadInput, EnvironmentFault
+from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError
 from gpubalance.remedies import known
 from gpubalance.settings.requests import Settings
 
@@ -15,9 +15,13 @@ SETTINGS = Settings(model="small")
 USERS = Settings(model="mine.py:model")
 
 
-def test_tensorflows_errors_are_known_by_their_texts(tensorflow: Any) -> None:
-    from gpubalance.engine.failures import explain
+def explain(error: BaseException, settings: Settings | None = None) -> GpubalanceError:
+    from gpubalance.engine import failures
 
+    return failures.explain(error, settings)
+
+
+def test_tensorflows_errors_are_known_by_their_texts(tensorflow: Any) -> None:
     errors = tensorflow.errors
     for error, code in (
         (errors.InternalError(None, None, "Dst tensor is not initialized."), "no-room"),
@@ -33,8 +37,6 @@ def test_tensorflows_errors_are_known_by_their_texts(tensorflow: Any) -> None:
 
 @pytest.mark.parametrize("settings", [SETTINGS, USERS], ids=["ours", "the user's"])
 def test_a_mistake_in_a_model_is_called_nothing_else(tensorflow: Any, settings: Settings) -> None:
-    from gpubalance.engine.failures import explain
-
     kind = BadInput if settings is USERS else EnvironmentFault
     for text in ("Shapes (32, 10) and (16, 10) are incompatible", "Incompatible shapes: [32,10] vs. [32,11]"):
         for error in (ValueError(text), tensorflow.errors.InvalidArgumentError(None, None, text)):
@@ -46,8 +48,6 @@ def test_a_mistake_in_a_model_is_called_nothing_else(tensorflow: Any, settings: 
 
 def test_an_error_of_a_graph_is_told_at_the_users_own_line(tensorflow: Any) -> None:
     import keras
-
-    from gpubalance.engine.failures import explain
 
     text = (
         "Graph execution error:\n\nDetected at node TopKV2 defined at (most recent call last):\n"
@@ -65,8 +65,6 @@ def test_an_error_of_a_graph_is_told_at_the_users_own_line(tensorflow: Any) -> N
 
 
 def test_xla_without_its_tools_says_how_to_get_them(tensorflow: Any) -> None:
-    from gpubalance.engine.failures import explain
-
     settings = SETTINGS.model_copy(update={"xla": True})
     text = "libdevice not found at ./libdevice.10.bc [xla]"
     assert (
@@ -77,8 +75,6 @@ def test_xla_without_its_tools_says_how_to_get_them(tensorflow: Any) -> None:
 
 
 def test_a_check_tells_its_error_too(tensorflow: Any) -> None:
-    from gpubalance.engine.failures import explain
-
     failure = explain(tensorflow.errors.InternalError(None, None, "NCCL: unhandled system error."))
     assert failure.remedy == known("nccl-system").remedy
     own = EnvironmentFault("it lacks one", cause="of this", remedy="do that")

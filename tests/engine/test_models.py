@@ -11,6 +11,7 @@ import pytest
 
 from gpubalance.errors import BadInput
 from gpubalance.settings.requests import Settings
+from tests.late import keras
 
 FILE = """
 import keras
@@ -87,8 +88,6 @@ def test_a_model_is_named_by_an_application_a_file_a_module_or_what_was_saved(
 
 
 def test_a_saved_model_with_code_in_it_is_refused(tensorflow: Any, tmp_path: Path) -> None:
-    import keras
-
     saved, mark = tmp_path / "net.keras", tmp_path / "ran"
     code = eval(f"lambda x: (open({str(mark)!r}, 'w').close(), x)[1]")  # noqa: S307  (it must have this path in it)
     keras.Sequential([keras.Input((4,)), keras.layers.Lambda(code), keras.layers.Dense(2)]).save(saved)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpubalance.engine.pace import PacedClock, clocks
+from gpubalance.engine.pace import QUEUED_WITHIN_S, ComputeTimes, PacedClock, clocks, noise_seed
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.engine.steps import Steps
 from tests.engine.test_exact import adam, dense_model
@@ -67,8 +67,6 @@ def test_the_update_follows_sync_and_is_each_devices_own(tensorflow: Any) -> Non
 
 def test_a_queued_step_counts_from_the_end_of_the_one_before() -> None:
     """The host's own time between two steps is hidden behind the step before, as on a GPU; a pause is not."""
-    from gpubalance.engine.pace import QUEUED_WITHIN_S
-
     clock = used(paced(0.001))
     for _ in range(20):  # this process may have to wait for that long, but not each time
         clock.free_s = time.perf_counter() - QUEUED_WITHIN_S / 3
@@ -146,8 +144,6 @@ def test_alone_a_device_has_the_memory_that_a_joint_run_takes(tensorflow: Any) -
 
 
 def test_noise_is_the_devices_own_and_repeatable() -> None:
-    from gpubalance.engine.pace import ComputeTimes, noise_seed
-
     def drawn(seed: int, replica: int) -> list[float]:
         times = ComputeTimes(paced(1.0, noise=0.1), seed=noise_seed(seed, replica))
         return [times.next_s(1) for _ in range(50)]

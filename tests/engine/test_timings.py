@@ -37,11 +37,12 @@ _STEP_S = 0.1
 _PROFILES = [DeviceProfile(name=name, alpha_s=of * _STEP_S, beta_s=0) for name, of in (("fast", 0.4), ("slow", 1.0))]
 
 
-def of_a_split() -> Iterator[Timing]:
+def of_a_split(profiles: Any = _PROFILES, data: str | None = None, steps: int = 2, **more: Any) -> Iterator[Timing]:
     from gpubalance.engine.session import Session
 
-    session = Session(devices_of(*_PROFILES), Settings(model=TINY), JointProfile(), seed=0)
-    return session.measure(Shares((2, 3)), seconds=0, at_least=4, steps_per_timing=2, stamped=False)
+    session = Session(devices_of(*profiles), Settings(model=TINY, data=data), JointProfile(), seed=0)
+    options = {"seconds": 0, "at_least": 4, "steps_per_timing": steps, "stamped": False, **more}
+    return session.measure(Shares((2, 3)), **options)
 
 
 def of_a_pipeline() -> Iterator[Timing]:
@@ -65,13 +66,8 @@ def test_no_timing_is_shorter_than_its_steps_however_long_the_host_takes_between
 
 def test_each_step_takes_its_compute_and_its_wait_for_data(tensorflow: Any, tmp_path: Path) -> None:
     """However short the wait is, and alone in its timing."""
-    from gpubalance.engine.session import Session
-
     (tmp_path / "mine.py").write_text(SLOW)
-    settings = Settings(model=TINY, data=f"{tmp_path / 'mine.py'}:samples")
-    session = Session(devices_of(*_PROFILES), settings, JointProfile(), seed=0)
-    options: Any = {"seconds": 0, "at_least": 10, "steps_per_timing": 1, "stamped": False}
-    found = [*session.measure(Shares((2, 3)), pipeline=True, **options)]
+    found = [*of_a_split(data=f"{tmp_path / 'mine.py'}:samples", steps=1, at_least=10, pipeline=True)]
     assert all(one.seconds >= _STEP_S + one.input_wait_s - 1e-9 for one in found)
     # On a busy machine a step may take so long that its data is ready, but not each.
     assert any(0 < one.input_wait_s < _STEP_S / 2 for one in found)
@@ -81,13 +77,9 @@ def test_a_device_whose_update_is_shorter_begins_its_next_step_earlier_also_in_t
     tensorflow: Any,
 ) -> None:
     """max (compute + update), as in training; not the longest compute plus the longest update."""
-    from gpubalance.engine.session import Session
-
     profiles = [
         DeviceProfile(name="fast", alpha_s=0.2, beta_s=0, update_s=0.3),
         DeviceProfile(name="slow", alpha_s=0.4, beta_s=0, update_s=0.1),
     ]
-    session = Session(devices_of(*profiles), Settings(model=TINY), JointProfile(), seed=0)
-    options: Any = {"seconds": 0, "at_least": 4, "steps_per_timing": 1, "stamped": False}
     # On a busy machine one may take longer, but not each.
-    assert min(one.seconds for one in session.measure(Shares((2, 3)), **options)) == pytest.approx(0.5)
+    assert min(one.seconds for one in of_a_split(profiles, steps=1)) == pytest.approx(0.5)

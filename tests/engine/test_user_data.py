@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpubalance.errors import BadInput
+from tests.late import keras
 
 FILE = """
 import math
@@ -105,8 +106,6 @@ WRONG = {
 @pytest.fixture(scope="module")
 def data(tensorflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A function that makes the user's data from a function's name."""
-    import keras
-
     from gpubalance.engine.user_data import UserData
 
     path = tmp_path_factory.mktemp("user") / "samples.py"
@@ -157,8 +156,6 @@ def padded():
 
 
 def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(tensorflow: Any, tmp_path: Path) -> None:
-    import keras
-
     from gpubalance.engine.step.functions import count_step
     from gpubalance.engine.user_data import UserData
 
@@ -183,8 +180,6 @@ def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(tensorflow:
 
 
 def test_samples_that_do_not_fit_the_model_or_its_loss_are_told_in_keras_words(tensorflow: Any, tmp_path: Path) -> None:
-    import keras
-
     from gpubalance.engine import data
     from gpubalance.engine.user_data import UserData
     from gpubalance.settings.requests import Settings
@@ -212,7 +207,6 @@ def test_samples_that_do_not_fit_the_model_or_its_loss_are_told_in_keras_words(t
 
 
 def test_labels_compile_a_model_by_its_outputs_or_are_told(tensorflow: Any) -> None:
-    import keras
     import numpy as np
 
     from gpubalance.engine.labels import compile_for
@@ -234,8 +228,6 @@ def test_labels_compile_a_model_by_its_outputs_or_are_told(tensorflow: Any) -> N
 
 
 def test_the_usual_remedies_are_told_at_the_users_own_lines(tensorflow: Any, tmp_path: Path) -> None:
-    import keras
-
     from gpubalance.engine.user_data import UserData
 
     path = tmp_path / "slow.py"

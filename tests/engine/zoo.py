@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.late import keras, layers
+
 
 def regularised() -> Any:
     """Weights and activations that add to the loss, batch normalisation and dropout, which keep states."""
-    import keras
-    from keras import layers, regularizers
-
-    weights, activity = regularizers.L2(1e-2), regularizers.L2(1e-2)
+    weights, activity = keras.regularizers.L2(1e-2), keras.regularizers.L2(1e-2)
     return keras.Sequential(
         [
             keras.Input((6,)),
@@ -26,9 +25,6 @@ def regularised() -> Any:
 
 def masked() -> Any:
     """A mask beside the tensors, one of them an output whose loss goes by it; an embedding: its gradients are rows."""
-    import keras
-    from keras import layers
-
     given = keras.Input((5,), dtype="int32")
     body = layers.Dropout(0.2, seed=3)(layers.Embedding(20, 6, mask_zero=True)(given))
     each = layers.Dense(4, "softmax")(body)
@@ -37,9 +33,6 @@ def masked() -> Any:
 
 def nested() -> Any:
     """Models in a model, one of them called with training=False, and an operation that is no layer."""
-    import keras
-    from keras import layers
-
     base = keras.Sequential([keras.Input((6,)), layers.Dense(8, "relu"), layers.BatchNormalization()], name="base")
     own = keras.Input((16,))
     head = keras.Model(own, layers.Dense(3, "softmax")(layers.Dropout(0.5, seed=4)(own)), name="head")
@@ -50,9 +43,6 @@ def nested() -> Any:
 
 def several() -> Any:
     """Two inputs and two outputs, by name; one output is made early, and a tensor skips some layers."""
-    import keras
-    from keras import layers
-
     left, right = keras.Input((6,), name="left"), keras.Input((4,), name="right")
     first = layers.Dense(8, "relu")(left)
     aux = layers.Dense(1, "sigmoid", name="aux")(first)
@@ -64,9 +54,6 @@ def several() -> Any:
 
 def shared() -> Any:
     """A layer that is called twice: between its calls no cut is possible."""
-    import keras
-    from keras import layers
-
     again = layers.Dense(6, "tanh", name="again")
     given = keras.Input((6,))
     between = layers.Dense(6, "relu")(again(given))
@@ -75,9 +62,6 @@ def shared() -> Any:
 
 def stopped() -> Any:
     """A tensor that no gradient comes back for, and so none for what made it."""
-    import keras
-    from keras import layers
-
     given = keras.Input((6,))
     first = layers.Dense(8, "relu")(given)
     body = layers.Dense(8, "tanh")(layers.Dense(8)(first))
@@ -87,9 +71,6 @@ def stopped() -> Any:
 
 def branches() -> Any:
     """Two arms that need nothing of each other before they meet."""
-    import keras
-    from keras import layers
-
     inputs = [keras.Input((6,), name=name) for name in ("a", "b")]
     arms = [layers.Dense(8, "relu")(layers.Dense(8, "relu")(one)) for one in inputs]
     return keras.Model(inputs, layers.Dense(3, "softmax")(layers.Concatenate()(arms)))
@@ -97,8 +78,6 @@ def branches() -> Any:
 
 def unet(size: int = 32, filters: int = 4) -> Any:
     """Tensors that skip most of the model: at its bottom four cross."""
-    import keras
-    from keras import layers
 
     def twice(body: Any, count: int) -> Any:
         for _ in range(2):
@@ -120,9 +99,6 @@ def unet(size: int = 32, filters: int = 4) -> Any:
 
 def transformer(width: int = 32, depth: int = 3, length: int = 16) -> Any:
     """Attention, operations that are no layers, and an embedding."""
-    import keras
-    from keras import layers
-
     given = keras.Input((length,), dtype="int32")
     body = layers.Embedding(100, width)(given)
     for _ in range(depth):

@@ -11,6 +11,7 @@ import numpy as np
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.shares import Shares
 from gpubalance.training.split import Split
+from tests.late import keras, layers, metrics, ops, tf
 
 SAMPLES = 100  # in a global batch
 EPOCHS = 2
@@ -27,10 +28,8 @@ class Case:
 
 
 def dense(activity: Any = None, weights: Any = None, dtype: Any = None) -> list[Any]:
-    from keras import Input, layers
-
     return [
-        Input((6,)),
+        keras.Input((6,)),
         layers.Dense(16, "relu", kernel_regularizer=weights, activity_regularizer=activity, dtype=dtype),
         layers.Dense(3, "softmax", dtype="float32"),
     ]
@@ -38,8 +37,6 @@ def dense(activity: Any = None, weights: Any = None, dtype: Any = None) -> list[
 
 def compiled(model: Any, loss: Any = "sparse_categorical_crossentropy", optimizer: Any = "sgd", **options: Any) -> Any:
     """The model, or one of these layers, compiled."""
-    import keras
-
     model = keras.Sequential(model) if isinstance(model, list) else model
     model.compile(optimizer, loss, **options)
     return model
@@ -56,44 +53,30 @@ def classifier(optimizer: Any = "sgd", loss: Any = "sparse_categorical_crossentr
 
 
 def adamw() -> Any:
-    import keras
-
     return keras.optimizers.AdamW(0.01, weight_decay=0.02, global_clipnorm=0.05, use_ema=True, ema_momentum=0.9)
 
 
 def cross_entropy(reduction: str | None) -> Callable[[], Any]:
     def make() -> Any:
-        import keras
-
         return keras.losses.SparseCategoricalCrossentropy(reduction=reduction)
 
     return make
 
 
 def loss_scaled() -> Any:
-    import keras
-
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
 
 
 def small_sgd() -> Any:
-    import keras
-
     return keras.optimizers.SGD(1e-3)
 
 
 def normalised() -> Any:
-    import keras
-    from keras import layers
-
     body = [layers.Dense(16), layers.BatchNormalization(synchronized=True), layers.ReLU()]
     return compiled([keras.Input((6,)), *body, layers.Dense(3, "softmax")], metrics=["accuracy"])
 
 
 def two_in_two_out() -> Any:
-    import keras
-    from keras import layers
-
     left, right = keras.Input((6,), name="left"), keras.Input((4,), name="right")
     body = layers.Dense(8, "relu")(layers.Concatenate()([left, right]))
     outputs = {"kind": layers.Dense(3, "softmax", name="kind")(body), "size": layers.Dense(1, name="size")(body)}
@@ -107,9 +90,6 @@ def two_in_two_out() -> Any:
 
 
 def masked() -> Any:
-    import keras
-    from keras import layers
-
     # An LSTM passes the mask on too, but takes ten times as long to trace.
     body = [layers.Embedding(20, 8, mask_zero=True), layers.Dense(6, "tanh"), layers.Dense(20, "softmax")]
     given = keras.Input((5,), dtype="int32")
@@ -120,10 +100,6 @@ def own_loss(kind: str) -> Callable[[], Any]:
     """Makes a classifier whose loss comes from user code of that `kind`, not from Keras' reduction."""
 
     def make() -> Any:
-        import keras
-        import tensorflow as tf
-        from keras import ops
-
         def mean(y: Any, p: Any) -> Any:
             return ops.mean(keras.losses.sparse_categorical_crossentropy(y, p))
 
@@ -177,9 +153,6 @@ def embedding(optimizer: Any) -> Callable[[], Any]:
     """Makes a model whose gradient has rows, several for a word, which optimizers square and clip one by one."""
 
     def make() -> Any:
-        import keras
-        from keras import layers
-
         body = [layers.Embedding(20, 8), layers.Flatten(), layers.Dense(3, "softmax")]
         chosen = optimizer() if callable(optimizer) else optimizer
         return compiled([keras.Input((5,), dtype="int32"), *body], optimizer=chosen)
@@ -189,9 +162,6 @@ def embedding(optimizer: Any) -> Callable[[], Any]:
 
 def positions() -> Any:
     """A model with an embedding of positions, which are those of all samples, beside one of words."""
-    import keras
-    import tensorflow as tf
-    from keras import layers
 
     class Positions(layers.Layer):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -206,15 +176,11 @@ def positions() -> Any:
 
 
 def clipped_sgd() -> Any:
-    import keras
-
     return keras.optimizers.SGD(0.5, clipnorm=0.01)
 
 
 def several_optimizers() -> Any:
     """A model with an optimizer made of two, one for each layer."""
-    import keras
-
     model = keras.Sequential(dense())
     first, rest = keras.optimizers.SGD(0.1), keras.optimizers.Adam()
     kernel = model.layers[0].kernel
@@ -222,16 +188,11 @@ def several_optimizers() -> Any:
 
 
 def ctc() -> Any:
-    import keras
-    from keras import layers
-
     body = [keras.Input((6, 4)), layers.Dense(8, "tanh"), layers.Dense(5)]
     return compiled(body, keras.losses.CTC(), "adam")
 
 
 def many_metrics() -> Any:
-    from keras import metrics, ops
-
     def of_batch(y: Any, p: Any) -> Any:
         return ops.mean(p[:, 0] * y[:, 0])
 
@@ -261,7 +222,6 @@ def many_metrics() -> Any:
 
 def keeping() -> Any:
     """A model with a layer that has its own state and adds losses, and one whose weights Keras normalises."""
-    from keras import layers, ops
 
     class Keeping(layers.Layer):  # type: ignore[misc]
         def build(self, shape: Any) -> None:
@@ -290,7 +250,6 @@ def keeping() -> Any:
 
 def counting() -> Any:
     """A model with a layer that counts steps, in two ways, and samples."""
-    from keras import layers, ops
 
     class Counting(layers.Layer):  # type: ignore[misc]
         def build(self, _: Any) -> None:
@@ -309,8 +268,6 @@ def counting() -> Any:
 
 def with_a_mean_of_activities() -> Any:
     """A model with a regularizer of activities that is a mean, where Keras' own are sums."""
-    import keras
-    from keras import ops
 
     class OfMean(keras.regularizers.Regularizer):  # type: ignore[misc]
         def __call__(self, x: Any) -> Any:
@@ -321,9 +278,6 @@ def with_a_mean_of_activities() -> Any:
 
 def sampling() -> Any:
     """An autoencoder without a `call`, as Keras' VAE: its `train_step` takes the mean of a sum for each sample."""
-    import keras
-    import tensorflow as tf
-    from keras import layers, ops
 
     class Autoencoder(keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -354,8 +308,6 @@ def sampling() -> Any:
 
 def guided() -> Any:
     """A model that logs dicts in its logs: in the `train_step` of Keras' guide, one of all that is compiled."""
-    import keras
-    import tensorflow as tf
 
     class Guided(keras.Sequential):  # type: ignore[misc]
         def train_step(self, data: Any) -> Any:
@@ -378,8 +330,6 @@ def guided() -> Any:
 
 def traced() -> Any:
     """A model whose `train_step` is a function of TensorFlow's, with control flow on tensors, and calls another."""
-    import keras
-    import tensorflow as tf
 
     class Traced(keras.Sequential):  # type: ignore[misc]
         @tf.function  # type: ignore[untyped-decorator]
@@ -531,8 +481,6 @@ class Alone:
 
 def alone(case: Case, last: int, model: Any = None) -> Alone:
     """Trains a case on one device, continuing with `model` if given."""
-    import keras
-
     x, y, sample_weight = data = (*case.data(2 * SAMPLES + last), None)[:3]
     if model is None:
         keras.utils.set_random_seed(3)

@@ -17,6 +17,7 @@ import numpy as np
 
 import gpubalance
 from gpubalance.workers.serve import lean_import
+from tests.late import keras
 
 BATCH, SAMPLES, EPOCHS = 150, 610, 2  # the last batch of an epoch has 10
 
@@ -28,8 +29,6 @@ def data() -> tuple[Any, Any]:
 
 
 def build() -> Any:
-    import keras
-
     body = [keras.layers.Dense(32, kernel_regularizer="l2", use_bias=False)]
     body += [keras.layers.BatchNormalization(synchronized=True), keras.layers.ReLU()]
     model = keras.Sequential([keras.Input((16,)), *body, keras.layers.Dense(2, activation="softmax")])
@@ -51,7 +50,6 @@ def train(model: Any, fit: Callable[..., Any], **more: Any) -> dict[str, Any]:
 
 def go_on(model: Any, fit: Callable[..., Any], backup: Path) -> dict[str, Any]:
     """The weights after a training that ended between two epochs, lost everything, and continued from its backup."""
-    import keras
 
     class Stop(keras.callbacks.Callback):  # type: ignore[misc]
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -71,7 +69,6 @@ def go_on(model: Any, fit: Callable[..., Any], backup: Path) -> dict[str, Any]:
 
 def ends(here: bool, hook: str, at: int, flag: str = "stop_training") -> Any:
     """A user's own callback that ends training in one process, or whatever the model's `flag` ends."""
-    import keras
 
     def end(number: int, logs: Any = None) -> None:
         del logs

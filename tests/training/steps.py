@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.late import keras, ops, tf
 from tests.training.cases import CASES, classifier, compiled, dense, numbers
 
 
@@ -12,10 +13,6 @@ def stepping(kind: str, layers: Callable[[], list[Any]] = dense) -> Callable[[],
     """Makes a classifier of these layers whose `train_step` does more, or less, than one pass over its samples."""
 
     def make() -> Any:
-        import keras
-        import tensorflow as tf
-        from keras import ops
-
         class Stepping(keras.Sequential):  # type: ignore[misc]
             def loss_of(self, x: Any, y: Any) -> Any:
                 if kind == "four views":
@@ -48,8 +45,6 @@ def stepping(kind: str, layers: Callable[[], list[Any]] = dense) -> Callable[[],
 
 
 def subclassed() -> Any:
-    import keras
-
     class Subclassed(keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
@@ -62,15 +57,11 @@ def subclassed() -> Any:
 
 
 def augmented() -> Any:
-    import keras
-
     noise = [keras.layers.GaussianNoise(0.1), keras.layers.Dropout(0.2)]
     return compiled([keras.Input((6,)), *noise, *dense()[1:]], optimizer="adam")
 
 
 def perceptual() -> Any:
-    import keras
-
     eye = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, "tanh")])
     return compiled(dense(), lambda y, p: keras.ops.mean((eye(y) - eye(p)) ** 2, axis=-1), "adam")
 

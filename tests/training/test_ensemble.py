@@ -11,6 +11,7 @@ import pytest
 import gpubalance
 from gpubalance.errors import BadInput, NothingFits
 from tests.cli.program import QUICK_PAIR
+from tests.late import keras
 
 SMALL = """
 [[device]]
@@ -24,7 +25,6 @@ memory = "{}"
 @pytest.fixture(scope="module")
 def models(tensorflow: Any) -> list[Any]:
     """Three public models, of which the last is compiled."""
-    import keras
     from keras import applications
 
     keras.utils.set_random_seed(1)
@@ -40,8 +40,6 @@ def samples() -> Any:
 
 
 def dense(units: int) -> Any:
-    import keras
-
     return keras.Sequential([keras.layers.Input((64,)), keras.layers.Dense(units)])
 
 

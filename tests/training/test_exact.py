@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.late import keras, tf
 from tests.training.cases import CASES, SAMPLES, dense, differences, in_turn, numbers, simulated
 
 SPLITS = [(70, 30), (99, 1), (1, 1, 98)]
@@ -81,9 +82,6 @@ def test_logs_that_are_exact_are_not_warned_of(tensorflow: Any) -> None:
 
 
 def test_a_test_step_that_is_a_function_logs_what_one_device_does(tensorflow: Any) -> None:
-    import keras
-    import tensorflow as tf
-
     class Own(keras.Sequential):  # type: ignore[misc]
         @tf.function  # type: ignore[untyped-decorator]
         def test_step(self, data: Any) -> Any:

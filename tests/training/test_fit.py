@@ -15,21 +15,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpubalance.errors import BadInput, EnvironmentFault, UsageError
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import BadInput, EnvironmentFault, PlanMismatch, UsageError
+from gpubalance.jobs.plan.plan import plan
 from gpubalance.settings.device import DeviceProfile, DriftPoint, JointProfile
+from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.training.load import load_plan
 from gpubalance.training.split import Split
 from tests.jobs.probes import devices_of, probe_of
-from tests.training.cases import classifier, compiled, in_split, loss_scaled, numbers, simulated
+from tests.late import keras, layers, tf
+from tests.training.cases import CASES, classifier, compiled, dense, in_split, loss_scaled, numbers, simulated
 
 ROOT = Path(__file__).parents[2]
 X, Y = numbers(240)
 
 
 def untrained() -> Any:
-    import keras
-
     keras.utils.set_random_seed(3)
     return classifier("adam")()
 
@@ -60,8 +62,6 @@ def apart(model: Any, other: Any) -> float:
 
 
 def of_dataset(kind: str) -> Any:
-    import tensorflow as tf
-
     data = tf.data.Dataset.from_tensor_slices((X, Y))
     if kind == "unbatched":
         return data
@@ -75,8 +75,6 @@ def of_generator() -> Iterator[Any]:
 
 
 def py_dataset() -> Any:
-    import keras
-
     class Parts(keras.utils.PyDataset):  # type: ignore[misc]
         def __len__(self) -> int:
             return 3
@@ -119,8 +117,6 @@ def test_batches_of_the_splits_size_stay_as_they_are_with_smaller_ones_between(t
 
 
 def test_splits_of_every_size_and_keras_own_strategy_train_in_one_process(tensorflow: Any) -> None:
-    import keras
-
     one_device, start = alone()
     with tensorflow.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
         keras_own = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, "softmax")])
@@ -138,10 +134,6 @@ def test_splits_of_every_size_and_keras_own_strategy_train_in_one_process(tensor
 
 
 def test_a_models_own_fit_evaluate_and_predict_are_its_splits(tensorflow: Any) -> None:
-    import keras
-
-    from tests.training.cases import dense
-
     class Own(keras.Sequential):  # type: ignore[misc]
         fits = 0
 
@@ -170,8 +162,6 @@ def test_a_models_own_fit_evaluate_and_predict_are_its_splits(tensorflow: Any) -
 
 
 def test_evaluate_and_predict_are_one_devices_and_in_order(tensorflow: Any, caplog: pytest.LogCaptureFixture) -> None:
-    import keras
-
     one_device, _ = alone()
     split = simulated((3, 90, 7))
     model = in_scope(split, one_device.get_weights())
@@ -191,8 +181,6 @@ def test_evaluate_and_predict_are_one_devices_and_in_order(tensorflow: Any, capl
 
 def test_a_saved_model_needs_no_gpubalance_and_goes_on_with_it(tensorflow: Any, tmp_path: Path) -> None:
     """A file names the module of each class that Keras looks for when it loads it."""
-    import keras
-
     split = simulated((70, 30))
     model = in_scope(split, untrained().get_weights())
     split.fit(model, X, Y, verbose=0)
@@ -211,8 +199,6 @@ def test_a_saved_model_needs_no_gpubalance_and_goes_on_with_it(tensorflow: Any, 
 
 
 def test_validation_between_does_not_lose_a_batch(tensorflow: Any) -> None:
-    import keras
-
     one_device, start = trained_alone(validation_data=(X, Y))
     split = simulated((70, 30))
     model = in_scope(split, start)
@@ -236,9 +222,6 @@ def test_validation_between_does_not_lose_a_batch(tensorflow: Any) -> None:
 
 
 def test_moving_averages_are_those_of_all_samples(tensorflow: Any) -> None:
-    import keras
-    from keras import layers
-
     def make() -> Any:
         return compiled([keras.Input((6,)), layers.BatchNormalization(), layers.Dense(3, "softmax")])
 
@@ -289,9 +272,6 @@ def test_padded_batches_stay_as_they_are(tensorflow: Any) -> None:
     data = tensorflow.data.Dataset.from_generator(sentences, output_signature=(spec, spec))
     split = simulated((70, 30))
     with split.scope():
-        import keras
-        from keras import layers
-
         model = keras.Sequential(
             [keras.Input((None,), dtype="int32"), layers.Embedding(20, 4), layers.Dense(20, "softmax")]
         )
@@ -300,8 +280,6 @@ def test_padded_batches_stay_as_they_are(tensorflow: Any) -> None:
 
 
 def test_a_model_from_elsewhere_is_refused_with_what_to_do(tensorflow: Any) -> None:
-    import keras
-
     split = simulated((70, 30))
     with pytest.raises(BadInput, match=r"was built outside this split's scope\(\)(.|\n)*→ with split\.scope\(\):"):
         split.fit(classifier()(), X, Y)
@@ -332,8 +310,6 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do(tensorflow: Any) -> N
 
 
 def test_a_subclass_that_was_built_without_its_layers_trains(tensorflow: Any) -> None:
-    import keras
-
     class Lazy(keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
@@ -353,8 +329,6 @@ def test_a_subclass_that_was_built_without_its_layers_trains(tensorflow: Any) ->
 
 
 def test_what_a_split_cannot_do_is_told_in_a_sentence(tensorflow: Any) -> None:
-    import keras
-
     split = simulated((70, 30))
     with split.scope():
         averaging = classifier(keras.optimizers.Adam(use_ema=True, ema_overwrite_frequency=2))()
@@ -402,8 +376,6 @@ def test_what_cannot_be_trained_on_is_told_in_a_sentence(tensorflow: Any) -> Non
 
 
 def test_what_micro_batches_cannot_do_is_refused(tensorflow: Any) -> None:
-    from tests.training.cases import CASES
-
     split = simulated((70, 30), (20, 30))
     with pytest.raises(UsageError, match="can't be rebalanced"):
         split.monitor(rebalance=True)
@@ -432,7 +404,6 @@ def test_a_model_that_exists_is_copied_with_all_it_has_learned(tensorflow: Any) 
 
 def of_ones_own() -> Any:
     """A model of a class and a loss that Keras does not know, with a layer that has adapted to data."""
-    import keras
 
     class Own(keras.Sequential):  # type: ignore[misc]
         pass
@@ -469,8 +440,6 @@ def test_a_copy_goes_on_as_the_model_would(tensorflow: Any, make: Any, built_for
 
 
 def test_what_a_vectoriser_learned_is_copied_and_what_keras_cannot_load_is_refused(tensorflow: Any) -> None:
-    import keras
-
     import gpubalance
 
     words = keras.layers.TextVectorization(output_sequence_length=4)
@@ -559,11 +528,6 @@ def test_importing_loads_no_tensorflow() -> None:
 
 
 def test_a_plan_is_loaded_with_its_devices_and_batches(tmp_path: Path) -> None:
-    from gpubalance.devices.profile import simulated_devices
-    from gpubalance.errors import PlanMismatch
-    from gpubalance.jobs.plan.plan import plan
-    from gpubalance.settings.requests import PlanRequest
-
     quick, four = (str(ROOT / "configs" / f"{name}.toml") for name in ("quick-pair", "four-unlike"))
     devices = simulated_devices(quick)[0]
     made = plan(probe_of(devices), devices, PlanRequest(accumulate=1, sync_s=0.0))

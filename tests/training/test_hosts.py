@@ -13,6 +13,7 @@ from gpubalance.jobs.plan.plan import plan
 from gpubalance.settings.requests import PlanRequest
 from tests.cli.program import ROOT, here
 from tests.jobs.probes import probe_of
+from tests.late import keras
 from tests.training.rank import build, go_on, train
 
 TWO_HOSTS = str(ROOT / "configs" / "two-hosts.toml")
@@ -28,8 +29,6 @@ def write_plan(folder: Path) -> Path:
 
 
 def test_fit_over_hosts_is_that_of_one_device(tensorflow: Any, tmp_path: Path) -> None:
-    import keras
-
     path, script = str(write_plan(tmp_path)), str(ROOT / "tests" / "training" / "rank.py")
     environment = {"PYTHONPATH": str(ROOT)}
     words = (path, script, str(tmp_path), TWO_HOSTS, path)

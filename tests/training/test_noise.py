@@ -18,6 +18,7 @@ from gpubalance.results.records import read_record
 from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares
 from tests.cli.program import ROOT
+from tests.late import keras
 from tests.training.cases import simulated
 
 INPUTS, OUTPUTS, GLOBAL_BATCH, STEPS = 50, 20, 100, 240
@@ -36,8 +37,6 @@ def regression() -> tuple[Any, Any]:
 
 def still(split: Any, *, dtype: str = "float32") -> Any:
     """A linear model that does not learn, so that its noise scale stays."""
-    import keras
-
     with split.scope():
         layer = keras.layers.Dense(OUTPUTS, use_bias=False, kernel_initializer="zeros", dtype=dtype)
         model = keras.Sequential([keras.Input((INPUTS,)), layer, keras.layers.Activation("linear", dtype="float32")])
@@ -51,7 +50,6 @@ def still(split: Any, *, dtype: str = "float32") -> Any:
 @pytest.mark.parametrize(
     ("batches", "micro_batches", "dtype"),
     [
-        pytest.param((70, 30), None, "float32", marks=pytest.mark.campaign),  # as the last, without its scaled loss
         ((1, 1, 98), None, "float32"),
         ((70, 30), (20, 30), "float32"),
         ((100,), (25,), "float32"),
@@ -83,7 +81,6 @@ def test_it_is_the_true_one_of_a_linear_regression(
 
 def test_rows_of_an_embedding_that_meet_in_a_batch_are_one(tensorflow: Any) -> None:
     """An embedding is a dense layer on one-hot inputs: so is its noise scale."""
-    import keras
 
     def model(split: Any, *, one_hot: bool) -> Any:
         with split.scope():

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from gpubalance.errors import BadInput
+from tests.late import keras, ops
 from tests.training.cases import compiled, dense, in_split, numbers, simulated
 
 
 def explained() -> Any:
     """A model whose loss is the part of the labels' variance that it leaves: of one sample that is no number."""
-    import keras
-    from keras import ops
 
     def unexplained(y: Any, p: Any) -> Any:
         return ops.sum((y - p) ** 2) / ops.sum((y - ops.mean(y)) ** 2)
@@ -24,8 +23,6 @@ def explained() -> Any:
 
 def hardest() -> Any:
     """A model whose loss is the mean of the two largest: of one sample there are none."""
-    import keras
-    from keras import ops
 
     def two_largest(y: Any, p: Any) -> Any:
         return ops.mean(ops.top_k(ops.reshape((y - p) ** 2, (-1,)), 2)[0])
@@ -50,9 +47,6 @@ def test_a_share_of_too_few_samples_for_the_loss_is_refused_and_a_larger_one_tol
 
 
 def test_what_is_in_pairs_of_samples_in_a_row_is_told(tensorflow: Any) -> None:
-    import keras
-    from keras import ops
-
     def far_from_its_like(y: Any, p: Any) -> Any:
         """Cross-entropy, and the distance to the farthest sample of the same group."""
         group = ops.reshape(y, (-1,))
@@ -67,8 +61,6 @@ def test_what_is_in_pairs_of_samples_in_a_row_is_told(tensorflow: Any) -> None:
 
 
 def test_a_metric_that_is_0_at_first_is_put_together_as_its_count_is(tensorflow: Any) -> None:
-    from keras import ops
-
     def third_class(y: Any, p: Any) -> Any:
         return ops.mean(ops.cast(ops.reshape(y, (-1,)) == 2, "float32"))
 
@@ -79,9 +71,6 @@ def test_a_metric_that_is_0_at_first_is_put_together_as_its_count_is(tensorflow:
 
 
 def test_a_sum_that_is_0_at_first_is_told_or_refused(tensorflow: Any) -> None:
-    import keras
-    from keras import ops
-
     class Far(keras.layers.Layer):  # type: ignore[misc]
         def call(self, x: Any) -> Any:
             self.add_loss(0.01 * ops.sum(ops.relu(ops.abs(x) - 3)))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gpubalance.errors import BadInput
+from tests.late import keras, layers, metrics, ops, tf
 from tests.training.cases import (
     classifier,
     compiled,
@@ -31,8 +32,6 @@ def model_with(
     train_step: Callable[[Any, Any, Any], Any], loss: Any = "sparse_categorical_crossentropy", weights: Any = None
 ) -> Any:
     """A classifier whose `train_step` gets its gradients, and a function that computes them."""
-    import keras
-    import tensorflow as tf
 
     class Own(keras.Sequential):  # type: ignore[misc]
         second = keras.optimizers.Adam()
@@ -74,8 +73,6 @@ def by_tensorflow(model: Any, grads: Any, _: Any) -> None:
 
 
 def clipped_weights(model: Any, grads: Any, _: Any) -> None:
-    from keras import ops
-
     apply(model, grads)
     for variable in model.trainable_variables:
         variable.assign(ops.clip(variable, -0.1, 0.1))
@@ -96,15 +93,11 @@ def plain(model: Any, grads: Any, _: Any) -> None:
 
 
 def gradient_norm_logged(model: Any, grads: Any, _: Any) -> Any:
-    import tensorflow as tf
-
     apply(model, grads)
     return {"norm": tf.linalg.global_norm(grads)}
 
 
 def spread_logged(model: Any, grads: Any, _: Any) -> Any:
-    import tensorflow as tf
-
     apply(model, grads)
     of_codes = tf.unique(tf.argmax(model.now, axis=1))[0]
     return {"spread": tf.math.reduce_variance(model.now[:, 0]), "codes": tf.size(of_codes)}
@@ -117,17 +110,11 @@ def output_counted(model: Any, grads: Any, _: Any) -> Any:
 
 
 def output_logged(model: Any, grads: Any, _: Any) -> Any:
-    from keras import ops
-
     apply(model, grads)
     return {"output": ops.mean(model(model.now)[:, 0])}
 
 
 def with_loss(name: str, weights: Any = None) -> Any:
-    import keras
-    import tensorflow as tf
-    from keras import ops
-
     of_each = keras.losses.sparse_categorical_crossentropy
 
     def summed(y: Any, p: Any) -> Any:
@@ -191,16 +178,8 @@ def with_loss(name: str, weights: Any = None) -> Any:
     return classifier(loss=lambda: chosen, layers={"weights": weights})()
 
 
-def in_all(loss: Any) -> Any:
-    """A model whose labels are one of each class, with this loss."""
-
-    return compiled(dense(), loss)
-
-
 def sampled() -> Any:
     """A model whose loss is of a few classes, drawn for the whole batch."""
-    import keras
-    import tensorflow as tf
 
     class Sampled(keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -224,9 +203,6 @@ def sampled() -> Any:
 
 
 def total_of_own() -> Any:
-    import keras
-    from keras import ops
-
     class Own(keras.Sequential):  # type: ignore[misc]
         def compute_loss(self, x: Any, y: Any, y_pred: Any, *rest: Any, **named: Any) -> Any:
             return super().compute_loss(x, y, y_pred, *rest, **named) + ops.sum(y_pred**2)
@@ -235,16 +211,11 @@ def total_of_own() -> Any:
 
 
 def normalised_behind_a_mask() -> Any:
-    import keras
-    from keras import layers
-
     body = [layers.Embedding(20, 4, mask_zero=True), layers.BatchNormalization(synchronized=True), layers.LSTM(4)]
     return compiled([keras.Input((5,), dtype="int32"), *body, layers.Dense(3, "softmax")])
 
 
 def keeping(kind: str) -> Any:
-    from keras import layers, ops
-
     class Keeping(layers.Layer):  # type: ignore[misc]
         def build(self, _: Any) -> None:
             dtype = "int32" if kind == "largest" else "float32"
@@ -262,8 +233,6 @@ def keeping(kind: str) -> Any:
 
 
 def with_metric(kind: str) -> Any:
-    from keras import metrics, ops
-
     class Keeping(metrics.Metric):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__(name="mine")
@@ -285,8 +254,6 @@ def with_metric(kind: str) -> Any:
 
 def of_pairs() -> Any:
     """A model that compares each sample with each other one, as a retrieval model does: its outputs are of pairs."""
-    import keras
-    from keras import ops
 
     def in_batch(_: Any, p: Any) -> Any:
         return ops.mean(keras.losses.sparse_categorical_crossentropy(ops.arange(ops.shape(p)[0]), p, from_logits=True))
@@ -304,9 +271,6 @@ def of_pairs() -> Any:
 
 def stepping(kind: str) -> Any:
     """A model whose `train_step` has no compiled loss: of a sum, of a value for each sample, or another."""
-    import keras
-    import tensorflow as tf
-    from keras import ops
 
     class Stepping(keras.Sequential):  # type: ignore[misc]
         def train_step(self, data: Any) -> Any:
@@ -347,7 +311,6 @@ def stepping(kind: str) -> Any:
 
 def adding(kind: str) -> Any:
     """A model with a layer that adds a sum over the batch to the loss, or another number, or takes the batch's mean."""
-    from keras import layers, ops
 
     class Adding(layers.Layer):  # type: ignore[misc]
         def call(self, x: Any) -> Any:
@@ -364,8 +327,6 @@ def adding(kind: str) -> Any:
 
 def of_the_batch(where: str) -> Any:
     """A model that takes the batch's mean from a layer's outputs, in a function that it gives to Keras."""
-    import keras
-    from keras import layers, ops
 
     def centred(x: Any) -> Any:
         return x - ops.mean(x, axis=0, keepdims=True)
@@ -455,8 +416,6 @@ TOLD: Told = {
     ("name", "micro_batches"), [*((name, None) for name in REFUSED), ("another optimizer", (20, 30))]
 )
 def test_what_would_be_another_training_is_refused(tensorflow: Any, name: str, micro_batches: Any) -> None:
-    import keras
-
     make, *given, message = REFUSED[name]
     keras.utils.set_random_seed(1)  # a sum with dropout is found for most random weights
     split, model = in_split(make, *given, micro_batches=micro_batches)
@@ -466,8 +425,6 @@ def test_what_would_be_another_training_is_refused(tensorflow: Any, name: str, m
 
 def checked(model: Any, x: Any = X, y: Any = Y) -> Any:
     """What the parity check says of a step of the model on these samples."""
-    import tensorflow as tf
-
     from gpubalance.engine.step import built, parity
 
     batch = tf.constant(x[:100]), tf.constant(y[:100])
@@ -477,8 +434,6 @@ def checked(model: Any, x: Any = X, y: Any = Y) -> Any:
 
 @pytest.mark.parametrize("name", TOLD)
 def test_what_is_not_exact_is_told(tensorflow: Any, name: str) -> None:
-    import keras
-
     make, *given, message = TOLD[name]
     keras.utils.set_random_seed(1)  # with few random weights a loss or its gradients are near a mean
     assert re.search(message, "\n".join(checked(make(*given)).warned))
@@ -488,8 +443,6 @@ def test_what_is_not_exact_is_told(tensorflow: Any, name: str) -> None:
     "name", ["two passes", "an output", "Dice", "a layer's average", "a layer's largest", "maxima"]
 )
 def test_what_is_told_is_trained(tensorflow: Any, name: str) -> None:
-    import keras
-
     make, *given, message = TOLD[name]
     keras.utils.set_random_seed(1)
     split, model = in_split(make, *given)
@@ -508,8 +461,6 @@ def test_a_sum_is_found_with_dropout_and_two_samples(tensorflow: Any) -> None:
 
 def own_loss(kind: str) -> Any:
     """A model that counts calls of its own `compute_loss`, whose loss is a mean, or also random, or of mixed signs."""
-    import keras
-    from keras import ops
 
     class Own(keras.Sequential):  # type: ignore[misc]
         def __init__(self, layers: Any) -> None:
@@ -546,8 +497,6 @@ def regularised() -> Any:
 
 def of_words() -> Any:
     """A model with a layer of one's own behind an embedding, of whose gradient each batch has other rows."""
-    import keras
-    from keras import layers
 
     class Doubled(layers.Layer):  # type: ignore[misc]
         def call(self, x: Any) -> Any:
@@ -572,9 +521,7 @@ def test_code_of_ones_own_that_takes_a_mean_is_trained_in_silence(tensorflow: An
 
 def test_of_keras_own_losses_one_by_axis_is_told_and_dice_that_is_exact_is_not(tensorflow: Any) -> None:
     """Over classes that sum to 1 the divisor of Dice is the number of samples."""
-    import keras
-
     labels = np.eye(3, dtype="float32")[Y]
-    assert checked(in_all(keras.losses.Dice()), y=labels).warned == ()
-    told = checked(in_all(keras.losses.CosineSimilarity(axis=0)), y=labels).warned
+    assert checked(compiled(dense(), keras.losses.Dice()), y=labels).warned == ()
+    told = checked(compiled(dense(), keras.losses.CosineSimilarity(axis=0)), y=labels).warned
     assert "not a mean over samples" in "".join(told)

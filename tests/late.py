@@ -1,0 +1,25 @@
+"""Keras and TensorFlow for modules of tests, imported on first use: who only collects tests need not wait for them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+class _Late:
+    """A module."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):  # as pytest asks all that a module of tests has
+            raise AttributeError(attribute)
+        return getattr(import_module(self._name), attribute)
+
+
+keras: Any = _Late("keras")
+layers: Any = _Late("keras.layers")
+metrics: Any = _Late("keras.metrics")
+ops: Any = _Late("keras.ops")
+tf: Any = _Late("tensorflow")
