@@ -12,6 +12,8 @@ from gpubalance.results.run import Run
 from tests.bench.turns import in_turns, measured
 from tests.bench.wanted import Wanted, judged
 from tests.cli.program import ROOT
+from tests.jobs.probes import proof_of
+from tests.known import known
 
 # Work on one core beside plain CPU devices, which makes them unlike.
 _BUSY = "while True: pass"
@@ -46,9 +48,7 @@ def _plan(*arguments: str) -> Plan:
 
 
 def _row(name: str, plan: Plan) -> str:
-    assert plan.balance is not None
-    run = plan.balance.run
-    assert run is not None
+    run = proof_of(plan)
     even, split = run.baselines.even, plan.split
     columns = (
         name,
@@ -58,7 +58,7 @@ def _row(name: str, plan: Plan) -> str:
         f"{run.global_batch}, {even.global_batch}" if even else "",
         f"{run.scaling_efficiency:.3f}" if run.scaling_efficiency else "",
         f"{run.imbalance:.3f}",
-        f"{len(plan.balance.rounds)}",
+        f"{len(known(plan.balance).rounds)}",
     )
     return f"| {' | '.join(columns)} |"
 

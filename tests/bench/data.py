@@ -17,6 +17,7 @@ from gpubalance.training.split import Split
 from tests.bench.loops import Ours, SplitFit
 from tests.bench.turns import in_processes, measured, printed, ratio_of
 from tests.bench.wanted import Wanted, judged
+from tests.known import known
 
 _BATCHES = (5, 3)
 _SLEEP_S = 0.1  # for each batch; a call of Python adds a millisecond
@@ -88,9 +89,7 @@ def _ceilings(pair: str, pipelines: list[Pipeline]) -> Iterator[float]:
 def _pipeline(pair: str, function: str) -> Pipeline:
     split = ("--simulate", pair, "--batches", *map(str, _BATCHES), "--baseline", "none", "--windows", "1")
     data = ("--model", "small", "--data", f"tests.bench.data:{function}", "--duration", "2")
-    found = Run.model_validate_json(measured("run", *split, *data)).pipeline
-    assert found is not None
-    return found
+    return known(Run.model_validate_json(measured("run", *split, *data)).pipeline)
 
 
 def _ratio(pair: str, name: str) -> float:

@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 from gpubalance.errors import Interrupted
 from gpubalance.jobs.balance.balance import Balancing
-from gpubalance.jobs.events import Event, Watch
+from gpubalance.jobs.events import Watch
 from gpubalance.jobs.probe.result import fitted
 from gpubalance.planning.curve import octaves
 from gpubalance.results.plan import Balance, Plan
@@ -22,7 +22,7 @@ from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
-from tests.jobs.drawn import DrawnParty, Offset, nothing_kept
+from tests.jobs.drawn import DrawnParty, Offset, nothing_kept, quiet
 from tests.jobs.probes import SMALL, devices_of, point_of, probe_of, proof_of
 from tests.known import known
 
@@ -97,7 +97,7 @@ class Machine:
         self, watch: Watch | None = None, offset: Offset | None = None, party_of: type[DrawnParty] = DrawnParty
     ) -> Plan:
         """The plan that the job ends with; `offset` replaces the machine's own."""
-        watch = watch or _unwatched
+        watch = watch or quiet
         request = BalanceRequest(
             devices=self.devices,
             settings=SMALL,
@@ -224,7 +224,3 @@ def _figures(found: list[Outcome]) -> str:
 
 def _over(bound: float, parts: Sequence[float]) -> str:
     return f"{sum(part > bound for part in parts)} of {len(parts)}, worst {max(parts):.1%}"
-
-
-def _unwatched(event: Event) -> None:
-    del event

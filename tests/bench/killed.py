@@ -24,23 +24,11 @@ Found = tuple[tuple[int | None, int | None], ...] | tuple[int, ...]
 
 # GPU:0 holds 32 samples but not 40, GPU:1 24 but not 32, and the largest batches are the fastest by far. So probe and
 # balance end with the same answer even on a busy machine, where other work would dominate a step of a millisecond.
-PROFILE = """
-[[device]]
-name = "Fast A"
-alpha_s = 0.04
-beta_s = 0.00002
-memory = "50 MiB"
-base_memory = "16 MiB"
-memory_per_sample = "1 MiB"
-
-[[device]]
-name = "Fast B"
-alpha_s = 0.04
-beta_s = 0.00004
-memory = "42 MiB"
-base_memory = "16 MiB"
-memory_per_sample = "1 MiB"
-"""
+_DEVICE = (
+    '[[device]]\nname = "Fast {}"\nalpha_s = 0.04\nbeta_s = {}\nmemory = "{} MiB"\n'
+    'base_memory = "16 MiB"\nmemory_per_sample = "1 MiB"\n'
+)
+PROFILE = _DEVICE.format("A", 0.00002, 50) + _DEVICE.format("B", 0.00004, 42)
 
 PROBE = ("probe", "--duration", "0.05")
 # The same devices without TensorFlow, whose loading takes most of a command's time; see tests/stand_in/session.py.

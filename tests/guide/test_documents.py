@@ -17,19 +17,10 @@ from tests.cli.program import ROOT
 from tests.guide.documents import COMMANDS, DOCUMENTS, FOLDER, PROGRAM, flags_of, read
 from tests.guide.generate import generated
 
-# pip's, nvidia-smi's, docker's, TensorBoard's, scripts/bench's
-_OF_RAY = {"--head", "--address", "--node-name", "--num-cpus", "--include-dashboard", "--generate"}
+# pip's, nvidia-smi's, docker's, TensorBoard's, scripts/bench's, Ray's
 _FLAGS_OF_OTHERS = {
-    "--overlap",
-    "--force-reinstall",
-    "--gpu-reset",
-    "--shm-size",
-    "--ulimit",
-    "--logdir",
-    "--minutes",
-    "--rehearse",
-    "--lr",
-    *_OF_RAY,
+    *("--overlap", "--force-reinstall", "--gpu-reset", "--shm-size", "--ulimit", "--logdir", "--minutes", "--rehearse"),
+    *("--lr", "--head", "--address", "--node-name", "--num-cpus", "--include-dashboard", "--generate"),
 }
 
 
@@ -56,26 +47,19 @@ def test_a_measurement_is_documented_with_its_run() -> None:
 
 def test_the_guide_has_errors_and_fields() -> None:
     marks = {mark for name in names() for mark in re.findall(r"(?m)^<!-- (.*) -->$", read(name))}
-    assert marks >= {
-        "troubles",
-        *(
-            f"fields of {kind}"
-            for kind in ("Run", "Probe", "Independent", "Layers", "Queue", "Plan", "Comparison", "Checkup")
-        ),
-    }
+    kinds = ("Run", "Probe", "Independent", "Layers", "Queue", "Plan", "Comparison", "Checkup")
+    assert marks >= {"troubles", *(f"fields of {kind}" for kind in kinds)}
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_each_command_that_is_named_exists(name: str) -> None:
-    """In text that is set as code; a sentence may begin with the program's name."""
-    named = set(re.findall(r"(?m)(?:`|`scripts/|\$ (?:scripts/)?|^next: )gpubalance ([a-z]+)\b", read(name)))
-    assert named <= set(COMMANDS)
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_each_option_that_is_named_exists(name: str) -> None:
-    known = flags_of(PROGRAM).union(*map(flags_of, COMMANDS.values()))
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", read(name))) - _FLAGS_OF_OTHERS <= known
+def test_each_command_option_and_chapter_that_is_named_exists(name: str) -> None:
+    """A command in text that is set as code; a sentence may begin with the program's name."""
+    text, flags = read(name), flags_of(PROGRAM).union(*map(flags_of, COMMANDS.values()))
+    commands = set(re.findall(r"(?m)(?:`|`scripts/|\$ (?:scripts/)?|^next: )gpubalance ([a-z]+)\b", text))
+    assert commands <= set(COMMANDS)
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) - _FLAGS_OF_OTHERS <= flags
+    chapters = re.findall(r"gpubalance guide ([a-z]+)|gpubalance/guide/(\w+)\.md|\bchapter ([a-z]+)\b", text)
+    assert {word for found in chapters for word in found if word} <= set(names())
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -84,12 +68,6 @@ def test_each_command_line_has_options_of_its_command(name: str) -> None:
         command, *words = line.split()
         flags = {word.partition("=")[0] for word in words if re.match("--[a-z]", word)}
         assert flags <= flags_of(COMMANDS[command]), line
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_each_chapter_that_is_named_exists(name: str) -> None:
-    named = re.findall(r"gpubalance guide ([a-z]+)|gpubalance/guide/(\w+)\.md|\bchapter ([a-z]+)\b", read(name))
-    assert {word for found in named for word in found if word} <= set(names())
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -108,21 +86,20 @@ def test_the_first_thing_to_try_is_the_one_that_is_promised() -> None:
     assert read("README").index("```console") < read("README").index(first)
 
 
-def test_the_config_that_is_shown_is_one(tmp_path: Path) -> None:
-    (example,) = re.findall(r"(?s)```toml\n(.*?)```", read("shell"))
-    path = tmp_path / "mine.toml"
+def shown(chapter: str, folder: Path) -> Path:
+    """A file with the chapter's example of one."""
+    (example,) = re.findall(r"(?s)```toml\n(.*?)```", read(chapter))
+    path = folder / "mine.toml"
     path.write_text(example)
-    found = defaults(path, COMMANDS)
+    return path
+
+
+def test_the_config_and_the_profile_that_are_shown_are_such(tmp_path: Path) -> None:
+    found = defaults(shown("shell", tmp_path), COMMANDS)
     assert found["run"]["gpus"] == ["0", "1"]
     assert found["balance"]["quiet"] is True
     assert found["plan"] == {"simulate": "configs/quick-pair.toml"}
-
-
-def test_the_profile_that_is_shown_is_one(tmp_path: Path) -> None:
-    (example,) = re.findall(r"(?s)```toml\n(.*?)```", read("profiles"))
-    path = tmp_path / "mine.toml"
-    path.write_text(example)
-    assert load_profile(path).device[0].drift[0].factor == 1.4
+    assert load_profile(shown("profiles", tmp_path)).device[0].drift[0].factor == 1.4
 
 
 @pytest.mark.parametrize("key", [*DeviceProfile.model_fields, *JointProfile.model_fields])

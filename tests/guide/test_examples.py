@@ -60,12 +60,5 @@ def test_the_picture_ends_with_what_balance_prints(folder: Path) -> None:
 
 def test_there_are_examples() -> None:
     shown = [example for name in DOCUMENTS for example in examples(name) if example.shown]
-    assert {example.command[0] for example in shown} == {
-        "run",
-        "probe",
-        "independent",
-        "layers",
-        "balance",
-        "compare",
-        "doctor",
-    }
+    commands = {"run", "probe", "independent", "layers", "balance", "compare", "doctor"}
+    assert {example.command[0] for example in shown} == commands

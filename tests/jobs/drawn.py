@@ -51,6 +51,12 @@ def timings_of(timings: Sequence[Timing], stamped: Sequence[Timing] = (), device
 
 
 T = TypeVar("T")
+
+
+def quiet(event: Event) -> None:
+    """Watches and tells nobody."""
+
+
 Offset = Callable[[Device, int], float]  # the factor by which a device's time at a size is off its line
 
 
@@ -195,7 +201,7 @@ def drawn_run(
         measuring=measuring or Measuring(baseline="none"),
     )
     worker = DrawnWorker(devices, joint, seed=seed, correlation=correlation)
-    return JointRun(request, party_of(worker), None, watch or _unwatched, nothing_kept()).run()
+    return JointRun(request, party_of(worker), None, watch or quiet, nothing_kept()).run()
 
 
 def nothing_kept() -> Journal:
@@ -209,7 +215,3 @@ def nothing_kept() -> Journal:
 def party_of(worker: DrawnWorker) -> Party:
     """A party that has this worker and never fails."""
     return cast("Party", SimpleNamespace(facts=worker.facts, started=1, alive=True, ask=lambda work: work(worker)))
-
-
-def _unwatched(event: Event) -> None:
-    del event

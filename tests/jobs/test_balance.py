@@ -17,7 +17,7 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.run import Run
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
-from tests.jobs.drawn import nothing_kept
+from tests.jobs.drawn import nothing_kept, quiet
 from tests.jobs.probes import SMALL, holding_nothing, probe_of
 from tests.known import known
 from tests.render.golden import told
@@ -25,10 +25,6 @@ from tests.render.golden import told
 pytestmark = pytest.mark.usefixtures("either_engine")
 CONFIGS = Path(__file__).parents[2] / "configs"
 MIB = 1 << 20
-
-
-def quiet(event: Event) -> None:
-    pass
 
 
 def balanced(

@@ -17,7 +17,7 @@ from gpubalance.results.probe import BatchLimit, DeviceProbe, Probe, StepTimeMod
 from gpubalance.settings.device import DeviceProfile, DriftPoint
 from gpubalance.settings.requests import ProbeRequest, Settings
 from tests.cli.program import TINY
-from tests.jobs.drawn import nothing_kept
+from tests.jobs.drawn import nothing_kept, quiet
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of
 from tests.known import known
 from tests.stand_in import engine
@@ -29,10 +29,6 @@ PAIR, _ = simulated_devices(str(ROOT / "configs/gtx1080ti-gtx1080.toml"))
 
 def request(*profiles: DeviceProfile, **options: object) -> ProbeRequest:
     return ProbeRequest(devices=devices_of(*profiles), settings=Settings(model=TINY), **{"duration_s": 0.6, **options})
-
-
-def quiet(event: Event) -> None:
-    pass
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gpubalance.numbers.ratio import MATTERS, mean_ratio, ratio, ratio_of_sums
 from gpubalance.numbers.stats import interval_of_sum
 from tests.bench.compare import called_different
+from tests.known import known
 
 times = st.lists(st.floats(0.001, 100), min_size=3, max_size=40)
 
@@ -25,10 +26,9 @@ def noisy(count: int, seed: int, noise: float = 0.02) -> list[float]:
 def test_the_other_way_round_it_is_the_inverse(a: list[float], b: list[float], value: float) -> None:
     there, back = ratio(value, a, b), ratio(1 / value, b, a)
     assert there.value * back.value == pytest.approx(1)
-    assert there.ci95 is not None
-    assert back.ci95 is not None
-    assert there.ci95[0] * back.ci95[1] == pytest.approx(1)
-    assert there.ci95[0] <= value <= there.ci95[1]
+    low, high = known(there.ci95)
+    assert low * known(back.ci95)[1] == pytest.approx(1)
+    assert low <= value <= high
     assert there.detectable == pytest.approx(back.detectable)
 
 
@@ -43,8 +43,7 @@ def test_the_verdict_the_other_way_round_is_the_opposite() -> None:
 def test_units_do_not_matter(seed: int, count: int, one: float, two: float) -> None:
     a, b = noisy(count, seed), noisy(count, seed + 1)
     plain, scaled = ratio(1.0, a, b), ratio(1.0, [one * t for t in a], [two * t for t in b])
-    assert plain.ci95 is not None
-    assert scaled.ci95 == pytest.approx(plain.ci95, rel=1e-6)
+    assert scaled.ci95 == pytest.approx(known(plain.ci95), rel=1e-6)
 
 
 def zigzag(values: list[float]) -> list[float]:
@@ -57,8 +56,7 @@ def zigzag(values: list[float]) -> list[float]:
 def test_where_samples_do_not_follow_each_other_it_is_scipys_welch_test_of_medians(first: int, second: int) -> None:
     stats = pytest.importorskip("scipy.stats")
     a, b = zigzag(noisy(first, 1)), zigzag(noisy(second, 2, 0.05))
-    found = ratio(1.0, a, b).ci95
-    assert found is not None
+    found = known(ratio(1.0, a, b).ci95)
     welch = stats.ttest_ind([math.log(t) for t in a], [math.log(t) for t in b], equal_var=False)
     interval = welch.confidence_interval(0.95)
     # A normal median's error is √(π/2) of the mean's. The quantiles of more than 19 degrees of freedom are those of 19.
@@ -72,9 +70,7 @@ def test_a_step_time_that_wanders_is_known_less_well() -> None:
         value = 0.9 * value + source.gauss(0, 0.01)
         wandering.append(1 + value)
     shuffled = source.sample(wandering, len(wandering))
-    wide, narrow = ratio(1.0, wandering, wandering).ci95, ratio(1.0, shuffled, shuffled).ci95
-    assert wide is not None
-    assert narrow is not None
+    wide, narrow = (known(ratio(1.0, of, of).ci95) for of in (wandering, shuffled))
     assert math.log(wide[1]) > 2 * math.log(narrow[1])
 
 
@@ -83,9 +79,7 @@ def test_a_mean_of_ratios_is_better_known_than_one() -> None:
     one, nine = mean_ratio(parts[:1]), mean_ratio([*parts[:8], (1.02 * 1.1**9, *parts[8][1:])])
     assert one.ci95 == pytest.approx(ratio(*parts[0]).ci95)
     assert nine.value == pytest.approx(1.02 * 1.1)
-    assert one.detectable is not None
-    assert nine.detectable is not None
-    assert (nine.detectable - MATTERS) * 2 < one.detectable - MATTERS
+    assert (known(nine.detectable) - MATTERS) * 2 < known(one.detectable) - MATTERS
 
 
 def test_too_few_samples_have_no_verdict() -> None:

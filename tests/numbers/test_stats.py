@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gpubalance.numbers.stats import half_width, interval95, mad, median, spread
 from gpubalance.numbers.steady import has_trend, is_steady
 from tests.bench.compare import promises
+from tests.known import known
 
 times = st.lists(st.floats(0.001, 100), min_size=1, max_size=60)
 
@@ -22,8 +23,8 @@ def test_the_interval_holds_the_median(samples: list[float]) -> None:
     if len(samples) < 3:
         assert interval is None
     else:
-        assert interval is not None
-        assert interval[0] <= median(samples) <= interval[1]
+        low, high = known(interval)
+        assert low <= median(samples) <= high
 
 
 @given(times, st.floats(0.01, 100))
@@ -54,9 +55,7 @@ def test_five_samples_are_enough_for_an_interval() -> None:
 def test_one_slow_sample_says_nothing_of_the_median() -> None:
     source = random.Random(1)
     samples = [source.gauss(1, 0.02) for _ in range(40)]
-    usual, disturbed = spread(samples), spread([3.0, *samples[1:20], 3.0, *samples[21:]])
-    assert usual is not None
-    assert disturbed is not None
+    usual, disturbed = (known(spread(of)) for of in (samples, [3.0, *samples[1:20], 3.0, *samples[21:]]))
     assert disturbed.error < 2 * usual.error
 
 
@@ -64,9 +63,8 @@ def test_what_wanders_for_long_is_known_less_well_than_its_next_sample_tells() -
     """Each fifth has a level of its own: the samples' correlation, about 0.4, would give half of that error."""
     source = random.Random(4)
     samples = [level + source.gauss(0, 0.02) for level in (1.0, 1.03, 0.99, 1.04, 0.98) for _ in range(20)]
-    known = spread(samples)
-    assert known is not None
-    assert known.error == pytest.approx(statistics.stdev((1.0, 1.03, 0.99, 1.04, 0.98)) / 5**0.5, rel=0.2)
+    expected = statistics.stdev((1.0, 1.03, 0.99, 1.04, 0.98)) / 5**0.5
+    assert known(spread(samples)).error == pytest.approx(expected, rel=0.2)
 
 
 def test_steady_noise_is_no_trend_and_a_warm_up_is() -> None:
