@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubalance.devices.nvml import Gpu, Process, Reading, normal_bus_id, read
+from gpubalance.devices.nvml import Gpu, Process, Reading, normal_bus_id, read, without
 from gpubalance.devices.profile import OPTION, simulated_devices
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.remedies import known, match
@@ -119,9 +119,7 @@ def held(devices: Sequence[Device]) -> Iterator[None]:
 
 def read_gpus() -> Reading:
     """The GPUs through NVML; those that CUDA_VISIBLE_DEVICES hides are marked as unusable."""
-    row = known("nvml-hangs")
-    silent = Reading(problem=row.message, remedy=row.remedy, code=row.code)
-    return mark_hidden(within_or(silent, read), os.environ)
+    return mark_hidden(within_or(without("nvml-hangs"), read), os.environ)
 
 
 def find_machine(simulate: int | str | Path | None, hosts: Sequence[str] = (), *, option: str = OPTION) -> Machine:

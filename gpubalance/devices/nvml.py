@@ -131,7 +131,7 @@ def read(*, gpus: bool = True) -> Reading:
         with _started() as nvml:
             versions, count = _versions(nvml), nvml.nvmlDeviceGetCount() if gpus else 0
             if gpus and not count:
-                return _without("no-gpu-seen", known("no-gpu-seen").message, versions)
+                return without("no-gpu-seen", versions=versions)
             return versions.model_copy(update={"gpus": tuple(_gpu(nvml, index) for index in range(count))})
     except pynvml.NVMLError as error:
         return _not_working(pynvml, error)
@@ -201,9 +201,9 @@ def _versions(nvml: Any) -> Reading:
     )
 
 
-def _without(code: str, problem: str, versions: Reading | None = None) -> Reading:
-    """A reading without GPUs, and why."""
-    why = {"problem": problem, "remedy": known(code).remedy, "code": code}
+def without(code: str, problem: str = "", versions: Reading | None = None) -> Reading:
+    """A reading without GPUs, and why: the `problem`, if that is more than the row of known errors says."""
+    why = {"problem": problem or known(code).message, "remedy": known(code).remedy, "code": code}
     return (versions or Reading()).model_copy(update=why)
 
 
@@ -220,7 +220,7 @@ def _not_working(nvml: Any, error: Any) -> Reading:
         "driver-mismatch": f"the NVIDIA driver that is loaded is {_loaded_version()}, but its library is {library}",
         "nvml-broken": f"{message}: {error}",
     }.get(code, message)
-    return _without(code, problem, Reading(nvml_version=version))
+    return without(code, problem, Reading(nvml_version=version))
 
 
 def _loaded_version() -> str:

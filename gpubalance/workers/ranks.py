@@ -43,7 +43,7 @@ class Ranks:
     collective works after a failure, and the failure that explains the others is reported with its device.
     """
 
-    def __init__(self, devices: Sequence[Device], purpose: str, limit: TimeLimit = NO_LIMIT) -> None:
+    def __init__(self, devices: Sequence[Device], purpose: str, limit: TimeLimit) -> None:
         """Raises EnvironmentFault if a process can't be started."""
         self._devices = tuple(devices)
         self._threads = ThreadPoolExecutor(len(devices))

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.remedies import known, match
@@ -169,17 +169,15 @@ class _Serving:
             told = self._failed(error.__cause__, training)
             return told.model_copy(update={"replica": error.device, "doing": error.doing})
         found = explain(error, training.settings if training else None)
-        fault: Literal["memory", "peer", "refused", "input", "environment"] = "environment"
         about: dict[str, Any] = {"message": found.message, "cause": found.cause, "remedy": found.remedy}
         if training and training.cluster and tells_of_a_peer(error):
-            fault = "peer"
-        elif isinstance(found, OutOfMemory):
-            fault = "memory"
-            about["replica"] = found.replica
-            about["memory_peak_bytes"] = self._session.memory_peaks() if self._session else ()
-        elif isinstance(found, BadInput):
-            fault = "refused" if isinstance(error, BadInput) else "input"
-        return Failed(fault=fault, **about)
+            return Failed(fault="peer", **about)
+        if isinstance(found, OutOfMemory):
+            peaks = self._session.memory_peaks() if self._session else ()
+            return Failed(fault="memory", replica=found.replica, memory_peak_bytes=peaks, **about)
+        if isinstance(found, BadInput):
+            return Failed(fault="refused" if isinstance(error, BadInput) else "input", **about)
+        return Failed(fault="environment", **about)
 
 
 def _opened(request: Open) -> Session | LayersSession:

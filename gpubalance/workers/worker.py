@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from gpubalance.devices.hosts import are_reached
 from gpubalance.errors import (
@@ -21,7 +21,7 @@ from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
+from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.code import code_key
 from gpubalance.workers.messages import (
     AnyReply,
@@ -45,10 +45,6 @@ from gpubalance.workers.messages import (
 )
 from gpubalance.workers.process import Process, tail
 from gpubalance.workers.ranks import Ranks, worker_process
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 Reply = TypeVar("Reply", bound=AnyReply)
 
@@ -97,14 +93,7 @@ class Worker:
     facts: Ready  # about the model, once it is open
     settings: Settings
 
-    def __init__(
-        self,
-        devices: Sequence[Device],
-        purpose: str = "run",
-        *,
-        deadline_s: float | None = None,
-        limit: TimeLimit = NO_LIMIT,
-    ) -> None:
+    def __init__(self, devices: Sequence[Device], purpose: str, deadline_s: float | None, limit: TimeLimit) -> None:
         over_hosts = len(hosts_of(devices)) > 1
         self.process: Process | Ranks = (Ranks if over_hosts else worker_process)(devices, purpose, limit)
         self.devices = tuple(devices)
@@ -117,12 +106,6 @@ class Worker:
         self.warm: set[tuple[Shares, bool]] = set()
         # The one that it holds, and the steps that warmed it up
         self.warm_pipeline: dict[Hashable, int] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.end()
 
     def open(self, build: Build) -> None:
         """Builds the model on the devices, or in the host's memory."""

@@ -31,11 +31,10 @@ from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Window
 from gpubalance.jobs.probe.bench import Attempt
 from gpubalance.results.records import read_result
-from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import Measuring, Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build, CountFlops, Flops
-from gpubalance.workers.worker import Worker
+from gpubalance.workers.party import Party
 from tests.bench import fuzz_input as drawn
 from tests.bench.fuzz_input import PAIR, RESULTS, SPLIT
 from tests.bench.in_process import apart, program, within_time
@@ -110,8 +109,9 @@ def messages(content: bytes) -> None:
     """Feeds a parent anything that a worker may say through its pipe."""
     Path("said").write_bytes(content)
     devices, joint = simulated_devices("2")
-    with within_time(), contextlib.suppress(GpubalanceError), Worker(devices, deadline_s=20) as worker:
-        worker.open(Build(settings=Settings(model="small"), joint=joint or JointProfile()))
+    build = Build(settings=Settings(model="small"), joint=joint)
+    with within_time(), contextlib.suppress(GpubalanceError), Party(devices, build=build, deadline_s=20) as party:
+        worker = party.ask(lambda worker: worker)
         series = Series(Shares((8, 8)))
         series.add(series.window(worker, Length.of_window(Measuring(duration_s=0.01))))
         series.measurement((0, 1))

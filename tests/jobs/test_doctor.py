@@ -12,7 +12,7 @@ from gpubalance.devices.health import nvidia_cards, read_peer_to_peer
 from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.nvml import Gpu, Reading
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.doctor import machine as software
+from gpubalance.jobs.doctor import machine
 from gpubalance.jobs.doctor.check import guarded
 from gpubalance.jobs.doctor.machine import available_memory, driver_checks, gpu_checks, looked
 from gpubalance.jobs.doctor.work import Steps, memory_growth, tensorflow_devices
@@ -83,15 +83,15 @@ def test_an_old_driver_names_the_one_that_is_needed(tmp_path: Path) -> None:
     old = TWO_UNLIKE_GPUS.replace("550.54.14", "470.57.02").replace("cuda 12040", "cuda 11040")
     reading, found = checks_of(tmp_path, old)
     assert [check.status for check in found["driver"] + found["nvml"]] == ["ok", "ok"]
-    check = software.driver_for_build(BUILD, reading)
+    check = machine.driver_for_build(BUILD, reading)
     assert check.status == "failure"
     assert "470.57.02 serves CUDA up to 11.4" in check.detail
     assert "525.60.13 or newer" in check.detail
     assert check.next == known("driver-too-old").remedy
     reading, _ = checks_of(tmp_path, TWO_UNLIKE_GPUS)
-    assert software.driver_for_build(BUILD, reading).status == "ok"
+    assert machine.driver_for_build(BUILD, reading).status == "ok"
     told_nothing = reading.model_copy(update={"cuda_driver_version": None})
-    assert software.driver_for_build(BUILD, told_nothing).status == "skipped"
+    assert machine.driver_for_build(BUILD, told_nothing).status == "skipped"
     _, found = checks_of(tmp_path, TWO_UNLIKE_GPUS.replace("nvml 12.550.54.14", "nvml 12.560.35.03"))
     assert found["nvml"][0].status == "warning"
     assert found["nvml"][0].next == known("driver-mismatch").remedy
@@ -116,8 +116,8 @@ def test_unsupported_fields_are_skipped_and_nothing_is_made_up(tmp_path: Path) -
     statuses = {code: [check.status for check in checks] for code, checks in found.items()}
     assert statuses == {code: ["ok"] for code in good} | {code: ["skipped"] for code in untold}
     assert all("(GPU:0, GPU:1)" in check.detail for code in ("display", "ecc") for check in found[code])
-    assert software.driver_for_build(BUILD, reading).status == "skipped"
-    assert software.capabilities(BUILD, reading.gpus).status == "skipped"
+    assert machine.driver_for_build(BUILD, reading).status == "skipped"
+    assert machine.capabilities(BUILD, reading.gpus).status == "skipped"
 
 
 def test_what_slows_a_gpu_down_has_the_command_that_mends_it(tmp_path: Path) -> None:
@@ -167,17 +167,17 @@ def test_peer_to_peer_is_what_the_driver_says(tmp_path: Path) -> None:
 
 
 def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
-    assert software.libraries(BUILD).status == "ok"
+    assert machine.libraries(BUILD).status == "ok"
     gone = {"libcudnn.so.9": "libcudnn.so.9: cannot open shared object file: No such file"}
     broken = {"libnccl.so.2": "libnccl.so.2: file too short"}
-    check = software.libraries(BUILD.model_copy(update={"libraries": gone | broken}))
+    check = machine.libraries(BUILD.model_copy(update={"libraries": gone | broken}))
     assert check.status == "failure"
     assert check.detail.startswith("can't be loaded: libcudnn.so.9, libnccl.so.2 (libnccl.so.2: file too short)")
     assert check.next == known("cuda-library-missing").remedy
     # A build without CUDA is a failure only where there are GPUs.
     found = BUILD.model_copy(update={"cuda": None, "cudnn": None, "libraries": {}, "capabilities": ()})
-    assert [c.status for c in software.software_checks(found, Reading(), [gpu(0, "8.6")])] == ["failure"]
-    assert [c.status for c in software.software_checks(found, None, [])] == ["ok"]
+    assert [c.status for c in machine.software_checks(found, Reading(), [gpu(0, "8.6")])] == ["failure"]
+    assert [c.status for c in machine.software_checks(found, None, [])] == ["ok"]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
 )
 def test_cudnn_is_held_against_each_gpu(loaded: str | None, capability: str, status: str, row: str | None) -> None:
     found = BUILD.model_copy(update={"cudnn_loaded": loaded})
-    check = software.cudnn(found, [gpu(0, "8.9"), gpu(1, capability)])
+    check = machine.cudnn(found, [gpu(0, "8.9"), gpu(1, capability)])
     assert check.status == status
     assert check.next == (known(row).remedy if row else None)
     if row == "cudnn-without-this-gpu":
@@ -206,7 +206,7 @@ def test_cudnn_is_held_against_each_gpu(loaded: str | None, capability: str, sta
     [("6.1", "ok"), ("8.6", "ok"), ("9.0", "ok"), ("12.0", "warning"), ("5.2", "failure"), ("3.5", "failure")],
 )
 def test_the_build_has_code_for_a_gpu_or_the_driver_makes_it(capability: str, status: str) -> None:
-    assert software.capabilities(BUILD, [gpu(0, capability)]).status == status
+    assert machine.capabilities(BUILD, [gpu(0, capability)]).status == status
 
 
 def test_tensorflows_list_is_held_against_nvmls() -> None:

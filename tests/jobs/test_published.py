@@ -16,6 +16,7 @@ from gpubalance.jobs.measure.series import Series
 from gpubalance.settings.requests import Measuring, Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build
+from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 from tests.known import known
 
@@ -27,8 +28,8 @@ DEVICES, JOINT = simulated_devices(str(PROFILE))
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    with Worker(DEVICES) as opened:
-        opened.open(Build(settings=Settings(model="small"), joint=JOINT))
+    with Party(DEVICES, build=Build(settings=Settings(model="small"), joint=JOINT)) as party:
+        opened = party.ask(lambda worker: worker)
         Series(Shares((8, 8))).warm_up(opened)
         yield opened
 

@@ -19,9 +19,9 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build, Measured
+from gpubalance.workers.party import Party
 from gpubalance.workers.process import Process, tail
 from gpubalance.workers.ranks import worker_process
-from gpubalance.workers.worker import Worker
 from tests.cli.program import TINY, lives
 
 ROOT = Path(__file__).parents[2]
@@ -88,8 +88,8 @@ def needed(*batches: int) -> tuple[int, ...]:
 
 
 def test_a_worker_measures_any_split_and_one_that_does_not_fit_is_its_devices_fault() -> None:
-    with Worker(PAIR) as opened:
-        opened.open(Build(settings=Settings(model=TINY), joint=JOINT))
+    with Party(PAIR, build=Build(settings=Settings(model=TINY), joint=JOINT)) as party:
+        opened = party.ask(lambda worker: worker)
         for batches in ((30, 20), (5, 45)):
             *timings, last = opened.measure(Shares(batches), at_least=3, steps_per_timing=2)
             assert [t.steps for t in timings if isinstance(t, Timing)] == [2, 2, 2]
@@ -145,7 +145,8 @@ def fails_in_training():
 def test_a_model_that_fails_is_the_users_with_their_traceback_and_nothing_of_ours(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(BROKEN)
-    with Worker(PAIR) as opened:
+    with Party(PAIR) as party:
+        opened = party.ask(lambda worker: worker)
 
         def build(name: str) -> None:
             opened.open(Build(settings=Settings(model=f"{file}:{name}"), joint=JOINT))
