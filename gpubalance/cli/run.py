@@ -75,7 +75,7 @@ class GivenSplit(Record):
             devices = nearest_devices(plan, machine.devices)
         else:
             remedy = f"{MAKE_ONE}; --force runs this one all the same"
-            devices = planned_devices(plan.devices, plan.split.used, machine.devices, remedy=remedy)
+            devices = planned_devices(plan, plan.split.used, machine.devices, remedy)
         return RunRequest(
             settings=known.model_copy(update={"model": settings.model or known.model, "data": settings.data}),
             devices=devices,

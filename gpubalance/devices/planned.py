@@ -9,6 +9,7 @@ from gpubalance.devices.hosts import reach
 from gpubalance.errors import PlanMismatch
 from gpubalance.numbers.units import format_bytes
 from gpubalance.results.common import Model, Warning_, shapes_text
+from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.settings.device import Device, hosts_of
 
@@ -38,22 +39,20 @@ def reach_planned(plan: Plan, hosts: str | None, via: str | None) -> None:
 
 
 def planned_devices(
-    planned: Sequence[Device],
-    used: Sequence[int],
-    devices: Sequence[Device],
-    what: str = "plan",
-    remedy: str = MAKE_ONE,
+    plan: Plan | Layers, used: Sequence[int], devices: Sequence[Device], remedy: str = MAKE_ONE
 ) -> tuple[Device, ...]:
-    """The devices of a plan, or of another result, as they are numbered here now.
+    """The devices of a plan, or of a cut, as they are numbered here now.
 
     A device is recognised by its UUID, as an index changes when a card is added. Only those in `used` must be here.
     Raises PlanMismatch with each difference.
     """
     here = {device.uuid: device for device in devices}
-    differences = [line for n in used for line in _changes(planned[n], here.get(planned[n].uuid))]
+    needed = [plan.devices[number] for number in used]
+    differences = [line for device in needed for line in _changes(device, here.get(device.uuid))]
     if differences:
+        what = "plan" if isinstance(plan, Plan) else "cut"
         raise PlanMismatch(f"the {what} is for other devices: {'; '.join(differences)}", remedy=remedy)
-    return tuple(here.get(device.uuid, device) for device in planned)
+    return tuple(here.get(device.uuid, device) for device in plan.devices)
 
 
 def forced(plan: Plan, devices: Sequence[Device]) -> Iterator[Warning_]:

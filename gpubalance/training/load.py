@@ -43,9 +43,9 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
     check_hosts(chosen, cluster)
     machine, devices = _machine_for(plan, path, simulate), plan.devices
     if cluster:  # this process has one of them
-        planned_devices(plan.devices, [used[cluster.rank]], machine.devices)
+        planned_devices(plan, [used[cluster.rank]], machine.devices)
     else:
-        devices = planned_devices(plan.devices, used, machine.devices)
+        devices = planned_devices(plan, used, machine.devices)
     split = Split.of(devices, plan.split, machine.joint, plan.settings.all_reduce, cluster)
     split.plan, split.simulate = plan, simulate
     split.limits = tuple(share.limit for share in plan.shares if share.batch)
@@ -63,7 +63,7 @@ def load_layers(path: str | Path | Layers, *, simulate: Simulate = None) -> Pipe
     result = result_of(path, Layers)
     machine = _machine_for(result, path, simulate)
     used, remedy = [stage.device for stage in result.stages], "gpubalance layers cuts it for what is here"
-    return Pipelined(result, planned_devices(result.devices, used, machine.devices, "cut", remedy), machine.joint)
+    return Pipelined(result, planned_devices(result, used, machine.devices, remedy), machine.joint)
 
 
 def _machine_for(result: Plan | Layers, path: object, simulate: Simulate) -> Machine:

@@ -247,11 +247,11 @@ def test_another_device_is_none_of_the_probes() -> None:
 def test_a_plan_finds_its_devices_by_uuid_and_refuses_others_with_the_difference() -> None:
     made = planned()
     moved = tuple(device.model_copy(update={"index": 1 - device.index}) for device in PAIR)
-    assert planned_devices(made.devices, made.split.used, moved) == moved
+    assert planned_devices(made, made.split.used, moved) == moved
     with pytest.raises(PlanMismatch, match=r"GPU:1 \(GeForce GTX 1080, .*\) is not here"):
-        planned_devices(made.devices, made.split.used, PAIR[:1])
+        planned_devices(made, made.split.used, PAIR[:1])
     with pytest.raises(PlanMismatch, match=r"another memory: 1 B, not [0-9.]+ GiB"):
-        planned_devices(made.devices, [0], (PAIR[0].model_copy(update={"memory_bytes": 1}), PAIR[1]))
+        planned_devices(made, [0], (PAIR[0].model_copy(update={"memory_bytes": 1}), PAIR[1]))
     check_model(made.model, Model(name="small", parameters=648, gradient_bytes=2592))
     with pytest.raises(PlanMismatch, match="648 parameters"):
         check_model(made.model, Model(name="small", parameters=649, gradient_bytes=2596))
