@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from gpubalance.planning.model import Curve, Line
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.shares import Shares, pieces
 
 Binds: TypeAlias = Literal["speed", "memory", "granularity", "global batch", "sync"]
 
@@ -47,6 +47,10 @@ class Load:
     update_s: float = 0.0
     host: int = 0
     required: bool = False
+
+    def compute_s(self, batch: int, micro_batch: int) -> float:
+        """Seconds of compute for so many samples, in micro-batches of that size."""
+        return sum(count * self.model.step_time_s(size) for count, size in pieces(batch, micro_batch))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
@@ -9,7 +10,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubalance.planning.problem import Load, Problem
+from gpubalance.planning.problem import Problem
 
 _ROUNDING = 1e-9
 
@@ -63,18 +64,11 @@ def of_some(problem: Problem, devices: Iterable[int]) -> Problem:
 
 def on_fewer_hosts(problem: Problem) -> Iterator[Problem]:
     """The problem on each host alone, and on the 2, 3, … hosts that give the most; each with its own sync."""
-    rates = _rates(problem.loads) if problem.sync_of_fewer_s else {}
+    rates = defaultdict[int, float](float)  # of each host's devices, each alone at its limit
+    for load in problem.loads if problem.sync_of_fewer_s else ():
+        rates[load.host] += load.limit / (load.model.step_time_s(load.limit) + load.update_s) if load.limit else 0.0
     hosts = sorted(rates, key=lambda host: (-rates[host], host))
     for count, sync_s in enumerate(problem.sync_of_fewer_s, 1):
         for left in [{*hosts[:count]}] if count > 1 else [{host} for host in hosts]:
             loads = tuple(load if load.host in left else replace(load, limit=0) for load in problem.loads)
             yield replace(problem, loads=loads, sync_s=sync_s, sync_of_fewer_s=())
-
-
-def _rates(loads: tuple[Load, ...]) -> dict[int, float]:
-    """The throughput of each host's devices, each alone at its limit, added up."""
-    rates: dict[int, float] = {}
-    for load in loads:
-        own = load.limit / (load.model.step_time_s(load.limit) + load.update_s) if load.limit else 0.0
-        rates[load.host] = rates.get(load.host, 0.0) + own
-    return rates

@@ -13,7 +13,7 @@ from gpubalance.planning.problem import Allocation, Load, Problem, throughput
 from gpubalance.planning.sync import of_some
 from gpubalance.results.plan import Goodput, SplitPrediction
 from gpubalance.settings.device import Device
-from gpubalance.settings.shares import Shares, pieces
+from gpubalance.settings.shares import Shares
 
 _MOST_DEVICES = 16  # each global batch costs one run of the solver
 _GLOBAL_BATCHES = 24
@@ -60,11 +60,8 @@ def best_at(problem: Problem, used: Sequence[int], global_batch: int) -> Allocat
 
 def _prediction(loads: Sequence[Load], split: Shares, sync_s: float) -> SplitPrediction:
     parts = zip(loads, split.batches, split.micro_batches, strict=True)
-    busy_s = (
-        sum(count * load.model.step_time_s(size) for count, size in pieces(batch, micro)) + load.update_s
-        for load, batch, micro in parts
-    )
-    return _foretold(split, sync_s + max(busy_s))
+    busy_s = max(load.compute_s(batch, micro) + load.update_s for load, batch, micro in parts)
+    return _foretold(split, sync_s + busy_s)
 
 
 def _foretold(split: Shares, step_s: float) -> SplitPrediction:

@@ -20,7 +20,7 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import PlanRequest
-from gpubalance.settings.shares import Shares, pieces
+from gpubalance.settings.shares import Shares
 
 # A device whose time in the same split changes by more than this part, beyond the uncertainty of both measurements, has
 # changed its speed. In another split the step-time model may be wrong instead.
@@ -123,9 +123,7 @@ class Knowledge:
 
     def alone_s(self, device: int, split: Shares) -> float:
         """A device's compute time in seconds for its part of a split, by its own probe."""
-        model = self._alone[device].model
-        parts = pieces(split.batches[device], split.micro_batches[device])
-        return sum(count * model.step_time_s(size) for count, size in parts)
+        return self._alone[device].compute_s(split.batches[device], split.micro_batches[device])
 
     def has(self, split: Shares) -> bool:
         """Whether that split was measured at its devices' present speed."""

@@ -28,24 +28,19 @@ AUTO_WITHIN, _WITHIN = 0.05, 0.01
 
 def check_asked(request: ProbeRequest | BalanceRequest) -> None:
     """Raises UsageError, or NothingFits for the margin, if no probe of the devices could make it possible."""
+    margin_bytes = request.margin_bytes if isinstance(request, ProbeRequest) else request.plan.margin_bytes
+    memory = [device.memory_bytes for device in request.devices]
+    known = [size for size in memory if size is not None]
+    if margin_bytes and len(known) == len(memory) and margin_bytes >= max(known):
+        kept, has = format_bytes(margin_bytes), format_bytes(max(known))
+        raise NothingFits(f"no device can keep {kept} free: the largest has {has}", remedy="a smaller --margin")
     if isinstance(request, ProbeRequest):
-        _check_margin(request.margin_bytes, request.devices)
         return
     asked, multiple = request.plan, request.probe.batch_multiple
-    _check_margin(asked.margin_bytes, request.devices)
     wanted, most = asked.global_batch, asked.max_global_batch
     # One device with room for all shows what is possible.
     load = Load(Line(1.0, 0.0, 0.0), max(wanted or 0, most or 0) + multiple)
     best_split(Problem((load,), multiple=multiple, global_batch=wanted, max_global_batch=most))
-
-
-def _check_margin(margin_bytes: int, devices: Sequence[Device]) -> None:
-    """Raises NothingFits for a margin that leaves no device any memory."""
-    memory = [device.memory_bytes for device in devices]
-    known = [size for size in memory if size is not None]
-    if margin_bytes and len(known) == len(memory) and margin_bytes >= max(known):
-        asked, has = format_bytes(margin_bytes), format_bytes(max(known))
-        raise NothingFits(f"no device can keep {asked} free: the largest has {has}", remedy="a smaller --margin")
 
 
 def find_probes(probe: Probe, devices: Sequence[Device]) -> tuple[DeviceProbe, ...]:

@@ -45,9 +45,9 @@ class Work(Record):
 
 
 class Drift(Record):
-    """A batch's step time at the end of the probe over that at first, 1 if the device kept its speed."""
+    """Whether the device changed its speed before the end of its probe."""
 
-    factor: float
+    changed: bool
 
 
 @dataclass
@@ -220,15 +220,12 @@ class Alone(Bench):
         points = list(self.points.values())
         if len(points) < _POINTS_FOR_A_LINE:
             return True
-        drift = self.kept("drift", Drift, lambda: self._look(points[0], points[len(points) // 2]))
-        return drift is None or abs(drift.factor - 1) <= _MOVED
+        two = points[0], points[len(points) // 2]
+        drift = self.kept("drift", Drift, lambda: Drift(changed=any(map(self._changed, two))))
+        return drift is None or not drift.changed
 
-    def _look(self, *before: CurvePoint) -> Drift:
-        factors = map(self._factor, before)
-        return Drift(factor=next((factor for factor in factors if abs(factor - 1) > _MOVED), 1.0))
-
-    def _factor(self, before: CurvePoint) -> float:
-        """The step time now over that before, 1 if no change is certain.
+    def _changed(self, before: CurvePoint) -> bool:
+        """Whether a step certainly takes another time now than before.
 
         Takes a glance first, then a short look if there may be a change, then one as long as a point's to confirm it.
         """
@@ -236,14 +233,14 @@ class Alone(Bench):
         for looked in (length.glance, length.look, length):
             now = self._measured(before.batch, looked)
             if now is None:
-                return 1.0
+                return False
             factor = now.step_time_s.median / before.step_time_s.median
             open_part = factor * now.step_time_s.open_part
             least = _MOVED - open_part if looked == length.glance else _MOVED + open_part + before.step_time_s.open_part
             if abs(factor - 1) <= least:
-                return 1.0
+                return False
         self.tell(f"batch {before.batch} now takes {factor:.2f} times as long as at first: measuring once more")
-        return factor
+        return True
 
     def _measured(self, batch: int, length: Length) -> CurvePoint | None:
         try:

@@ -11,7 +11,7 @@ from gpubalance.jobs.probe.alone import Alone
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.curve import best_of, sensible_of
 from gpubalance.planning.model import LINE_WITHIN, fit_line, monotone_curve
-from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Failure, SoloRate, StepTimeModel
+from gpubalance.results.probe import BatchLimit, DeviceProbe, Failure, SoloRate, StepTimeModel
 from gpubalance.system.deadlines import within_or
 
 
@@ -20,6 +20,7 @@ def device_probe(alone: Alone) -> DeviceProbe:
     curve = tuple(point for _, point in sorted(alone.points.items()))
     limit = _batch_limit(alone)
     usable = [p for p in curve if limit is None or limit.fits is None or p.batch <= limit.fits]
+    times = [(point.batch, point.step_time_s.median) for point in usable]
     rates = [(point.batch, point.throughput.median) for point in usable]
     best = best_of(rates) if rates else None
     telemetry = next((p.telemetry for p in usable if best and p.batch == best[0]), None)
@@ -31,7 +32,7 @@ def device_probe(alone: Alone) -> DeviceProbe:
         device=alone.number,
         curve=curve,
         batch_limit=limit,
-        step_time_model=_step_time_model(usable),
+        step_time_model=fitted(times) if len(times) > 1 else None,
         update_s=alone.work and alone.work.update_s,
         solo_best=_rate(best),
         sensible=_rate(sensible_of(rates)) if rates else None,
@@ -68,11 +69,6 @@ def _batch_limit(alone: Alone) -> BatchLimit | None:
         needed_bytes=failed[-1].memory_peak_bytes if failed and alone.device.profile else None,
         trials=tuple(alone.trials),
     )
-
-
-def _step_time_model(points: list[CurvePoint]) -> StepTimeModel | None:
-    times = [(point.batch, point.step_time_s.median) for point in points]
-    return fitted(times) if len(times) > 1 else None
 
 
 def fitted(times: list[tuple[int, float]]) -> StepTimeModel:
