@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -82,7 +83,7 @@ class _Probing:
     warnings: list[Warning_] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        request = self.request
+        request, self.limit = self.request, copy(self.limit)  # an interrupt ends it for the threads, not for the caller
         self.code = code_key(request.settings.model, request.settings.data)  # now, before the user changes the file
         self.watch = self.journal.watch = one_at_a_time(self.watch)
         beside = request, self.journal, self.limit, self.watch
