@@ -45,6 +45,12 @@ def test_the_pieces_are_the_batch_and_no_larger_than_the_micro_batch(split: Shar
         assert max((size for _, size in found), default=0) == micro
 
 
+@given(SPLIT)
+def test_a_message_carries_a_split_unchanged(split: Shares) -> None:
+    adapter = TypeAdapter(Shares)
+    assert adapter.validate_json(adapter.dump_json(split)) == split
+
+
 @pytest.mark.parametrize(
     ("batches", "micro_batches", "why"),
     [

@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.errors import BadInput, EnvironmentFault, OutOfMemory
+from gpubalance.errors import BadInput, EnvironmentFault, OutOfMemory, PartialResult
 from gpubalance.results.timing import Timing
+from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build, Measured
@@ -56,6 +57,18 @@ def test_a_worker_that_cannot_be_started_is_one_error() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     left = 2 * (sys.version_info < (3, 11, 4))  # Python's own fault: github.com/python/cpython/issues/87474
     assert psutil.Process().num_fds() == before + left
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_worker_refuses_what_it_does_not_know() -> None:
+    class Open(Record):
+        surprise: int
+
+    with process() as started:
+        started.send(Open(surprise=1))
+        with pytest.raises(PartialResult) as caught:
+            started.receive(30, "opening")
+    assert "surprise" in caught.value.log
 
 
 def test_an_interrupt_in_the_middle_of_a_start_leaves_no_worker() -> None:
