@@ -57,7 +57,8 @@ def _version_text() -> str:
     import platform
 
     from gpubalance._version import __version__
-    from gpubalance.devices.nvml import Reading, read
+    from gpubalance.devices.gpus import Reading
+    from gpubalance.devices.nvml import read
     from gpubalance.system.deadlines import within_or
     from gpubalance.system.versions import software
 

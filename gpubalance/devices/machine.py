@@ -9,7 +9,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubalance.devices.nvml import Gpu, Process, Reading, normal_bus_id, read, without
+from gpubalance.devices.gpus import Gpu, Process, Reading, normal_bus_id
+from gpubalance.devices.nvml import read, without
 from gpubalance.devices.profile import OPTION, simulated_devices
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.remedies import known, match

@@ -25,9 +25,9 @@ class Pool:
 
     where: str  # what errors say that the samples come from
 
-    def __init__(self, epoch: Callable[[], Iterator[Any]], *, looks_at: int = 1) -> None:
-        """`epoch` gives their batches once more; `looks_at` are read at once, unless that takes long."""
-        self._epoch_of, self._batches = epoch, epoch()
+    def __init__(self, begin_epoch: Callable[[], Iterator[Any]], *, looks_at: int = 1) -> None:
+        """`begin_epoch` gives all batches once more; `looks_at` of them are read at once, unless that takes long."""
+        self._begin_epoch, self._batches = begin_epoch, begin_epoch()
         self._like: Any = None  # a batch, for its structure
         self._samples: list[tuple[Any, ...]] = []  # each one's arrays, of one sample, in that structure's order
         self._sizes = Counter[int]()  # of the batches that were read
@@ -70,7 +70,7 @@ class Pool:
 
     def let_go(self) -> None:
         """Ends the user's pipeline, which holds batches and buffers: more samples come from another run of it."""
-        self._batches = islice(self._epoch_of(), self._sizes.total(), None)
+        self._batches = islice(self._begin_epoch(), self._sizes.total(), None)
 
     def _read(self, least: int, wanted: int, batches: int = 0) -> None:
         """Reads at least so many samples, and in the spare time those that are wanted, of so many batches."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubalance.devices.gpus import Reading
 from gpubalance.devices.machine import Machine, machine_of, read_gpus
-from gpubalance.devices.nvml import Reading
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.jobs.environment import environment_here

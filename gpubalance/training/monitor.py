@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import keras
 import tensorflow as tf
@@ -28,7 +28,7 @@ from gpubalance.system.state import write_whole
 
 if TYPE_CHECKING:
     from gpubalance.results.plan import Plan
-    from gpubalance.training.split import Split
+    from gpubalance.settings.device import Device
 
 # The imbalance above which a split no longer fits, and above which it is changed. Below, the gain can't be measured.
 _FITS_UP_TO = 1.05
@@ -85,11 +85,25 @@ class EpochTimes:
         return max(self.busy_s) * len(self.busy_s) / sum(self.busy_s)
 
 
+class Watched(Protocol):
+    """What a monitor needs of the split that it watches, and may change."""
+
+    devices: tuple[Device, ...]
+    shares: Shares
+    limits: tuple[int, ...]
+    plan: Plan | None
+
+    @property
+    def global_batch(self) -> int: ...
+
+    def stamp_for(self, monitor: Any) -> None: ...
+
+
 class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
     """A Keras callback for `Split.fit`; `epochs` has what it measured. See `Split.monitor`."""
 
     def __init__(
-        self, split: Split, *, every: int, rebalance: bool, noise: bool | str | Path, log_dir: str | Path | None
+        self, split: Watched, *, every: int, rebalance: bool, noise: bool | str | Path, log_dir: str | Path | None
     ) -> None:
         super().__init__()
         self.epochs: list[EpochTimes] = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubalance.devices.hosts import check_installed, command_on, other_gpubalance, unreachable
@@ -29,6 +27,7 @@ from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.system.state import current_folder, new_log
 from gpubalance.text import clean
 from gpubalance.workers import keeper
+from gpubalance.workers.log import bound, tail
 from gpubalance.workers.messages import AnyReply, Ended, Hello, Start, from_line, to_line
 
 if TYPE_CHECKING:
@@ -44,16 +43,6 @@ _STARTING = "TensorFlow is still being loaded, or the function that builds the m
 _LACKS = "free what it lacks: memory, disk, processes (ulimit -u) or open files (ulimit -n)"
 _LONGER = "give it longer: --deadline SECONDS"
 _TERMINALS = "leave that option out of --via: -t of ssh, kubectl exec and docker exec, --pty of srun"
-
-LONGEST_BYTES = 64 << 20
-_TAIL_LINES = 12
-_TAIL_BYTES = 20_000
-# Information, and the line that follows it; absl's complaint that it was not initialised; a traceback's frames, as only
-# its last line says what happened.
-_TELLS_LITTLE = re.compile(
-    r"I\d{4} |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl|To enable the following instructions"
-    r"|Traceback \(most recent call last\):|(Current t|T)hread 0x|\s*$|  File \"|    "
-)
 
 _started: set[Process] = set()
 
@@ -319,26 +308,3 @@ def signals_held() -> Iterator[None]:
             signal.signal(number, handler)
         for came_first in came[:1]:
             signal.raise_signal(came_first)
-
-
-def bound(path: Path) -> None:
-    """Empties the log if it is too long: a model that prints in every step of a night must not fill the disk.
-
-    Whoever writes the log must append.
-    """
-    with contextlib.suppress(OSError):
-        if path.stat().st_size > LONGEST_BYTES:
-            os.truncate(path, 0)
-
-
-def tail(path: Path) -> str:
-    """The last lines, without tracebacks and TensorFlow's usual messages, made safe for a terminal."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - _TAIL_BYTES))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-    except OSError:
-        return ""
-    telling = [line for line in lines if not _TELLS_LITTLE.match(line)]
-    return "\n".join(clean(line, 300) for line in telling[-_TAIL_LINES:])

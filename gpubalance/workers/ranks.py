@@ -16,8 +16,9 @@ from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
+from gpubalance.workers.log import tail
 from gpubalance.workers.messages import AnyReply, Failed, Measured, Open, Ready, Where, Whereabouts
-from gpubalance.workers.process import Process, signals_held, tail, worker_environment
+from gpubalance.workers.process import Process, signals_held, worker_environment
 
 # TensorFlow in the other processes may report a failure before the process that failed does.
 _GRACE_S = 3.0

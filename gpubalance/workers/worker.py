@@ -23,6 +23,7 @@ from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.code import code_key
+from gpubalance.workers.log import tail
 from gpubalance.workers.messages import (
     AnyReply,
     AnyRequest,
@@ -43,7 +44,7 @@ from gpubalance.workers.messages import (
     TimeBlocks,
     Trace,
 )
-from gpubalance.workers.process import Process, tail
+from gpubalance.workers.process import Process
 from gpubalance.workers.ranks import Ranks, worker_process
 
 Reply = TypeVar("Reply", bound=AnyReply)

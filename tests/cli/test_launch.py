@@ -67,7 +67,8 @@ def test_the_devices_of_one_host_are_one_process(script: str) -> None:
 
 
 def test_one_that_fails_ends_all_with_its_exit_code(script: str, tmp_path: Path) -> None:
-    here("launch", *VIA, str(write_plan(tmp_path)), script, "fail", code=5)
+    done = here("launch", *VIA, str(write_plan(tmp_path)), script, "fail")
+    assert done.returncode == 5, done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

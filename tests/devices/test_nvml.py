@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from gpubalance.devices.nvml import Gpu, kernel_module_version, read
+from gpubalance.devices.gpus import Gpu
+from gpubalance.devices.nvml import kernel_module_version, read
 from tests.stand_in import TWO_UNLIKE_GPUS, child, environment, loaded
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.machine import mark_hidden
-from gpubalance.devices.nvml import Gpu, Reading
 
 UNLIKE = Reading(
     gpus=(Gpu(index=0, uuid="GPU-aaa0", name="GTX 1080"), Gpu(index=1, uuid="GPU-bbb1", name="GTX 1080 Ti"))

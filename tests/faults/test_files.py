@@ -20,7 +20,7 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record, read_result
 from gpubalance.settings.requests import PlanRequest
-from gpubalance.workers.process import LONGEST_BYTES
+from gpubalance.workers.log import LONGEST_BYTES
 from tests.cli.program import PROGRAM, QUICK_PAIR, ROOT, gpubalance
 from tests.faults.machine import BRIEF, Machine
 from tests.jobs.probes import probe_of

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.health import nvidia_cards, read_peer_to_peer
 from gpubalance.devices.machine import read_gpus
-from gpubalance.devices.nvml import Gpu, Reading
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.doctor import machine
 from gpubalance.jobs.doctor.check import guarded

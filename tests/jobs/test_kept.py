@@ -15,7 +15,8 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory
-from gpubalance.jobs.balance.balance import balance, probe_for
+from gpubalance.jobs.balance.balance import balance
+from gpubalance.jobs.balance.reuse import probe_for
 from gpubalance.jobs.events import Doing, Event, RoundDone, TimingDone, Watch, WindowDone
 from gpubalance.jobs.keep.journal import Journal, journal_of, software_key
 from gpubalance.jobs.keep.saved import save

@@ -21,9 +21,9 @@ from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.hosts import connected
+from gpubalance.workers.log import tail
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
-from gpubalance.workers.process import tail
 from gpubalance.workers.worker import Worker
 from tests.cli.program import lines_until, start
 from tests.stand_in import engine

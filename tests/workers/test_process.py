@@ -19,9 +19,10 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
+from gpubalance.workers.log import tail
 from gpubalance.workers.messages import Build, Measured
 from gpubalance.workers.party import Party
-from gpubalance.workers.process import Process, tail
+from gpubalance.workers.process import Process
 from gpubalance.workers.ranks import worker_process
 from tests.cli.program import TINY, lives
 

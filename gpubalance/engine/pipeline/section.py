@@ -23,7 +23,7 @@ Tensors = dict[int, Any]
 
 
 class Passed(NamedTuple):
-    """What a forward pass returns, and what its backward pass `needs`.
+    """What a forward pass returns, and what its backward pass `needs`, one of those in `passes`.
 
     `loss` is None if the section adds none; `finals` are the model's outputs, of the last section.
     """
@@ -32,6 +32,7 @@ class Passed(NamedTuple):
     finals: Tensors
     loss: Any
     needs: list[Any]
+    passes: _Passes | None = None
 
 
 class _Passes(NamedTuple):
@@ -123,8 +124,8 @@ class Section:
         Keras is not thread-safe.
         """
         kind = _kind_of(labels)
-        self._passes = self._trains[kind] = self._trains.get(kind) or self._both(tensors, labels)
-        return self._passes.forward(tensors, labels, samples, total)  # type: ignore[no-any-return]
+        passes = self._trains[kind] = self._trains.get(kind) or self._both(tensors, labels)
+        return passes.forward(tensors, labels, samples, total)._replace(passes=passes)  # type: ignore[no-any-return]
 
     def is_traced(self, labels: Any) -> bool:
         """Whether the passes for labels of this kind are traced in their final form."""
@@ -204,7 +205,8 @@ class Section:
 
         `given` has for each slot that it gave the gradients that came back.
         """
-        _, backward, targets = self._passes
+        assert passed.passes is not None  # noqa: S101  (`forward` has set them)
+        _, backward, targets = passed.passes
         idle = [slot for slot in targets if not given[slot]]
         if idle:  # only in the first run; later ones use a new trace without these targets
             self._idle.update(idle)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, PartialResult, UsageError
+from gpubalance.jobs.balance.reuse import probe_for
 from gpubalance.jobs.balance.together import Together, TriedSplit
 from gpubalance.jobs.endings import giving, lost_gpus_told
 from gpubalance.jobs.events import Doing, PhaseBegun, RoundDone, Watch
-from gpubalance.jobs.keep.journal import Journal, content_key, journal_of
-from gpubalance.jobs.keep.saved import holds_nothing, keep_balance, kept_probe, solo_bests_of
+from gpubalance.jobs.keep.journal import Journal, content_key
+from gpubalance.jobs.keep.saved import keep_balance, solo_bests_of
 from gpubalance.jobs.measure.joint import JointRun, party_for
 from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
 from gpubalance.jobs.measure.trace import trace
@@ -18,7 +19,6 @@ from gpubalance.jobs.plan.beside import best_at
 from gpubalance.jobs.plan.knowledge import WORTH_A_ROUND, Knowledge, Tried
 from gpubalance.jobs.plan.plan import plan_of
 from gpubalance.jobs.plan.problem import best_split, check_asked
-from gpubalance.jobs.probe.probe import probe as probe_stage
 from gpubalance.numbers.units import format_rate
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
@@ -46,38 +46,6 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: 
             plan = balancing.run()
             keep_balance(request, plan)
             return plan
-
-
-def probe_for(
-    request: BalanceRequest,
-    driver: str | None,
-    limit: TimeLimit,
-    watch: Watch,
-    journal: Journal,
-    party: Party | None = None,
-) -> Probe:
-    """The balance's probe from before an interruption, else a kept one of these devices and settings or a new one.
-
-    The `party` of the joint runs loads TensorFlow when the probe of the last device begins. If nothing fits on one of
-    the devices, that is no error: the others are left.
-    """
-    kept = journal.had("probe", Probe) or kept_probe(request)
-    if kept is not None:
-        journal.tell_resumed()
-        watch(Doing(f"planning with the probe of {kept.created}; --fresh makes a new one", stays=True))
-        return kept
-    journal.begin_anew()
-    try:
-        with journal_of(request.probe, driver, resume=journal.resume) as own:
-            made = probe_stage(request.probe, driver, watch, own, limit, party)
-    except GpubalanceError as error:
-        if not isinstance(error, NothingFits) or not error.partial or all(map(holds_nothing, error.partial.probes)):
-            error.partial = None  # a partial probe, which is kept, is no partial plan
-            raise
-        watch(Doing(error.message))
-        made = error.partial
-    journal.add("probe", made)
-    return made
 
 
 @dataclass

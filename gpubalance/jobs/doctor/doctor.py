@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.machine import read_gpus, select
-from gpubalance.devices.nvml import Gpu, Reading
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault, Interrupted, UsageError
 from gpubalance.jobs.doctor.check import failed, guarded, skipped
@@ -81,7 +81,7 @@ class _Patient:
             if self.devices:
                 yield from self._work(party, model)
             else:
-                yield from _skipped("not tried: TensorFlow has none of the devices", "training-step", *_BETWEEN)
+                yield from _all_skipped("not tried: TensorFlow has none of the devices", "training-step", *_BETWEEN)
 
     def _machine(self, simulate: str | None, gpus: Sequence[str] | None) -> Iterator[Check]:
         if simulate is not None:
@@ -125,17 +125,17 @@ class _Patient:
         if any(device.uuid.startswith("MIG-") for device in devices):
             devices = devices[:1]  # CUDA shows a process one MIG slice only
         if len(devices) == 1:
-            yield from _skipped("there is one device", *_BETWEEN)
+            yield from _all_skipped("there is one device", *_BETWEEN)
             return
         if len(hosts_of(devices)) > 1:
-            yield from _skipped("not tried: the step has summed its gradients between the hosts", *_BETWEEN)
+            yield from _all_skipped("not tried: the step has summed its gradients between the hosts", *_BETWEEN)
             return
         party.regroup(devices)
         yield from guarded("peer-to-peer", copies(party, devices, watch))
         yield from guarded("all-reduce", all_reduce(party, devices, steps.size or _GRADIENT_BYTES, watch))
 
 
-def _skipped(why: str, *topics: str) -> Iterator[Check]:
+def _all_skipped(why: str, *topics: str) -> Iterator[Check]:
     return (skipped(topic, why) for topic in topics)
 
 

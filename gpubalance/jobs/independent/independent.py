@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, TypeVar, cast
 
 from gpubalance.errors import BadInput, GpubalanceError, NothingFits, OutOfMemory, PartialResult, TimeLimitPassed
 from gpubalance.jobs.endings import giving, lost_gpus_told, one_error
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing, PhaseBegun, TurnDone, Watch, one_at_a_time
-from gpubalance.jobs.independent.window import AllAtOnce, CommonWindow
+from gpubalance.jobs.independent.window import AllAtOnce, CommonWindow, Replica, Together
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.keep.saved import best_joint_run
 from gpubalance.jobs.measure.length import Length
@@ -24,20 +23,19 @@ from gpubalance.jobs.measure.warnings import Slowed, of_figures, resumed
 from gpubalance.numbers.ratio import ratio
 from gpubalance.numbers.stats import interval_of_sum
 from gpubalance.results.common import Throughput, Warning_, now
-from gpubalance.results.independent import HeldAgainst, Independent, OwnModel, OwnWindow
+from gpubalance.results.independent import HeldAgainst, Independent, OwnModel
 from gpubalance.results.probe import Failure
-from gpubalance.settings.device import Device
 from gpubalance.settings.requests import IndependentRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
-from gpubalance.workers.messages import Build, Ready
+from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 
 ALONE: Literal["alone"] = "alone"
 AT_ONCE: Literal["at once"] = "at once"
 T = TypeVar("T")
-Work = Callable[["Replica", Worker], T]
+Work = Callable[[Replica, Worker], T]
 
 
 def independent(request: IndependentRequest, driver: str | None, watch: Watch, journal: Journal) -> Independent:
@@ -75,61 +73,8 @@ def independent(request: IndependentRequest, driver: str | None, watch: Watch, j
     return cast("Independent", turns.result())  # no device failed, so each has its windows
 
 
-@dataclass
-class Replica:
-    """A device that trains its own model.
-
-    `number` is its place in the request, `facts` what its worker reported of the model, `error` why it dropped out.
-    """
-
-    number: int
-    device: Device
-    model: str
-    batch: int
-    facts: Ready | None = None
-    error: GpubalanceError | None = None
-
-
 class _DroppedOut(Exception):
     """A device failed, and the others go on without it."""
-
-
-class Together:
-    """A subject: one device "alone", or those that have not failed "at once". Each, by its number, has a series."""
-
-    def __init__(
-        self, name: Literal["alone", "at once"], replicas: Sequence[Replica], watch: Watch, *, pipeline: bool
-    ) -> None:
-        """With `pipeline` batches come from a user's input pipeline, one for each device."""
-        self.name = name
-        self.replicas = replicas
-        self.windows = list[AllAtOnce]()
-        series_of = partial(Series, name=name, watch=watch, pipeline=pipeline, stamps=False)
-        self.series = {one.number: series_of(Shares((one.batch,)), devices=(one.device,)) for one in replicas}
-
-    @property
-    def precision(self) -> float:
-        """That of the device that is known least exactly."""
-        return max(one.precision for one in self.series.values())
-
-    def add(self, window: AllAtOnce) -> tuple[OwnWindow, ...]:
-        """Adds a window, and returns what is told of it."""
-        self.windows.append(window)
-        for series, part in zip(self.series.values(), window.parts, strict=True):
-            series.add(part)
-        return tuple(map(_told, self.series.values()))
-
-
-def _told(series: Series) -> OwnWindow:
-    timings = series.last
-    return OwnWindow(
-        device=series.devices[0],
-        batch=series.split.global_batch,
-        step_time_s=timings.step_time(timings.began_s),
-        throughput=timings.throughput,
-        memory_peak_bytes=timings.memory_peak_bytes[0],
-        telemetry=series.sensors.telemetry(timings.began_s)[0],
-    )
 
 
 @dataclass
@@ -291,25 +236,30 @@ class Turns:
 
     def _own_model(self, one: Replica, origin_s: float) -> OwnModel:
         alone, at_once = self.alone[one.number].series[one.number], self.at_once.series.get(one.number)
-        fed = self.request.settings.data is not None or self.request.settings.input == "host"
-        told, found = dict[str, Any](), None
-        for prefix, series in (("solo_", alone), ("", at_once)):
-            known = series if series and series.windows else None
-            told[f"{prefix}throughput"] = known and known.throughput.median
-            told[f"{prefix}step_time_s"] = known and known.step_time(origin_s)
-            told[f"{prefix}input_wait_s"] = known.input_wait_s if known and fed else None
-            told[f"{prefix}telemetry"] = series and series.sensors.telemetry(origin_s)[0]
-        if at_once and told["throughput"] and told["solo_throughput"]:
-            kept = told["throughput"] / told["solo_throughput"]
-            found = ratio(kept, at_once.step_times_s, alone.step_times_s)
+        kept = None
+        if at_once and at_once.windows and alone.windows:
+            value = at_once.throughput.median / alone.throughput.median
+            kept = ratio(value, at_once.step_times_s, alone.step_times_s)
         peaks = [peak for series in (alone, at_once) if series for peak in series.peaks if peak is not None]
         return OwnModel(
             device=one.number,
             model=one.model,
             batch=one.batch,
-            contention=found and 1 - found.value,
-            contention_ci95=found and found.ci95 and (1 - found.ci95[1], 1 - found.ci95[0]),
+            contention=kept and 1 - kept.value,
+            contention_ci95=kept and kept.ci95 and (1 - kept.ci95[1], 1 - kept.ci95[0]),
             memory_peak_bytes=max(peaks, default=None),
             failure=Failure.of(one.error) if one.error else None,
-            **told,
+            **self._figures(at_once, origin_s),
+            **{f"solo_{name}": figure for name, figure in self._figures(alone, origin_s).items()},
         )
+
+    def _figures(self, series: Series | None, origin_s: float) -> dict[str, Any]:
+        """What a device gave alone or at once, by the field of its record; None is unknown."""
+        known = series if series and series.windows else None
+        fed = self.request.settings.data is not None or self.request.settings.input == "host"
+        return {
+            "throughput": known and known.throughput.median,
+            "step_time_s": known and known.step_time(origin_s),
+            "input_wait_s": known.input_wait_s if known and fed else None,
+            "telemetry": series and series.sensors.telemetry(origin_s)[0],
+        }

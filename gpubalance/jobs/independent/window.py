@@ -1,18 +1,27 @@
-"""A window in which several workers measure at once, and which of their timings count."""
+"""What several workers measure at once, each with its own model, and which of their timings count."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Sequence
-from typing import Annotated
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from gpubalance.errors import GpubalanceError
+from gpubalance.jobs.events import Watch
 from gpubalance.jobs.measure.length import Length
+from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Window
+from gpubalance.results.independent import OwnWindow
 from gpubalance.results.timing import Timing
+from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Seconds
+from gpubalance.settings.shares import Shares
+from gpubalance.workers.messages import Ready
 
 
 class AllAtOnce(Record):
@@ -30,6 +39,59 @@ class AllAtOnce(Record):
     def later(self, seconds: float) -> AllAtOnce:
         """The same window, so many seconds later."""
         return self.model_copy(update={"parts": tuple(one.later(seconds) for one in self.parts)})
+
+
+@dataclass
+class Replica:
+    """A device that trains its own model.
+
+    `number` is its place in the request, `facts` what its worker reported of the model, `error` why it dropped out.
+    """
+
+    number: int
+    device: Device
+    model: str
+    batch: int
+    facts: Ready | None = None
+    error: GpubalanceError | None = None
+
+
+class Together:
+    """A subject: one device "alone", or those that have not failed "at once". Each, by its number, has a series."""
+
+    def __init__(
+        self, name: Literal["alone", "at once"], replicas: Sequence[Replica], watch: Watch, *, pipeline: bool
+    ) -> None:
+        """With `pipeline` batches come from a user's input pipeline, one for each device."""
+        self.name = name
+        self.replicas = replicas
+        self.windows = list[AllAtOnce]()
+        series_of = partial(Series, name=name, watch=watch, pipeline=pipeline, stamps=False)
+        self.series = {one.number: series_of(Shares((one.batch,)), devices=(one.device,)) for one in replicas}
+
+    @property
+    def precision(self) -> float:
+        """That of the device that is known least exactly."""
+        return max(one.precision for one in self.series.values())
+
+    def add(self, window: AllAtOnce) -> tuple[OwnWindow, ...]:
+        """Adds a window, and returns what is told of it."""
+        self.windows.append(window)
+        for series, part in zip(self.series.values(), window.parts, strict=True):
+            series.add(part)
+        return tuple(map(_told, self.series.values()))
+
+
+def _told(series: Series) -> OwnWindow:
+    timings = series.last
+    return OwnWindow(
+        device=series.devices[0],
+        batch=series.split.global_batch,
+        step_time_s=timings.step_time(timings.began_s),
+        throughput=timings.throughput,
+        memory_peak_bytes=timings.memory_peak_bytes[0],
+        telemetry=series.sensors.telemetry(timings.began_s)[0],
+    )
 
 
 class CommonWindow:

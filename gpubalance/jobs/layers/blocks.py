@@ -73,18 +73,19 @@ def _timed(request: LayersRequest, count: int, device: Device, party: Party, the
 
 def _at_size(party: Party, blocks: Sequence[int], size: int) -> list[BlockTimed]:
     """Measures the blocks that fit, and goes on after one that does not, on a GPU in a fresh process."""
-    if not blocks:
-        return []
-    asked = TimeBlocks(blocks=tuple(blocks), micro_batch=size, seconds=_SECONDS, at_least=_TIMES)
-    found = list[BlockTimed]()
+    found, left = list[BlockTimed](), tuple(blocks)
 
     def collect(worker: Worker) -> None:
+        asked = TimeBlocks(blocks=left, micro_batch=size, seconds=_SECONDS, at_least=_TIMES)
         replies = worker.replies(asked, BlockTimed, Measured)
         found.extend(reply for reply in replies if isinstance(reply, BlockTimed))
 
-    with contextlib.suppress(OutOfMemory):
-        party.ask(collect)
-    return found + _at_size(party, blocks[len(found) + 1 :], size)
+    while left:
+        before = len(found)
+        with contextlib.suppress(OutOfMemory):
+            party.ask(collect)
+        left = left[len(found) - before + 1 :]
+    return found
 
 
 class DeviceCosts:

@@ -1,0 +1,45 @@
+"""The probe that a balance plans with: one that is kept, or a new one."""
+
+from __future__ import annotations
+
+from gpubalance.errors import GpubalanceError, NothingFits
+from gpubalance.jobs.events import Doing, Watch
+from gpubalance.jobs.keep.journal import Journal, journal_of
+from gpubalance.jobs.keep.saved import holds_nothing, kept_probe
+from gpubalance.jobs.probe.probe import probe as probe_stage
+from gpubalance.results.probe import Probe
+from gpubalance.settings.requests import BalanceRequest
+from gpubalance.system.deadlines import TimeLimit
+from gpubalance.workers.party import Party
+
+
+def probe_for(
+    request: BalanceRequest,
+    driver: str | None,
+    limit: TimeLimit,
+    watch: Watch,
+    journal: Journal,
+    party: Party | None = None,
+) -> Probe:
+    """The balance's probe from before an interruption, else a kept one of these devices and settings or a new one.
+
+    The `party` of the joint runs loads TensorFlow when the probe of the last device begins. If nothing fits on one of
+    the devices, that is no error: the others are left.
+    """
+    kept = journal.had("probe", Probe) or kept_probe(request)
+    if kept is not None:
+        journal.tell_resumed()
+        watch(Doing(f"planning with the probe of {kept.created}; --fresh makes a new one", stays=True))
+        return kept
+    journal.begin_anew()
+    try:
+        with journal_of(request.probe, driver, resume=journal.resume) as own:
+            made = probe_stage(request.probe, driver, watch, own, limit, party)
+    except GpubalanceError as error:
+        if not isinstance(error, NothingFits) or not error.partial or all(map(holds_nothing, error.partial.probes)):
+            error.partial = None  # a partial probe, which is kept, is no partial plan
+            raise
+        watch(Doing(error.message))
+        made = error.partial
+    journal.add("probe", made)
+    return made
