@@ -1,6 +1,6 @@
-"""What is known of the errors that people meet on several GPUs: one table of message, cause and remedy.
+"""What is known of the errors that people meet on several GPUs: one table of message, cause and remedy, table.toml.
 
-Every error that gpubalance shows takes its cause and remedy from here, unless it has more specific ones; the guide's
+Every error that gpubalance shows takes its cause and remedy from there, unless it has more specific ones; the guide's
 table of troubles is printed from it. `match` finds the row for a text from TensorFlow, CUDA or the driver. A pattern
 covers only what is specific to its error: a mistake in a user's own model must match no row.
 """
@@ -9,15 +9,43 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
 
-from gpubalance.remedies.table import ROWS, Known
 
-_BY_CODE = {row.code: row for row in ROWS}
+@dataclass(frozen=True)
+class Known:
+    """A row. `message` is the text by its author, shortened to what identifies it.
+
+    `signs` are regular expressions, any of which is enough; a row without any is found only by its code. `fatal` means
+    that the error ends a process: only such rows are searched for in a dead worker's log, as logs hold many harmless
+    complaints.
+    """
+
+    code: str
+    message: str
+    cause: str
+    remedy: str
+    signs: Sequence[str] = ()
+    fatal: bool = False
+
+
+@functools.cache
+def known_errors() -> Mapping[str, Known]:
+    """All rows by their codes, in the order in which they are searched."""
+    if sys.version_info >= (3, 11):  # here, as most commands meet no error
+        import tomllib
+    else:
+        import tomli as tomllib
+    table = tomllib.loads(resources.files(__package__).joinpath("table.toml").read_text(encoding="utf-8"))
+    return {code: Known(code, **row) for code, row in table.items()}
 
 
 def known(code: str) -> Known:
     """The row with that code. Raises KeyError."""
-    return _BY_CODE[code]
+    return known_errors()[code]
 
 
 def match(text: str) -> Known | None:
@@ -27,11 +55,11 @@ def match(text: str) -> Known | None:
 
 def match_log(log: str) -> Known | None:
     """The last fatal row in a dead process' log, or None."""
-    rows = map(match, reversed(log.splitlines()))
-    return next((row for row in rows if row and row.fatal), None)
+    found = map(match, reversed(log.splitlines()))
+    return next((row for row in found if row and row.fatal), None)
 
 
 @functools.cache
 def _searched() -> tuple[tuple[Known, re.Pattern[str]], ...]:
-    signs = ((row, "|".join(f"(?:{sign})" for sign in row.signs)) for row in ROWS if row.signs)
+    signs = ((row, "|".join(f"(?:{sign})" for sign in row.signs)) for row in known_errors().values() if row.signs)
     return tuple((row, re.compile(sign)) for row, sign in signs)

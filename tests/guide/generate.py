@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from gpubalance.remedies.table import ROWS
+from gpubalance.remedies import known_errors
 from gpubalance.results.checkup import Checkup
 from gpubalance.results.comparison import Comparison
 from gpubalance.results.independent import Independent
@@ -42,7 +42,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def troubles() -> str:
     """The table of known errors."""
-    return table(("message", "cause", "what to do"), [(row.message, row.cause, row.remedy) for row in ROWS])
+    return table(
+        ("message", "cause", "what to do"), [(row.message, row.cause, row.remedy) for row in known_errors().values()]
+    )
 
 
 def steps_on_a_gpu(path: Path = EVIDENCE) -> str:
