@@ -192,7 +192,7 @@ def test_an_error_that_nobody_foresaw_is_no_bug_of_ours_where_it_is_known(capsys
         (OSError(28, "No space left on device"), 3, known("disk-full").remedy),
         (RuntimeError("of ours"), 1, "a bug in gpubalance: RuntimeError: of ours"),
     ):
-        found = ours(error)
+        found = ours(error, [])
         assert found is not None
         assert show_error(found, verbose=False) == code
         assert says in capsys.readouterr().err

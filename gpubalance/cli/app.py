@@ -164,7 +164,7 @@ def _run() -> int:
         return _INTERRUPTED
     except Exception as error:  # noqa: BLE001  (a bug says so, and what to report)
         verbose = "--verbose" in arguments or given.verbose  # the line itself may be unreadable
-        found = ours(error)
+        found = ours(error, arguments)
         if found is None:
             return UsageError.exit_code
         given.explain(found)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from typer.exceptions import TyperException
 
+from gpubalance.cli.command import COMMANDS
 from gpubalance.cli.next_command import program, resuming
 from gpubalance.cli.output import say
 from gpubalance.errors import (
@@ -27,14 +28,14 @@ _OF_THE_USER = (UsageError.exit_code, BadInput.exit_code)
 _OPENED = ("/dev/fd/", "/proc/self/fd/")
 
 
-def ours(error: Exception) -> GpubalanceError | None:
+def ours(error: Exception, arguments: Sequence[str]) -> GpubalanceError | None:
     """Our error for any: for one of Typer's, and for a bug. None for no command at all, when the help was printed."""
     if isinstance(error, GpubalanceError):
         return error
     if isinstance(error, TyperException):
         said = error.format_message().rstrip(".")
-        context = getattr(error, "ctx", None)
-        remedy = f"{context.command_path if context else program()} --help"
+        command = [one for one in arguments[:1] if one in COMMANDS]  # of some of its errors Typer does not say it
+        remedy = " ".join([program(), *command, "--help"])
         return UsageError(said[0].lower() + said[1:], remedy=remedy) if said else None
     told = f"{type(error).__name__}: {error}"
     row = match(str(error))

@@ -71,7 +71,7 @@ def measured(
         held(used),
         connected(used),
         board_in(reporting.tensorboard, name, request.settings, quiet=reporting.quiet) as board,
-        journal_of(request, machine.driver, resume=care.resume) as kept,
+        journal_of(request, resume=care.resume) as kept,
     ):
         out.check_goes_on(kept)
         with out.left_by_an_error(text, warnings), Progress(quiet=reporting.quiet) as tell:
@@ -82,7 +82,7 @@ def measured(
                     listener(event)
 
             phases = Phases(request, heard, resumed=kept.resumed)
-            result = job(request, machine.driver, phases, kept)
+            result = job(request, phases, kept)
             phases.keep()
         return out.give(result, text, warnings, kept)
 

@@ -103,7 +103,8 @@ def asked_of(
     devices = machine.select(gpus.gpus)
     if len(devices) < least:
         raise UsageError(f"this is for {least} devices or more, not for {devices[0].label} alone", remedy="--gpus 0 1")
-    return {"devices": devices, "settings": settings_on(devices, settings, joint=joint), "joint": machine.joint}
+    chosen = settings_on(devices, settings, joint=joint)
+    return {"devices": devices, "driver": machine.driver, "settings": chosen, "joint": machine.joint}
 
 
 def settings_on(devices: Sequence[Device], asked: Settings, *, joint: bool = False) -> Settings:

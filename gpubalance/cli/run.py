@@ -79,6 +79,7 @@ class GivenSplit(Record):
         return RunRequest(
             settings=known.model_copy(update={"model": settings.model or known.model, "data": settings.data}),
             devices=devices,
+            driver=machine.driver,
             split=plan.split,
             joint=machine.joint,
             measuring=measuring,
@@ -149,7 +150,7 @@ def run(
         request,
         care,
         reporting,
-        lambda request, driver, watch, journal: run_job(request, driver, watch, journal, solo, model),
+        lambda request, watch, journal: run_job(request, watch, journal, solo, model),
         lambda run: run_told(run, epoch.epoch),
         lambda _: (following, ()),
         noted,

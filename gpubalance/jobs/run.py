@@ -23,7 +23,6 @@ from gpubalance.workers.party import Party
 
 def run(
     request: RunRequest,
-    driver: str | None,
     watch: Watch,
     journal: Journal,
     solo: tuple[SoloBest, ...] | None = None,
@@ -31,7 +30,7 @@ def run(
 ) -> Run:
     """Trains with the request's split and reports what it gives.
 
-    `driver` is recorded. `solo` is what the devices gave alone, to compare with. `planned` is the model that a plan is
+    `solo` is what the devices gave alone, to compare with. `planned` is the model that a plan is
     for. Windows go into the `journal`; those that are already in it are not measured again.
 
     Devices with batch 0 are left out: an empty share is not a replica. Raises NothingFits with a split that does fit
@@ -50,7 +49,7 @@ def run(
             refuse(party.facts)
         try:
             pipeline = request.settings.data is not None
-            result = JointRun(request, party, driver, watch, journal, solo, pipeline=pipeline).run()
+            result = JointRun(request, party, watch, journal, solo, pipeline=pipeline).run()
         except OutOfMemory as error:
             raise_what_fits(error, party, used, watch)
         if len(result.replicas) > 1:

@@ -147,9 +147,10 @@ class Tracing(Record):
 
 
 class Request(Record):
-    """What is measured: the devices, in one order everywhere, and what is trained on them."""
+    """What is measured: the devices, in one order everywhere, and what is trained on them. `driver` is recorded."""
 
     devices: tuple[Device, ...]
+    driver: Annotated[str | None, Field(exclude=True)] = None
     settings: Settings
     joint: JointProfile = JointProfile()
     tracing: Tracing | None = None
@@ -281,7 +282,8 @@ class BalanceRequest(Rounds, Request):
         """The probe to make if no stored one fits."""
         return ProbeRequest(
             devices=self.devices,
-            settings=self.settings.model_copy(update={"all_reduce": "auto"}),
+            driver=self.driver,
+            settings=self.settings.alone,
             max_batch=self.plan.max_global_batch or self.plan.global_batch,
             batch_multiple=self.plan.batch_multiple or ProbeRequest.model_fields["batch_multiple"].default,
             duration_s=self.probe_s,
@@ -328,6 +330,7 @@ class LayersRequest(Cutting, Request):
         """The batch split of the whole model over the same devices, with which the pipeline is compared."""
         return BalanceRequest(
             devices=self.devices,
+            driver=self.driver,
             settings=self.settings,
             joint=self.joint,
             plan=PlanRequest(accumulate="auto", margin_bytes=self.margin_bytes),

@@ -106,7 +106,7 @@ class Machine:
             measuring=Measuring(baseline="none"),
         )
         party = party_of(self.devices, self.joint, seed=self.seed, offset=offset or self.offset)
-        balancing = Balancing(request, self.probe, None, cast("Party", party), watch, nothing_kept())
+        balancing = Balancing(request, self.probe, cast("Party", party), watch, nothing_kept())
         try:
             return balancing.run()
         except KeyboardInterrupt as interrupt:

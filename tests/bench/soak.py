@@ -81,7 +81,7 @@ def steps(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
     settings, done = Settings(model="small"), 0
     while done < count:
         request = RunRequest(devices=devices, split=split, settings=settings, joint=joint, measuring=measuring)
-        done += run(request, None, lambda _: None, nothing_kept()).steps
+        done += run(request, lambda _: None, nothing_kept()).steps
         yield done, Level.now(folder)
 
 

@@ -201,7 +201,7 @@ def drawn_run(
         measuring=measuring or Measuring(baseline="none"),
     )
     worker = DrawnWorker(devices, joint, seed=seed, correlation=correlation)
-    return JointRun(request, party_of(worker), None, watch or quiet, nothing_kept()).run()
+    return JointRun(request, party_of(worker), watch or quiet, nothing_kept()).run()
 
 
 def nothing_kept() -> Journal:

@@ -49,7 +49,6 @@ def balanced(
             round_s=1.5,
             rounds=rounds,
         ),
-        None,
         watch,
         nothing_kept(),
     )

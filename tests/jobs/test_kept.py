@@ -50,7 +50,7 @@ def request(**measuring: object) -> RunRequest:
 def drawn(journal: Journal | None, watch: Watch, asked: RunRequest, clock_s: float = 0.0) -> Run:
     worker, journal = DrawnWorker(DEVICES, JOINT, seed=0, clock_s=clock_s), journal or nothing_kept()
     journal.watch = watch
-    return JointRun(asked, party_of(worker), None, watch, journal).run()
+    return JointRun(asked, party_of(worker), watch, journal).run()
 
 
 def is_window(event: Event) -> bool:
@@ -64,7 +64,7 @@ def interrupted(asked: RunRequest, at: Callable[[Event], bool] = is_window) -> t
         if at(event):
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted) as ended, journal_of(asked, None, resume=False) as journal:
+    with pytest.raises(Interrupted) as ended, journal_of(asked, resume=False) as journal:
         drawn(journal, watch, asked)
     return journal, ended.value
 
@@ -97,7 +97,7 @@ def test_a_run_goes_on_after_its_last_whole_window(last: tuple[int, str], left: 
     _, ended = interrupted(asked, at)
     first = ended.partial
     heard: list[Event] = []
-    with journal_of(asked, None, resume=True) as journal:
+    with journal_of(asked, resume=True) as journal:
         result = drawn(journal, heard.append, asked)
         path = journal.path
     again = windows(told)
@@ -127,7 +127,7 @@ def test_times_from_before_a_reboot_come_before_those_that_are_measured_now() ->
         for timing in (*record["timings"], *record["stamped"]):
             timing["ended_s"] += 1e8
     journal.path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
-    with journal_of(asked, None, resume=True) as journal:
+    with journal_of(asked, resume=True) as journal:
         result = drawn(journal, list[Event]().append, asked, clock_s=time.monotonic())
     at_s = known(result.step_time_s.at_s)
     assert list(at_s) == sorted(at_s)
@@ -138,11 +138,11 @@ def test_another_run_begins_anew_and_more_windows_are_the_same_run() -> None:
     asked = request(baseline="none")
     interrupted(asked)
     for other in (asked.model_copy(update={"split": Shares((119, 81))}), request(baseline="none", duration_s=1.0)):
-        with journal_of(other, None, resume=True) as journal:
+        with journal_of(other, resume=True) as journal:
             assert not journal.resumed
     heard: list[Event] = []
     more = request(baseline="none", windows=5, time_limit_s=60.0)
-    with journal_of(more, None, resume=True) as journal:
+    with journal_of(more, resume=True) as journal:
         result = drawn(journal, heard.append, more)
     assert windows(heard) == [(number, "") for number in (1, 2, 3, 4, 5)]
     assert "resumed" in {warning.code for warning in result.warnings}
@@ -154,30 +154,30 @@ def test_windows_of_another_proof_of_the_command_are_not_taken_over() -> None:
     interrupted(asked)
     heard: list[Event] = []
     worker = party_of(DrawnWorker(DEVICES, JOINT, seed=0))
-    with journal_of(asked, None, resume=True) as journal:
-        again = JointRun(asked, worker, None, heard.append, journal, proof=1).run()
+    with journal_of(asked, resume=True) as journal:
+        again = JointRun(asked, worker, heard.append, journal, proof=1).run()
     assert windows(heard) == [(1, ""), (2, ""), (3, "")]
     assert "resumed" not in {warning.code for warning in again.warnings}
 
 
 def test_two_at_once_have_a_journal_each_and_the_one_that_is_left_is_gone_on_with() -> None:
     asked = request(baseline="none")
-    with journal_of(asked, None, resume=False) as one:
+    with journal_of(asked, resume=False) as one:
         other, ended = interrupted(asked)
         assert one.path != other.path
         assert "--resume continues it" in str(ended)
-    with journal_of(asked, None, resume=True) as journal:
+    with journal_of(asked, resume=True) as journal:
         assert journal.path == other.path
         assert journal.resumed
 
 
 def test_of_two_that_are_left_the_newest_is_gone_on_with() -> None:
     asked = request(baseline="none")
-    with journal_of(asked, None, resume=False):
+    with journal_of(asked, resume=False):
         newest, _ = interrupted(asked)
     older, _ = interrupted(asked)
     os.utime(older.path, (1, 1))
-    with journal_of(asked, None, resume=True) as journal:
+    with journal_of(asked, resume=True) as journal:
         assert journal.path == newest.path != older.path
 
 
@@ -253,12 +253,12 @@ def test_a_balance_goes_on_with_the_probe_that_it_had(fresh: bool) -> None:
     asked = BalanceRequest(devices=DEVICES, settings=SMALL, joint=JOINT, fresh=fresh)
     had, other = (probe_of(DEVICES).model_copy(update={"created": created}) for created in ("2026-01-01", "2026-01-02"))
     quiet = list[Event]().append
-    journal = journal_of(asked, None, resume=False)
+    journal = journal_of(asked, resume=False)
     journal.add("probe", had)
     journal.close()
     save(other)
-    with journal_of(asked, None, resume=True) as journal:
-        assert probe_for(asked, None, TimeLimit(), quiet, journal).created == had.created
+    with journal_of(asked, resume=True) as journal:
+        assert probe_for(asked, TimeLimit(), quiet, journal).created == had.created
 
 
 @pytest.mark.usefixtures("either_engine")
@@ -280,11 +280,11 @@ def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
         if isinstance(event, WindowDone):
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted), journal_of(asked, None, resume=False) as journal:
-        balance(asked, None, first, journal)
+    with pytest.raises(Interrupted), journal_of(asked, resume=False) as journal:
+        balance(asked, first, journal)
     heard: list[Event] = []
-    with journal_of(asked, None, resume=True) as journal:
-        plan = balance(asked, None, heard.append, journal)
+    with journal_of(asked, resume=True) as journal:
+        plan = balance(asked, heard.append, journal)
     told = [event.round for event in rounds if isinstance(event, RoundDone)]
     assert {one.outcome for one in told} == {"oom", "measured"}  # the profile's joint run takes more than it says
     again = [event.round for event in heard if isinstance(event, RoundDone)]

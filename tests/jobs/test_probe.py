@@ -34,7 +34,7 @@ def request(*profiles: DeviceProfile, **options: object) -> ProbeRequest:
 @pytest.fixture(scope="module")
 def pair(either_engine: None) -> Probe:
     asked = ProbeRequest(devices=PAIR, settings=SMALL, batch_multiple=1, duration_s=0.6, parallel=True)
-    return probe(asked, None, quiet, nothing_kept())
+    return probe(asked, quiet, nothing_kept())
 
 
 def limit_of(one: DeviceProbe) -> BatchLimit:
@@ -93,7 +93,7 @@ def test_off_it_the_curve_is_dense_at_the_knee_and_has_a_size_just_under_the_lim
     for name, value in engine(tmp_path, bent).items():
         monkeypatch.setenv(name, value)
     roomy = QUICK.model_copy(update={"memory": 1024 * MIB, "memory_per_sample": MIB})
-    (one,) = probe(request(roomy), None, quiet, nothing_kept()).probes
+    (one,) = probe(request(roomy), quiet, nothing_kept()).probes
     sizes = [point.batch for point in one.curve]
     assert one.on_line is False
     assert {64, 80, 104, 128} <= set(sizes)
@@ -109,7 +109,7 @@ def test_a_point_is_measured_until_it_is_precise_and_no_longer_unless_that_is_as
         ("noisy", noisy, {"duration_s": None}),
         ("long", calm, {"duration_s": 6.0}),
     ):
-        (one,) = probe(request(profile, max_batch=16, **options), None, quiet, nothing_kept()).probes
+        (one,) = probe(request(profile, max_batch=16, **options), quiet, nothing_kept()).probes
         assert all(point.half_width <= wanted_precision(point.batch, 16) for point in one.curve)
         lengths[name] = [len(point.step_time_s.samples) for point in one.curve]
     assert set(lengths["calm"]) == {5}
@@ -135,7 +135,7 @@ HOT = QUICK.model_copy(update={"name": "hot", "drift": (DriftPoint(from_s=1.5, f
 def unsteady(either_engine: None) -> tuple[Probe, list[Event]]:
     """The probe of two unsteady devices at once, as each mostly waits, and its events."""
     events: list[Event] = []
-    return probe(request(NOISY, HOT, parallel=True), None, events.append, nothing_kept()), events
+    return probe(request(NOISY, HOT, parallel=True), events.append, nothing_kept()), events
 
 
 def test_noise_of_3_percent_leaves_the_model_right(unsteady: tuple[Probe, list[Event]]) -> None:
@@ -163,7 +163,7 @@ def test_a_device_that_throttles_is_marked_and_measured_once_more_and_never_stea
 def test_a_change_within_a_point_is_marked_too() -> None:
     drift = (DriftPoint(from_s=1.0, factor=1.4),)
     one = probe(
-        request(QUICK.model_copy(update={"drift": drift}), max_batch=16, duration_s=1.5), None, quiet, nothing_kept()
+        request(QUICK.model_copy(update={"drift": drift}), max_batch=16, duration_s=1.5), quiet, nothing_kept()
     ).probes[0]
     first = one.curve[0]
     assert (first.steady, first.measured_again) == (False, True)
@@ -172,7 +172,7 @@ def test_a_change_within_a_point_is_marked_too() -> None:
 
 def test_a_device_without_a_limit_ends_on_its_plateau() -> None:
     unlimited = QUICK.model_copy(update={"memory": None, "alpha_s": 0.001, "beta_s": 0.0005})
-    (one,) = probe(request(unlimited, duration_s=0.3), None, quiet, nothing_kept()).probes
+    (one,) = probe(request(unlimited, duration_s=0.3), quiet, nothing_kept()).probes
     limit = limit_of(one)
     assert limit.fails is None
     assert limit.fits == limit.max_batch == one.curve[-1].batch <= 1024
@@ -182,7 +182,7 @@ def test_a_device_without_a_limit_ends_on_its_plateau() -> None:
 def test_a_margin_is_kept_free_and_the_update_is_measured_apart_and_is_part_of_the_step() -> None:
     updating = QUICK.model_copy(update={"update_s": 0.020})
     (one,) = probe(
-        request(updating, margin_bytes=100 * MIB, batch_multiple=1, duration_s=0.2), None, quiet, nothing_kept()
+        request(updating, margin_bytes=100 * MIB, batch_multiple=1, duration_s=0.2), quiet, nothing_kept()
     ).probes
     limit = limit_of(one)
     assert (limit.fits, limit.fails) == (87, 88)
@@ -194,14 +194,14 @@ def test_a_margin_is_kept_free_and_the_update_is_measured_apart_and_is_part_of_t
 
 def test_a_limit_below_the_multiple() -> None:
     small = QUICK.model_copy(update={"memory": 64 * MIB + 5 * 4 * MIB})
-    (one,) = probe(request(small, duration_s=0.2), None, quiet, nothing_kept()).probes
+    (one,) = probe(request(small, duration_s=0.2), quiet, nothing_kept()).probes
     assert (limit_of(one).fits, limit_of(one).fails) == (5, 6)
 
 
 def test_where_not_even_one_sample_fits_it_says_what_is_needed_and_the_others_are_measured() -> None:
     none = QUICK.model_copy(update={"name": "none", "memory": 66 * MIB})
     with pytest.raises(NothingFits) as caught:
-        probe(request(none, QUICK, duration_s=0.2, max_batch=16), None, quiet, nothing_kept())
+        probe(request(none, QUICK, duration_s=0.2, max_batch=16), quiet, nothing_kept())
     assert f"GPU:0 does not hold {TINY} with a batch of 1: it needs 68.0 MiB, and 66.0 MiB" in str(caught.value)
     result = caught.value.partial
     assert isinstance(result, Probe)

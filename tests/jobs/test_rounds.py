@@ -40,7 +40,7 @@ def test_the_even_split_is_proposed_if_it_is_faster_than_the_best_that_was_found
         devices=devices, settings=SMALL, joint=joint, plan=PlanRequest(global_batch=128), measuring=Measuring()
     )
     party = cast("Party", DrawnParty(devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 64 else 2.0))
-    made = Balancing(asked, probe_of(devices), None, party, lambda _: None, nothing_kept()).run()
+    made = Balancing(asked, probe_of(devices), party, lambda _: None, nothing_kept()).run()
     assert made.batches == (64, 64)
     assert proof_of(made).speedup_over_even == 1.0
     (warning,) = [one for one in made.warnings if one.code == "even-is-faster"]

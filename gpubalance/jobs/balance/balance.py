@@ -31,8 +31,8 @@ from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Party
 
 
-def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: Journal) -> Plan:
-    """The best split of the request's devices, found and proven by running it; `driver` is recorded.
+def balance(request: BalanceRequest, watch: Watch, journal: Journal) -> Plan:
+    """The best split of the request's devices, found and proven by running it.
 
     Rounds and windows go into the `journal`; those that are already in it are not measured again. Raises what the
     probe, the plan and the run do.
@@ -40,8 +40,8 @@ def balance(request: BalanceRequest, driver: str | None, watch: Watch, journal: 
     check_asked(request)  # before minutes are spent on a probe
     limit, journal.watch = TimeLimit(request.measuring.time_limit_s), watch
     with party_for(request, watch, limit) as party:
-        probe = probe_for(request, driver, limit, watch, journal, party)
-        balancing = Balancing(request, probe, driver, party, watch, journal)
+        probe = probe_for(request, limit, watch, journal, party)
+        balancing = Balancing(request, probe, party, watch, journal)
         with giving(balancing.so_far), lost_gpus_told(request.devices):
             plan = balancing.run()
             keep_balance(request, plan)
@@ -57,7 +57,6 @@ class Balancing:
 
     request: BalanceRequest
     probe: Probe
-    driver: str | None
     party: Party
     watch: Watch
     journal: Journal
@@ -271,7 +270,7 @@ class Balancing:
             return found.split if found and len(found.split.used) == len(used) else None
 
         asked, party = self.together.run_request(planned.split), self.together.gather(planned.split)
-        proof = JointRun(asked, party, self.driver, self.watch, self.journal, solo, self.proofs, best_of)
+        proof = JointRun(asked, party, self.watch, self.journal, solo, self.proofs, best_of)
         try:
             return proof.run(), proof.own.last.measurement(used)
         except GpubalanceError as error:

@@ -15,7 +15,6 @@ from gpubalance.workers.party import Party
 
 def probe_for(
     request: BalanceRequest,
-    driver: str | None,
     limit: TimeLimit,
     watch: Watch,
     journal: Journal,
@@ -33,8 +32,8 @@ def probe_for(
         return kept
     journal.begin_anew()
     try:
-        with journal_of(request.probe, driver, resume=journal.resume) as own:
-            made = probe_stage(request.probe, driver, watch, own, limit, party)
+        with journal_of(request.probe, resume=journal.resume) as own:
+            made = probe_stage(request.probe, watch, own, limit, party)
     except GpubalanceError as error:
         if not isinstance(error, NothingFits) or not error.partial or all(map(holds_nothing, error.partial.probes)):
             error.partial = None  # a partial probe, which is kept, is no partial plan

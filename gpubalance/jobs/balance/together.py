@@ -83,6 +83,7 @@ class Together:
         """What a run of that split would be asked for."""
         return RunRequest(
             devices=self.request.devices,
+            driver=self.request.driver,
             split=split,
             settings=self.request.settings,
             joint=self.request.joint,

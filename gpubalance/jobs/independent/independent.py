@@ -38,8 +38,8 @@ T = TypeVar("T")
 Work = Callable[[Replica, Worker], T]
 
 
-def independent(request: IndependentRequest, driver: str | None, watch: Watch, journal: Journal) -> Independent:
-    """Trains the request's models, and reports what each device gives alone and at once. `driver` is recorded.
+def independent(request: IndependentRequest, watch: Watch, journal: Journal) -> Independent:
+    """Trains the request's models, and reports what each device gives alone and at once.
 
     Windows go into the `journal`; those that are already in it are not measured again. The others go on when a device
     fails. Raises, with what was measured as `partial`: PartialResult, which names each device that failed, or the
@@ -60,7 +60,7 @@ def independent(request: IndependentRequest, driver: str | None, watch: Watch, j
         limit=TimeLimit(measuring.time_limit_s),
         tell=lambda text: tell(Doing(text)),
     ) as party:
-        turns = Turns(request, driver, party, journal, tell)
+        turns = Turns(request, party, journal, tell)
         with giving(turns.result):
             turns.measure()
         splits = {one.number: Shares((one.batch,)) for one in turns.going}
@@ -79,14 +79,13 @@ class _DroppedOut(Exception):
 
 @dataclass
 class Turns:
-    """Windows of each device alone and of all at once, in turns. `driver` is recorded, `noted` are further warnings.
+    """Windows of each device alone and of all at once, in turns. `noted` are further warnings.
 
     The party has a worker for each device. A device that fails drops out, with its error, and the others go on: what
     all gave at once is then measured again without it.
     """
 
     request: IndependentRequest
-    driver: str | None
     party: Party
     journal: Journal
     watch: Watch
@@ -222,7 +221,7 @@ class Turns:
         return Independent(
             created=now(),
             settings=request.settings,
-            environment=environment(self.driver),
+            environment=environment(request.driver),
             model=model,
             devices=request.devices,
             replicas=tuple(self._own_model(one, min(began)) for one in self.replicas),

@@ -203,7 +203,7 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
                     yield entry
 
 
-def journal_of(request: MeasureRequest, driver: str | None, *, resume: bool) -> Journal:
+def journal_of(request: MeasureRequest, *, resume: bool) -> Journal:
     """The journal of a command, the same for more rounds, more windows or another time limit.
 
     Raises InUse if another process is making the same probe; other commands have a journal each.
@@ -214,7 +214,7 @@ def journal_of(request: MeasureRequest, driver: str | None, *, resume: bool) -> 
     key = content_key(
         type(request).__name__,
         request.model_dump_json(exclude=beside),
-        driver,
+        request.driver,
         *(software_key(model, request.settings.data) for model in models),
         *typed_for_hosts(),
     )

@@ -38,8 +38,8 @@ _WORTH_A_ROUND = 0.01
 _MOST_FAILED = 2  # rounds that run out of memory, for each device
 
 
-def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Journal) -> Layers:
-    """The best cut of the request's model, found and proven by running it; `driver` is recorded.
+def layers(request: LayersRequest, watch: Watch, journal: Journal) -> Layers:
+    """The best cut of the request's model, found and proven by running it.
 
     Blocks, rounds and windows go into the `journal`; those that are already in it are not measured again. Raises
     Refused for a model that can't be cut, UsageError for one that is better off uncut, NothingFits if no cut fits, and
@@ -52,12 +52,12 @@ def layers(request: LayersRequest, driver: str | None, watch: Watch, journal: Jo
         together = opened.enter_context(party_for(request, watch, limit))
         facts = journal.once("facts", Ready, lambda: _facts(alone[0]))
         assert facts.graph is not None  # noqa: S101  (of a model that is built to be cut)
-        baselines = uncut(request, driver, limit, watch, journal)
+        baselines = uncut(request, limit, watch, journal)
         watch(PhaseBegun("blocks"))
         blocks = time_blocks(request, len(facts.graph.blocks), journal, alone, together, watch)
         known = Known(request, facts.graph, blocks)
         refuse_what_is_faster_uncut(request, baselines, known.best().throughput)
-        return Cutting(request, known, baselines, facts, driver, together, journal, watch, limit).run()
+        return Cutting(request, known, baselines, facts, together, journal, watch, limit).run()
 
 
 @contextmanager
@@ -94,7 +94,6 @@ class Cutting:
     known: Known
     baselines: LayersBaselines
     facts: Ready
-    driver: str | None
     party: Party
     journal: Journal
     watch: Watch
@@ -234,7 +233,7 @@ class Cutting:
         return Layers(
             created=now(),
             settings=request.settings,
-            environment=environment(self.driver),
+            environment=environment(request.driver),
             model=self.facts.model,
             devices=request.devices,
             cuts=request.cuts,

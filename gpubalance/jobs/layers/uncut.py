@@ -20,15 +20,13 @@ from gpubalance.system.deadlines import TimeLimit
 _NONE_HOLDS = "no device holds the whole model"
 
 
-def uncut(
-    request: LayersRequest, driver: str | None, limit: TimeLimit, watch: Watch, journal: Journal
-) -> LayersBaselines:
+def uncut(request: LayersRequest, limit: TimeLimit, watch: Watch, journal: Journal) -> LayersBaselines:
     """What the uncut model gives, by a probe and a balance that used it. Raises what a probe does, but NothingFits.
 
     Raises UsageError if all devices hold it, and the best that layers could give with their rates is not more.
     """
     try:
-        probe = probe_for(request.uncut, driver, limit, watch, journal)
+        probe = probe_for(request.uncut, limit, watch, journal)
     except NothingFits as error:
         return LayersBaselines(solo_best_why_not=error.message, split_why_not=_NONE_HOLDS)
     bests = [(one.device, one.solo_best) for one in probe.probes if one.solo_best is not None]

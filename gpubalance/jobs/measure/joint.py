@@ -55,7 +55,7 @@ def party_for(
 class JointRun:
     """A run of a split in windows, in turns with those of the even split of its global batch.
 
-    `asked` may have devices without samples; the party has none of them. `driver` is recorded, `solo` is what the
+    `asked` may have devices without samples; the party has none of them. `solo` is what the
     devices gave alone, to compare with. `proof` tells the runs of one `balance` apart. With `pipeline` batches come
     from the user's own pipeline, and a third series has the same batches held on the devices.
 
@@ -67,7 +67,6 @@ class JointRun:
 
     asked: RunRequest
     party: Party
-    driver: str | None
     watch: Watch
     journal: Journal
     solo: tuple[SoloBest, ...] | None = None
@@ -237,7 +236,7 @@ class JointRun:
         return Run(
             created=now(),
             settings=asked.settings,
-            environment=environment(self.driver),
+            environment=environment(asked.driver),
             model=facts.model,
             devices=asked.devices,
             **{**dict(measured), **batches},

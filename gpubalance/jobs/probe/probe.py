@@ -42,13 +42,12 @@ from gpubalance.workers.process import signals_held
 
 def probe(
     request: ProbeRequest,
-    driver: str | None,
     watch: Watch,
     journal: Journal,
     limit: TimeLimit | None = None,
     following: Party | None = None,
 ) -> Probe:
-    """Measures each of the request's devices alone. `driver` is recorded; `limit` takes the place of the request's.
+    """Measures each of the request's devices alone. `limit` takes the place of the request's.
 
     `following` is the party that measures next: it loads TensorFlow when the last device begins.
 
@@ -62,7 +61,7 @@ def probe(
     journal.tell_resumed()
     try:
         limit = limit or TimeLimit(request.time_limit_s)
-        result = _Probing(request, driver, journal, limit, watch, following).run()
+        result = _Probing(request, journal, limit, watch, following).run()
     except GpubalanceError as error:
         if isinstance(error.partial, Probe):
             save(error.partial)
@@ -74,7 +73,6 @@ def probe(
 @dataclass
 class _Probing:
     request: ProbeRequest
-    driver: str | None
     journal: Journal
     limit: TimeLimit
     watch: Watch
@@ -190,7 +188,7 @@ class _Probing:
             created=now(),
             settings=request.settings,
             code=self.code,
-            environment=environment(self.driver) if facts else None,
+            environment=environment(request.driver) if facts else None,
             model=facts.model if facts else None,
             devices=request.devices,
             batch_multiple=request.batch_multiple,
