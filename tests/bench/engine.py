@@ -23,7 +23,8 @@ _OF_PAIR = (820, 568)
 _BATCHES = (1680, 1120)  # steps of some 30 ms here; a GPU's are even longer
 _EVEN = (1400, 1400)
 _ALIKE = Wanted(0.95, 1.05)
-_STEPS = 30  # after which memory has had its peak: both devices' own at the same moment
+# Memory's peak is that of both devices at the same moment: equally many steps are equally likely to have it.
+_STEPS, _TIMINGS = 60, 3
 
 
 class Row(NamedTuple):
@@ -133,7 +134,7 @@ def main() -> Iterator[str]:
     yield from judged_rows("tests.bench.engine", ENGINE)
     for name in MODELS:
         peaks = zip(*(in_processes("tests.bench.engine", what, name) for what in ("told", "trained")), strict=True)
-        yield f"told over trained, {name}, peak memory: {judged((a / b for a, b in peaks), _ALIKE, 12)}"
+        yield f"told over trained, {name}, peak memory: {judged((a / b for a, b in peaks), _ALIKE, 24)}"
 
 
 def training() -> Iterator[str]:
@@ -145,7 +146,7 @@ def _peak_bytes(what: str, name: str) -> float:
     if what == "told":
         _told(name, _STEPS, seconds=0.0).throughput()
     else:
-        _trained(name).fit(steps_per_epoch=_STEPS, verbose=0)
+        _trained(name).fit(steps_per_epoch=_TIMINGS * _STEPS, verbose=0)  # as many as `Ours` in its timings
     from gpubalance.engine.runtime import memory_bytes
 
     return float(memory_bytes("CPU:0", "peak") or 0)
