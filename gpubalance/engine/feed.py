@@ -39,7 +39,7 @@ class Layout:
 class Dealt:
     """A global batch, dealt out: `values` has the samples of each replica of this process, on its device.
 
-    A batch with fewer samples than there are replicas is `whole` on each of them.
+    A batch with too few samples to be dealt out is `whole` on each replica.
     """
 
     values: tuple[Any, ...]
@@ -62,8 +62,11 @@ class Dealt:
 class Feed:
     """Takes global batches from an iterator, and brings the next one to the devices ahead of time.
 
-    The devices are those of the place that this process has.
+    The devices are those of the place that this process has. A share has at least `least` samples, as a verdict says;
+    a batch that is too small for that is `whole` on each device.
     """
+
+    least = 1
 
     def __init__(self, place: Place, batches: Sequence[int]) -> None:
         self.names, self.here = place.names, place.here
@@ -94,8 +97,8 @@ class Feed:
         samples = samples_of(batch)
         if not samples:
             raise BadInput("the data gave a batch without samples", remedy="leave it out of the dataset")
-        whole = samples < len(self.batches)
-        shares = (samples,) * len(self.batches) if whole else proportional_split(samples, self.batches)
+        whole = samples < self.least * len(self.batches)
+        shares = (samples,) * len(self.batches) if whole else proportional_split(samples, self.batches, self.least)
         ends = (samples,) * len(self.batches) if whole else tuple(accumulate(shares))
         with tf.device("/CPU:0"):
             places = [(end - share, end) for share, end in zip(shares, ends, strict=True)]

@@ -124,14 +124,13 @@ def share_text(batch: int, micro_batch: int) -> str:
     return str(batch) if batch == micro_batch else f"{batch} = {pieces_text(batch, micro_batch)}"
 
 
-def proportional_split(samples: int, weights: Sequence[int]) -> tuple[int, ...]:
+def proportional_split(samples: int, weights: Sequence[int], least: int = 1) -> tuple[int, ...]:
     """Shares of `samples` in proportion to the weights, by largest remainders; of equals the first gets more.
 
-    Every device with a weight gets at least one sample if there are enough: an empty share is no replica.
+    Every device with a weight gets at least `least` samples if there are enough: an empty share is no replica.
     """
-    total = sum(weights)
-    least = [1 if weight and samples >= sum(w > 0 for w in weights) else 0 for weight in weights]
-    shares = [max(low, samples * weight // total) for low, weight in zip(least, weights, strict=True)]
+    total, low = sum(weights), least if samples >= least * sum(weight > 0 for weight in weights) else 0
+    shares = [max(low if weight else 0, samples * weight // total) for weight in weights]
     order = sorted(range(len(weights)), key=lambda i: (-(samples * weights[i] % total), i))
     for device in order[: max(0, samples - sum(shares))]:
         shares[device] += 1

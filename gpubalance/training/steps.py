@@ -16,6 +16,7 @@ import tensorflow as tf
 from gpubalance.engine.feed import Dealt, Feed, are_open, is_batched
 from gpubalance.engine.step import built
 from gpubalance.engine.step.functions import Functions, at_a_time
+from gpubalance.engine.step.verdict import UNTRIED
 from gpubalance.engine.users_lines import own_traceback, users_line
 from gpubalance.errors import BadInput
 from gpubalance.settings.shares import Shares
@@ -43,6 +44,7 @@ class Steps(KerasFunctions):
         self._alike = Alike(self._place)
         self._functions = Functions(model, self._place)
         self._looks = {"train": _LOOKS, "test": _LOOKS}
+        self._found = UNTRIED  # of training
         self._is_built, self._has_labels = False, True  # until the first batch
         self._trained = 0
         self._begun: Shares | None = None  # the last step that began
@@ -79,6 +81,8 @@ class Steps(KerasFunctions):
         dealt = self._next(iterator, "train")
         sizes = at_a_time(dealt.shares, self._split.shares)
         self._begun = Shares(dealt.shares, dealt.shares if dealt.whole else sizes)
+        if self._split.shares.accumulates:  # the first micro-batch of a smaller share may be too small
+            self._found.refuse_small(self._begun.smallest, self.model)
         self._trained += 1
         monitor = self._split.stamping
         stamped = monitor is not None and self._trained % monitor.every == 0
@@ -124,6 +128,7 @@ class Steps(KerasFunctions):
         sizes = at_a_time(dealt.shares, self._split.shares)
         if self._looks[what] and (self._place.replicas > 1 or sizes != dealt.shares):
             self._try(what, batch, Shares(dealt.shares, sizes))
+            dealt = self._feed.deal(batch)  # once more, by what that found
         return dealt
 
     def _try(self, what: str, batch: Any, shares: Shares) -> None:
@@ -135,9 +140,11 @@ class Steps(KerasFunctions):
         if found.refused is not None:
             raise BadInput(found.refused.message, remedy=found.refused.remedy)
         self._looks[what] = 0 if found.is_known else self._looks[what] - 1
+        self._feed.least = max(self._feed.least, found.least)
         for text in found.warned:
             self._tell(text)
         if what == "train":
+            self._found = found
             found.refuse_small(shares.smallest, self.model)
             self._tell_of_another_model(found.fingerprint)
 

@@ -12,14 +12,16 @@ from gpubalance.settings.shares import proportional_split
 WEIGHTS = st.lists(st.integers(0, 1000), min_size=1, max_size=8).filter(any)
 
 
-@given(st.integers(0, 10**6), WEIGHTS)
-def test_shares_sum_up_and_each_device_with_a_weight_has_a_sample(samples: int, weights: list[int]) -> None:
-    shares = proportional_split(samples, weights)
+@given(st.integers(0, 10**6), WEIGHTS, st.integers(1, 20))
+def test_shares_sum_up_and_each_device_with_a_weight_has_its_least(
+    samples: int, weights: list[int], least: int
+) -> None:
+    shares = proportional_split(samples, weights, least)
     used = sum(weight > 0 for weight in weights)
     assert sum(shares) == samples
     assert all(share == 0 for share, weight in zip(shares, weights, strict=True) if not weight)
-    if samples >= used:
-        assert sum(share > 0 for share in shares) == used
+    if samples >= used * least:
+        assert sum(share >= least for share in shares) == used
 
 
 @given(st.integers(1, 10**6), WEIGHTS)

@@ -21,6 +21,15 @@ def explained() -> Any:
     return compiled([*dense()[:2], keras.layers.Dense(1)], unexplained)
 
 
+def explained_as_usual() -> Any:
+    """The same with a small number beside the divisor: of one sample the loss is ten million times too large."""
+
+    def nearly_unexplained(y: Any, p: Any) -> Any:
+        return ops.sum((y - p) ** 2) / (ops.sum((y - ops.mean(y)) ** 2) + 1e-7)
+
+    return compiled([*dense()[:2], keras.layers.Dense(1)], nearly_unexplained)
+
+
 def hardest() -> Any:
     """A model whose loss is the mean of the two largest: of one sample there are none."""
 
@@ -30,7 +39,9 @@ def hardest() -> Any:
     return compiled([*dense()[:2], keras.layers.Dense(1)], two_largest)
 
 
-@pytest.mark.parametrize(("make", "loss"), [(explained, "unexplained"), (hardest, "two_largest")])
+@pytest.mark.parametrize(
+    ("make", "loss"), [(explained, "unexplained"), (explained_as_usual, "unexplained"), (hardest, "two_largest")]
+)
 def test_a_share_of_too_few_samples_for_the_loss_is_refused_and_a_larger_one_told(
     tensorflow: Any, make: Any, loss: str
 ) -> None:

@@ -78,6 +78,25 @@ def clipped_weights(model: Any, grads: Any, _: Any) -> None:
         variable.assign(ops.clip(variable, -0.1, 0.1))
 
 
+def skipping(model: Any, grads: Any, _: Any) -> None:
+    ops.cond(tf.linalg.global_norm(grads) < 0.2, lambda: apply(model, grads), lambda: None)
+
+
+def rate_by_samples(model: Any, grads: Any, _: Any) -> None:
+    model.optimizer.learning_rate.assign(0.1 * tf.linalg.global_norm(grads))
+    apply(model, grads)
+
+
+def rate_afterwards(model: Any, grads: Any, _: Any) -> None:
+    apply(model, grads)
+    model.optimizer.learning_rate.assign(0.9 * model.optimizer.learning_rate)
+
+
+def rate_before(model: Any, grads: Any, _: Any) -> None:
+    model.optimizer.learning_rate.assign(0.9 * model.optimizer.learning_rate)
+    apply(model, grads)
+
+
 def two_passes(model: Any, grads: Any, gradients: Any) -> None:
     """Trains like SAM: applies the gradients at the weights where a first step would lead."""
     for sign in (1, -1):
@@ -142,7 +161,7 @@ def with_loss(name: str, weights: Any = None) -> Any:
 
     def masked(y: Any, p: Any) -> Any:
         mask = ops.cast(ops.reshape(y, (-1,)) >= 0, p.dtype)  # of 1 everywhere
-        return ops.sum(mask * of_each(y, p)) / ops.sum(mask)
+        return ops.sum(mask * of_each(ops.abs(y), p)) / ops.sum(mask)
 
     def weighed(y: Any, p: Any) -> Any:
         weights = ops.cast(ops.reshape(y, (-1,)) >= 0, p.dtype)  # of 1 everywhere
@@ -166,6 +185,10 @@ def with_loss(name: str, weights: Any = None) -> Any:
         losses = of_each(y, p)
         return ops.mean(ops.top_k(losses, ops.maximum(2, ops.shape(losses)[0] // 4))[0])
 
+    def above_their_mean(y: Any, p: Any) -> Any:
+        losses = of_each(y, p)
+        return ops.where(losses > ops.mean(losses), losses, 0.0)
+
     def of_chosen(y: Any, p: Any) -> Any:  # the mean of those that are labelled, which all of the first batch are
         losses = of_each(y, p)
         return ops.mean(tf.boolean_mask(losses, ops.reshape(y, (-1,)) >= 0))
@@ -176,6 +199,12 @@ def with_loss(name: str, weights: Any = None) -> Any:
 
     chosen = locals()[name]
     return classifier(loss=lambda: chosen, layers={"weights": weights})()
+
+
+def above_mean(seed: int) -> Any:
+    """A classifier of other weights, trained on the samples whose loss is above the mean."""
+    keras.utils.set_random_seed(seed)
+    return with_loss("above_their_mean")
 
 
 def sampled() -> Any:
@@ -357,6 +386,9 @@ REFUSED: Told = {
     ),
     "a compile of one's own": (stepping, "no optimizer", "has no optimizer: its own compile does not set one"),
     "weights clipped": (model_with, clipped_weights, "kernel after it applies gradients"),
+    "a step skipped": (model_with, skipping, "under a condition or in a loop, but a split applies them once"),
+    "a rate by samples": (model_with, rate_by_samples, r"sets sgd\w*/learning_rate by what it computes from samples"),
+    "a rate set afterwards": (model_with, rate_afterwards, r"changes sgd\w*/learning_rate after it applies gradients"),
     "no reduction": (lambda: model_with(plain, cross_entropy(None)()), "which a loss without a reduction needs"),
     "a sum as one number": (with_loss, "summed", r"\(summed\) sums over the batch and returns one number"),
     "a step's sum": (stepping, "sum", OF_A_SUM),
@@ -392,6 +424,7 @@ TOLD: Told = {
     "weights by their mean": (with_loss, "by_mean_weight", r"\(by_mean_weight\) is not a mean over samples"),
     "weights by the batch's classes": (with_loss, "balanced", r"\(balanced\) is not a mean over samples"),
     "the hardest": (with_loss, "hardest", r"\(hardest\) is not a mean over samples"),
+    **{f"a threshold, {seed}": (above_mean, seed, r"\(above_their_mean\) is not a mean") for seed in range(6)},
     "those that are chosen": (with_loss, "of_chosen", DIVIDED),
     "a sampled softmax": (sampled, "the train_step draws random numbers for the batch as a whole"),
     "clipping": (stepping, "clipped", NO_MEAN),
@@ -459,6 +492,17 @@ def test_a_sum_is_found_with_dropout_and_two_samples(tensorflow: Any) -> None:
         split.fit(model, X[:24], Y[:24], verbose=0)
 
 
+@pytest.mark.parametrize("name", ["masked", "hardest"])
+def test_a_batch_too_small_for_parts_that_need_several_samples_is_trained_whole(tensorflow: Any, name: str) -> None:
+    """Of the last four samples a device would get one: it is masked, or the loss wants two."""
+    split, model = in_split(with_loss, name)
+    at = np.arange(204)
+    labels = np.where((name == "masked") & ((at == 7) | (at > 202)), -1, Y[:204])
+    with pytest.warns(UserWarning, match="mean"):
+        split.fit(model, X[:204], labels, shuffle=False, verbose=0)
+    assert all(np.isfinite(variable.numpy()).all() for variable in model.weights)
+
+
 def own_loss(kind: str) -> Any:
     """A model that counts calls of its own `compute_loss`, whose loss is a mean, or also random, or of mixed signs."""
 
@@ -510,8 +554,15 @@ def of_words() -> Any:
     "make",
     [
         *(lambda kind=kind: stepping(kind) for kind in ("mean", "random mean")),
-        *(regularised, sampling, of_words, lambda: adding("only"), lambda: with_loss("by_ones", "l2")),
-        *(lambda: keeping("sum"), lambda: with_loss("two_by_two")),
+        *(
+            lambda: model_with(rate_before),
+            regularised,
+            sampling,
+            of_words,
+            lambda: adding("only"),
+            lambda: with_loss("by_ones", "l2"),
+        ),
+        lambda: keeping("sum"),
     ],
 )
 def test_code_of_ones_own_that_takes_a_mean_is_trained_in_silence(tensorflow: Any, make: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import statistics
 import traceback
 from collections.abc import Sequence
@@ -115,11 +117,16 @@ def at_a_time(shares: tuple[int, ...], split: Shares) -> tuple[int, ...]:
     return tuple(min(share, micro) for share, micro in zip(shares, split.micro_batches, strict=True))
 
 
+# Operations that take long and have no formula, beside those that call a function, whose own are not counted.
+_UNCOUNTED = re.compile("Conv3D|Einsum|RNN")
+
+
 def count_step(model: Any, samples: Sequence[Any]) -> float | None:
     """The mean of floating-point operations of a step on these samples, forward and backward; a multiply-add is two.
 
     Counts the operations that TensorFlow has a formula for, which take nearly all of the time: convolutions, matrix
-    products, biases. None if a split can't train the model, its profiler can't read the graph, or finds nothing.
+    products, biases. None for a step with loops, or with long operations that have no formula, as attention and
+    recurrent layers have, and if a split can't train the model, or the profiler can't read the graph or finds nothing.
     """
     specs = [tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), x) for x in samples]
     try:
@@ -127,7 +134,8 @@ def count_step(model: Any, samples: Sequence[Any]) -> float | None:
     except Exception as error:  # noqa: BLE001  (never worth losing the measurement for)
         traceback.print_exception(error)
         return None
-    return statistics.fmean(counted[str(one)] for one in specs) or None
+    mean = statistics.fmean(counted[str(one)] for one in specs)
+    return None if math.isnan(mean) else mean or None
 
 
 def _count(model: Any, specs: Any) -> float:
@@ -136,6 +144,16 @@ def _count(model: Any, specs: Any) -> float:
             return [grad for grad in gradients_of(model, part, data)[0] if grad is not None]
 
     graph = tf.function(step, autograph=False).get_concrete_function(specs).graph
+    # Without what nothing needs, which does not run, as the gradient of the model's input.
+    of_outputs = [one.op.name for one in graph.outputs]
+    nodes = tf.compat.v1.graph_util.extract_sub_graph(graph.as_graph_def(), of_outputs).node
+    if any(_UNCOUNTED.search(node.op) or any(one.func.name for one in node.attr.values()) for node in nodes):
+        return math.nan
+    needed = {node.name for node in nodes}
+
+    def counted(node: Any) -> float:
+        return (node.float_ops if node.name in needed else 0) + sum(map(counted, node.children))
+
     options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
     options["output"] = "none"
-    return float(tf.compat.v1.profiler.profile(graph, options=options).total_float_ops)
+    return float(counted(tf.compat.v1.profiler.profile(graph, options=options)))

@@ -29,7 +29,9 @@ def taking_gradients(model: Any) -> Iterator[None]:
     weights = {id(variable): variable.path for variable in model.trainable_variables}
 
     def take(part: Part, _: Any, grads: Any, trainable_variables: Any = None) -> None:
-        part.taken_after = len(tf.compat.v1.get_default_graph().get_operations())
+        graph = tf.compat.v1.get_default_graph()
+        part.taken_inside = part.taken_inside or part.graph not in (None, graph)  # a branch or a loop has its own
+        part.taken_after = len(graph.get_operations())
         part.taken.append((list(grads), list(trainable_variables or model.trainable_variables)))
 
     def weigh(part: Part, scale_loss: Any, loss: Any) -> Any:
@@ -129,6 +131,7 @@ def _refusing_by_hand(model: Any) -> Iterator[None]:
 
 def gradients_of(model: Any, part: Part, data: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
     """Runs `model.train_step`, the user's own if there is one: its gradients, their variables, and its logs."""
+    part.graph = tf.compat.v1.get_default_graph()
     logs = model.train_step(data)
     problem = next(_problems(model, part), None)
     if problem:
@@ -151,6 +154,9 @@ def _weighed(grads: Sequence[Any], weight: Any) -> list[Any]:
 def _problems(model: Any, part: Part) -> Iterator[tuple[str, str]]:
     """Why a split can't train what the step of a part did, and what to do."""
     step = f"the train_step of the model {model.name}"
+    if part.taken_inside:
+        inside = f"{step} applies gradients under a condition or in a loop, but a split applies them once in each step"
+        yield inside, "apply them outside of it; to accumulate gradients, give a Split micro_batches="
     if len(part.taken) > 1:
         several = f"{step} applies gradients {len(part.taken)} times, not once"
         yield several, "such a model can't be trained with a split"
@@ -159,10 +165,15 @@ def _problems(model: Any, part: Part) -> Iterator[tuple[str, str]]:
             f"the layer {layer} gets a mask: there Keras does not synchronise batch normalisation",
             "with synchronized=False each device normalises its own samples; LayerNormalization is exact",
         )
-    trained = handles(model.trainable_variables)
+    trained, in_a_callback = handles(model.trainable_variables), "change it in a callback: on_train_batch_end"
     for variable in _changed_late(model, part, trained):
         late = f"{step} changes {variable.path} after it applies gradients, but a split applies them when the "
-        yield f"{late}train_step is over", "change it in a callback: on_train_batch_end"
+        yield f"{late}train_step is over", in_a_callback
+    for variable in _changed_by_samples(part, model.optimizer.variables):
+        yield (
+            f"{step} sets {variable.path} by what it computes from samples: each device would set its own",
+            in_a_callback,
+        )
     if not part.taken:
         if _changes_weights(model, part):
             by_itself = f"{step} changes weights without its optimizer: each device would get weights of its own"
@@ -185,19 +196,25 @@ def _what_needs_scaling(model: Any) -> str:
 
 
 def _changed_late(model: Any, part: Part, trained: set[int]) -> Iterator[Any]:
-    """Weights that a step changes after it has applied gradients, or others by what those change."""
-    weights, trainable = ({id(one) for one in of} for of in (model.weights, model.trainable_variables))
+    """Trained weights or the optimizer's, changed after gradients were applied; others, changed by what was trained."""
+    at_once = {id(one) for one in (*model.trainable_variables, *model.optimizer.variables)}
+    weights = {id(one) for one in model.weights}
     for change in part.changes:
         key = id(change.variable)
-        if change.late and key in weights and (key in trainable or trained & sources(change.value)):
+        if change.late and (key in at_once or (key in weights and trained & sources(change.value))):
             yield change.variable
 
 
 def _changes_weights(model: Any, part: Part) -> bool:
     """Whether a step changes weights by itself, by what it computes from samples."""
-    trainable, states = {id(one) for one in model.trainable_variables}, part.probing.states if part.probing else ()
-    values = (change.value for change in part.changes if id(change.variable) in trainable)
-    return any(SAMPLES in sources(value, states) for value in values)
+    return next(_changed_by_samples(part, model.trainable_variables), None) is not None
+
+
+def _changed_by_samples(part: Part, variables: Sequence[Any]) -> Iterator[Any]:
+    """Those of the variables that a step assigns what it computes from samples."""
+    known, states = {id(one) for one in variables}, part.probing.states if part.probing else ()
+    changes = (change for change in part.changes if id(change.variable) in known)
+    return (change.variable for change in changes if SAMPLES in sources(change.value, states))
 
 
 def handles(variables: Any) -> set[int]:

@@ -27,9 +27,11 @@ from gpubalance.results.common import Refusal
 
 TRIED = 16  # samples, of which a quarter is one part
 # How near the parts come to the whole: gradients, numbers, and states, which are differences of larger numbers.
-_NEAR = {"gradient": 1e-3, "state": 1e-4, "": 1e-5}
+_NEAR = {"gradient": 1e-4, "state": 1e-4, "": 1e-5}
 _NEAR_IN_HALF = {"gradient": 5e-2, "": 5e-3}
 _PLAINLY = 0.01  # of a quantity: no rounding or small constant beside a divisor
+_ORDERS = 4  # of the samples that are cut beside the two first ones, if a step has code of the user's
+_BEYOND = 100  # times the whole's: what a part has that is divided by nearly nothing
 _WINDOWS = 4  # of each size that are tried for numbers that are not finite
 _UNKNOWN = "so it is not known whether it takes a mean over samples, as a split needs"
 _IS_A_MEAN = "which is taken for a mean when a batch is divided (a sum divided by a fixed number is one, too)"
@@ -113,7 +115,9 @@ class _Check:
         self._whole = trial.run(slice(None), self._states)
         self._alone = [self._size_of([one]) for one in range(trial.count)]
         # The first ones beside the rest, and those that weigh most, which a loss of the hardest samples would tell.
-        orders = np.arange(trial.count), np.argsort(np.negative(self._alone), kind="stable")
+        orders = [np.arange(trial.count), np.argsort(np.negative(self._alone), kind="stable")]
+        if own or not _is_keras_own_step(trial):  # what chooses among samples may choose from each part of a cut alike
+            orders += [np.random.default_rng(seed).permutation(trial.count) for seed in range(_ORDERS)]
         self._cuts = [(order[:cut], order[cut:]) for order in orders]
         self._exponents: tuple[int, ...] = ()
         self._parts = self._run_parts()
@@ -294,14 +298,26 @@ class _Check:
         return MEAN if power is OTHER else power
 
     def _least(self) -> int:
-        """The fewest samples of which all parts that were tried run, and are finite, where the whole is."""
+        """The fewest samples of which all parts that were tried run, and are finite, where the whole is.
+
+        What is not a mean may also not be far beyond the whole's: then it is divided by nearly nothing.
+        """
         size, count = 1, self._trial.count
-        sizes = self._alone if np.isfinite(_size(self._whole)) else [1.0]
-        while size < count and not np.isfinite(sizes).all():
+        names = [name for name in self._whole.marks if name.startswith(("gradient", "loss"))]
+        is_mean = all(self._power(name) == MEAN for name in names)
+        whole = _size(self._whole)
+        most = np.inf if is_mean or not whole else _BEYOND**2 * whole
+        sizes = self._alone if np.isfinite(whole) else [0.0]
+        while size < count and not all(np.isfinite(one) and one <= most for one in sizes):
             size, last = 2 * size, count - 2 * size
             starts = range(0, last + 1, max(1, last // (_WINDOWS - 1)))
             sizes = [self._size_of(slice(at, at + size)) for at in starts]
         return size
+
+
+def _is_keras_own_step(trial: Trial) -> bool:
+    losses = (function_of(one.loss) for one in trial.probing.losses)
+    return all(map(is_keras_own, [type(trial.model).train_step, *losses]))
 
 
 def _size(ran: Ran) -> float:

@@ -65,7 +65,8 @@ class Part:
     setting a variable. `calling` has the losses that are being computed, each called by the one before. `taken` has the
     gradients and variables of each call of the optimizer, `behind_masks` the synchronised layers that got a mask.
     `results` has the metrics' results that the step asked for, by the tensor's id: the tensor, the metric and which of
-    its results it is. `taken_after`: how many operations the graph had when the gradients were taken. `added`: how many
+    its results it is. `graph` is the one that the step is traced in, `taken_after` how many operations it had when the
+    gradients were taken, `taken_inside` whether that was in a branch or a loop of it. `added`: how many
     losses layers have added.
     """
 
@@ -80,7 +81,9 @@ class Part:
     taken: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     behind_masks: list[str] = field(default_factory=list)
+    graph: Any = None
     taken_after: int = 0
+    taken_inside: bool = False
     added: int = 0
     results: dict[int, tuple[Any, Any, int]] = field(default_factory=dict)
 

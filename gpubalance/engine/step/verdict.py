@@ -30,7 +30,8 @@ class Verdict:
     `variables` has those of metrics and of layers' states by id, `logs` by name; what the parts don't tell has that of
     a mean or a sum, and a quantity that is not there was not met. What layers add to the loss is multiplied by the
     part's weight to the power of `exponents`, in order. A part of fewer samples than `least` may give what is not
-    finite. `is_known`: the check could decide. `step` has the operations of the step by type and count.
+    finite, or far beyond the whole's. `is_known`: the check could decide. `step` has the operations of the step by type
+    and count.
     """
 
     variables: dict[int, int] = field(default_factory=dict)
@@ -51,8 +52,8 @@ class Verdict:
         if smallest < self.least:
             raise BadInput(
                 f"a part of {smallest} of a batch's samples fails in the model {model.name}, or gives gradients or a "
-                "loss that is not finite, where the whole batch's are: something needs more samples at a time, or is "
-                "divided by the part's variance, count or sum",
+                "loss that is not finite, or far beyond the whole batch's: something needs more samples at a time, or "
+                "is divided by the part's variance, count or sum",
                 remedy=f"give each device at least {self.least} samples a step",
             )
 
