@@ -1,0 +1,203 @@
+"""Problems for the solver, drawn, and the best splits of them by brute force and by a solver of integer programs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import reduce
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from gpubalance.planning.allocate import allocate
+from gpubalance.planning.model import Curve, Line
+from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem, throughput
+from gpubalance.settings.shares import pieces
+
+# Sixty-fourths are added without rounding: so unlike splits take exactly as long, and ties are real.
+exact = st.integers(0, 40).map(lambda n: n / 64)
+seconds = exact | st.floats(0, 0.5)
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> Line:
+    alpha, beta = draw(seconds), draw(seconds)
+    return Line(alpha, beta if alpha + beta > 1e-3 else 0.01, 0.0)
+
+
+@st.composite
+def curves(draw: st.DrawFn) -> Curve:
+    """Curves that are flat in places, and bend up and down; through points of which some may lie above later ones."""
+    batches = sorted(draw(st.sets(st.integers(2, 24), min_size=1, max_size=5)))
+    time = draw(st.integers(1, 40)) / 64
+    times = [time]
+    for _ in batches[1:]:
+        times.append(draw(st.just(times[-1] + draw(st.just(0.0) | seconds)) | st.integers(1, 40).map(lambda n: n / 64)))
+    return Curve((1, *batches), (time / 2, *times)) if draw(st.booleans()) else Curve(tuple(batches), tuple(times))
+
+
+def loads(largest: int, least: int = 0) -> st.SearchStrategy[Load]:
+    return st.builds(Load, lines() | curves(), st.integers(least, largest), st.just(0.0) | seconds)
+
+
+@st.composite
+def problems(draw: st.DrawFn, micro: int = 3) -> Problem:
+    """Random problems, small enough to try all splits."""
+    devices = draw(st.integers(1, 4))
+    limit = {1: 32, 2: 24, 3: 12, 4: 7}[devices]
+    total = st.none() | st.integers(1, devices * limit + 4)
+    return Problem(
+        tuple(draw(st.lists(loads(limit), min_size=devices, max_size=devices))),
+        sync_s=draw(st.just(0.0) | seconds),
+        multiple=draw(st.sampled_from([1, 1, 2, 3])),
+        global_batch=draw(total),
+        max_global_batch=draw(st.none() | total),
+        micro_batches=draw(st.integers(1, micro)),
+        objective=draw(st.sampled_from([throughput, throughput, goodput])),
+    )
+
+
+def goodput(global_batch: Any, step_time_s: Any) -> Any:
+    """The goodput at a noise scale of 50 samples."""
+    return global_batch / step_time_s / (1 + global_batch / 50)
+
+
+def time_s(load: Load, batch: int, micro_batch: int) -> float:
+    """The compute time of a batch in micro-batches of that size, without the update."""
+    return sum(count * load.model.step_time_s(size) for count, size in pieces(batch, micro_batch))
+
+
+def options(problem: Problem, load: Load) -> dict[int, float]:
+    """Each batch that a device can do, and its least time in micro-batches of any size, with the update."""
+    multiple, limit = problem.multiple, load.limit // problem.multiple * problem.multiple
+    assert limit // multiple <= 32 or isinstance(load.model, Line) or problem.micro_batches == 1  # all are tried
+    times = {0: 0.0}
+    for size in range(limit, 0, -multiple):
+        for batch in range(multiple, size * problem.micro_batches + 1, multiple):
+            times[batch] = min(times.get(batch, math.inf), time_s(load, batch, min(batch, size)) + load.update_s)
+    return times
+
+
+def all_splits(problem: Problem) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """(global batch, step time, devices in use) of all splits."""
+    of_device = [options(problem, load) for load in problem.loads]
+    for load, times in zip(problem.loads, of_device, strict=True):
+        if load.required:
+            times.pop(0)
+    totals = reduce(np.add.outer, [np.array(list(times), dtype=int) for times in of_device])
+    compute = reduce(np.maximum.outer, [np.array(list(times.values()), dtype=float) for times in of_device])
+    used = reduce(np.add.outer, [np.array([b > 0 for b in times], dtype=int) for times in of_device])
+    return totals, compute + np.where(used > 1, problem.sync_s, 0.0), used
+
+
+def brute(problem: Problem) -> tuple[float, list[int]]:
+    """The highest value, 0 if no split is as wanted, and all possible global batches."""
+    totals, step, _ = all_splits(problem)
+    wanted = (totals > 0) & (totals <= (problem.max_global_batch or math.inf))
+    there = sorted(set(totals[wanted].tolist()))
+    if problem.global_batch is not None:
+        wanted &= totals == problem.global_batch
+    return float(problem.objective(totals[wanted], step[wanted]).max(initial=0.0)), there
+
+
+def assert_split(problem: Problem, found: Allocation) -> None:
+    """Asserts that a split is as wanted, and takes the time that it claims."""
+    busy_s = []
+    for load, batch, micro, compute_s in zip(
+        problem.loads, found.split.batches, found.split.micro_batches, found.compute_s, strict=True
+    ):
+        if batch:
+            busy_s.append(compute_s + load.update_s)
+            assert 0 < micro <= load.limit
+            assert micro % problem.multiple == batch % problem.multiple == 0
+            assert math.ceil(batch / micro) <= problem.micro_batches
+            assert compute_s == pytest.approx(time_s(load, batch, micro), rel=1e-12)
+        else:
+            assert micro == compute_s == 0
+    sync_s = problem.sync_s if len(busy_s) > 1 else 0
+    assert found.step_time_s == pytest.approx(max(busy_s) + sync_s, rel=1e-13)
+    assert found.split.global_batch == (problem.global_batch or found.split.global_batch)
+    assert found.split.global_batch <= (problem.max_global_batch or math.inf)
+
+
+def assert_best(problem: Problem) -> None:
+    best, there = brute(problem)
+    if not best:
+        with pytest.raises(NoSplitError) as error:
+            allocate(problem)
+        if problem.global_batch is not None:
+            assert error.value.below == max((b for b in there if b < problem.global_batch), default=None)
+            assert error.value.above == min((b for b in there if b > problem.global_batch), default=None)
+        return
+    found = allocate(problem)
+    assert_split(problem, found)
+    assert all(batch or not load.required for load, batch in zip(problem.loads, found.split.batches, strict=True))
+    # Splits within 1e-12 of each other are ties: add the rounding of the times.
+    assert problem.value(found) == pytest.approx(best, rel=2e-12)
+
+
+def with_required(problem: Problem, number: int) -> Problem:
+    loads = [replace(load, required=i == number) for i, load in enumerate(problem.loads)]
+    return replace(problem, loads=tuple(loads))
+
+
+def random_loads(random: Random, devices: int, limit: int) -> tuple[Load, ...]:
+    return tuple(
+        Load(
+            Line(random.choice([0, random.uniform(0, 0.05)]), random.uniform(1e-3, 1e-2), 0),
+            random.randint(1, limit),
+            random.choice([0, random.uniform(0, 0.05)]),
+        )
+        for _ in range(devices)
+    )
+
+
+def by_integer_program(problem: Problem, rate: float | None) -> float:
+    """HiGHS' answer to a problem of lines: the least step time, or the most of Σb − rate·T, with all devices' sync.
+
+    Variables: T, and for device i and each k the batch b and whether it is used, y. Some y at most is 1;
+    b ≤ k·limit·y; (k·α + u)·y + β·b + s ≤ T.
+    """
+    rows, low, high = [], [], []
+    pairs = [(i, k) for i in range(len(problem.loads)) for k in range(1, problem.micro_batches + 1)]
+    size = 1 + 2 * len(pairs)
+
+    def constrain(parts: dict[int, float], at_least: float, at_most: float) -> None:
+        row = np.zeros(size)
+        row[list(parts)] = list(parts.values())
+        rows.append(row)
+        low.append(at_least)
+        high.append(at_most)
+
+    for n, (i, k) in enumerate(pairs):
+        load, b, y = problem.loads[i], 1 + 2 * n, 2 + 2 * n
+        assert isinstance(load.model, Line)
+        constrain({b: 1, y: -k * load.limit}, -np.inf, 0)
+        fixed_s = k * load.model.alpha_s + load.update_s
+        constrain({b: load.model.beta_s, y: fixed_s, 0: -1}, -np.inf, -problem.sync_s)
+    for i in range(len(problem.loads)):
+        constrain({2 + 2 * n: 1 for n, (of, _) in enumerate(pairs) if of == i}, 0, 1)
+    samples = [1 + 2 * n for n in range(len(pairs))]
+    constrain(
+        dict.fromkeys(samples, 1.0),
+        *([problem.global_batch] * 2 if problem.global_batch else [1, problem.max_global_batch or 1e9]),
+    )
+    cost = np.zeros(size)
+    cost[0] = 1 if rate is None else rate
+    if rate is not None:
+        cost[samples] = -1
+    top = [np.inf, *(bound for i, k in pairs for bound in (k * problem.loads[i].limit, 1))]
+    done = milp(
+        cost,
+        constraints=LinearConstraint(np.array(rows), low, high),
+        bounds=Bounds(np.zeros(size), top),
+        integrality=[0] + [1] * (size - 1),
+        options={"mip_rel_gap": 0.0},
+    )
+    assert done.status == 0, done.message
+    return float(done.fun)

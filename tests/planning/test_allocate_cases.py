@@ -1,0 +1,109 @@
+"""Splits of known problems: what accumulates, what is left out, what binds, and what is not possible."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpubalance.planning.allocate import allocate, gain
+from gpubalance.planning.model import Curve, Line
+from gpubalance.planning.problem import Load, NoSplitError, Problem, TooFineError
+from tests.planning.splits import assert_split
+
+FAST, SLOW = Load(Line(0.01, 0.001, 0.0), 256), Load(Line(0.01, 0.004, 0.0), 256)
+
+
+def test_accumulation_only_where_it_pays() -> None:
+    alike = allocate(Problem((FAST, FAST), sync_s=0.001, micro_batches=8, within=0.05))
+    assert alike.split.batches == alike.split.micro_batches == (256, 256)
+    dear = allocate(Problem((FAST, FAST), sync_s=0.1, micro_batches=8, within=0.05))
+    assert dear.split.global_batch > 512
+    assert dear.split.micro_batches == (256, 256)
+    # Memory holds back the fast one: it does its micro-batches while the slow one does its only one.
+    small = allocate(Problem((replace(FAST, limit=64), SLOW), micro_batches=8))
+    assert small.split.batches[0] > 64 >= small.split.micro_batches[0]
+    assert small.split.micro_batches[1] == small.split.batches[1]
+
+
+def test_a_device_that_is_not_worth_its_sync_is_left_out() -> None:
+    problem = Problem((FAST, SLOW), sync_s=0.2)
+    found = allocate(problem)
+    assert found.split.batches == (256, 0)
+    assert found.step_time_s == found.compute_s[0]
+    assert found.binds == ("memory", "sync")
+    assert (gain(problem, 1) or 0.0) < 0
+    assert gain(replace(problem, sync_s=0.001), 1) == pytest.approx(0.25, abs=0.02)
+    assert gain(Problem((FAST,)), 0) is None  # without the only one nothing is left
+
+
+def test_the_update_is_charged_to_one_device_alone_as_to_several() -> None:
+    """320 samples in 334 ms are more than 256 in 274, though not than 256 in the 266 ms without an update."""
+    updating = Problem(tuple(replace(load, update_s=0.008) for load in (FAST, SLOW)), sync_s=0.06)
+    found = allocate(updating)
+    assert found.split.batches == (256, 64)
+    assert found.compute_s == pytest.approx((0.266, 0.266))
+    assert found.step_time_s == pytest.approx(0.266 + 0.008 + 0.06)
+    alone = allocate(replace(updating, loads=updating.loads[:1]))
+    assert alone.step_time_s == pytest.approx(0.266 + 0.008)
+
+
+def test_micro_batches_pay_their_fixed_cost_each_and_one_update() -> None:
+    found = allocate(Problem((replace(FAST, update_s=0.1),), global_batch=1024, micro_batches=4))
+    assert found.split.micro_batches == (256,)
+    assert found.step_time_s == pytest.approx(4 * (0.01 + 0.256) + 0.1)
+
+
+def test_what_binds() -> None:
+    both = (FAST, SLOW)
+    assert allocate(Problem(both, global_batch=100)).binds == ("speed", "speed")
+    assert allocate(Problem((replace(FAST, limit=20), SLOW), global_batch=100)).binds == ("memory", "speed")
+    assert allocate(Problem(both, multiple=16, global_batch=96)).binds == ("speed", "granularity")
+    assert allocate(Problem(both)).binds == ("memory", "speed")
+    assert allocate(Problem(both[:1], max_global_batch=8)).binds == ("global batch",)
+    flat = Load(Curve((1, 64), (0.1, 0.1)), 64)
+    assert allocate(Problem((flat, flat), global_batch=64)).binds == ("global batch", "global batch")
+
+
+def test_flat_devices_share_evenly_and_rounding_breaks_nothing() -> None:
+    flat = Load(Curve((1, 64), (0.1, 0.1)), 64)
+    assert allocate(Problem((flat,) * 3, global_batch=100)).split.batches == (34, 33, 33)
+    # α = 0, s = 0: every deadline is as good but for rounding, so it is the smallest.
+    through_zero = Load(Line(0.0, 0.003, 0.0), 10_000)
+    assert allocate(Problem((through_zero,) * 4)).split.batches == (1, 1, 1, 1)
+
+
+def test_a_curve_is_never_below_zero_before_its_first_point() -> None:
+    steep = Load(Curve((8, 16), (0.1, 1.0)), 16)
+    assert steep.model.step_time_s(1) == pytest.approx(0.1 / 8)
+    found = allocate(Problem((steep,)))
+    assert found.throughput == pytest.approx(80)
+    assert_split(Problem((steep,)), found)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "below", "above"),
+    [
+        ({"global_batch": 600}, 512, None),
+        ({"global_batch": 4, "multiple": 8}, None, 8),
+        ({"global_batch": 100, "multiple": 8}, 96, 104),
+        ({"global_batch": 100, "max_global_batch": 64}, 64, None),
+        ({"max_global_batch": 4, "multiple": 8}, None, 8),
+        ({"multiple": 300}, None, None),
+        ({"global_batch": 1025, "micro_batches": 2}, 1024, None),
+    ],
+)
+def test_what_is_not_possible_says_what_is(wanted: dict[str, Any], below: int | None, above: int | None) -> None:
+    with pytest.raises(NoSplitError) as error:
+        allocate(Problem((FAST, SLOW), **wanted))
+    assert (error.value.below, error.value.above) == (below, above)
+
+
+def test_more_than_can_be_compared_is_refused() -> None:
+    """A step through 0 without sync: every deadline is as good, so nothing can be left out."""
+    endless = Load(Line(0.0, 1e-6, 0.0), 10**9)
+    with pytest.raises(TooFineError, match="batch sizes are too many"):
+        allocate(Problem((endless,)))
+    assert allocate(Problem((endless,), max_global_batch=1000)).throughput == pytest.approx(1e6)
+    assert allocate(Problem((endless, FAST), global_batch=10**9)).split.global_batch == 10**9
