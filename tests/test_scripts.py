@@ -1,4 +1,4 @@
-"""The scripts' setup, on a checkout that installs a stand-in package: no TensorFlow, no network."""
+"""The scripts' setup, on a checkout that installs a stand-in package: see checkout.py."""
 
 import json
 import os
@@ -7,124 +7,16 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import zipfile
-from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from tests.checkout import BACKEND, PYPROJECT, Checkout, make_checkout
 from tests.cli.terminal import command_in_terminal
-
-SCRIPTS = Path(__file__).parents[1] / "scripts"
-
-PYPROJECT = """
-[build-system]
-requires = []
-build-backend = "backend"
-backend-path = ["."]
-[project]
-name = "gpubalance"
-version = "1"
-[project.optional-dependencies]
-cuda = []
-dev = []
-"""
-
-# A build that, given GATE, says that it has begun and waits to be let through: pip is then surely under way.
-BACKEND = """
-import os, pathlib, time, zipfile
-
-def build_editable(folder, settings=None, metadata=None):
-    if gate := os.environ.get("GATE"):
-        pathlib.Path(gate + ".reached").touch()
-        while not pathlib.Path(gate).exists():
-            time.sleep(0.02)
-    info = "gpubalance-1.dist-info"
-    with zipfile.ZipFile(f"{folder}/gpubalance-1-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("gpubalance.pth", os.getcwd())
-        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\\nName: gpubalance\\nVersion: 1\\n"
-                       "Provides-Extra: cuda\\nProvides-Extra: dev\\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
-        wheel.writestr(f"{info}/entry_points.txt", "[console_scripts]\\ngpubalance = gpubalance:main\\n")
-        wheel.writestr(f"{info}/RECORD", "")
-    return "gpubalance-1-py3-none-any.whl"
-"""
-
-# Stands for the program and for each tool that the scripts start: says what it was and how it was started.
-PROGRAM = """
-import json, os, sys
-
-def main():
-    said = {"args": sys.argv[1:], "file": __file__, "cwd": os.getcwd(), "prefix": sys.prefix}
-    said["started_as"] = os.environ.get("GPUBALANCE_STARTED_AS")
-    print(json.dumps(said))
-    name = os.path.basename(__file__).removesuffix(".py").upper()
-    sys.exit(int(os.environ.get(f"{name}_EXIT", "0")))
-
-if __name__ == "__main__":
-    main()
-"""
-
-Started = subprocess.Popen[str]
-
-
-class Checkout:
-    """A folder with the real scripts and the stand-in package."""
-
-    def __init__(self, folder: Path, path: str = os.environ["PATH"]) -> None:
-        self.folder = folder
-        self.elsewhere = folder.parent
-        kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
-        own = {"GPUBALANCE_PYTHON": sys.executable, "GPUBALANCE_EXTRAS": "", "PATH": path, "HOME": str(folder.parent)}
-        self.env = kept | own
-
-    def has(self, extra: str) -> bool:
-        return (self.folder / f".venv/.gpubalance,{extra},").exists()
-
-    def start(self, script: str, *args: str, before: tuple[str, ...] = (), **env: str) -> Started:
-        return subprocess.Popen(
-            [*before, str(self.folder / "scripts" / script), *args],
-            cwd=self.elsewhere,
-            env=self.env | env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # no terminal, and a group of its own to kill
-        )
-
-    def run(self, script: str, *args: str, before: tuple[str, ...] = (), **env: str) -> tuple[int, str, str]:
-        process = self.start(script, *args, before=before, **env)
-        out, err = process.communicate(timeout=120)
-        return process.returncode, out, err
-
-    def touch_constraints(self) -> None:
-        """Makes the next use an update, for which pip runs in the same environment."""
-        with (self.folder / "scripts/constraints.txt").open("a") as file:
-            file.write("# changed\n")
-
-
-def make_checkout(folder: Path) -> Checkout:
-    (folder / "scripts").mkdir(parents=True)
-    for name in ("setup.sh", "gpubalance", "test", "check", "bench"):
-        shutil.copy(SCRIPTS / name, folder / "scripts" / name)
-    (folder / "scripts/constraints.txt").touch()
-    (folder / "pyproject.toml").write_text(PYPROJECT)
-    (folder / "backend.py").write_text(BACKEND)
-    for name in ("gpubalance", "pytest", "ruff", "mypy", "tests/bench"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / f"{name}.py").write_text(PROGRAM)
-    return Checkout(folder)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+from tests.known import known
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +28,8 @@ def first_use(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkout, tuple
 
 @pytest.fixture
 def checkout(first_use: tuple[Checkout, tuple[int, str, str]]) -> Checkout:
+    """One that is installed, whatever another test has left of it."""
+    first_use[0].run("gpubalance")
     return first_use[0]
 
 
@@ -155,7 +49,6 @@ def test_the_first_use_installs_and_runs(first_use: tuple[Checkout, tuple[int, s
 
 
 def test_later_uses_start_no_python_but_the_program_and_exit_as_it_does(checkout: Checkout, tmp_path: Path) -> None:
-    checkout.run("gpubalance")
     for tool in ("sh", "readlink", "cksum", "cat"):
         (tmp_path / tool).symlink_to(str(shutil.which(tool)))
     link = tmp_path / "linked"
@@ -168,7 +61,6 @@ def test_later_uses_start_no_python_but_the_program_and_exit_as_it_does(checkout
 
 
 def test_dev_is_added_and_serves_the_program_too(checkout: Checkout) -> None:
-    checkout.run("gpubalance")
     kept = checkout.folder / ".venv/kept"
     kept.touch()
     code, out, err = checkout.run("bench", "-x")
@@ -184,27 +76,10 @@ def test_dev_is_added_and_serves_the_program_too(checkout: Checkout) -> None:
     assert kept.exists()
 
 
-def test_a_driver_brings_cuda(checkout: Checkout, tmp_path: Path) -> None:
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text("#!/bin/sh\n")
-    smi.chmod(0o755)
-    del checkout.env["GPUBALANCE_EXTRAS"]
-    try:
-        err = checkout.run("gpubalance", PATH=f"{tmp_path}:{checkout.env['PATH']}")[2]
-    finally:
-        checkout.env["GPUBALANCE_EXTRAS"] = ""
-    assert "with CUDA (3 GB) and the rest, some minutes" in err
-    assert checkout.has("cuda")
-
-
 def test_an_install_that_was_cut_off_starts_from_scratch(checkout: Checkout, tmp_path: Path) -> None:
-    checkout.run("gpubalance")
     rest = checkout.folder / ".venv/rest"
     rest.touch()
-    checkout.touch_constraints()
-    gate = tmp_path / "gate"
-    first = checkout.start("gpubalance", GATE=str(gate))
-    wait_for((tmp_path / "gate.reached").exists)
+    first = checkout.installs(tmp_path / "gate")
     os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
     code, out, err = checkout.run("gpubalance")
@@ -213,14 +88,10 @@ def test_an_install_that_was_cut_off_starts_from_scratch(checkout: Checkout, tmp
 
 
 def test_of_two_at_once_one_waits(checkout: Checkout, tmp_path: Path) -> None:
-    checkout.run("gpubalance")
-    checkout.touch_constraints()
-    first = checkout.start("gpubalance", GATE=str(tmp_path / "gate"))
-    wait_for((tmp_path / "gate.reached").exists)
+    first = checkout.installs(tmp_path / "gate")
     second = checkout.start("gpubalance")
-    assert second.stderr is not None
     venv = checkout.folder / ".venv"
-    assert second.stderr.readline() == f"gpubalance: waits for the install that is under way in {venv}\n"
+    assert known(second.stderr).readline() == f"gpubalance: waits for the install that is under way in {venv}\n"
     (tmp_path / "gate").touch()
     for process in (first, second):
         out, err = process.communicate(timeout=60)
@@ -229,7 +100,6 @@ def test_of_two_at_once_one_waits(checkout: Checkout, tmp_path: Path) -> None:
 
 
 def test_a_failed_install_shows_why_and_loses_nothing(checkout: Checkout) -> None:
-    checkout.run("gpubalance")
     kept = checkout.folder / ".venv/kept"
     kept.touch()
     pyproject = checkout.folder / "pyproject.toml"
@@ -248,7 +118,6 @@ def test_a_failed_install_shows_why_and_loses_nothing(checkout: Checkout) -> Non
 def test_a_copied_checkout_has_an_environment_of_its_own_and_tells_each_large_download(
     checkout: Checkout, tmp_path: Path
 ) -> None:
-    checkout.run("gpubalance")
     copy = Checkout(Path(shutil.copytree(checkout.folder, tmp_path / "copy", symlinks=True)))
     needs = BACKEND.replace("Version: 1\\n", "Version: 1\\nRequires-Dist: large\\nRequires-Dist: small\\n")
     (copy.folder / "backend.py").write_text(needs)
@@ -275,15 +144,21 @@ def test_a_copied_checkout_has_an_environment_of_its_own_and_tells_each_large_do
     assert told == ["gpubalance: downloading large (11.0 MB)"]
 
 
-def test_on_a_terminal_the_long_steps_are_told_and_not_pips_lines(checkout: Checkout) -> None:
-    checkout.run("gpubalance")
-    checkout.touch_constraints()
+def test_a_driver_brings_cuda_and_a_terminal_is_told_the_long_steps_and_not_pips_lines(
+    checkout: Checkout, tmp_path: Path
+) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\n")
+    smi.chmod(0o755)
+    variables = checkout.env | {"PYTHONPATH": "", "PATH": f"{tmp_path}:{checkout.env['PATH']}"}
+    del variables["GPUBALANCE_EXTRAS"]
     script = str(checkout.folder / "scripts/gpubalance")
-    status, seen = command_in_terminal([script], 100, environment=checkout.env | {"PYTHONPATH": ""})
+    status, seen = command_in_terminal([script], 120, environment=variables)
     assert status == 0, seen.written
-    assert seen.ever("gpubalance: installing")
+    assert seen.ever("gpubalance: installing TensorFlow with CUDA (3 GB) and the rest, some minutes")
     assert seen.ever("gpubalance: unpacking the packages, the last step")
     assert not seen.ever("Installing collected packages")
+    assert checkout.has("cuda")
 
 
 def test_a_read_only_checkout_has_its_environment_in_the_cache(tmp_path: Path) -> None:
