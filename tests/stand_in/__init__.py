@@ -39,7 +39,6 @@ gpu 0 clock_memory 5505
 gpu 0 max_clock_sm 1911
 gpu 0 cores 3584
 gpu 0 throttle 0
-gpu 0 utilisation 0
 gpu 1 uuid GPU-1080bbbb-0000-4000-8000-000000000002
 gpu 1 name NVIDIA GeForce GTX 1080
 gpu 1 bus 00000000:02:00.0
@@ -53,7 +52,6 @@ gpu 1 clock_memory 5005
 gpu 1 max_clock_sm 1911
 gpu 1 cores 2560
 gpu 1 throttle 0
-gpu 1 utilisation 0
 """
 
 
@@ -119,13 +117,11 @@ def child(code: str, variables: dict[str, str], timeout_s: float | None = None) 
     return done.stdout
 
 
-def build(folder: Path) -> Path:
-    """Compiles libnvidia-ml.so.1 into `folder`; skips the test without a C compiler."""
+def compiled(source: Path, library: Path) -> Path:
+    """Compiles a library from C; skips the test without a C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        pytest.skip("no C compiler (cc, gcc or clang) to build the NVML stand-in with")
-    library = folder / "libnvidia-ml.so.1"
-    source = Path(__file__).with_name("nvml.c")
+        pytest.skip("no C compiler (cc, gcc or clang) to build a stand-in with")
     # Symbolic, or in a process with TensorFlow loaded its own functions of these names would be called instead.
     flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-Wl,-Bsymbolic"]
     subprocess.run([compiler, *flags, "-o", str(library), str(source)], check=True)
@@ -137,4 +133,4 @@ def _library() -> Path:
     """The folder of the library, built once for all tests of this process."""
     folder = Path(tempfile.mkdtemp(prefix="gpubalance-nvml-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return build(folder).parent
+    return compiled(Path(__file__).with_name("nvml.c"), folder / "libnvidia-ml.so.1").parent

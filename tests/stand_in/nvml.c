@@ -11,7 +11,7 @@
      gpu N mig 1                its slices are listed where lines give them
      gpu N p2p M STATUS         may it read GPU M's memory? 0: yes
      gpu N temperature (°C), power, power_limit, power_default (mW), energy (mJ), clock_graphics|sm|memory|video (MHz),
-           max_clock_graphics|sm|memory|video (MHz), cores, throttle (bits), utilisation, memory_utilisation (%),
+           max_clock_graphics|sm|memory|video (MHz), cores, throttle (bits),
            ecc_corrected, ecc_uncorrected (since the driver was loaded), persistence, display
      [gpu N] error KEY CODE     the call for that field returns CODE; KEY `handle`, `count`, `processes_v3`,
                                 `compute`, `graphics`, `process_name` too, and `all` for every call on that GPU;
@@ -369,7 +369,6 @@ int nvmlSystemGetProcessName(unsigned pid, char *out, unsigned size) {
 /* ---- how it is doing ---- */
 
 struct temperature { unsigned version, sensor; int celsius; };
-struct utilisation { unsigned gpu, memory; };
 
 int nvmlDeviceGetTemperature(struct node *node, unsigned sensor, unsigned *out) {
     return sensor ? INVALID_ARGUMENT : unsigned_number(node, "temperature", out);
@@ -415,11 +414,6 @@ int nvmlDeviceGetCurrentClocksEventReasons(struct node *node, unsigned long long
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(struct node *node, unsigned long long *out) {
     return number(node, "throttle", 0, out);
-}
-int nvmlDeviceGetUtilizationRates(struct node *node, struct utilisation *out) {
-    int code = unsigned_number(node, "utilisation", &out->gpu);
-    if (!code && unsigned_number(node, "memory_utilisation", &out->memory)) out->memory = 0;
-    return code;
 }
 int nvmlDeviceGetTotalEccErrors(struct node *node, unsigned kind, unsigned counter, unsigned long long *out) {
     if (counter) return NOT_SUPPORTED; /* the ones of the card's whole life */
