@@ -27,6 +27,7 @@ from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 from tests.cli.program import lines_until, start
 from tests.stand_in import engine
+from tests.workers.test_process import left_of
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT, SPLIT
 
 VIA = """sh -c 'echo; echo Welcome.; printf "Last login: "; ON=$0 exec "$@"' {host}"""  # as a login shell may
@@ -48,11 +49,6 @@ def party_that(engine_that: Callable[[str], None]) -> Iterator[Callable[..., Par
 def below() -> list[psutil.Process]:
     """All child processes: what reaches a host, and workers."""
     return [one for child in psutil.Process().children() for one in (child, *child.children(recursive=True))]
-
-
-def left_of(there: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """The processes that have not ended within a host's wait for this one."""
-    return list(psutil.wait_procs(there, timeout=35)[1])
 
 
 def measured(worker: Worker) -> list[object]:

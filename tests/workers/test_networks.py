@@ -1,4 +1,7 @@
-"""Two hosts with networks of their own: namespaces of this machine, with TensorFlow's real collectives between them."""
+"""A balance over two hosts, by a prefix, and over Ray with networks of their own and TensorFlow's real collectives.
+
+The second is a campaign: the hosts are namespaces of this machine.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,10 @@ from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.settings.device import Device
-from tests.cli.program import PROGRAM, SHORT
-from tests.jobs.probes import probe_of
+from tests.cli.program import PROGRAM, ROOT, SHORT, here
+from tests.jobs.probes import probe_of, proof_of
+from tests.known import known
+from tests.stand_in import engine
 
 
 @pytest.fixture(scope="module")
@@ -61,21 +66,18 @@ def check_best(found: Plan, profile: Path, most: int) -> None:
     Brute force looks for it; on one host sync is the profile's.
     """
     devices, joint = simulated_devices(str(profile))
-    assert found.sync_s is not None
-    assert found.balance is not None
-    assert found.balance.run is not None
 
     def compute_s(device: Device, batch: int) -> float:
-        assert device.profile is not None
-        return device.profile.alpha_s + device.profile.beta_s * batch
+        profile = known(device.profile)
+        return profile.alpha_s + profile.beta_s * batch
 
-    for replica in found.balance.run.replicas:
+    for replica in proof_of(found).replicas:
         assert replica.compute_s == pytest.approx(compute_s(devices[replica.device], replica.batch), rel=0.03)
 
     def throughput(batches: tuple[int, ...]) -> float:
         used = [(device, batch) for device, batch in zip(devices, batches, strict=True) if batch]
-        sync_s = found.sync_s if len({device.host for device, _ in used}) > 1 else joint.sync_s
-        return sum(batches) / (max(compute_s(*one) for one in used) + (sync_s or 0.0 if len(used) > 1 else 0.0))
+        sync_s = known(found.sync_s) if len({device.host for device, _ in used}) > 1 else joint.sync_s
+        return sum(batches) / (max(compute_s(*one) for one in used) + (sync_s if len(used) > 1 else 0.0))
 
     sizes = range(0, most + 1, 8)
     best = max(throughput(split) for split in itertools.product(sizes, repeat=len(devices)) if 0 < sum(split) <= most)
@@ -132,11 +134,21 @@ def ray_of(namespaces: str) -> Iterator[list[str]]:
                 )
             )
             nodes.callback(node.terminate)
-            assert node.stdout is not None
-            assert any("Ray runtime started" in line for line in node.stdout)
+            assert any("Ray runtime started" in line for line in known(node.stdout))
         yield [*here, "env", f"RAY_ADDRESS={address}:6379", PROGRAM]
 
 
+def test_balance_by_a_prefix(tmp_path: Path) -> None:
+    """With an engine that trains nothing and takes what the profile says, sync too."""
+    profile, path = ROOT / "configs/two-hosts.toml", tmp_path / "plan.json"
+    save(probe_of(simulated_devices(str(profile))[0]))
+    hosts = ("--simulate", str(profile), "--hosts", "alpha,beta", "--via", "env ON={host}")
+    short = ("--max-global-batch", "160", "--round-duration", "0.2", *SHORT)
+    here("balance", *short, *hosts, "-o", str(path), code=0, environment=engine(tmp_path))
+    check_best(read_record(path, Plan), profile, 160)
+
+
+@pytest.mark.campaign
 def test_balance_and_launch_over_ray(namespaces: str, tmp_path: Path) -> None:
     """As a user types it: the plan that comes of a balance is launched. Both devices are worth it.
 

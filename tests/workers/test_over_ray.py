@@ -9,8 +9,7 @@ import os
 import re
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,18 @@ import psutil
 import pytest
 
 from gpubalance.devices.hosts import reach
+from gpubalance.devices.planned import reach_planned
 from gpubalance.errors import EnvironmentFault, PartialResult, UsageError
+from gpubalance.results.plan import Plan
+from gpubalance.results.records import read_record
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.hosts import connected
 from gpubalance.workers.party import Party
-from tests.cli.program import lines_until, lives, start
+from tests.cli.program import lines_until, start
 from tests.stand_in import engine
+from tests.training.test_hosts import write_plan
+from tests.workers.test_process import left_of
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT
 
 TWO_HOSTS = ("--simulate", str(ROOT / "configs/two-hosts.toml"))
@@ -42,7 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         notices = {f"health_check_{name}": n for name, n in (("initial_delay_ms", 0), ("period_ms", 500))}
         try:
             made.add_node(node_name="alpha", num_cpus=0, include_dashboard=False, _system_config=notices)
-            made.add_node(node_name="beta", num_cpus=0, include_dashboard=False)
+            made.beta = made.add_node(node_name="beta", num_cpus=0, include_dashboard=False)
             patch.setenv("RAY_ADDRESS", made.address)
             made.folder = folder
             yield made
@@ -74,26 +78,6 @@ def ours_of(cluster: Any) -> list[psutil.Process]:
     return found
 
 
-def left_of(there: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """The processes that have not ended within a host's wait for whoever has started it."""
-    end = time.monotonic() + 35
-    while (left := [process for process in there if lives(process)]) and time.monotonic() < end:
-        time.sleep(0.2)
-    return left
-
-
-def test_a_node_that_is_lost_is_told(cluster: Any, party_that: Callable[..., Party]) -> None:
-    """Its actor may live on for a while; of a process that hears nothing see test_hosts.py."""
-    node = cluster.add_node(node_name="gamma", num_cpus=0, include_dashboard=False)
-    devices = (DEVICES[0], DEVICES[2].model_copy(update={"host": "gamma"}))
-    with party_that("def step(*_):\n    import time\n    time.sleep(600)\n", devices) as party:
-        party.start()
-        os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
-        with pytest.raises(PartialResult, match=r"^gamma is lost: "):
-            party.ask(lambda worker: list(worker.measure(Shares((8, 8)), at_least=2, stamped=True)))
-    cluster.remove_node(node, allow_graceful=False)
-
-
 def test_ray_gives_no_gpu_that_it_has_not(party_that: Callable[..., Party]) -> None:
     """It is asked once for all that a command uses of a node."""
     cards = [
@@ -123,10 +107,20 @@ def test_devices_of_all_nodes_are_probed_and_a_killed_controller_leaves_nothing(
     assert not left_of(there)
 
 
+def test_a_node_that_is_lost_is_told(cluster: Any, party_that: Callable[..., Party]) -> None:
+    """The last one of this cluster. The node's actor may live on; of a process that hears nothing see test_hosts.py."""
+    with party_that("def step(*_):\n    import time\n    time.sleep(600)\n", (DEVICES[0], DEVICES[2])) as party:
+        party.start()
+        os.kill(cluster.beta.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+        with pytest.raises(PartialResult, match=r"^beta is lost: "):
+            party.ask(lambda worker: list(worker.measure(Shares((8, 8)), at_least=2, stamped=True)))
+
+
 def test_no_ray_and_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    plan = read_record(write_plan(tmp_path), Plan).model_copy(update={"reached_by": "ray"})
     with pytest.raises(EnvironmentFault, match=r"^--hosts ray: .*finds no cluster"):
-        reach("ray", None)
+        reach_planned(plan, None, None)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(EnvironmentFault, match=r"^--hosts ray: Ray is not installed"):
         reach("ray", None)
