@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +31,16 @@ def holds(device, size):
 def needs(device, batch):
     return (16 + batch) << 20
 """
+# When the model is built.
+NOTES = """
+def built(devices):
+    note()
+"""
 # What every script may use: a note of its worker's process id for the test, and a hang like TensorFlow's, which holds
 # the interpreter's lock and ignores TERM.
 _ALWAYS = """
-import ctypes, os, signal
+import ctypes, os, pathlib, shutil, signal, time
+import tensorflow as tf
 
 def note():
     with open({notes!r}, "a") as file:
@@ -43,6 +52,15 @@ def hang():
 """
 
 
+def in_step(act: str, when: str = "True") -> str:
+    """A script of the engine that does something at each timing for which `when` holds."""
+    return f"""
+def step(devices, batches, number):
+    if {when}:
+        {act}
+"""
+
+
 class Machine:
     """A machine whose NVML answers by `gpus` and its engine by `steps`; `extra` has more variables for the program."""
 
@@ -51,32 +69,42 @@ class Machine:
         script = _ALWAYS.format(notes=str(self._notes)) + steps
         self.environment = {**environment(folder, gpus), **engine(folder, script), **extra}
 
-    def runs(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs the program, and checks that it prints no traceback."""
-        return here(*arguments, environment=self.environment, cwd=cwd)
+    @property
+    def variables(self) -> dict[str, str]:
+        """All variables of a process on this machine, whose user hides no GPU."""
+        hidden = ("CUDA_VISIBLE_DEVICES", "NO_COLOR", "COLUMNS")
+        return {name: value for name, value in os.environ.items() if name not in hidden} | self.environment
 
-    def runs_apart(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def runs(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Runs the program, which must end with that code and print no traceback."""
+        return here(*arguments, code=code, environment=self.environment)
+
+    def runs_apart(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """Does the same in its own process, which finds the files of another started one: their names depend on the
         libraries that a process finds.
         """
-        return gpubalance(*arguments, environment=self.environment)
+        return gpubalance(*arguments, code=code, environment=self.environment)
 
-    def result(self, *arguments: str) -> dict[str, Any]:
-        """The JSON of a command, which must end well."""
-        done = self.runs(*arguments, "--json")
-        assert done.returncode == 0, done.stderr
-        result: dict[str, Any] = json.loads(done.stdout)
+    def result(self, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """The JSON of a command, which must end with that code."""
+        result: dict[str, Any] = json.loads(self.runs(*arguments, "--json", code=code).stdout)
         return result
 
     def refuses(self, code: int, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs a command that must end with that code and print no result."""
-        done = self.runs(*arguments)
-        assert (done.returncode, done.stdout) == (code, "")
+        done = self.runs(*arguments, code=code)
+        assert done.stdout == ""
         return done
 
-    def starts(self, *arguments: str) -> subprocess.Popen[str]:
-        """Starts the program."""
-        return start(*arguments, environment=self.environment)
+    @contextmanager
+    def starts(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Starts the program, and kills it at the end of the block."""
+        process = start(*arguments, environment=self.environment)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
 
     def noted(self) -> list[int]:
         """The ids of the processes that have called `note()`."""

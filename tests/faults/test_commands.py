@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import struct
 import subprocess
@@ -23,20 +22,16 @@ from gpubalance.settings.cluster import cluster_of
 from gpubalance.system.state import state_folder
 from tests.cli.program import PROGRAM, QUICK_PAIR, SHORT, TINY_PAIR, gpubalance, lines_until
 from tests.cli.terminal import command_in_terminal
-from tests.faults.machine import BRIEF, HOLDS_32, Machine, first_line
-from tests.stand_in import TWO_UNLIKE_GPUS
+from tests.faults.machine import BRIEF, HOLDS_32, Machine, first_line, in_step
+from tests.known import known
+from tests.stand_in import TWO_UNLIKE_GPUS, compiled
+
+WAITS = in_step("note(), time.sleep(600)", when="max(batches) > 8")
 
 
 def test_33_the_second_gpubalance_on_a_gpu_is_told_the_firsts_pid(tmp_path: Path) -> None:
-    steps = """
-import time
-def step(*_):
-    note()
-    time.sleep(600)
-"""
-    machine = Machine(tmp_path, steps)
-    first = machine.starts("run", "--gpus", "1")
-    try:
+    machine = Machine(tmp_path, WAITS)
+    with machine.starts("run", "--gpus", "1") as first:
         machine.wait_for_note()
         says = f"error: GPU:1 (NVIDIA GeForce GTX 1080) is in use by another gpubalance, process {first.pid}"
         assert [first_line(machine.refuses(3, second)) for second in ("run", "balance")] == [says] * 2
@@ -44,68 +39,42 @@ def step(*_):
         locks = sorted(state_folder("locks").iterdir())
         # A lock that a dead process does not hold, nor a device that it did not name
         other = Machine(tmp_path)
-        assert other.runs("run", "--gpus", "0", *BRIEF).returncode == 0
+        other.runs("run", "--gpus", "0", *BRIEF)
         assert sorted(state_folder("locks").iterdir()) == locks
-        first.kill()
-        first.wait()
-        assert other.runs("run", *BRIEF).returncode == 0
-    finally:
-        first.kill()
-        first.communicate()
+    other.runs("run", *BRIEF)
 
 
 def test_33_two_probes_of_the_same_share_no_journal(tmp_path: Path) -> None:
-    steps = """
-import time
-def step(devices, batches, number):
-    if max(batches) > 8:
-        note()
-        time.sleep(600)
-"""
-    machine = Machine(tmp_path, steps)
+    machine = Machine(tmp_path, WAITS)
     command = ("probe", "--simulate", QUICK_PAIR, "--max-batch", "16", "--duration", "0.2", "--no-ahead")
-    first = machine.starts(*command)
-    try:
+    with machine.starts(*command) as first:
         machine.wait_for_note()
         for options in ((), ("--resume",)):
-            second = machine.runs_apart(*command, *options)
-            assert second.returncode == 3
+            second = machine.runs_apart(*command, *options, code=3)
             assert f"is in use by another gpubalance, process {first.pid}" in second.stderr
-        first.kill()
-        first.wait()
-        quick = Machine(tmp_path)
-        again = quick.runs_apart(*command, "--resume", "--json")
-        assert again.returncode == 0, again.stderr
-        assert "continuing an unfinished measurement" in again.stderr
         # Simulated devices are nobody's: two runs of them do not mind each other.
-        assert quick.runs("run", "--simulate", QUICK_PAIR, *BRIEF).returncode == 0
-    finally:
-        first.kill()
-        first.communicate()
+        quick = Machine(tmp_path)
+        quick.runs("run", "--simulate", QUICK_PAIR, *BRIEF)
+    assert "continuing an unfinished measurement" in quick.runs_apart(*command, "--resume").stderr
 
 
-@pytest.mark.parametrize("columns", [40, 80])
-def test_35_a_terminal_of_any_width_gets_a_whole_summary(tmp_path: Path, columns: int) -> None:
-    code, seen = command_in_terminal(
-        [PROGRAM, "run", *BRIEF, "--quiet"], columns, environment=Machine(tmp_path).environment
-    )
+@pytest.mark.parametrize(("columns", "variables"), [(40, {}), (80, {"TERM": "dumb"})], ids=["narrow", "dumb"])
+def test_35_a_terminal_of_any_width_gets_a_whole_summary(
+    tmp_path: Path, columns: int, variables: dict[str, str]
+) -> None:
+    """Of a pipe, which gets plain text, see test_34; of NO_COLOR tests/cli/test_live.py."""
+    machine = Machine(tmp_path, **variables)
+    code, seen = command_in_terminal([PROGRAM, "run", *BRIEF, "--quiet"], columns, environment=machine.environment)
     assert code == 0, seen.written
     assert seen.ever("imbalance 1.000")
     text = seen.written.decode()
+    assert not (variables and "\x1b" in text)
     assert max(map(len, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r", "").splitlines())) <= columns
-
-
-@pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"NO_COLOR": "1"}], ids=["dumb", "no colour"])
-def test_35_a_pipe_gets_plain_text(tmp_path: Path, variables: dict[str, str]) -> None:
-    done = Machine(tmp_path, **variables).runs("run", *BRIEF)
-    assert done.returncode == 0
-    assert "\x1b" not in done.stdout + done.stderr
 
 
 def test_30_what_is_proven_after_a_proof_ran_out_of_memory_is_kept_too(tmp_path: Path) -> None:
     full = tmp_path / "full"
     steps = f"""
-import pathlib, time
 def holds(device, size):
     full = pathlib.Path({str(full)!r})
     return size <= (16 if full.exists() else 32)
@@ -117,15 +86,12 @@ def step(devices, batches, number):
 """
     machine = Machine(tmp_path, steps)
     fast = ("--round-duration", "0.2", "--duration", "0.2", "--windows", "6", "--accumulate", "off")
-    program = machine.starts("balance", *fast)
-    told = lines_until(program, "^window 1 of 6: ")
-    full.touch()
-    for line in ("… proving", "^window 2 of 6: "):
-        told += lines_until(program, line)
-    program.kill()
-    program.communicate()
+    with machine.starts("balance", *fast) as program:
+        lines_until(program, "^window 1 of 6: ")
+        full.touch()
+        for line in ("… proving", "^window 2 of 6: "):
+            lines_until(program, line)
     again = machine.runs_apart("balance", *fast, "--resume", "--json")
-    assert again.returncode == 0, "\n".join(told) + again.stderr
     proof = again.stderr.split("… proving")[-1]
     assert "window 1 of 6: " in proof
     assert not re.search(r"… measuring 16/16, window [12] of", proof)
@@ -140,7 +106,6 @@ SHORT_BALANCE = ("balance", "--round-duration", "0.2", "--duration", "0.2", *_FE
 def noting(path: Path) -> str:
     """An engine script that writes down which devices trained with which batches."""
     return f"""{HOLDS_32}
-import time
 def step(devices, batches, number):
     time.sleep(0.004)
     with open({str(path)!r}, "a") as file:
@@ -153,23 +118,19 @@ def test_30_a_fresh_balance_that_was_interrupted_in_its_probe_goes_on_with_that(
     """And neither with an older probe nor with an older balance's rounds."""
     trained = tmp_path / "trained"
     machine = Machine(tmp_path, noting(trained))
-    older = machine.starts(*SHORT_BALANCE)
-    lines_until(older, "^window 1 of 2: ")
-    older.kill()
-    older.communicate()
+    with machine.starts(*SHORT_BALANCE) as older:
+        lines_until(older, "^window 1 of 2: ")
     (before,) = kept_probes()
     trained.unlink()
-    fresh = machine.starts(*SHORT_BALANCE, "--fresh")
-    lines_until(fresh, "^GPU:0 batch 16: ")
-    fresh.send_signal(signal.SIGINT)
-    *_, told, line = lines_until(fresh, "^  gpubalance ")
-    fresh.communicate(timeout=60)
-    assert fresh.returncode == 130
+    with machine.starts(*SHORT_BALANCE, "--fresh") as fresh:
+        lines_until(fresh, "^GPU:0 batch 16: ")
+        fresh.send_signal(signal.SIGINT)
+        *_, told, line = lines_until(fresh, "^  gpubalance ")
+        assert fresh.wait(timeout=60) == 130
     assert told == "interrupted: --resume continues it:"
     assert line == f"  gpubalance {' '.join(SHORT_BALANCE)} --fresh --resume"
     trained.unlink()
     again = machine.runs_apart(*shlex.split(line)[1:], "--json")
-    assert again.returncode == 0, again.stderr
     assert "continuing an unfinished measurement" in again.stderr
     assert json.loads(again.stdout)["probed"] != before.created
     alone = {line for line in trained.read_text().splitlines() if line.startswith("0 (")}
@@ -179,12 +140,10 @@ def test_30_a_fresh_balance_that_was_interrupted_in_its_probe_goes_on_with_that(
 
 def unread(machine: Machine, *options: str) -> str:
     """What a run tells whose reader of stdout has gone, which is no error."""
-    process = machine.starts("run", *BRIEF, *options)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.close()
-    assert process.wait(timeout=60) == 0
-    return process.stderr.read()
+    with machine.starts("run", *BRIEF, *options) as process:
+        known(process.stdout).close()
+        assert process.wait(timeout=60) == 0
+        return known(process.stderr).read()
 
 
 def test_35_a_result_that_nobody_reads_is_kept(tmp_path: Path) -> None:
@@ -239,10 +198,8 @@ def test_36_a_malformed_tf_config_is_a_bad_input(text: str, says: str) -> None:
 def test_36_one_that_is_well_formed_is_ignored_and_that_is_said(tmp_path: Path) -> None:
     """Hosts to measure are named by --hosts, so no peer can be absent: the workers do not even see it."""
     in_quotes = cluster_of({"TF_CONFIG": of_rank("1")})  # as a shell writes it, and TensorFlow reads it
-    assert in_quotes is not None
-    assert in_quotes.rank == 1
+    assert known(in_quotes).rank == 1
     steps = """
-import os
 def built(devices):
     assert "TF_CONFIG" not in os.environ
 """
@@ -251,44 +208,22 @@ def built(devices):
     Machine(tmp_path, TF_CONFIG="{").refuses(4, "probe")
 
 
-SMALL = ("--round-duration", "0.2", "--max-global-batch", "64", "--json")
-
-
 @pytest.mark.parametrize("gpus", [("0",), ("0", "1")], ids=["one", "identical"])
 def test_37_one_gpu_or_identical_ones_get_an_even_split(tmp_path: Path, gpus: tuple[str, ...]) -> None:
     alike = TWO_UNLIKE_GPUS.replace("GTX 1080 Ti", "GTX 1080")
-    done = Machine(tmp_path, gpus=alike).runs("balance", "--gpus", *gpus, *BRIEF, *SMALL)
-    assert done.returncode == 0, done.stderr
-    plan = json.loads(done.stdout)
+    small = ("--round-duration", "0.2", "--max-global-batch", "64")
+    plan = Machine(tmp_path, gpus=alike).result("balance", "--gpus", *gpus, *BRIEF, *small)
     assert len(set(plan["batches"])) == 1
     assert plan["global_batch"] == sum(plan["batches"]) > 0
 
 
-@pytest.fixture(scope="session")
-def backward_clock(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables that make a program see a wall clock that goes backwards."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    library = tmp_path_factory.mktemp("clock") / "clock.so"
-    source = Path(__file__).with_name("clock.c")
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    return {"LD_PRELOAD": str(library)}
-
-
-def test_38_a_wall_clock_that_goes_backwards_changes_no_figure(backward_clock: dict[str, str]) -> None:
+def test_38_a_wall_clock_that_goes_backwards_changes_no_figure(tmp_path: Path) -> None:
     """The real engine, on simulated devices: 20 ms a step of 60 and 40 samples, whatever the time of day."""
-    looks = subprocess.run(
-        [sys.executable, "-c", "import time; a = time.time(); print(time.time() - a)"],
-        env=backward_clock,
-        capture_output=True,
-        text=True,
-    )
-    assert float(looks.stdout) < -50
+    backward = {"LD_PRELOAD": str(compiled(Path(__file__).with_name("clock.c"), tmp_path / "clock.so"))}
+    code = "import time; a = time.time(); print(time.time() - a)"
+    assert float(subprocess.check_output([sys.executable, "-c", code], env=backward)) < -50
     command = ("run", *TINY_PAIR, "--batches", "60", "40", *SHORT, "--time-limit", "120", "--json")
-    done = gpubalance(*command, environment=backward_clock)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = json.loads(gpubalance(*command, code=0, environment=backward).stdout)
     for replica in result["replicas"]:
         assert 0.019 < replica["compute_s"] < 0.2
     assert all(0.019 < seconds < 0.3 for seconds in result["step_time_s"]["samples"])
@@ -298,25 +233,16 @@ def test_38_a_wall_clock_that_goes_backwards_changes_no_figure(backward_clock: d
 
 def test_35_a_terminal_that_goes_away_costs_no_result(tmp_path: Path) -> None:
     """As after `disown`, whose program the terminal's end leaves alone."""
-    path = tmp_path / "run.json"
-    steps = """
-def step(devices, batches, number):
-    if number == 20:
-        note()
-"""
-    machine = Machine(tmp_path, steps)
+    path, machine = tmp_path / "run.json", Machine(tmp_path, in_step("note()", when="number == 20"))
     master, terminal = os.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     command = [PROGRAM, "run", "--windows", "20", "--duration", "0.2", "-o", str(path)]
-    variables = {
-        name: value for name, value in os.environ.items() if name not in ("CUDA_VISIBLE_DEVICES", "NO_COLOR", "COLUMNS")
-    }
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=terminal,
-        env={**variables, **machine.environment, "TERM": "xterm"},
+        env=machine.variables | {"TERM": "xterm"},
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
     )
     os.close(terminal)

@@ -14,40 +14,45 @@ import pytest
 from gpubalance.devices import nvml
 from gpubalance.system.versions import too_old
 from tests.cli.program import QUICK_PAIR, gpubalance
-from tests.faults.machine import BRIEF, PLAIN, TI, Machine, first_line
+from tests.faults.machine import BRIEF, PLAIN, TI, Machine, first_line, in_step
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 GIB = 1 << 30
 
 
 def test_01_no_nvml_library_is_said_with_the_way_on() -> None:
-    done = gpubalance("balance")
-    assert (done.returncode, done.stdout) == (3, "")
+    done = gpubalance("balance", code=3)
+    assert done.stdout == ""
     assert first_line(done) == "error: no NVIDIA driver: libnvidia-ml.so.1 was not found"
     assert "install the NVIDIA driver" in done.stderr
     assert "--simulate FILE" in done.stderr
-    assert gpubalance("devices", "--simulate", QUICK_PAIR).returncode == 0
+    gpubalance("devices", "--simulate", QUICK_PAIR, code=0)
 
 
-def test_02_a_driver_that_is_not_its_librarys_names_both_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    ("gpus", "says", "remedy"),
+    [
+        (
+            "init_error 18\nnvml 12.560.35.03",
+            "is 550.54.14, but its library is 560.35.03",
+            "reboot, or `sudo modprobe -r nvidia_uvm",
+        ),
+        ("init_error 9\nnvml 12.550.54.14", "not loaded (its library is 550.54.14)", "reboot or reload the driver"),
+    ],
+    ids=["is not its library's", "is not loaded"],
+)
+def test_02_a_driver_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: str, says: str, remedy: str) -> None:
     """The kernel module's file is another one here, as a test can't load a driver."""
     module = tmp_path / "version"
     module.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024\n")
     monkeypatch.setattr(nvml, "_KERNEL_MODULE", module)
-    done = Machine(tmp_path, gpus="init_error 18\nnvml 12.560.35.03").refuses(3, "run")
-    assert "is 550.54.14, but its library is 560.35.03" in first_line(done)
-    assert "reboot, or `sudo modprobe -r nvidia_uvm" in done.stderr
+    done = Machine(tmp_path, gpus=gpus).refuses(3, "run")
+    assert says in first_line(done)
+    assert remedy in done.stderr
 
 
-RAISES = """
-import tensorflow as tf
-def step(devices, batches, number):
-    raise tf.errors.InternalError(None, None, "{}")
-"""
-ARCHITECTURE = RAISES.format("CUDNN_STATUS_ARCH_MISMATCH in conv_ops.cc")
-NO_HANDLE = RAISES.format("Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED")
+ARCHITECTURE = in_step("raise tf.errors.InternalError(None, None, 'CUDNN_STATUS_ARCH_MISMATCH in conv_ops.cc')")
+NO_HANDLE = in_step("raise tf.errors.InternalError(None, None, 'cudnn handle: CUDNN_STATUS_ALLOC_FAILED')")
 # Words of a run, its engine, the exit code, and what the error says.
 ENDS: list[tuple[Any, ...]] = [
     ("--batches 8 8", ARCHITECTURE, 3, "pip install nvidia-cudnn-cu12==9.10.2.21"),
@@ -66,17 +71,10 @@ def test_05_10_16_20_28_what_ends_a_run_is_one_error(tmp_path: Path, row: tuple[
     assert all(part in done.stderr for part in says), done.stderr
 
 
-def test_02_a_driver_that_is_not_loaded_is_exit_code_3(tmp_path: Path) -> None:
-    done = Machine(tmp_path, gpus="init_error 9\nnvml 12.550.54.14").refuses(3, "run")
-    assert "not loaded (its library is 550.54.14)" in first_line(done)
-    assert "reboot or reload the driver" in done.stderr
-
-
 def test_03_a_driver_too_old_for_this_tensorflow_is_told_the_version_needed(tmp_path: Path) -> None:
     old = TWO_UNLIKE_GPUS.replace("cuda 12040", "cuda 11080").replace("driver 550.54.14", "driver 520.61.05")
     # TensorFlow's build is read without loading it: the real one's, where the stand-in has no part.
-    done = gpubalance("run", environment=environment(tmp_path, old))
-    assert done.returncode == 3
+    done = gpubalance("run", code=3, environment=environment(tmp_path, old))
     assert "driver 520.61.05 serves CUDA up to 11.8, TensorFlow is built for CUDA 12." in first_line(done)
     assert "driver 525.60.13 or newer" in first_line(done)
 
@@ -89,8 +87,8 @@ def test_03_a_driver_serves_all_of_its_major_version() -> None:
 
 def test_04_tensorflow_without_its_libraries_names_them_and_benchmarks_no_cpu(tmp_path: Path) -> None:
     """The real TensorFlow, which has no CUDA libraries here and sees no GPU."""
-    done = gpubalance("run", "--quiet", environment=environment(tmp_path, TWO_UNLIKE_GPUS))
-    assert (done.returncode, done.stdout) == (3, "")
+    done = gpubalance("run", "--quiet", code=3, environment=environment(tmp_path, TWO_UNLIKE_GPUS))
+    assert done.stdout == ""
     assert "sees no GPU" in first_line(done)
     assert "GPU:0" in first_line(done)
     assert "these libraries can't be loaded: libcud" in first_line(done)
@@ -107,32 +105,28 @@ def built(devices):
 
 def test_06_a_gpu_that_this_build_can_not_use_fails_and_the_others_go_on(tmp_path: Path) -> None:
     """That TensorFlow leaves it out comes from the stand-in of the engine."""
-    done = Machine(tmp_path, LEFT_OUT).runs("probe", "--max-batch", "8", "--duration", "0.2", "--json")
-    assert done.returncode == 6
-    first, second = json.loads(done.stdout)["probes"]
+    machine = Machine(tmp_path, LEFT_OUT)
+    first, second = machine.result("probe", "--max-batch", "8", "--duration", "0.2", code=6)["probes"]
     assert first["complete"]
     assert [failure["exit_code"] for failure in second["failures"]] == [3]
-    Machine(tmp_path, LEFT_OUT).refuses(3, "probe", "--gpus", "1", "--max-batch", "8")
+    machine.refuses(3, "probe", "--gpus", "1", "--max-batch", "8")
 
 
 def test_07_08_a_worker_sees_its_gpus_by_uuid_in_nvmls_order_and_leaves_none_out(tmp_path: Path) -> None:
     steps = """
-import os
 def built(devices):
     names = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TF_MIN_GPU_MULTIPROCESSOR_COUNT", "TF_FORCE_GPU_ALLOW_GROWTH"
     print(*map(os.environ.get, names), flush=True)
     os.abort()
 """
     machine = Machine(tmp_path, steps)
-    assert f"{PLAIN},{TI} PCI_BUS_ID 1 true" in machine.runs("run", "--gpus", "1", "0", "--quiet").stderr
-    assert "-1 PCI_BUS_ID 1 true" in machine.runs("run", "--simulate", QUICK_PAIR, "--quiet").stderr
+    for devices, shown in (("--gpus", "1", "0"), f"{PLAIN},{TI}"), (("--simulate", QUICK_PAIR), "-1"):
+        assert f"{shown} PCI_BUS_ID 1 true" in machine.refuses(6, "run", *devices, "--quiet").stderr
 
 
 def test_09_what_cuda_visible_devices_hides_is_said(tmp_path: Path) -> None:
     def told(listed: str, code: int, *gpus: str) -> str:
-        done = Machine(tmp_path, CUDA_VISIBLE_DEVICES=listed).runs("run", *gpus)
-        assert done.returncode == code
-        return done.stderr
+        return Machine(tmp_path, CUDA_VISIBLE_DEVICES=listed).refuses(code, "run", *gpus).stderr
 
     for listed in (TI, f"{TI},nonsense,{PLAIN}"):
         hidden = f"GPU 1 can't be used: hidden by CUDA_VISIBLE_DEVICES={listed}"
@@ -156,9 +150,7 @@ gpu 0 slice 1 uuid MIG-s1
     machine = Machine(tmp_path, gpus=slices)
     found = machine.result("probe", "--gpus", "MIG-s1", "--max-batch", "8", "--duration", "0.2")
     assert [device["uuid"] for device in found["devices"]] == ["MIG-s1"]
-    joint = machine.runs("balance")
-    assert joint.returncode == 2
-    assert "there is no joint run" in first_line(joint)
+    assert "there is no joint run" in first_line(machine.refuses(2, "balance"))
 
 
 @pytest.mark.parametrize("command", ["run", "probe"])
@@ -169,14 +161,11 @@ def test_12_another_process_on_a_gpu_is_told_and_left_alone(tmp_path: Path, comm
             gpus, told = f"{TWO_UNLIKE_GPUS}{both}", f"process 1 (memory not told), process {other.pid}"
             machine = Machine(tmp_path, gpus=gpus)
             few = {"run": BRIEF, "probe": ("--max-batch", "8", "--duration", "0.2")}
-            done = machine.runs(command, *few[command], "--json")
-            assert done.returncode == 0, done.stderr
-            (warning,) = [w for w in json.loads(done.stdout)["warnings"] if w["code"] == "gpu-in-use"]
+            result = machine.result(command, *few[command])
+            (warning,) = [w for w in result["warnings"] if w["code"] == "gpu-in-use"]
             assert warning["message"] == f"GPU:1 is used by {told} (python train.py, 3072 MiB)"
-            refused = machine.runs(command, "--strict")
-            assert (refused.returncode, refused.stdout) == (3, "")
-            assert first_line(refused) == f"error: {warning['message']}"
-            assert machine.runs(command, "--gpus", "0", "--strict", *few[command]).returncode == 0
+            assert first_line(machine.refuses(3, command, "--strict")) == f"error: {warning['message']}"
+            machine.runs(command, "--gpus", "0", "--strict", *few[command])
             assert psutil.Process(other.pid).status() != psutil.STATUS_ZOMBIE
         finally:
             other.kill()
@@ -185,7 +174,6 @@ def test_12_another_process_on_a_gpu_is_told_and_left_alone(tmp_path: Path, comm
 def test_13_what_nvml_does_not_tell_is_null_and_shown_as_not_known(tmp_path: Path) -> None:
     machine = Machine(tmp_path, gpus="gpu 0 uuid GPU-bare-0")
     done = machine.runs("run", *BRIEF, "-o", str(tmp_path / "run.json"))
-    assert done.returncode == 0, done.stderr
     assert "n/a" in done.stdout
     result = json.loads((tmp_path / "run.json").read_text())
     assert result["devices"][0]["memory_bytes"] is None

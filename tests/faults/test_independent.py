@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from tests.cli.program import TINY
 from tests.faults.machine import FIVE_GPUS, Machine
@@ -14,15 +13,9 @@ from tests.workers.test_process import gone
 COMMAND = ("independent", "--windows", "2", "--duration", "5", "--json", "--quiet")
 
 
-def replicas(text: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(text)["replicas"]
-    return found
-
-
 def test_14_19_20_one_killed_one_hung_one_out_of_memory_and_the_others_finish(tmp_path: Path) -> None:
     """The one that has too little memory fails first; the others after 11 timings of warm-up and 13 alone, at once."""
     steps = """
-import time
 def step(devices, batches, number):
     device = devices[0].index
     note()
@@ -37,16 +30,15 @@ def holds(device, size):
     return device.index != 3 or size <= 32
 """
     machine = Machine(tmp_path, steps, gpus=FIVE_GPUS)
-    done = machine.runs(*COMMAND, "--batches", "64", "64", "64", "64", "64", "--deadline", "5")
-    assert done.returncode == 6, done.stderr
-    failures = [one["failure"] for one in replicas(done.stdout)]
+    done = machine.runs(*COMMAND, "--batches", "64", "64", "64", "64", "64", "--deadline", "5", code=6)
+    result = json.loads(done.stdout)
+    failures = [one["failure"] for one in result["replicas"]]
     assert [failure and failure["exit_code"] for failure in failures] == [None, 6, 8, 5, None]
     for label, what in (("GPU:1", "SIGKILL"), ("GPU:2", "said nothing for 5 s"), ("GPU:3", "out of memory")):
         (message,) = [failure["message"] for failure in failures if failure and label in failure["message"]]
         assert what in message
         assert message in done.stderr
     assert "--resume" not in done.stderr, "it would run out of memory again"
-    result = json.loads(done.stdout)
     assert result["complete"] is False
     whole = [one for one in result["replicas"] if one["failure"] is None]
     assert result["throughput"]["median"] == sum(one["throughput"] for one in whole)
@@ -61,13 +53,13 @@ def built(devices):
     if devices[0].index == 0:
         os.abort()
 """
-    done = Machine(tmp_path, steps).runs(*COMMAND)
-    assert done.returncode == 6
+    done = Machine(tmp_path, steps).runs(*COMMAND, code=6)
     assert done.stderr.startswith("error: GPU:0: the worker was ended by SIGABRT while building probe")
-    first, second = replicas(done.stdout)
+    result = json.loads(done.stdout)
+    first, second = result["replicas"]
     assert first["failure"]["exit_code"] == 6
     assert second["solo_throughput"] > 0
-    assert (second["throughput"], second["contention"], json.loads(done.stdout)["throughput"]) == (None, None, None)
+    assert (second["throughput"], second["contention"], result["throughput"]) == (None, None, None)
 
 
 def test_15_where_none_is_left_and_all_failed_alike_that_is_the_error(tmp_path: Path) -> None:
@@ -92,7 +84,6 @@ def built(devices):
 
 def test_23_24_what_each_gpu_told_at_once_and_alone_is_in_the_result(tmp_path: Path) -> None:
     steps = """
-import time
 def step(devices, batches, number):
     return 0.1
 def took(seconds):
@@ -100,9 +91,7 @@ def took(seconds):
 """
     hot = TWO_UNLIKE_GPUS.replace("gpu 1 throttle 0", "gpu 1 throttle 0x4")
     done = Machine(tmp_path, steps, gpus=hot).runs("independent", "--windows", "1", "--duration", "1")
-    assert done.returncode == 0, done.stderr
     assert "GPU:1: at once 55 °C 90 W, throttled (power cap); alone 55 °C 90 W" in " ".join(done.stdout.split())
     bad = f"{TWO_UNLIKE_GPUS}gpu 0 series ecc_uncorrected 7 7 9\n"
-    done = Machine(tmp_path, steps, gpus=bad).runs(*COMMAND)
-    assert done.returncode == 6
+    done = Machine(tmp_path, steps, gpus=bad).runs(*COMMAND, code=6)
     assert "GPU:0 had 2 memory errors that ECC did not correct" in done.stderr

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
-from tests.cli.program import QUICK_PAIR, gpubalance
-from tests.faults.machine import BRIEF, Machine
+from tests.cli.program import QUICK_PAIR
+from tests.faults.machine import BRIEF, Machine, in_step
 from tests.jobs.probes import probe_of
-from tests.stand_in import engine
-
-PROBE = ("probe", "--gpus", "0", "--max-batch", "40", "--duration", "0.2", "--no-ahead")
+from tests.known import known
 
 
-def fails_above(batch: int, error: str) -> str:
-    return fails_where(f"max(batches) > {batch}", error)
-
-
-def fails_where(condition: str, error: str) -> str:
-    return f"""
-import tensorflow as tf
-def step(devices, batches, number):
-    if {condition}:
-        raise tf.errors.{error}
-"""
-
-
-def test_14_an_out_of_memory_narrows_the_search(tmp_path: Path) -> None:
-    steps = fails_above(24, "ResourceExhaustedError(None, None, 'OOM when allocating tensor with shape[32]')")
-    found = Machine(tmp_path, steps).result(*PROBE)
-    limit = found["probes"][0]["batch_limit"]
-    assert (limit["fits"], limit["fails"]) == (24, 32)
-    assert {trial["outcome"] for trial in limit["trials"] if trial["batch"] > 24} == {"oom"}
+@pytest.mark.parametrize(
+    ("fits", "error"),
+    [
+        (24, "ResourceExhaustedError(None, None, 'OOM when allocating tensor with shape[32]')"),
+        (16, "InternalError(None, None, 'CUDNN_STATUS_ALLOC_FAILED')"),
+    ],
+    ids=["told", "disguised"],
+)
+def test_14_16_an_out_of_memory_narrows_the_search_and_a_disguised_one_too_where_a_smaller_batch_passes(
+    tmp_path: Path, fits: int, error: str
+) -> None:
+    machine = Machine(tmp_path, in_step(f"raise tf.errors.{error}", when=f"max(batches) > {fits}"))
+    probe = machine.result("probe", "--gpus", "0", "--max-batch", "40", "--duration", "0.2", "--no-ahead")
+    limit = probe["probes"][0]["batch_limit"]
+    assert (limit["fits"], limit["fails"]) == (fits, fits + 8)
+    assert {trial["outcome"] for trial in limit["trials"] if trial["batch"] > fits} == {"oom"}
 
 
 def test_15_out_of_memory_at_one_sample_tells_needed_against_free(tmp_path: Path) -> None:
@@ -45,18 +43,10 @@ def test_15_out_of_memory_at_one_sample_tells_needed_against_free(tmp_path: Path
     )
     machine = Machine(tmp_path)
     for command in (("run", "--batches", "16"), ("probe", "--no-ahead", "--duration", "0.1")):
-        done = machine.runs(*command, "--simulate", str(profile), "--quiet")
-        assert (done.returncode, done.stdout.strip() and command[0]) == (5, "" if command[0] == "run" else "probe")
+        done = machine.runs(*command, "--simulate", str(profile), "--quiet", code=5)
+        assert bool(done.stdout.strip()) == (command[0] == "probe")
         assert "needs 68.0 MiB, and 64.0 MiB are free" in done.stderr
         assert "use a smaller model" in done.stderr
-
-
-def test_16_a_disguised_out_of_memory_counts_as_one_where_a_smaller_batch_passes(tmp_path: Path) -> None:
-    steps = fails_above(16, "InternalError(None, None, 'CUDNN_STATUS_ALLOC_FAILED')")
-    few = (*PROBE[:3], "--max-batch", "24", *PROBE[5:])
-    found = Machine(tmp_path, steps).result(*few)
-    limit = found["probes"][0]["batch_limit"]
-    assert (limit["fits"], limit["fails"]) == (16, 24)
 
 
 TWO_ALIKE = (
@@ -73,40 +63,37 @@ memory_per_sample = "4 MiB"
 
 
 def test_17_what_is_suggested_lowers_only_what_does_not_fit(tmp_path: Path) -> None:
-    done = gpubalance("run", "--simulate", QUICK_PAIR, "--batches", "5000", "80", environment=engine(tmp_path))
-    assert done.returncode == 5
+    done = Machine(tmp_path).refuses(5, "run", "--simulate", QUICK_PAIR, "--batches", "5000", "80")
     assert "error: out of memory: GPU:0 (Quick 3) at batch 5000 in the joint run of 5000/80" in done.stderr
     assert "this fits, tried: --batches 208 80" in done.stderr
 
 
-def balanced(tmp_path: Path, fails: str, *options: str) -> tuple[int, str, str]:
+def balanced(tmp_path: Path, fails: str, *options: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """A balance whose joint run runs out of memory if `fails`, though each device alone holds 128 samples."""
     (tmp_path / "pair.toml").write_text(TWO_ALIKE)
     save(probe_of(simulated_devices(str(tmp_path / "pair.toml"))[0]))
-    steps = fails_where(fails, "ResourceExhaustedError(None, None, 'OOM on replica 1')")
-    done = Machine(tmp_path, steps).runs(
-        "balance", "--simulate", str(tmp_path / "pair.toml"), *BRIEF, "--round-duration", "0.2", "--json", *options
+    steps = in_step("raise tf.errors.ResourceExhaustedError(None, None, 'OOM on replica 1')", when=fails)
+    short = (*BRIEF, "--round-duration", "0.2", "--accumulate", "off", "--json")
+    return Machine(tmp_path, steps).runs(
+        "balance", "--simulate", str(tmp_path / "pair.toml"), *short, *options, code=code
     )
-    return done.returncode, done.stdout, done.stderr
 
 
 def test_17_an_out_of_memory_of_the_joint_run_only_steps_back_and_is_told(tmp_path: Path) -> None:
-    code, out, err = balanced(tmp_path, "max(batches) > 64", "--accumulate", "off")
-    assert code == 0, err
-    plan = Plan.model_validate_json(out)
-    assert plan.balance is not None
-    assert plan.balance.rounds[0].outcome == "oom"
-    assert plan.balance.rounds[-1].outcome == "measured"
+    done = balanced(tmp_path, "max(batches) > 64")
+    plan = Plan.model_validate_json(done.stdout)
+    rounds = known(plan.balance).rounds
+    assert (rounds[0].outcome, rounds[-1].outcome) == ("oom", "measured")
     assert max(plan.batches) <= 128
     assert plan.batches[1] <= 64
-    assert "ran out of memory at batch 120 in the joint run: planning with up to " in err
+    assert "ran out of memory at batch 120 in the joint run: planning with up to " in done.stderr
 
 
 def test_17_and_is_a_partial_result_where_no_step_back_helps(tmp_path: Path) -> None:
     """What is tried to find what fits does fit, and no split of whole multiples does."""
-    code, out, err = balanced(tmp_path, "batches[0] % 8 == 0", "--accumulate", "off", "--rounds", "1")
-    assert (code, out) == (6, "")
-    assert "error: every split that was tried ran out of memory, 3 of them" in err
+    done = balanced(tmp_path, "batches[0] % 8 == 0", "--rounds", "1", code=6)
+    assert done.stdout == ""
+    assert "error: every split that was tried ran out of memory, 3 of them" in done.stderr
 
 
 def test_an_out_of_memory_by_chance_far_below_what_memory_predicts_moves_no_limit(tmp_path: Path) -> None:
@@ -116,12 +103,10 @@ def test_an_out_of_memory_by_chance_far_below_what_memory_predicts_moves_no_limi
     known = "".join(f'[[device]]\nname = "{name}"\nmemory = "512 MiB"\n{common}' for name in ("early", "late"))
     profile.write_text(f'{known}[[device]]\nname = "unknown"\n{common}')
     script = f"""
-from pathlib import Path
-import tensorflow as tf
 CHANCE = {{"early": 8, "late": 112, "unknown": 64}}
 def step(devices, batches, number):
     name = devices[0].name
-    failed = Path({str(tmp_path)!r}, name)
+    failed = pathlib.Path({str(tmp_path)!r}, name)
     by_chance = batches[0] == CHANCE[name] and not failed.exists()
     if by_chance or batches[0] > 112:
         failed.touch()

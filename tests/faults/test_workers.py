@@ -17,7 +17,7 @@ from gpubalance.remedies import known
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measure
 from gpubalance.workers.ranks import worker_process
-from tests.faults.machine import BRIEF, FIVE_GPUS, HOLDS_32, Machine, first_line
+from tests.faults.machine import BRIEF, FIVE_GPUS, HOLDS_32, NOTES, Machine, first_line, in_step
 from tests.stand_in import TWO_UNLIKE_GPUS
 from tests.workers.test_process import PAIR, gone
 
@@ -31,14 +31,13 @@ def lost(gpus: str = TWO_UNLIKE_GPUS) -> str:
 
 
 MANY = ("--windows", "500", "--duration", "0.1", "--json", "--quiet")
-FEW = ("--max-batch", "16", "--duration", "0.2", "--no-ahead", "--json")
+FEW = ("--max-batch", "16", "--duration", "0.2", "--no-ahead")
 
 
 def test_18_20_22_of_a_probe_what_is_measured_is_kept_and_the_others_go_on(tmp_path: Path) -> None:
     """One crashes, one is lost, one hangs, and the last has the whole of its curve."""
     steps = """
 import sys
-import tensorflow as tf
 def step(devices, batches, number):
     device = devices[0].index if max(batches) > 8 else None
     if device == 0:
@@ -51,8 +50,7 @@ def step(devices, batches, number):
         hang()
 """
     machine = Machine(tmp_path, steps, gpus=lost(FIVE_GPUS))
-    done = machine.runs("probe", "--gpus", "0", "1", "2", "3", "--deadline", SILENCE, *FEW)
-    assert done.returncode == 6
+    done = machine.runs("probe", "--gpus", "0", "1", "2", "3", "--deadline", SILENCE, *FEW, "--json", code=6)
     *failed, whole = json.loads(done.stdout)["probes"]
     assert whole["complete"]
     for one, code, says in zip(failed, (6, 6, 8), ("SIGABRT", "is lost", "said nothing for 5 s"), strict=True):
@@ -78,16 +76,8 @@ ANOTHER = "try another all-reduce, which may be what hangs: --all-reduce one-dev
 def test_19_20_21_how_a_worker_ended_is_told_and_what_was_measured_is_kept(
     tmp_path: Path, how: str, code: int, says: tuple[str, ...]
 ) -> None:
-    steps = f"""
-def built(devices):
-    note()
-def step(devices, batches, number):
-    if number > 40:
-        {how}
-"""
-    machine = Machine(tmp_path, steps)
-    done = machine.runs("run", "--deadline", SILENCE, "--all-reduce", "hierarchical", *MANY)
-    assert done.returncode == code
+    machine = Machine(tmp_path, NOTES + in_step(how, when="number > 40"))
+    done = machine.runs("run", "--deadline", SILENCE, "--all-reduce", "hierarchical", *MANY, code=code)
     assert says[0] in first_line(done)
     assert all(part in done.stderr for part in says)
     assert json.loads(done.stdout)["complete"] is False
@@ -98,18 +88,11 @@ def test_18_what_died_is_tried_again_by_a_probe_that_goes_on(tmp_path: Path) -> 
     """The cause may have been mended: the batch is no limit that was found."""
     broken = tmp_path / "broken"
     broken.touch()
-    steps = f"""{HOLDS_32}
-import os, pathlib
-def step(devices, batches, number):
-    if pathlib.Path({str(broken)!r}).exists() and batches == (16,):
-        os.abort()
-"""
-    machine, command = Machine(tmp_path, steps), ("probe", "--gpus", "0", "--duration", "0.1", "--no-ahead", "--json")
-    assert machine.runs(*command).returncode == 6
+    dies = in_step("os.abort()", when=f"batches == (16,) and os.path.exists({str(broken)!r})")
+    machine, command = Machine(tmp_path, HOLDS_32 + dies), ("probe", "--gpus", "0", "--duration", "0.1", "--no-ahead")
+    machine.runs(*command, code=6)
     broken.unlink()
-    again = machine.runs(*command, "--resume")
-    assert again.returncode == 0, again.stderr
-    (found,) = json.loads(again.stdout)["probes"]
+    (found,) = machine.result(*command, "--resume")["probes"]
     assert (found["batch_limit"]["fits"], found["batch_limit"]["fails"]) == (32, 40)
     assert found["failures"] == []
 
@@ -128,6 +111,7 @@ def {where}(*_):
     assert all(map(gone, machine.noted()))
 
 
+@pytest.mark.usefixtures("stand_in")
 def test_20_a_stopped_worker_that_takes_nothing_in_is_ended_too() -> None:
     """A request may be larger than what a pipe holds: its sender must not wait for ever either."""
     with worker_process(PAIR, "test") as worker:
@@ -140,28 +124,17 @@ def test_20_a_stopped_worker_that_takes_nothing_in_is_ended_too() -> None:
 
 
 @pytest.mark.campaign
-def test_20_nvml_that_hangs_is_given_up(tmp_path: Path) -> None:
-    done = Machine(tmp_path, gpus="init_error ~600").runs("run")
-    assert done.returncode == 3
+def test_20_nvml_that_hangs_is_given_up_and_at_the_end_of_a_probe_it_costs_no_result(tmp_path: Path) -> None:
+    done = Machine(tmp_path, gpus="init_error ~600").refuses(3, "run")
     assert first_line(done) == "error: NVML does not answer"
-
-
-@pytest.mark.campaign
-def test_20_nvml_that_hangs_at_the_end_of_a_probe_costs_no_result(tmp_path: Path) -> None:
-    gpus = TWO_UNLIKE_GPUS.replace("gpu 0 cores 3584", "gpu 0 series cores ~600")
-    done = Machine(tmp_path, gpus=gpus).runs("probe", "--gpus", "0", *FEW)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["probes"][0]["peak_flops_per_s"] is None
+    late = TWO_UNLIKE_GPUS.replace("gpu 0 cores 3584", "gpu 0 series cores ~600")
+    (found,) = Machine(tmp_path, gpus=late).result("probe", "--gpus", "0", *FEW)["probes"]
+    assert found["peak_flops_per_s"] is None
 
 
 def test_20_progress_counts_silence_does_not(tmp_path: Path) -> None:
     """Ten samples of 0.7 s each are no silence of 5 s."""
-    steps = """
-import time
-def step(devices, batches, number):
-    time.sleep(0.7 if number < 11 else 0)
-"""
-    assert Machine(tmp_path, steps).runs("run", "--deadline", SILENCE, *BRIEF).returncode == 0
+    Machine(tmp_path, in_step("time.sleep(0.7)", when="number < 11")).runs("run", "--deadline", SILENCE, *BRIEF)
 
 
 LOSSES = {
@@ -173,17 +146,9 @@ LOSSES = {
 
 @pytest.mark.parametrize("how", LOSSES.values(), ids=LOSSES)
 def test_22_a_gpu_lost_in_a_run_is_called_that_and_not_tried_again(tmp_path: Path, how: str) -> None:
-    steps = f"""
-import tensorflow as tf
-def built(devices):
-    note()
-def step(devices, batches, number):
-    if devices[-1].index == 1 and number > 40:
-        {how}
-"""
+    steps = NOTES + in_step(how, when="devices[-1].index == 1 and number > 40")
     machine = Machine(tmp_path, steps, gpus=lost())
-    done = machine.runs("run", "--deadline", SILENCE, *MANY)
-    assert done.returncode == 6
+    done = machine.runs("run", "--deadline", SILENCE, *MANY, code=6)
     assert first_line(done).startswith("error: GPU:1 (NVIDIA GeForce GTX 1080) is lost")
     assert "reboot" in done.stderr
     assert json.loads(done.stdout)["complete"] is False
@@ -191,7 +156,6 @@ def step(devices, batches, number):
 
 
 SLOWLY = """
-import time
 def step(devices, batches, number):
     time.sleep(0.05)
     return 0.05
@@ -210,11 +174,8 @@ def test_23_a_gpu_that_gets_hot_marks_the_run_with_nvmls_reason_and_is_measured_
 
 def test_23_and_a_point_of_a_probe_too(tmp_path: Path) -> None:
     hot = TWO_UNLIKE_GPUS.replace("gpu 0 throttle 0", "gpu 0 throttle 0x20")
-    done = Machine(tmp_path, SLOWLY, gpus=hot).runs(
-        "probe", "--gpus", "0", "--max-batch", "8", "--duration", "0.3", "--json"
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    machine = Machine(tmp_path, SLOWLY, gpus=hot)
+    result = machine.result("probe", "--gpus", "0", "--max-batch", "8", "--duration", "0.3")
     (point,) = result["probes"][0]["curve"]
     assert (point["steady"], point["measured_again"]) == (False, True)
     (warning,) = [warning for warning in result["warnings"] if warning["code"] == "throttled"]
@@ -225,21 +186,15 @@ def test_23_and_a_point_of_a_probe_too(tmp_path: Path) -> None:
 def test_24_memory_errors_that_rise_make_the_result_invalid(tmp_path: Path, command: str) -> None:
     bad = f"{TWO_UNLIKE_GPUS}gpu 0 series ecc_uncorrected 7 7 9\n"
     options = ("--windows", "5", "--duration", "0.5") if command == "run" else ("--max-batch", "8", "--duration", "0.5")
-    done = Machine(tmp_path, SLOWLY, gpus=bad).runs(command, *options, "--gpus", "0", "--json")
-    assert done.returncode == 6
+    done = Machine(tmp_path, SLOWLY, gpus=bad).runs(command, *options, "--gpus", "0", "--json", code=6)
     assert "2 memory errors that ECC did not correct" in done.stderr
     if done.stdout:
         assert json.loads(done.stdout)["complete"] is False
 
 
-HANGS = """
-def step(*_):
-    note()
-    hang()
-"""
+HANGS = in_step("note(), hang()")
 # A process of the model's own, which a data pipeline may have.
 STARTS = """
-import time
 def step(devices, batches, number):
     if number == 1 and os.fork() == 0:
         note()
@@ -255,25 +210,16 @@ def step(devices, batches, number):
 )
 def test_29_30_even_a_worker_that_hangs_ends_if_its_parent(tmp_path: Path, number: int, code: int, steps: str) -> None:
     machine = Machine(tmp_path, steps)
-    process = machine.starts("run", "--windows", "500")
-    pid = machine.wait_for_note()
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == code, err
+    with machine.starts("run", "--windows", "500") as process:
+        pid = machine.wait_for_note()
+        process.send_signal(number)
+        assert process.wait(timeout=60) == code
     assert gone(pid)
 
 
 def test_18_a_crash_is_seen_though_what_the_model_started_holds_the_pipe(tmp_path: Path) -> None:
-    steps = f"""
-import time
-def step(devices, batches, number):
-    if os.fork() == 0:
-        note()
-        time.sleep(600)
-    os.kill(os.getpid(), {int(signal.SIGSEGV)})
-"""
+    steps = in_step("os.fork() or (note(), time.sleep(600)); os.kill(os.getpid(), signal.SIGSEGV)")
     machine = Machine(tmp_path, steps)
-    done = machine.runs("run", "--quiet")
-    assert done.returncode == 6
+    done = machine.refuses(6, "run", "--quiet")
     assert "SIGSEGV" in first_line(done)
     assert all(map(gone, machine.noted()))

@@ -1,4 +1,4 @@
-"""Real results are read from files. What is wrong in a file is told by tests/faults/test_files.py."""
+"""Real results are read from files. What is wrong in a file is told by tests/faults/test_read.py."""
 
 from __future__ import annotations
 
