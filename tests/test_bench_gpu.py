@@ -22,6 +22,7 @@ from tests.bench.gpu.steps.machine import cuda_libraries
 from tests.bench.gpu.table import evidence
 from tests.cli.program import ROOT
 from tests.guide.generate import steps_on_a_gpu
+from tests.known import known
 
 UUID = "GPU-1080aaaa-0000-4000-8000-000000000001"
 ONE_GPU = "\n".join(line for line in stand_in.TWO_UNLIKE_GPUS.splitlines() if not line.startswith("gpu 1"))
@@ -129,22 +130,6 @@ def test_steps_that_only_use_the_program_do_so_on_a_gpu_too(tmp_path: Path, monk
     assert re.search(r"1001/16 out of memory, 686/16 found in .*; which runs", told["recovery"])
 
 
-def test_a_card_in_parts_is_as_many_gpus_to_the_program(tmp_path: Path) -> None:
-    code = """
-import os
-del os.environ["CUDA_VISIBLE_DEVICES"]  # the tests' own
-from gpubalance.devices.machine import find_machine
-from gpubalance.devices.nvml import with_gpu
-devices = find_machine(None).select(["0", "1"])
-print([(d.index, d.uuid, d.memory_bytes, d.label) for d in devices])
-print(with_gpu(devices[1].uuid, lambda gpu: gpu.ask("UUID")))
-"""
-    variables = stand_in.environment(tmp_path, ONE_GPU) | parts.environment(UUID, (2 << 30, 5 << 30), str(ROOT))
-    devices, card = stand_in.child(code, variables).splitlines()
-    assert devices == str([(0, f"{UUID}+0", 2 << 30, "GPU:0"), (1, f"{UUID}+1", 5 << 30, "GPU:1")])
-    assert card == parts.card_of(f"{UUID}+1") == UUID
-
-
 def test_the_engine_sets_gpus_up_where_the_parts_of_one_take_its_place(
     tensorflow: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,8 +159,7 @@ def test_a_stamped_step_is_found_in_what_cupti_tells(tensorflow: Any, tmp_path: 
     (tmp_path / "host.xplane.pb").write_bytes(space.SerializeToString())
     (window,) = read_windows(tmp_path)
     assert (len(window.kernels), len(window.to_host)) == (4, 4)
-    marks = marks_of(window)
-    assert marks is not None
+    marks = known(marks_of(window))
     assert (marks.compute_s, marks.step_s, marks.busy) == pytest.approx((40, 70, 28 / 40))
     assert marks_of(Window(window.kernels, window.to_host[:3])) is None
 

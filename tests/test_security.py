@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ import psutil
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.common import Environment
-from gpubalance.results.plan import Plan
+from gpubalance.settings.requests import PlanRequest, Settings
 from tests.cli.program import QUICK_PAIR, ROOT, gpubalance, here, start
+from tests.jobs.probes import probe_of
+from tests.known import known
 
 MODEL = """
 from pathlib import Path
@@ -35,29 +39,18 @@ def model(tmp_path: Path) -> Path:
 
 def plan_for(folder: Path, model: str) -> Path:
     """A plan for the quick pair that names a model."""
-    content = json.loads((ROOT / "tests/render/data/pair-balance.json").read_text())
     devices, _ = simulated_devices(QUICK_PAIR)
-    content.update(
-        devices=[device.model_dump(mode="json") for device in devices],
-        batches=[30, 20],
-        micro_batches=[30, 20],
-        global_batch=50,
-        model=None,
-        balance=None,
-        settings=content["settings"] | {"model": model},
-    )
-    for share, batch in zip(content["shares"], (30, 20), strict=True):
-        share.update(batch=batch, micro_batch=batch)
+    probe = probe_of(devices).model_copy(update={"settings": Settings(model=model)})
+    made = plan(probe, devices, PlanRequest(global_batch=48, sync_s=0.0)).model_copy(update={"model": None})
     path = folder / "plan.json"
-    path.write_text(Plan.model_validate(content).model_dump_json())
+    path.write_text(made.model_dump_json())
     return path
 
 
 @pytest.mark.parametrize("kind", ["{file}:build", "mine:build", "{folder}/net.keras", "{folder}/net.h5"])
 def test_a_plan_starts_no_code_and_opens_no_file(tmp_path: Path, model: Path, kind: str) -> None:
-    plan = plan_for(tmp_path, kind.format(file=model, folder=tmp_path))
-    done = here("run", "--simulate", QUICK_PAIR, "--plan", str(plan), cwd=tmp_path)
-    assert done.returncode == 4
+    path = plan_for(tmp_path, kind.format(file=model, folder=tmp_path))
+    done = here("run", "--simulate", QUICK_PAIR, "--plan", str(path), cwd=tmp_path, code=4)
     assert "a plan runs no code and opens no file by itself" in done.stderr
     assert "--model" in done.stderr
     assert not model.with_suffix(".ran").exists()
@@ -73,12 +66,11 @@ def connections(processes: list[psutil.Process]) -> Iterator[Any]:
 
 def test_a_run_listens_to_nobody_and_calls_nobody(tmp_path: Path, model: Path) -> None:
     """And it is the one of a plan for a user's own model, which the command line names."""
-    plan = plan_for(tmp_path, f"{model}:build")
-    run = ("run", "--simulate", QUICK_PAIR, "--plan", str(plan), "--model", f"{model}:build")
+    path = plan_for(tmp_path, f"{model}:build")
+    run = ("run", "--simulate", QUICK_PAIR, "--plan", str(path), "--model", f"{model}:build")
     program = start(*run, "--duration", "0.3", "--windows", "3", "--baseline", "none", "--json")
-    assert program.stderr is not None
     seen, lines = [], []
-    for line in program.stderr:
+    for line in known(program.stderr):
         lines.append(line)
         parent = psutil.Process(program.pid)
         processes = [parent, *parent.children(recursive=True)]
@@ -97,17 +89,15 @@ def test_a_result_tells_of_its_environment_what_is_on_a_list(monkeypatch: pytest
     }
     done = gpubalance(
         *("devices", "--simulate", QUICK_PAIR, "--json"),
+        code=0,
         environment={"SECRET_TOKEN": "d41d8cd98f00b204", "USER": "somebody-here", "HOSTNAME": "a-host-name"},
     )
-    assert done.returncode == 0
     for secret in ("d41d8cd98f00b204", "somebody-here", "a-host-name", os.uname().nodename):
         assert secret not in done.stdout
 
 
 def audit(folder: Path, answer: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Runs scripts/check --audit's own part with a pip-audit that gives this answer."""
-    import sys
-
     package = folder / "pip_audit"
     package.mkdir()
     (package / "__init__.py").touch()

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gpubalance.devices.telemetry import Counters, Course
 from gpubalance.results.telemetry import Moment, Telemetry, throttling
+from tests.known import known
 
 CALM = Moment(at_s=0.0, temperature_c=60, power_w=100.0, sm_clock_mhz=1900, memory_clock_mhz=5005, throttle_reasons=())
 
@@ -27,9 +28,7 @@ def told(*readings: dict[str, object], first: Counters, last: Counters) -> Telem
     for number, other in enumerate(readings):
         reads(course, first if number == 0 else at(first.at_s + number), **other)
     course.count(last)
-    found = course.telemetry()
-    assert found is not None
-    return found
+    return known(course.telemetry())
 
 
 def test_without_a_reading_there_is_no_telemetry() -> None:
@@ -47,9 +46,7 @@ def test_the_energy_is_the_sum_of_each_power_times_how_long_it_was_taken(parts: 
         time += gap_s
         joules += gap_s * power_mw / 1000
     course.count(at(time))
-    telemetry = course.telemetry()
-    assert telemetry is not None
-    assert (telemetry.energy_j or 0.0) == pytest.approx(joules, abs=0.001, rel=1e-9)
+    assert (known(course.telemetry()).energy_j or 0.0) == pytest.approx(joules, abs=0.001, rel=1e-9)
 
 
 def test_a_power_holds_until_the_next_that_is_told() -> None:
@@ -90,9 +87,7 @@ def test_a_course_of_any_length_is_told_by_some_hundreds_of_readings_evenly_apar
     course = Course()
     for number in range(readings):
         reads(course, at(float(number)))
-    telemetry = course.telemetry()
-    assert telemetry is not None
-    times = [moment.at_s for moment in telemetry.course]
+    times = [moment.at_s for moment in known(course.telemetry()).course]
     assert min(readings, 240) <= len(times) <= 480
     assert len({b - a for a, b in itertools.pairwise(times)}) <= 1
     assert times[0] == 0.0
