@@ -41,7 +41,9 @@ def test_01_no_nvml_library_is_said_with_the_way_on() -> None:
     ],
     ids=["is not its library's", "is not loaded"],
 )
-def test_02_a_driver_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: str, says: str, remedy: str) -> None:
+def test_02_a_driver_that_serves_nobody_is_told_with_the_way_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: str, says: str, remedy: str
+) -> None:
     """The kernel module's file is another one here, as a test can't load a driver."""
     module = tmp_path / "version"
     module.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024\n")
@@ -52,7 +54,9 @@ def test_02_a_driver_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus:
 
 
 ARCHITECTURE = in_step("raise tf.errors.InternalError(None, None, 'CUDNN_STATUS_ARCH_MISMATCH in conv_ops.cc')")
-NO_HANDLE = in_step("raise tf.errors.InternalError(None, None, 'cudnn handle: CUDNN_STATUS_ALLOC_FAILED')")
+NO_HANDLE = in_step(
+    "raise tf.errors.InternalError(None, None, 'Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED')"
+)
 # Words of a run, its engine, the exit code, and what the error says.
 ENDS: list[tuple[Any, ...]] = [
     ("--batches 8 8", ARCHITECTURE, 3, "pip install nvidia-cudnn-cu12==9.10.2.21"),
