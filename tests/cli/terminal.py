@@ -8,7 +8,6 @@ import pty
 import select
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Mapping, Sequence
@@ -29,13 +28,6 @@ class Seen:
     def ever(self, text: str) -> bool:
         """Whether a line of any screen has the text."""
         return any(text in line for picture in self.pictures for line in picture)
-
-
-def in_terminal(
-    code: str, columns: int, *, lines: int = 24, environment: Mapping[str, str] | None = None
-) -> tuple[int, Seen]:
-    """Runs Python code with its three streams on a terminal; returns the exit status and what was seen."""
-    return command_in_terminal([sys.executable, "-c", code], columns, lines=lines, environment=environment)
 
 
 def command_in_terminal(

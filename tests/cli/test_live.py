@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from functools import cache
 
 import pytest
@@ -10,13 +11,15 @@ import pytest
 from gpubalance.cli.remaining import Remaining
 from gpubalance.jobs.events import PhaseBegun, TimeLeft
 from tests.cli.program import ROOT
-from tests.cli.terminal import Seen, in_terminal
+from tests.cli.terminal import Seen, command_in_terminal
 
-EVENTS = f"""
+SCRIPT = f"""
 import time
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.machine import find_machine
-from gpubalance.jobs.events import Doing, PhaseBegun, TimingDone
+from gpubalance.jobs.events import Doing, PhaseBegun, TimingDone, TurnDone
+from gpubalance.results.common import StepTime, Throughput
+from gpubalance.results.independent import OwnWindow
 from gpubalance.results.telemetry import Moment
 
 devices = find_machine({str(ROOT / "configs" / "four-unlike.toml")!r}).devices
@@ -24,7 +27,7 @@ hot = Moment(
     at_s=0, temperature_c=83, power_w=220, sm_clock_mhz=1500, memory_clock_mhz=5000, throttle_reasons=("power cap",)
 )
 
-def work(watch):
+def joint(watch):
     watch(Doing("going on with what was measured", stays=True))
     watch(Doing("measuring 120/80/40/30, window 1 of 3, in turns with the even split"))
     watch(PhaseBegun("proof", 4, 4, 75.0, 75.0))
@@ -34,34 +37,40 @@ def work(watch):
         for number in range(40):
             watch(TimingDone(name, devices, batches, step_s * (1 + number / 400), None, None, (hot, None, None, None)))
     watch(TimingDone("even", devices, (68, 68, 67, 67), 0.08, None, None, (hot, None, None, None)))
-    time.sleep(1.2)
-    return "the result"
+
+def own(watch):
+    watch(Doing("measuring all 4 devices at once, window 1 of 3"))
+    watch(PhaseBegun("independent", 1, 1, 75.0, 75.0))
+    for name, step_s in (("alone", 0.05), ("at once", 0.06)):
+        for device, batch in zip(devices, (120, 80, 40, 30)):
+            watch(TimingDone(name, (device,), (batch,), step_s, None, None, (hot if device.index == 0 else None,)))
+    times = StepTime(median=0.06, mad=0.0, ci95=None, steps_per_sample=1, samples=(0.06,), at_s=(0.06,))
+    rate = Throughput(median=2000.0, ci95=None)
+    gave = dict(batch=120, step_time_s=times, throughput=rate, memory_peak_bytes=3 << 30, telemetry=None)
+    watch(TurnDone(1, 3, "at once", (OwnWindow(device=devices[0], **gave),)))
 
 with Progress(quiet=QUIET) as tell:
-    result = work(tell)
-print(result)
+    WORK(tell)
+    time.sleep(1.2)
+print("the result")
 """
 KEPT = "… going on with what was measured"
 
 
 @cache
-def shown(columns: int, quiet: bool = False, **environment: str) -> Seen:
-    status, seen = in_terminal(EVENTS.replace("QUIET", str(quiet)), columns, environment=environment)
+def shown(columns: int, work: str = "joint", quiet: bool = False, **environment: str) -> Seen:
+    code = SCRIPT.replace("QUIET", str(quiet)).replace("WORK", work)
+    status, seen = command_in_terminal([sys.executable, "-c", code], columns, environment=environment)
     assert status == 0, seen.written.decode()
     return seen
-
-
-def screen(seen: Seen) -> list[str]:
-    """The last screen that was complete, without its empty lines."""
-    whole = [picture for picture in seen.pictures if any(line.startswith("█ compute") for line in picture)]
-    assert whole, seen.written.decode()
-    return [line for line in whole[-1] if line]
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_the_screen_is_whole_in_any_width_and_goes_when_it_is_over(columns: int) -> None:
     seen = shown(columns)
-    lines = screen(seen)
+    whole = [picture for picture in seen.pictures if any(line.startswith("█ compute") for line in picture)]
+    assert whole, seen.written.decode()
+    lines = [line for line in whole[-1] if line]
     rows = [line for line in lines if re.match(r"GPU:\d  ", line)]
     # A line each, none wrapped: the batch is there, and the bar of what it computes and waits.
     assert [row.split()[0] for row in rows] == ["GPU:0", "GPU:1", "GPU:2", "GPU:3"]
@@ -104,37 +113,9 @@ def test_quiet_shows_nothing() -> None:
     assert shown(80, quiet=True).written.decode().splitlines() == ["the result"]
 
 
-OWN = (
-    EVENTS.partition("def work(watch):")[0]
-    + """
-from gpubalance.jobs.events import TurnDone
-from gpubalance.results.common import StepTime, Throughput
-from gpubalance.results.independent import OwnWindow
-
-def work(watch):
-    watch(Doing("measuring all 4 devices at once, window 1 of 3"))
-    watch(PhaseBegun("independent", 1, 1, 75.0, 75.0))
-    for name, step_s in (("alone", 0.05), ("at once", 0.06)):
-        for device, batch in zip(devices, (120, 80, 40, 30)):
-            watch(TimingDone(name, (device,), (batch,), step_s, None, None, (hot if device.index == 0 else None,)))
-    times = StepTime(median=0.06, mad=0.0, ci95=None, steps_per_sample=1, samples=(0.06,), at_s=(0.06,))
-    rate = Throughput(median=2000.0, ci95=None)
-    gave = dict(batch=120, step_time_s=times, throughput=rate, memory_peak_bytes=3 << 30, telemetry=None)
-    watch(TurnDone(1, 3, "at once", (OwnWindow(device=devices[0], **gave),)))
-    time.sleep(1.2)
-    return "the result"
-
-with Progress(quiet=False) as tell:
-    result = work(tell)
-print(result)
-"""
-)
-
-
 @pytest.mark.parametrize("columns", [40, 80])
 def test_devices_with_models_of_their_own_stand_alone_and_at_once_beside_each_other(columns: int) -> None:
-    status, seen = in_terminal(OWN, columns)
-    assert status == 0, seen.written.decode()
+    seen = shown(columns, "own")
     # What was read of the terminal may end within a picture: a whole one has the last device too.
     whole = [
         picture for picture in seen.pictures if all(any(of in line for line in picture) for of in ("3.00 GiB", "GPU:3"))
@@ -162,9 +143,3 @@ def test_what_is_left_is_corrected_and_never_less_than_the_phases_to_come() -> N
     assert remaining.line == "phase 2 of 3, rounds: about 60 s; about 5 min of 5 left"
     remaining.take(PhaseBegun("proof", 3, 3, 0.0, 0.0))
     assert remaining.short == "phase 3 of 3"
-
-
-def test_a_job_of_one_phase_has_no_number() -> None:
-    remaining = Remaining()
-    remaining.take(PhaseBegun("run", 1, 1, 600.0, 600.0))
-    assert (remaining.line, remaining.short) == ("run: about 10 min", "about 10 min of 10 left")

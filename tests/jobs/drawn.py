@@ -38,10 +38,8 @@ def noisy_devices(profile: Path, noise: float, slower: float = 1.0) -> tuple[tup
 
 def ready(devices: int) -> Ready:
     """The message of a worker that has built the small model on so many devices."""
-    return Ready(
-        model=Model(name="small", parameters=648, gradient_bytes=2592),
-        memory_limit_bytes=(None,) * devices,
-    )
+    model = Model(name="small", parameters=648, gradient_bytes=2592)
+    return Ready(model=model, memory_limit_bytes=(None,) * devices)
 
 
 def timings_of(timings: Sequence[Timing], stamped: Sequence[Timing] = (), devices: int = 2, **more: Any) -> Timings:
@@ -109,14 +107,8 @@ class DrawnWorker:
             steps = [self._step(split) for _ in range(count)]
             taken_s = sum(map(self._taken_s, steps))
             stamps: Any = {"compute_s": steps[0], "update_s": self._updates_s} if stamped else {}
-            yield Timing(
-                steps=count,
-                seconds=taken_s,
-                ended_s=self._clock_s + self._elapsed_s,
-                input_wait_s=0.0,
-                step_s=taken_s,
-                **stamps,
-            )
+            now_s = self._clock_s + self._elapsed_s
+            yield Timing(steps=count, seconds=taken_s, ended_s=now_s, input_wait_s=0.0, step_s=taken_s, **stamps)
             given += 1
         extra = self._joint.extra_memory
         peaks = tuple(p.memory_at(m, extra) for p, m in zip(self._profiles, split.micro_batches, strict=True))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.results.common import Model, StepTime, Throughput
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, SoloRate, StepTimeModel
 from gpubalance.results.run import Measurement, Replica, Run
-from gpubalance.settings.device import Device, DeviceProfile
+from gpubalance.settings.device import Device, DeviceProfile, JointProfile
+from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from tests.known import known
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 SMALL = Settings(model="small")
 MIB = 1 << 20
 QUICK = DeviceProfile(
@@ -42,11 +46,19 @@ def probe_of(
     )
 
 
+R = TypeVar("R", bound=Record)
+
+
+def inside(record: R, field: str, **changes: object) -> R:
+    """The record with changes in one of its fields, which it has."""
+    return record.model_copy(update={field: known(getattr(record, field)).model_copy(update=changes)})
+
+
 def with_second(probe: Probe, fits: int | None, fails: int, **changes: object) -> Probe:
     """The probe of a pair with another limit of the second device, without its step-time model, and other changes."""
     first, second = probe.probes
-    limit = known(second.batch_limit).model_copy(update={"fits": fits, "fails": fails})
-    second = second.model_copy(update={"batch_limit": limit, "step_time_model": None, **changes})
+    limited = inside(second, "batch_limit", fits=fits, fails=fails)
+    second = limited.model_copy(update={"step_time_model": None, **changes})
     return probe.model_copy(update={"probes": (first, second)})
 
 
@@ -60,6 +72,11 @@ def proof_of(plan: Plan) -> Run:
     return known(known(plan.balance).run)
 
 
+def of_config(name: str) -> tuple[tuple[Device, ...], JointProfile]:
+    """The devices of a profile that ships, and how they are together."""
+    return simulated_devices(str(CONFIGS / f"{name}.toml"))
+
+
 def devices_of(*profiles: DeviceProfile) -> tuple[Device, ...]:
     """A simulated device of each profile."""
     (base,) = simulated_devices("1")[0]
@@ -71,8 +88,8 @@ def devices_of(*profiles: DeviceProfile) -> tuple[Device, ...]:
 
 def _device_probe(number: int, profile: DeviceProfile, factor: float, multiple: int) -> DeviceProbe:
     fits = (known(profile.memory) - profile.base_memory) // profile.memory_per_sample // multiple * multiple
-    curve = tuple(_point(profile, batch, factor) for batch in (multiple, fits // 2, fits))
     alpha, beta = factor * profile.alpha_s + profile.update_s, factor * profile.beta_s
+    curve = tuple(point_of(profile, batch, alpha + beta * batch) for batch in (multiple, fits // 2, fits))
     best = SoloRate(batch=fits, throughput=fits / (alpha + beta * fits))
     return DeviceProbe(
         device=number,
@@ -101,10 +118,6 @@ def _device_probe(number: int, profile: DeviceProfile, factor: float, multiple: 
         failures=(),
         complete=True,
     )
-
-
-def _point(profile: DeviceProfile, batch: int, factor: float) -> CurvePoint:
-    return point_of(profile, batch, factor * (profile.alpha_s + profile.beta_s * batch) + profile.update_s)
 
 
 def point_of(profile: DeviceProfile, batch: int, seconds: float) -> CurvePoint:

@@ -10,29 +10,24 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.requests import Measuring
 
 
-def timing(seconds: float = 1.0) -> Timing:
+def timing(seconds: float) -> Timing:
     return Timing(steps=1, seconds=seconds, input_wait_s=0.0)
 
 
 def test_a_timing_counts_only_where_it_began_and_ended_while_all_measured() -> None:
     window = CommonWindow([0, 1], Length.of_window(Measuring(duration_s=2.0)))
-    early = [timing() for _ in range(5)]
-    for one in early:
-        window.take(0, one)  # the second has not given any yet
-    window.take(1, timing())  # begins the window; when this one began is not known
-    window.take(0, timing())  # began before the window did
-    counted = {0: [timing(), timing()], 1: [timing(0.5), timing(1.5)]}
-    for number in (0, 1, 0):
-        window.take(number, counted[number][sum(one in window.counted[number] for one in counted[number])])
-    assert not window.is_over()
-    assert window.overlap_s == 0.0
-    window.take(1, counted[1][1])
+    for _ in range(5):
+        window.take(0, timing(3.0))  # the second has not given any yet
+    window.take(1, timing(3.0))  # begins the window; when this one began is not known
+    window.take(0, timing(3.0))  # began before the window did
+    for number, seconds in ((0, 1.0), (1, 0.5), (0, 1.1), (1, 1.5)):
+        assert (window.is_over(), window.overlap_s) == (False, 0.0)
+        window.take(number, timing(seconds))
     assert window.is_over()
     assert window.overlap_s > 0
-    window.take(0, timing())  # what a worker gave before it heard of the end
-    assert {number: [id(one) for one in found] for number, found in window.counted.items()} == {
-        number: [id(one) for one in wanted] for number, wanted in counted.items()
-    }
+    window.take(0, timing(3.0))  # what a worker gave before it heard of the end
+    counted = {number: [one.seconds for one in found] for number, found in window.counted.items()}
+    assert counted == {0: [1.0, 1.1], 1: [0.5, 1.5]}
 
 
 def test_the_fast_one_goes_on_until_the_slow_one_has_enough() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.requests import PlanRequest
 from tests.cli.program import ROOT
 from tests.jobs.drawn import drawn_run, noisy_devices
-from tests.jobs.probes import probe_of
+from tests.jobs.probes import inside, probe_of
 from tests.known import known
 
 PAIR = ROOT / "configs" / "gtx1080ti-gtx1080.toml"
@@ -35,33 +35,28 @@ def run_of(batches: tuple[int, ...] = (820, 568), seed: int = 1) -> Run:
 
 def slower(run: Run, factor: float) -> Run:
     """The run on a machine that is slower by a factor, which its settings do not show."""
-    times, throughput = run.step_time_s, run.throughput
+    times = run.step_time_s
     scaled = {"median": factor * times.median, "samples": tuple(factor * time for time in times.samples)}
-    return run.model_copy(
-        update={
-            "step_time_s": times.model_copy(update=scaled),
-            "throughput": throughput.model_copy(update={"median": throughput.median / factor}),
-        }
-    )
+    return inside(inside(run, "step_time_s", **scaled), "throughput", median=run.throughput.median / factor)
 
 
 BASELINE, OTHER = run_of(), run_of(seed=2)
 
 
-@pytest.fixture
-def compared(tmp_path: Path) -> Callable[..., Comparison]:
-    """A function that compares results after writing them to files."""
-
-    def of(*results: Run | Probe | Plan) -> Comparison:
-        paths = [tmp_path / f"{number}.json" for number in range(len(results))]
-        for path, result in zip(paths, results, strict=True):
-            path.write_text(result.model_dump_json())
-        return compare(paths)
-
-    return of
+def compared_in(folder: Path, results: Mapping[str, Run | Probe | Plan]) -> Comparison:
+    """Compares results after writing them to files of these names."""
+    for name, result in results.items():
+        (folder / f"{name}.json").write_text(result.model_dump_json())
+    return compare([folder / f"{name}.json" for name in results])
 
 
 Compared = Callable[..., Comparison]
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Compared:
+    """A function that compares results from files with numbers for names."""
+    return lambda *results: compared_in(tmp_path, {str(number): result for number, result in enumerate(results)})
 
 
 def verdicts(found: Comparison) -> list[str | None]:
@@ -84,7 +79,7 @@ def test_each_is_held_against_the_first(compared: Compared) -> None:
 
 
 def _changed(field: str, **changed: Any) -> Callable[[Run], Run]:
-    return lambda run: run.model_copy(update={field: getattr(run, field).model_copy(update=changed)})
+    return lambda run: inside(run, field, **changed)
 
 
 def _first_device(**changed: Any) -> Callable[[Run], Run]:
@@ -161,8 +156,10 @@ def sampled(probe: Probe, factor: float = 1.0, seed: int = 0) -> Probe:
     return probe.model_copy(update={"probes": tuple(probes)})
 
 
-def test_probes_are_compared_device_by_device_where_both_have_a_batch_size(compared: Compared) -> None:
+def test_probes_are_compared_and_judged_device_by_device_where_both_have_a_batch_size(compared: Compared) -> None:
     baseline, other = sampled(probe_of(DEVICES)), sampled(probe_of(DEVICES), 1.2, seed=1)
+    with pytest.raises(Regression, match=r"on GPU:0 is .*on GPU:1 is "):
+        check_regression(compared(baseline, other), 0.05)
     first, *rest = other.probes
     fewer = other.model_copy(update={"probes": (first.model_copy(update={"curve": first.curve[1:]}), *rest)})
     found = compared(baseline, fewer).against_first[0]
@@ -208,8 +205,7 @@ def test_what_makes_a_result_doubtful_goes_with_it(compared: Compared) -> None:
 def disturbed(run: Run, factor: float = 1.0) -> Run:
     """The run, slower by `factor`, on a machine whose other work comes and goes."""
     times = tuple(t * (1.3 if i // 5 % 2 else 1.0) for i, t in enumerate(run.step_time_s.samples))
-    longer = run.step_time_s.model_copy(update={"samples": times})
-    return slower(run.model_copy(update={"step_time_s": longer}), factor)
+    return slower(inside(run, "step_time_s", samples=times), factor)
 
 
 def test_timings_of_a_machine_that_was_not_quiet_say_so(compared: Compared) -> None:
@@ -217,9 +213,7 @@ def test_timings_of_a_machine_that_was_not_quiet_say_so(compared: Compared) -> N
     assert [result.not_quiet for result in found.results] == [None, "timings vary by 21 %"]
     early, late = (tuple(s * f for s in OTHER.step_time_s.samples[:20]) for f in (1.0, 1.2))
     told = early + early + late[:8]
-    shifted = OTHER.model_copy(
-        update={"step_time_s": OTHER.step_time_s.model_copy(update={"samples": told, "at_s": told})}
-    )
+    shifted = inside(OTHER, "step_time_s", samples=told, at_s=told)
     assert compared(BASELINE, shifted).results[1].not_quiet == "timings did not keep their level"
     with pytest.raises(Regression, match=r"but the machine was not quiet \(.*1\.json: timings vary by 21 %\)"):
         check_regression(compared(BASELINE, disturbed(OTHER, 2.0)), 0.05)
@@ -239,16 +233,8 @@ def test_the_gate_fails_where_it_is_slower_by_more_and_only_then(compared: Compa
     check_regression(compared(BASELINE, OTHER, slower(OTHER, 0.9)), 0.0)
 
 
-def test_the_gate_judges_each_device_of_a_probe(compared: Compared) -> None:
-    baseline, other = sampled(probe_of(DEVICES)), sampled(probe_of(DEVICES), 1.2, seed=1)
-    with pytest.raises(Regression, match=r"on GPU:0 is .*on GPU:1 is "):
-        check_regression(compared(baseline, other), 0.05)
-
-
 def test_a_gate_that_can_not_judge_does_not_pass(compared: Compared) -> None:
-    short = slower(OTHER, 1.5).model_copy(
-        update={"step_time_s": OTHER.step_time_s.model_copy(update={"samples": (1.0, 1.1), "at_s": (1.0, 2.1)})}
-    )
+    short = inside(slower(OTHER, 1.5), "step_time_s", samples=(1.0, 1.1), at_s=(1.0, 2.1))
     fewer = probe_of(DEVICES[:1])
     cases: list[tuple[Comparison, str]] = [
         (compared(BASELINE, plan_of()), "was never run"),

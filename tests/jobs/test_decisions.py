@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
+from itertools import product
 from random import Random
 
 import pytest
@@ -17,10 +17,11 @@ from gpubalance.settings.requests import Measuring
 from gpubalance.settings.shares import Shares
 from tests.bench.decisions import Machine, outcome
 from tests.jobs.drawn import drawn_run, noisy_devices
-from tests.jobs.probes import proof_of
+from tests.jobs.probes import CONFIGS, proof_of
 from tests.known import known
+from tests.render.golden import told
 
-PAIR = Path(__file__).parents[2] / "configs" / "gtx1080ti-gtx1080.toml"
+PAIR = CONFIGS / "gtx1080ti-gtx1080.toml"
 
 
 @pytest.fixture(scope="module")
@@ -35,41 +36,33 @@ def proofs_of(machine: Machine) -> int:
     return proofs.began
 
 
-@pytest.mark.parametrize("off", [0.02, 0.03])
-def test_no_balance_ends_below_what_it_measured_nor_below_what_it_could_know(off: float) -> None:
-    for seed in range(8):  # scripts/bench decisions: many
-        found = outcome(Machine(seed, off))
-        assert found.below_measured <= 0.005, seed
-        assert (found.below_optimum or 0.0) <= 0.01, seed
-        assert (found.below_known or 0.0) <= 0.01, seed
-
-
-@pytest.mark.parametrize("seed", [220, 249, 431, 731])
-def test_what_it_takes_to_know_the_best(seed: int) -> None:
-    """A size that is faster than a smaller one, once with a global batch; over five rounds; splits that are nearly as
-    fast as each other.
+@pytest.mark.parametrize(("seed", "off"), [*product(range(8), (0.02, 0.03)), *product((220, 249, 431, 731), (0.03,))])
+def test_no_balance_ends_below_what_it_measured_nor_below_what_it_could_know(seed: int, off: float) -> None:
+    """Many more are drawn by `scripts/bench decisions`. The last have a size that is faster than a smaller one, once
+    with a global batch; over five rounds; and splits that are nearly as fast as each other.
     """
-    found = outcome(Machine(seed, 0.03))
+    found = outcome(Machine(seed, off))
     assert found.below_measured <= 0.005
     assert (found.below_optimum or 0.0) <= 0.01
     assert (found.below_known or 0.0) <= 0.01
 
 
 class Proofs:
-    """Counts the proofs that begin, and raises an error in `times` of them, from one on, in the second window."""
+    """Counts the proofs that begin, and raises an error in `times` of them, from one on, where they tell `at`."""
 
-    def __init__(self, number: int, error: BaseException | None = None, times: int = 1) -> None:
+    def __init__(self, number: int, error: BaseException | None = None, times: int = 1, at: str = "window 2") -> None:
         self.began = 0
         self.there = False
         self._number = number
         self._error = error
         self._times = times
+        self._at = at
 
     def __call__(self, event: Event) -> None:
         if not isinstance(event, Doing):
             return
         self.began += event.text.startswith("proving")
-        if self.began >= self._number and "window 2" in event.text and self._times:
+        if self.began >= self._number and self._at in event.text and self._times:
             self.there = True
             self._times -= 1
             if self._error is not None:
@@ -83,22 +76,32 @@ def test_the_better_of_two_proven_splits_is_taken(twice: Machine) -> None:
     assert ended.batches == proof_of(ended).batches
 
 
-def test_an_interrupt_in_a_later_proof_leaves_the_split_that_was_proven(twice: Machine) -> None:
+def left_by_an_interrupt(machine: Machine, watch: Proofs) -> Plan:
     with pytest.raises(Interrupted) as raised:
-        twice.balanced(Proofs(2, KeyboardInterrupt()))
-    left = raised.value.partial
-    assert isinstance(left, Plan)
+        machine.balanced(watch)
+    assert isinstance(raised.value.partial, Plan)
+    return raised.value.partial
+
+
+def test_an_interrupt_in_a_proof_leaves_the_split_that_was_proven_or_else_the_best_so_far(twice: Machine) -> None:
+    left = left_by_an_interrupt(twice, Proofs(2, KeyboardInterrupt()))
     assert proof_of(left).complete
     assert left.batches == proof_of(left).batches
+    left = left_by_an_interrupt(twice, Proofs(1, KeyboardInterrupt(), at="proving"))
+    assert known(left.balance).run is None
+    assert left.batches in [one.batches for one in known(left.balance).rounds]
+    assert "not yet proven by a run" in " ".join(told(left).split())
 
 
-def test_a_later_proof_that_runs_out_of_memory_leaves_the_split_that_was_proven(twice: Machine) -> None:
-    proofs = Proofs(2, OutOfMemory("GPU:0 ran out of memory", replica=0), times=2)  # the first might be chance
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_proof_that_runs_out_of_memory_steps_back_and_leaves_what_was_proven(twice: Machine, number: int) -> None:
+    """On a GPU the allocator may fail late. Two proofs of a split do, as one might be chance."""
+    proofs = Proofs(number, OutOfMemory("GPU:0 ran out of memory", replica=0), times=2)
     ended = twice.balanced(proofs)
     assert proofs.there
-    assert proof_of(ended)
     (failed,) = [one.batches for one in known(ended.balance).rounds if one.outcome == "oom"]
-    assert ended.batches != failed
+    assert ended.batches == proof_of(ended).batches != failed
+    assert number == 2 or ended.batches[0] < failed[0]
 
 
 class FirstIsSlow(Machine):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.workers.messages import Inspected, Surveyed
 from tests.cli.program import here
-from tests.cli.terminal import in_terminal
+from tests.cli.terminal import command_in_terminal
 from tests.faults.machine import PLAIN, TI
 from tests.stand_in import TWO_UNLIKE_GPUS, environment, loaded
 
@@ -284,38 +286,26 @@ def test_without_a_driver_it_says_so_first_and_checks_the_rest(tmp_path: Path) -
     assert checkup.all_reduce is not None
     assert checkup.all_reduce.bytes > 1000
     assert "… a training step of small on CPU:0, CPU:1" in done.stderr
+    assert f"error: {checkup.checks[0].what}: {checkup.checks[0].detail}" in done.stderr
 
 
-def test_gpus_that_tensorflow_lacks_are_a_failure_that_is_named(tmp_path: Path) -> None:
-    done = here("doctor", "--json", "--quiet", environment=environment(tmp_path, TWO_UNLIKE_GPUS))
-    assert done.returncode == 3
-    checkup = Checkup.model_validate_json(done.stdout)
-    failure = checkup.first_failure
-    assert failure is not None
-    assert f"error: {failure.what}: {failure.detail}" in done.stderr
-    statuses = {check.code: check.status for check in checkup.checks}
-    assert statuses["tensorflow-devices"] == "failure"
-    assert statuses["training-step"] == statuses["peer-to-peer"] == statuses["all-reduce"] == "skipped"
-    assert all(check.next for check in checkup.checks if check.status in ("warning", "failure"))
-
-
-def test_a_training_step_that_crashes_is_a_failed_check(tmp_path: Path) -> None:
-    model = tmp_path / "crash.py"
-    model.write_text("import os\ndef model():\n    os.abort()\n")
-    device = simulated_devices("1")[0]
-    steps = Steps(Settings(model=f"{model}:model"), lambda _: None)
-    checks = steps.checks(device, JointProfile())
+def test_a_training_step_that_crashes_is_a_failed_check(engine_that: Callable[[str], None]) -> None:
+    engine_that("import os\ndef built(devices):\n    os.abort()\n")
+    steps = Steps(Settings(model="small"), lambda _: None)
+    checks = steps.checks(simulated_devices("1")[0], JointProfile())
     assert steps.size is None
     assert [check.status for check in checks] == ["failure"]
     assert checks[0].detail.startswith("CPU:0: the worker was ended by SIGABRT while building")
     assert "its whole log is" in (checks[0].next or "")
 
 
-@pytest.mark.parametrize(
-    ("variables", "coloured"),
-    [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
-)
-def test_colour_is_for_terminals_that_want_it(variables: dict[str, str], coloured: bool) -> None:
-    code = "from gpubalance.cli.doctor import _paint; print(_paint()('failure', 'failure'))"
-    _, seen = in_terminal(code, 80, environment=variables)
-    assert (b"failure" in seen.written, b"\x1b[" in seen.written) == (True, coloured)
+def test_colour_is_for_terminals_that_want_it() -> None:
+    code = """
+import os
+from gpubalance.cli.doctor import _paint
+for name, value in (("TERM", "xterm"), ("TERM", "dumb"), ("TERM", "xterm"), ("NO_COLOR", "1")):
+    os.environ[name] = value
+    print(_paint()("failure", "failure"))
+"""
+    lines = command_in_terminal([sys.executable, "-c", code], 80)[1].written.splitlines()
+    assert [(b"failure" in line, b"\x1b[" in line) for line in lines] == [(True, True), (True, False)] * 2

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpubalance.jobs.keep.journal import Journal, content_key
+from gpubalance.jobs.keep.journal import Journal
 from gpubalance.results.common import Refusal
 from gpubalance.results.probe import Failure
 
@@ -74,9 +74,3 @@ def test_entries_of_another_shape_are_passed_over() -> None:
     more = ['{"kind": "Failure", "key": "8", "record": {"trial": 5}}', "[1, 2]", '"text"', "[" * 100_000]
     path.write_text(path.read_text() + "\n".join(more))
     assert left("d") == DONE
-
-
-def test_the_key_tells_contents_apart() -> None:
-    one = DONE["8"]
-    assert content_key(one, 1) == content_key(one.model_copy(), 1)
-    assert content_key(one, 1) != content_key(one, 2) != content_key(DONE["16"], 1)

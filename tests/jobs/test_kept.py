@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import pytest
 
-from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory
 from gpubalance.jobs.balance.balance import balance
 from gpubalance.jobs.balance.reuse import probe_for
@@ -22,7 +21,7 @@ from gpubalance.jobs.keep.journal import Journal, journal_of, software_key
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.run import raise_what_fits
-from gpubalance.results.plan import Round
+from gpubalance.results.plan import Plan, Round
 from gpubalance.results.probe import Failure
 from gpubalance.results.run import Run
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest, RunRequest, Settings
@@ -30,10 +29,9 @@ from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnWorker, noisy_devices, nothing_kept, party_of
-from tests.jobs.probes import SMALL, probe_of
+from tests.jobs.probes import CONFIGS, SMALL, of_config, probe_of
 from tests.known import known
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 DEVICES, JOINT = noisy_devices(CONFIGS / "quick-pair.toml", noise=0.0)
 
 
@@ -160,32 +158,17 @@ def test_windows_of_another_proof_of_the_command_are_not_taken_over() -> None:
     assert "resumed" not in {warning.code for warning in again.warnings}
 
 
-def test_two_at_once_have_a_journal_each_and_the_one_that_is_left_is_gone_on_with() -> None:
+def test_two_at_once_have_a_journal_each_and_the_newest_that_is_left_is_gone_on_with() -> None:
     asked = request(baseline="none")
     with journal_of(asked, resume=False) as one:
-        other, ended = interrupted(asked)
-        assert one.path != other.path
+        newest, ended = interrupted(asked)
         assert "--resume continues it" in str(ended)
-    with journal_of(asked, resume=True) as journal:
-        assert journal.path == other.path
-        assert journal.resumed
-
-
-def test_of_two_that_are_left_the_newest_is_gone_on_with() -> None:
-    asked = request(baseline="none")
-    with journal_of(asked, resume=False):
-        newest, _ = interrupted(asked)
     older, _ = interrupted(asked)
+    assert one.path == older.path != newest.path
     os.utime(older.path, (1, 1))
     with journal_of(asked, resume=True) as journal:
-        assert journal.path == newest.path != older.path
-
-
-def test_an_interrupt_before_anything_is_finished_promises_nothing() -> None:
-    asked = request(baseline="none")
-    journal, ended = interrupted(asked, lambda event: isinstance(event, Doing) and "window 1" in event.text)
-    assert str(ended) == "interrupted: nothing was measured yet"
-    assert not journal.path.exists()
+        assert journal.path == newest.path
+        assert journal.resumed
 
 
 def test_an_interrupt_within_the_first_window_gives_what_was_measured_and_says_that_it_is_unfinished() -> None:
@@ -263,7 +246,7 @@ def test_a_balance_goes_on_with_the_probe_that_it_had(fresh: bool) -> None:
 
 @pytest.mark.usefixtures("either_engine")
 def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
-    devices, joint = simulated_devices(str(CONFIGS / "quick-pair.toml"))
+    devices, joint = of_config("quick-pair")
     save(probe_of(devices))
     asked = BalanceRequest(
         devices=devices,
@@ -280,8 +263,9 @@ def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
         if isinstance(event, WindowDone):
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted), journal_of(asked, resume=False) as journal:
+    with pytest.raises(Interrupted) as ended, journal_of(asked, resume=False) as journal:
         balance(asked, first, journal)
+    assert isinstance(ended.value.partial, Plan)
     heard: list[Event] = []
     with journal_of(asked, resume=True) as journal:
         plan = balance(asked, heard.append, journal)

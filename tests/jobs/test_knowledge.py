@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.plan.knowledge import Knowledge
 from gpubalance.jobs.plan.problem import best_split
 from gpubalance.planning.problem import Allocation
@@ -15,10 +13,10 @@ from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares
 from tests.jobs.drawn import drawn_run
-from tests.jobs.probes import devices_of, measurement_of, probe_of
+from tests.jobs.probes import devices_of, inside, measurement_of, of_config, probe_of
 from tests.known import known as sure
 
-PAIR = simulated_devices(str(Path(__file__).parents[2] / "configs" / "quick-pair.toml"))[0]
+PAIR, _ = of_config("quick-pair")
 
 
 def knowledge() -> Knowledge:
@@ -76,8 +74,8 @@ def test_rare_slow_steps_are_neither_sync_nor_a_splits_own() -> None:
         computes = [known.alone_s(device, split.split) for device in range(2)]
         usual = measurement_of(batches, computes, sync_s=0.004)
         step_s = usual.step_time_s.median + slow_s
-        step_time = usual.step_time_s.model_copy(update={"median": step_s, "samples": (step_s,)})
-        known.learn(split, usual.model_copy(update={"step_time_s": step_time, "slow_s": slow_s}))
+        slowly = inside(usual, "step_time_s", median=step_s, samples=(step_s,))
+        known.learn(split, slowly.model_copy(update={"slow_s": slow_s}))
         assert known.problem.sync_s == pytest.approx(0.004)
     assert best_of(known) == (120, 80)
 
@@ -118,16 +116,14 @@ def test_what_noise_leaves_open_is_no_change() -> None:
     known, split = knowledge(), planned(64, 32)
     for first_s in (0.100, 0.108):
         measured = measurement_of((64, 32), [first_s, 0.1])
-        step = measured.step_time_s.model_copy(update={"ci95": (0.097, 0.103)})
-        known.learn(split, measured.model_copy(update={"step_time_s": step}))
+        known.learn(split, inside(measured, "step_time_s", ci95=(0.097, 0.103)))
     assert list(known.changed()) == []
 
 
 def seen(known: Knowledge, batches: tuple[int, int], *steps_s: float) -> None:
     """Learns a split with these step times."""
     measured = measurement_of(batches, [steps_s[0]] * 2)
-    step = measured.step_time_s.model_copy(update={"samples": steps_s})
-    known.learn(planned(*batches), measured.model_copy(update={"step_time_s": step}))
+    known.learn(planned(*batches), inside(measured, "step_time_s", samples=steps_s))
 
 
 WIDE, NARROW = (0.99, 1.01, 1.0, 0.99, 1.01), (0.9999, 1.0001, 1.0, 0.9999, 1.0001)
@@ -176,15 +172,3 @@ def test_a_size_that_was_measured_takes_what_it_took_on_average_and_the_sizes_be
     first = known.problem.loads[0].model
     for batch, factor in ((64, 1.0), (72, 0.99), (80, 0.97), (96, 1.0)):
         assert first.step_time_s(batch) == pytest.approx(factor * (0.008 + 0.0002 * batch), rel=1e-9)
-
-
-def test_a_split_that_runs_out_of_memory_is_none_any_more_and_larger_ones_are_not_either() -> None:
-    known = knowledge()
-    learn(known, (64, 32), 1.0)
-    learn(known, (96, 32), 1.0)
-    learn(known, (128, 32), 0.5)
-    known.ran_out(Shares((128, 32)), [(0, 88)])
-    assert best_of(known) == (64, 32)
-    assert best_split(known.problem).split.batches[0] <= 88
-    known.ran_out(Shares((64, 32)), [(0, 16)])
-    assert known.best() is None

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from gpubalance.devices.planned import check_model, planned_devices
-from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, NothingFits, PlanMismatch, UsageError
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.common import Model
@@ -15,23 +12,18 @@ from gpubalance.results.plan import Plan
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares
-from tests.jobs.probes import devices_of, holding_nothing, probe_of, with_second
+from tests.jobs.probes import devices_of, holding_nothing, inside, of_config, probe_of, with_second
 from tests.known import known
 from tests.render.golden import told
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 GIB = 1 << 30
 
 
-def devices(name: str) -> tuple[Device, ...]:
-    return simulated_devices(str(CONFIGS / f"{name}.toml"))[0]
-
-
-PAIR = devices("gtx1080ti-gtx1080")
+PAIR, _ = of_config("gtx1080ti-gtx1080")
 
 
 def planned(name: str = "gtx1080ti-gtx1080", gradient_bytes: int = 2592, **request: object) -> Plan:
-    there = devices(name)
+    there, _ = of_config(name)
     return plan(probe_of(there, gradient_bytes=gradient_bytes), there, PlanRequest(**request))
 
 
@@ -88,17 +80,11 @@ def test_an_update_that_is_all_of_a_steps_fixed_cost_leaves_some_compute() -> No
     there = with_updates(0.030, 0.050)
     probe = probe_of(there)
     first = probe.probes[0].model_copy(update={"update_s": 10.0})
-    made = plan(
-        probe.model_copy(update={"probes": (first, probe.probes[1])}), there, PlanRequest(sync_s=0.0, accumulate=1)
-    )
+    updating = probe.model_copy(update={"probes": (first, probe.probes[1])})
+    made = plan(updating, there, PlanRequest(sync_s=0.0, accumulate=1))
     share = made.shares[0]
     planned_s = known(first.step_time_model).planned.step_time_s(share.batch)
     assert share.compute_s + known(share.update_s) == pytest.approx(planned_s, rel=1e-6)
-
-
-def test_the_sync_that_nobody_measured_is_said() -> None:
-    assert [warning.code for warning in planned().warnings] == ["sync-unknown"]
-    assert planned(sync_s=0.0).warnings == ()
 
 
 def test_a_probe_that_looked_at_no_batch_large_enough_is_named() -> None:
@@ -120,7 +106,7 @@ def test_a_card_that_only_costs_sync_is_left_out_and_by_how_much_is_said(accumul
     """With and without it the plan has as many micro-batches, as more of them would help both."""
     made = planned("slow-second", sync_s=0.060, accumulate=accumulate)
     assert made.batches[1] == 0
-    alone = [one.solo_best.throughput for one in probe_of(devices("slow-second")).probes if one.solo_best]
+    alone = [one.solo_best.throughput for one in probe_of(of_config("slow-second")[0]).probes if one.solo_best]
     assert len(alone) == 2
     assert made.predicted.solo_sum == pytest.approx(sum(alone))
     assert made.predicted.scaling_efficiency == pytest.approx(made.predicted.throughput / sum(alone))
@@ -167,33 +153,17 @@ def test_the_even_split_is_predicted_for_the_same_global_batch() -> None:
 
 def test_a_limit_that_is_no_memorys_is_called_what_it_is() -> None:
     made = probe_of(PAIR)
-    probes = tuple(
-        one.model_copy(update={"batch_limit": one.batch_limit.model_copy(update={"fails": None})})
-        for one in made.probes
-        if one.batch_limit
-    )
+    probes = tuple(inside(one, "batch_limit", fails=None) for one in made.probes)
     shares = plan(made.model_copy(update={"probes": probes}), PAIR, PlanRequest(accumulate=1, sync_s=0.1)).shares
     binds = {share.binds for share in shares}
     assert "max batch" in binds
     assert "memory" not in binds
 
 
-@pytest.mark.parametrize(("wanted", "nearest"), [(1385, {1384, 1392}), (4, {8}), (10**6, {1032 + 712})])
-def test_what_is_impossible_says_the_nearest(wanted: int, nearest: set[int]) -> None:
-    with pytest.raises(UsageError) as error:
-        planned(global_batch=wanted, accumulate=1)
-    assert {int(word) for word in error.value.remedy.split() if word.isdigit()} == nearest
-
-
 def test_a_global_batch_that_only_micro_batches_make_possible_says_so() -> None:
     with pytest.raises(UsageError) as error:
         planned(global_batch=2400)
     assert error.value.remedy == "the nearest that is possible: 1744; or --accumulate auto does it, in micro-batches"
-
-
-def test_no_room_for_a_batch_is_said() -> None:
-    with pytest.raises(NothingFits):
-        planned(margin_bytes=100 * GIB)
 
 
 def test_learning_rate_advice_is_of_the_change_of_the_global_batch() -> None:

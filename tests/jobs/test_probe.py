@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import NothingFits
-from gpubalance.jobs.events import Event, PointDone
+from gpubalance.jobs.events import Event, PointDone, Watch
 from gpubalance.jobs.probe.probe import probe
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.planning.model import LINE_WITHIN
@@ -18,17 +17,16 @@ from gpubalance.settings.device import DeviceProfile, DriftPoint
 from gpubalance.settings.requests import ProbeRequest, Settings
 from tests.cli.program import TINY
 from tests.jobs.drawn import nothing_kept, quiet
-from tests.jobs.probes import MIB, QUICK, SMALL, devices_of
+from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, of_config
 from tests.known import known
-from tests.stand_in import engine
 
 pytestmark = pytest.mark.usefixtures("either_engine")
-ROOT = Path(__file__).parents[2]
-PAIR, _ = simulated_devices(str(ROOT / "configs/gtx1080ti-gtx1080.toml"))
+PAIR, _ = of_config("gtx1080ti-gtx1080")
 
 
-def request(*profiles: DeviceProfile, **options: object) -> ProbeRequest:
-    return ProbeRequest(devices=devices_of(*profiles), settings=Settings(model=TINY), **{"duration_s": 0.6, **options})
+def probed(*profiles: DeviceProfile, watch: Watch = quiet, **options: object) -> Probe:
+    settings, options = Settings(model=TINY), {"duration_s": 0.6, **options}
+    return probe(ProbeRequest(devices=devices_of(*profiles), settings=settings, **options), watch, nothing_kept())
 
 
 @pytest.fixture(scope="module")
@@ -87,13 +85,11 @@ def test_on_a_line_few_sizes_are_enough_from_small_to_the_limit_and_the_sensible
 
 
 def test_off_it_the_curve_is_dense_at_the_knee_and_has_a_size_just_under_the_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine_that: Callable[[str], None],
 ) -> None:
-    bent = "def step(devices, batches, number):\n    return max(0.05, 0.0005 * batches[0])\n"
-    for name, value in engine(tmp_path, bent).items():
-        monkeypatch.setenv(name, value)
+    engine_that("def step(devices, batches, number): return max(0.05, 0.0005 * batches[0])")
     roomy = QUICK.model_copy(update={"memory": 1024 * MIB, "memory_per_sample": MIB})
-    (one,) = probe(request(roomy), quiet, nothing_kept()).probes
+    (one,) = probed(roomy).probes
     sizes = [point.batch for point in one.curve]
     assert one.on_line is False
     assert {64, 80, 104, 128} <= set(sizes)
@@ -109,22 +105,13 @@ def test_a_point_is_measured_until_it_is_precise_and_no_longer_unless_that_is_as
         ("noisy", noisy, {"duration_s": None}),
         ("long", calm, {"duration_s": 6.0}),
     ):
-        (one,) = probe(request(profile, max_batch=16, **options), quiet, nothing_kept()).probes
+        (one,) = probed(profile, max_batch=16, **options).probes
         assert all(point.half_width <= wanted_precision(point.batch, 16) for point in one.curve)
         lengths[name] = [len(point.step_time_s.samples) for point in one.curve]
     assert set(lengths["calm"]) == {5}
     assert min(lengths["noisy"]) >= 5
     assert sum(lengths["noisy"]) > sum(lengths["calm"])
     assert min(lengths["long"]) >= 12
-
-
-def test_the_best_and_the_sensible_batch(pair: Probe) -> None:
-    for one in pair.probes:
-        rates = {point.batch: point.throughput.median for point in one.curve}
-        best, sensible = known(one.solo_best), known(one.sensible)
-        assert best.throughput == max(rates.values()) == rates[best.batch]
-        assert sensible.throughput >= 0.95 * best.throughput
-        assert rates[max(size for size in rates if size < sensible.batch)] < 0.95 * best.throughput
 
 
 NOISY = QUICK.model_copy(update={"name": "noisy", "noise": 0.03, "alpha_s": 0.030, "beta_s": 0.0005})
@@ -135,7 +122,7 @@ HOT = QUICK.model_copy(update={"name": "hot", "drift": (DriftPoint(from_s=1.5, f
 def unsteady(either_engine: None) -> tuple[Probe, list[Event]]:
     """The probe of two unsteady devices at once, as each mostly waits, and its events."""
     events: list[Event] = []
-    return probe(request(NOISY, HOT, parallel=True), events.append, nothing_kept()), events
+    return probed(NOISY, HOT, parallel=True, watch=events.append), events
 
 
 def test_noise_of_3_percent_leaves_the_model_right(unsteady: tuple[Probe, list[Event]]) -> None:
@@ -162,9 +149,7 @@ def test_a_device_that_throttles_is_marked_and_measured_once_more_and_never_stea
 
 def test_a_change_within_a_point_is_marked_too() -> None:
     drift = (DriftPoint(from_s=1.0, factor=1.4),)
-    one = probe(
-        request(QUICK.model_copy(update={"drift": drift}), max_batch=16, duration_s=1.5), quiet, nothing_kept()
-    ).probes[0]
+    (one,) = probed(QUICK.model_copy(update={"drift": drift}), max_batch=16, duration_s=1.5).probes
     first = one.curve[0]
     assert (first.steady, first.measured_again) == (False, True)
     assert not one.steady
@@ -172,18 +157,15 @@ def test_a_change_within_a_point_is_marked_too() -> None:
 
 def test_a_device_without_a_limit_ends_on_its_plateau() -> None:
     unlimited = QUICK.model_copy(update={"memory": None, "alpha_s": 0.001, "beta_s": 0.0005})
-    (one,) = probe(request(unlimited, duration_s=0.3), quiet, nothing_kept()).probes
+    (one,) = probed(unlimited, duration_s=0.3).probes
     limit = limit_of(one)
     assert limit.fails is None
     assert limit.fits == limit.max_batch == one.curve[-1].batch <= 1024
 
 
-@pytest.mark.parametrize("either_engine", ["counted", "trained"], indirect=True)
 def test_a_margin_is_kept_free_and_the_update_is_measured_apart_and_is_part_of_the_step() -> None:
     updating = QUICK.model_copy(update={"update_s": 0.020})
-    (one,) = probe(
-        request(updating, margin_bytes=100 * MIB, batch_multiple=1, duration_s=0.2), quiet, nothing_kept()
-    ).probes
+    (one,) = probed(updating, margin_bytes=100 * MIB, batch_multiple=1, duration_s=0.2).probes
     limit = limit_of(one)
     assert (limit.fits, limit.fails) == (87, 88)
     assert [t.outcome for t in limit.trials if t.batch == 88] == ["margin"]
@@ -192,21 +174,16 @@ def test_a_margin_is_kept_free_and_the_update_is_measured_apart_and_is_part_of_t
     assert all(p.step_time_s.median >= 0.010 + 0.0002 * p.batch + 0.020 - 1e-3 for p in one.curve)
 
 
-def test_a_limit_below_the_multiple() -> None:
-    small = QUICK.model_copy(update={"memory": 64 * MIB + 5 * 4 * MIB})
-    (one,) = probe(request(small, duration_s=0.2), quiet, nothing_kept()).probes
-    assert (limit_of(one).fits, limit_of(one).fails) == (5, 6)
-
-
 def test_where_not_even_one_sample_fits_it_says_what_is_needed_and_the_others_are_measured() -> None:
-    none = QUICK.model_copy(update={"name": "none", "memory": 66 * MIB})
+    none, few = (QUICK.model_copy(update={"memory": 66 * MIB + more * 4 * MIB}) for more in (0, 5))
     with pytest.raises(NothingFits) as caught:
-        probe(request(none, QUICK, duration_s=0.2, max_batch=16), quiet, nothing_kept())
+        probed(none, QUICK, few, duration_s=0.2, max_batch=16)
     assert f"GPU:0 does not hold {TINY} with a batch of 1: it needs 68.0 MiB, and 66.0 MiB" in str(caught.value)
     result = caught.value.partial
     assert isinstance(result, Probe)
-    assert [one.complete for one in result.probes] == [False, True]
+    assert [one.complete for one in result.probes] == [False, True, True]
     assert result.probes[0].solo_best is None
     # The other one is as large as was asked for, and more was not tried.
     limit = limit_of(result.probes[1])
     assert (limit.fits, limit.fails, limit.max_batch) == (16, None, 16)
+    assert (limit_of(result.probes[2]).fits, limit_of(result.probes[2]).fails) == (5, 6)  # below the multiple

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import cast
 
 from gpubalance.jobs.balance.balance import Balancing
@@ -12,9 +11,9 @@ from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, noisy_devices, nothing_kept
-from tests.jobs.probes import SMALL, probe_of, proof_of
+from tests.jobs.probes import CONFIGS, SMALL, probe_of, proof_of
 
-PAIR = Path(__file__).parents[2] / "configs" / "quick-pair.toml"
+PAIR = CONFIGS / "quick-pair.toml"
 
 
 def round_of(noise: float, at_least_s: float | None = None) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ from gpubalance.render.rates import gains_told
 from gpubalance.results.probe import DeviceProbe, Probe, Trial
 from gpubalance.results.run import Run, alone_in_use
 from gpubalance.settings.shares import Shares
-from tests.jobs.probes import QUICK, SMALL, devices_of, holding_nothing, probe_of
+from tests.jobs.probes import QUICK, SMALL, devices_of, holding_nothing, inside, probe_of
 from tests.known import known
 from tests.render.golden import DATA
 
@@ -77,7 +77,4 @@ def by_margin(probe: Probe) -> Probe:
 
 
 def _with_limits(probe: Probe, **limits: object) -> Probe:
-    found = []
-    for one in probe.probes:
-        found.append(one.model_copy(update={"batch_limit": known(one.batch_limit).model_copy(update=limits)}))
-    return probe.model_copy(update={"probes": tuple(found)})
+    return probe.model_copy(update={"probes": tuple(inside(one, "batch_limit", **limits) for one in probe.probes)})

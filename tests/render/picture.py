@@ -16,7 +16,7 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.results.run import Measurement
 from gpubalance.settings.device import Device
-from tests.cli.program import known
+from tests.known import known
 from tests.render.golden import DATA, told
 
 PICTURE = Path(__file__).parents[2] / ".github" / "balance.svg"

@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from gpubalance.jobs.report import read_subjects
-from gpubalance.results.plan import Plan
-from gpubalance.results.run import Run
 from gpubalance.results.subject import Subject
 from gpubalance.results.telemetry import Moment, Telemetry
+from tests.known import known
 
 DATA = Path(__file__).with_name("data")
 BALANCE, RUN, PROBE, PLAN = (DATA / f"pair-{kind}.json" for kind in ("balance", "run", "probe", "plan"))
 FOUR = DATA / "four-balance.json"
 FOUR_PROBE = DATA / "four-probe.json"
-ALL = (BALANCE, RUN, PROBE, PLAN, FOUR, FOUR_PROBE)
 
 
 def document(path: Path) -> dict[str, Any]:
@@ -38,27 +36,19 @@ def subject(path: Path, *beside: Path) -> Subject:
     return read_subjects([path, *beside])[0]
 
 
-def the_run(of: Subject) -> Run:
-    """The subject's run, which it must have."""
-    assert of.run is not None
-    return of.run
-
-
 def with_telemetry(of: Subject) -> Subject:
     """The subject as if its devices were GPUs with telemetry, of which the second gets hot and is throttled.
 
     Simulated devices have no telemetry, so no real run has it.
     """
-    run = the_run(of)
+    run = known(of.run)
     end = (run.step_time_s.at_s or (10.0,))[-1]
     replicas = tuple(
         replica.model_copy(update={"telemetry": _telemetry(replica.device, end)}) for replica in run.replicas
     )
     changed = run.model_copy(update={"replicas": replicas})
-    plan = of.result
-    assert isinstance(plan, Plan)
-    assert plan.balance is not None
-    result = plan.model_copy(update={"balance": plan.balance.model_copy(update={"run": changed})})
+    plan = known(of.plan)
+    result = plan.model_copy(update={"balance": known(plan.balance).model_copy(update={"run": changed})})
     return Subject(of.name, result, of.probes, of.probe_from)
 
 

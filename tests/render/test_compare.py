@@ -6,48 +6,33 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.jobs.compare.compare import compare
 from gpubalance.render.compare import comparison_text, file_names
 from gpubalance.results.comparison import Comparison
 from gpubalance.results.run import Run
 from tests.jobs.drawn import drawn_run
-from tests.jobs.probes import probe_of
-from tests.jobs.test_compare import BASELINE, DEVICES, JOINT, OTHER, disturbed, plan_of, sampled, slower
+from tests.jobs.probes import inside, probe_of
+from tests.jobs.test_compare import BASELINE, DEVICES, JOINT, OTHER, compared_in, disturbed, plan_of, sampled, slower
 
 GOLDEN = Path(__file__).parent / "compare.txt"
 
 
-def of(folder: Path, **results: object) -> Comparison:
-    paths = []
-    for name, result in results.items():
-        paths.append(folder / f"{name}.json")
-        paths[-1].write_text(result.model_dump_json())  # type: ignore[attr-defined]
-    return compare(paths)
-
-
 def mixed(run: Run) -> Run:
-    return run.model_copy(update={"settings": run.settings.model_copy(update={"precision": "mixed_float16"})})
+    return inside(run, "settings", precision="mixed_float16")
 
 
 def several(folder: Path) -> Comparison:
     """A comparison that has every kind of text about runs."""
     short = OTHER.model_copy(update={"complete": False, "warnings": ()})
     alone = drawn_run(DEVICES[:1], JOINT, (820,), seed=4)
-    return of(
-        folder,
-        before=BASELINE,
-        after=slower(OTHER, 0.97),
-        mixed=mixed(slower(short, 1.05)),
-        again=OTHER,
-        alone=alone,
-        plan=plan_of(),
-    )
+    proven = {"before": BASELINE, "after": slower(OTHER, 0.97), "mixed": mixed(slower(short, 1.05)), "again": OTHER}
+    return compared_in(folder, {**proven, "alone": alone, "plan": plan_of()})
 
 
 @pytest.mark.parametrize("width", [80, 40])
 def test_the_whole_text(tmp_path: Path, width: int) -> None:
     """A changed one is accepted by writing it to the golden file, after a look at it."""
-    probes = of(tmp_path, old=sampled(probe_of(DEVICES)), new=sampled(probe_of(DEVICES), 1.04, seed=1))
+    old, new = sampled(probe_of(DEVICES)), sampled(probe_of(DEVICES), 1.04, seed=1)
+    probes = compared_in(tmp_path, {"old": old, "new": new})
     texts = [comparison_text(found, width) for found in (several(tmp_path), probes)]
     assert max(len(line) for text in texts for line in text.splitlines()) <= width
     golden = GOLDEN.with_stem(f"compare-{width}")
@@ -55,17 +40,17 @@ def test_the_whole_text(tmp_path: Path, width: int) -> None:
 
 
 def test_a_verdict_on_runs_of_a_machine_that_was_not_quiet_carries_it(tmp_path: Path) -> None:
-    text = comparison_text(of(tmp_path, a=BASELINE, b=disturbed(OTHER, 2.0)))
+    text = comparison_text(compared_in(tmp_path, {"a": BASELINE, "b": disturbed(OTHER, 2.0)}))
     verdict = " ".join(text.split("\n\n")[0].split())
     assert verdict.startswith("b.json is slower than a.json, but the machine was not quiet (b.json: timings vary by")
-    same = comparison_text(of(tmp_path, a=BASELINE, b=mixed(disturbed(OTHER))))
+    same = comparison_text(compared_in(tmp_path, {"a": BASELINE, "b": mixed(disturbed(OTHER))}))
     assert "but not like with like, and the machine was not quiet (b.json:" in " ".join(same.split())
 
 
 def test_names_from_files_cannot_write_to_the_terminal(tmp_path: Path) -> None:
     bad = DEVICES[0].model_copy(update={"name": "\x1b[31mred\x1b[0m\x07"})
     run = OTHER.model_copy(update={"devices": (bad, *DEVICES[1:])})
-    text = comparison_text(of(tmp_path, **{"a": BASELINE, "\x1b[2Jb": run}))
+    text = comparison_text(compared_in(tmp_path, {"a": BASELINE, "\x1b[2Jb": run}))
     assert "\x1b" not in text
     assert "\x07" not in text
 

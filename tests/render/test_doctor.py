@@ -6,6 +6,7 @@ import pytest
 
 from gpubalance.render.doctor import checkup_text
 from gpubalance.results.checkup import Check, Checkup
+from tests.render.golden import WIDTHS, path
 
 CHECKUP = Checkup(
     created="2026-11-21T12:00:00+00:00",
@@ -29,39 +30,12 @@ CHECKUP = Checkup(
         Check(code="all-reduce", status="skipped", what="all-reduce", detail="not tried: there is one device"),
     ),
 )
-WIDE = """\
-1 failure, 1 warning, 1 skipped, 1 ok
-ok       driver         550.54.14, for CUDA up to 12.4
-warning  persistence    GPU:0 has persistence off: the driver starts it anew for
-                        each process, which takes seconds
-                        → sudo nvidia-smi -i 0 -pm 1
-failure  training step  GPU:1: the worker was ended by SIGABRT while training
-                        → do this
-                          the worker's whole log is
-                          /home/somebody/.local/state/gpubalance/logs/check.log
-skipped  all-reduce     not tried: there is one device"""
-NARROW = """\
-1 failure, 1 warning, 1 skipped, 1 ok
-ok       driver
-  550.54.14, for CUDA up to 12.4
-warning  persistence
-  GPU:0 has persistence off: the driver
-  starts it anew for each process, which
-  takes seconds
-  → sudo nvidia-smi -i 0 -pm 1
-failure  training step
-  GPU:1: the worker was ended by SIGABRT
-  while training
-  → do this
-    the worker's whole log is
-    /home/somebody/.local/state/gpubalance/logs/check.log
-skipped  all-reduce
-  not tried: there is one device"""
 
 
-@pytest.mark.parametrize(("columns", "text"), [(80, WIDE), (40, NARROW)])
-def test_it_is_whole_at_80_and_at_40_columns_and_colour_adds_nothing_but_colour(columns: int, text: str) -> None:
-    assert checkup_text(CHECKUP, columns) == text
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_it_is_whole_at_80_and_at_40_columns_and_colour_adds_nothing_but_colour(columns: int) -> None:
+    text = checkup_text(CHECKUP, columns)
+    assert text + "\n" == path("checkup", columns).read_text(encoding="utf-8")
     painted = checkup_text(CHECKUP, columns, lambda status, word: f"<{status}>{word}</>")
     for check in CHECKUP.checks:
         assert painted.count(f"<{check.status}>{check.status}") == 1

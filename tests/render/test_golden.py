@@ -10,6 +10,7 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record, read_result
 from gpubalance.results.subject import warnings_of
+from tests.jobs.probes import inside
 from tests.render.golden import DATA, NAMES, WIDTHS, kept, path
 from tests.render.samples import PROBE
 
@@ -31,7 +32,7 @@ def test_of_devices_none_of_which_is_full_none_would_wait_for_the_others() -> No
     made = Plan.model_validate_json((DATA / "pair-balance.json").read_text())
     shares = tuple(share.model_copy(update={"binds": "speed"}) for share in made.shares)
     free = made.model_copy(update={"shares": shares})
-    given = free.model_copy(update={"predicted": made.predicted.model_copy(update={"by_global_batch": ()})})
+    given = inside(free, "predicted", by_global_batch=())
     found = (bounds_text(plan) for plan in (free, given))
     assert list(found) == [
         "GPU:0, GPU:1 could take more, but no larger global batch promises clearly more samples/s",

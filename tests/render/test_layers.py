@@ -7,14 +7,13 @@ from itertools import pairwise
 
 import pytest
 from matplotlib.colors import to_rgb
-from matplotlib.patches import Rectangle
 
 from gpubalance.render.layers import timeline_lines
-from gpubalance.render.report.charts import charts_of
-from gpubalance.render.report.charts.style import BACKWARD, FORWARD, NARROW, TRANSFER, UPDATE, WIDE, drawing
+from gpubalance.render.report.charts.style import BACKWARD, FORWARD, NARROW, TRANSFER, UPDATE, WIDE
 from gpubalance.results.layers import Layers
 from gpubalance.results.subject import Subject
 from tests.render import samples
+from tests.render.test_report_charts import bars, drawn
 
 LAYERS = samples.DATA / "pair-layers.json"
 
@@ -31,22 +30,20 @@ def result(subject: Subject) -> Layers:
 
 
 def test_the_picture_is_the_measured_step(subject: Subject, result: Layers) -> None:
-    (chart,) = (one for one in charts_of(subject).drawn if one.id == "timeline")
-    with drawing("test"):
-        figure = chart.draw(WIDE)
-    bars = [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
+    chart = drawn(subject, "timeline")
+    shown = bars(chart)
     rows = {stage.device: -1 - row for row, stage in enumerate(result.stages)}
     for kind, colour in (("forward", FORWARD), ("backward", BACKWARD)):
-        drawn = sorted(
+        found = sorted(
             (round(bar.get_y() + bar.get_height() / 2), bar.get_x(), bar.get_width())
-            for bar in bars
+            for bar in shown
             if bar.get_facecolor()[:3] == to_rgb(colour)
         )
         tasks = [task for task in result.timeline.tasks if task.kind == kind]
         wanted = sorted((rows[task.device], 1e3 * task.start_s, 1e3 * (task.end_s - task.start_s)) for task in tasks)
-        assert sum(drawn, ()) == pytest.approx(sum(wanted, ()))
+        assert sum(found, ()) == pytest.approx(sum(wanted, ()))
         assert len(tasks) == result.micro_batches * len(result.segments)
-    assert {bar.get_facecolor()[:3] for bar in bars} >= {to_rgb(UPDATE), to_rgb(TRANSFER)}
+    assert {bar.get_facecolor()[:3] for bar in shown} >= {to_rgb(UPDATE), to_rgb(TRANSFER)}
     for width in (WIDE, NARROW):
         assert re.search("<title[^>]*>One step, task by task</title>", chart.svg("result-1", width))
 

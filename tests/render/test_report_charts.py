@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from gpubalance.render.plan import losses
@@ -19,7 +20,9 @@ from gpubalance.render.report.charts.chart import Chart
 from gpubalance.render.report.charts.style import COMPUTE, HATCHES, NARROW, SYNC, VARIABLES, WAIT, WIDE, drawing, look
 from gpubalance.render.report.steps import steps_of
 from gpubalance.results.subject import Subject
-from tests.cli.program import ROOT, known
+from tests.cli.program import ROOT
+from tests.jobs.probes import inside
+from tests.known import known
 from tests.render import samples
 
 IDS = ("step", "gap", "curves", "memory", "course", "rounds")
@@ -29,16 +32,19 @@ def drawn(subject: Subject, id_: str) -> Chart:
     return next(one for one in charts_of(subject).drawn if one.id == id_)
 
 
-def bars(chart: Chart) -> list[Rectangle]:
+def figure_of(chart: Chart) -> Figure:
     with drawing("test"):
-        figure = chart.draw(WIDE)
-    return [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
+        return chart.draw(WIDE)
+
+
+def bars(chart: Chart) -> list[Rectangle]:
+    return [patch for patch in figure_of(chart).axes[0].patches if isinstance(patch, Rectangle)]
 
 
 def test_the_bars_of_a_step_are_its_times_and_those_of_the_gap_all_of_it() -> None:
     subject = samples.subject(samples.BALANCE)
     steps = steps_of(subject)
-    run = samples.the_run(subject)
+    run = known(subject.run)
     assert [step.title for step in steps] == ["Even split", "Chosen split"]
     assert steps[0].parts[0].wait_s == known(run.baselines.even).replicas[0].wait_s
     wanted = [
@@ -53,7 +59,7 @@ def test_the_bars_of_a_step_are_its_times_and_those_of_the_gap_all_of_it() -> No
     assert {bar.get_hatch() or "" for bar in found} >= {"", HATCHES[WAIT], HATCHES[SYNC]}
     largest = known(run.baselines.largest_even)
     assert "global batches differ" not in drawn(subject, "step").text
-    older = run.model_copy(update={"baselines": run.baselines.model_copy(update={"even": largest})})
+    older = inside(run, "baselines", even=largest)
     told = drawn(replace(subject, result=older), "step").text
     assert f"Their global batches differ: {largest.global_batch} and {run.global_batch}" in told
     # The even split is above the chosen one, and each row ends with the step.
@@ -70,8 +76,7 @@ def test_the_curve_has_its_points_its_model_its_limit_and_the_chosen_batch() -> 
     subject = samples.subject(samples.BALANCE, samples.PROBE)
     assert subject.probe_from == "pair-probe.json"
     assert samples.subject(samples.BALANCE, samples.FOUR_PROBE).probe_from == ""  # of other devices
-    with drawing("test"):
-        axes = drawn(subject, "curves").draw(WIDE).axes[0]
+    axes = figure_of(drawn(subject, "curves")).axes[0]
     assert axes.get_xlabel() == "batch, samples"
     assert axes.get_ylabel() == "throughput, samples/s"
     lines = [np.column_stack(line.get_data()).tolist() for line in axes.lines]
@@ -89,11 +94,10 @@ def test_the_curve_has_its_points_its_model_its_limit_and_the_chosen_batch() -> 
 def test_step_times_stand_above_telemetry_on_one_clock() -> None:
     subject = samples.with_telemetry(samples.subject(samples.BALANCE))
     chart = drawn(subject, "course")
-    with drawing("test"):
-        figure = chart.draw(WIDE)
+    figure = figure_of(chart)
     labels = [axes.get_ylabel() for axes in figure.axes]
     assert labels == ["step time, ms", "°C", "power, W", "SM, MHz", "memory, MHz", "throttled"]
-    times = samples.the_run(subject).step_time_s
+    times = known(subject.run).step_time_s
     points = figure.axes[0].lines[0]
     assert list(points.get_xdata()) == pytest.approx(times.at_s)  # type: ignore[arg-type]
     assert list(points.get_ydata()) == pytest.approx([1e3 * seconds for seconds in times.samples])  # type: ignore[arg-type]
@@ -107,8 +111,7 @@ def test_many_samples_are_drawn_as_a_band(tmp_path: Path) -> None:
     document["step_time_s"] |= {"samples": times, "at_s": [0.05 * i for i in range(5000)]}
     chart = drawn(samples.subject(samples.written(tmp_path, "long.json", document)), "course")
     assert len(chart.svg("x", WIDE)) < 60_000
-    with drawing("test"):
-        (band,) = chart.draw(WIDE).axes[0].collections
+    (band,) = figure_of(chart).axes[0].collections
     heights = np.asarray(band.get_paths()[0].vertices)[:, 1]
     assert (heights.min(), heights.max()) == pytest.approx((50, 56))
 

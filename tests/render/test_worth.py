@@ -10,7 +10,7 @@ from gpubalance.results.run import Baselines, Pipeline, Run, SoloBest
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.jobs.drawn import drawn_run
-from tests.jobs.probes import devices_of
+from tests.jobs.probes import devices_of, inside
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_a_device_that_is_better_alone_only_with_a_larger_batch_is_also_compared
 
 
 def test_a_rough_measurement_gives_no_verdict(run: Run) -> None:
-    rough = run.model_copy(update={"throughput": run.throughput.model_copy(update={"ci95": (1500, 2600)})})
+    rough = inside(run, "throughput", ci95=(1500, 2600))
     (said,) = worth_text(with_best(rough, 2100))
     assert said.endswith(": measured too roughly to say whether it is worth it")
 
