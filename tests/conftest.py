@@ -35,7 +35,7 @@ def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Puts logs and results of workers into the test's own folder."""
     folder = tmp_path_factory.mktemp("state")
     with pytest.MonkeyPatch.context() as patch:

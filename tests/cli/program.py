@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 
@@ -18,7 +18,6 @@ from gpubalance.results.run import Run
 from tests.bench.in_process import HANGS_AFTER_S, placed, program
 from tests.stand_in import loaded
 
-T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 QUICK_PAIR = str(ROOT / "configs" / "quick-pair.toml")
 PROGRAM = str(Path(sys.executable).with_name("gpubalance"))
@@ -28,11 +27,11 @@ TINY_PAIR = ("--simulate", QUICK_PAIR, "--model", TINY)
 SHORT = ("--windows", "1", "--duration", "0.5")
 
 
-def broken_tensorflow(folder: Path) -> dict[str, str]:
-    """Variables that put a broken TensorFlow before the real one, for commands that must not need it."""
-    package = folder / "broken" / "tensorflow"
+def broken(folder: Path, name: str = "tensorflow", error: str = "SystemExit('it was loaded')") -> dict[str, str]:
+    """Variables that put a broken package before the real one, for commands that must not need it."""
+    package = folder / "broken" / name
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text('raise SystemExit("TensorFlow was loaded")\n')
+    (package / "__init__.py").write_text(f"raise {error}\n")
     return {"PYTHONPATH": os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")])}
 
 
@@ -116,10 +115,17 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-def known(value: T | None) -> T:
-    """The value, which must be there."""
-    assert value is not None
-    return value
+def interrupted(
+    process: subprocess.Popen[str], code: int = 130, number: signal.Signals = signal.SIGINT
+) -> tuple[str, str]:
+    """What a program prints that gets this signal: it must end with that code, and none of its children be left."""
+    children = children_of(process.pid)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert "Traceback" not in own(err), err
+    assert process.returncode == code, err
+    assert not any(map(lives, children))
+    return out, err
 
 
 def own(err: str) -> str:

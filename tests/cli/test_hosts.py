@@ -15,10 +15,11 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.results.checkup import Checkups
 from gpubalance.results.run import Run
 from tests.bench.in_process import Program
-from tests.cli.program import ROOT, SHORT, TINY, children_of, here, known, start
+from tests.cli.program import ROOT, SHORT, TINY, children_of, here, start
 from tests.faults.machine import PLAIN, TI
 from tests.jobs.probes import probe_of
-from tests.stand_in import TWO_UNLIKE_GPUS, environment
+from tests.known import known
+from tests.stand_in import environment
 
 TWO_HOSTS = str(ROOT / "configs" / "two-hosts.toml")
 DEVICES, JOINT = simulated_devices(TWO_HOSTS)
@@ -53,6 +54,7 @@ def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) 
     labels = ["alpha:0", "beta:0"]
     assert [label for label in LABELS if re.search(rf"^{label} ", done.stdout, re.MULTILINE)] == labels
     assert "building" in done.stderr
+    assert done.stdout.startswith("your input pipeline alone gives ")  # and keeps up
     run = Run.model_validate_json(path.read_text())
     assert [device.host for device in run.devices] == ["alpha", "beta"]
     for device, replica in zip(run.devices, run.replicas, strict=True):
@@ -71,9 +73,8 @@ def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) 
 
 @pytest.mark.usefixtures("stand_in")
 def test_some_devices_of_some_hosts() -> None:
-    done = here(
-        "run", "--simulate", TWO_HOSTS, "--gpus", "beta:0", "alpha:1", "--batches", "8", "8", *SHORT, "--json", code=0
-    )
+    two = ("--gpus", "beta:0", "alpha:1", "--batches", "8", "8")
+    done = here("run", "--simulate", TWO_HOSTS, *two, *SHORT, "--json", code=0)
     assert [(d["host"], d["index"]) for d in json.loads(done.stdout)["devices"]] == [("beta", 0), ("alpha", 1)]
     probe = here("probe", "--simulate", TWO_HOSTS, "--gpus", "beta:0", "--max-batch", "16", "--json", code=0)
     assert json.loads(probe.stdout)["probes"][0]["device"] == 0
@@ -90,14 +91,9 @@ def test_a_device_that_is_on_no_host_is_answered_with_those_that_are(gpus: str, 
 @pytest.fixture
 def three_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """Two with a GPU each, as NVML tells of it, where TensorFlow can't be loaded; gamma can't be reached."""
-    for number, host in enumerate(("alpha", "beta")):
+    for host, uuid in (("alpha", TI), ("beta", PLAIN)):
         (tmp_path / host).mkdir()
-        of_one = "".join(
-            line.replace(f"gpu {number}", "gpu 0") + "\n"
-            for line in TWO_UNLIKE_GPUS.splitlines()
-            if not line.startswith(f"gpu {1 - number}")
-        )
-        variables = environment(tmp_path / host, of_one)
+        variables = environment(tmp_path / host, f"driver 550.54.14\ngpu 0 uuid {uuid}\n")
     (tmp_path / "tensorflow.py").write_text("raise ImportError('what it says of them is not asked here')")
     monkeypatch.setenv("LD_LIBRARY_PATH", variables["LD_LIBRARY_PATH"])
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")

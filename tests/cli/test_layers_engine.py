@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import BadInput
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.layers import Layers
+from gpubalance.settings.device import JointProfile
+from gpubalance.settings.requests import Settings
 from gpubalance.workers.code import code_key
 from tests.cli.program import QUICK_PAIR, ROOT, here
 from tests.cli.test_layers import profile
 from tests.jobs.probes import holding_nothing, probe_of
 
 BRANCHES = f"{ROOT / 'tests' / 'two_branches.py'}:net"
-DEVICE = 'alpha_s = 0.1\nbeta_s = 0.001\nmemory = "1 GiB"\nbase_memory = "1.2 GiB"\nmemory_per_sample = "1 MiB"'
+DEVICE = 'alpha_s = 0.05\nbeta_s = 0.001\nmemory = "1 GiB"\nbase_memory = "1.2 GiB"\nmemory_per_sample = "1 MiB"'
 
 
 def test_two_branches_are_on_two_devices(tmp_path: Path) -> None:
@@ -56,13 +60,14 @@ def _known_to_hold_nothing(pair: str) -> None:
     save(probe.model_copy(update=changes))
 
 
-def test_what_a_model_was_compiled_with_is_refused_before_it_is_measured(tmp_path: Path) -> None:
+def test_what_a_model_was_compiled_with_is_refused_before_it_is_measured(tensorflow: Any, tmp_path: Path) -> None:
+    from gpubalance.engine.pipeline.session import LayersSession
+
     (tmp_path / "own.py").write_text(
         "import keras\n\n\ndef net():\n"
         "    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4), keras.layers.Dense(3)])\n"
         "    model.compile('sgd', 'mse', jit_compile=True)\n    return model\n"
     )
-    done = here("layers", "--simulate", QUICK_PAIR, "--model", f"{tmp_path / 'own.py'}:net")
-    assert (done.returncode, done.stdout) == (4, "")
-    assert "is compiled with jit_compile=True, which is for one device\n  → compile it with jit_comp" in done.stderr
-    assert "tried" not in done.stderr
+    settings = Settings(model=f"{tmp_path / 'own.py'}:net")
+    with pytest.raises(BadInput, match=r"is compiled with jit_compile=True, which is for one device"):
+        LayersSession(simulated_devices("1")[0], settings, JointProfile(), seed=0, cuts=())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from pathlib import Path
@@ -11,13 +10,14 @@ import pytest
 
 from gpubalance.jobs.measure.warnings import of_figures
 from gpubalance.results.timing import Timing
-from tests.cli.program import SHORT, TINY, TINY_PAIR, here, run_json
+from tests.cli.program import SHORT, TINY_PAIR, here, run_json
 from tests.jobs.drawn import timings_of
 
 
 def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    options = (*SHORT, "--trace", str(tmp_path / "traces"), "-o", str(path))
+    into = ("--trace", str(tmp_path / "traces"), "--tensorboard", str(tmp_path / "logs"), "-o", str(path))
+    options = (*SHORT, "--all-reduce", "one-device", *into)
     done = here("run", *TINY_PAIR, "--gpus", "0", "1", "--batches", "120", "80", *options, code=0)
     result = json.loads(path.read_text())
     first, second = result["replicas"]
@@ -40,47 +40,18 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     assert 0 < own_at[0] < even_at[0]  # ours goes first in the first window
     assert (sorted(own_at), sorted(even_at)) == (own_at, even_at)
     assert result["schema_version"] == 1
+    assert (result["settings"]["xla"], result["settings"]["all_reduce"]) == (False, "one-device")
     assert result["baselines"]["solo_sum"] is None
     # TensorFlow's own trace of some steps; what is in it is tested in tests/engine/test_trace.py.
     (trace,) = (tmp_path / "traces").glob("plugins/profile/*/*.xplane.pb")
     assert {b"step_num", b"replica_1"} <= set(re.findall(rb"step_num|replica_1", trace.read_bytes()))
     assert [one["code"] for one in result["warnings"] if "trace" in one["code"]] == []
+    assert {path.name for path in (tmp_path / "logs").glob("run-*/*") if path.is_dir()} == {"split", "even"}
     # What the tutorial's user knows, and the summary.
     assert re.search(r"GPU:0 \[120\] +\d+ samples/s +compute", done.stderr)
     assert re.search(r"total \[200\] +\d+ samples/s", done.stderr)
     assert "the even split 100/100" in done.stdout
     assert max(map(len, done.stdout.split("\nnext: ")[0].splitlines())) <= 80
-
-
-def settings_of(options: tuple[str, ...]) -> dict[str, str]:
-    """The settings of a result made with these options."""
-    pairs = itertools.pairwise(options)
-    return {o[2:].replace("-", "_"): v for o, v in pairs if o.startswith("--") and not v.startswith("--")}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--xla", "--precision", "mixed_bfloat16", "--all-reduce", "hierarchical"),
-        pytest.param(("--precision", "tf32"), marks=pytest.mark.campaign),
-    ],
-    ids=" ".join,
-)
-def test_settings_are_recorded_and_a_model_that_is_too_slow_for_the_profile_is_told(
-    tmp_path: Path, options: tuple[str, ...]
-) -> None:
-    profile = tmp_path / "fast.toml"
-    device = '[[device]]\nname = "Fast {}"\nalpha_s = 0.00001\nbeta_s = 0.0000001\n'
-    profile.write_text("\n".join(map(device.format, "AB")))
-    asked = ("--simulate", str(profile), "--model", TINY, "--batches", "30", "20", "--baseline", "none")
-    result = run_json(*asked, *options)
-    assert settings_of(options).items() <= result["settings"].items()
-    assert result["settings"]["xla"] == ("--xla" in options)
-    warnings = {w["code"]: w["next"] for w in result["warnings"]}
-    assert "--model small" in warnings["slower-than-profile"]
-    late = timings_of([Timing(steps=1, seconds=1.0, input_wait_s=0.0)], late_part=1.0)
-    (of_small, *_) = of_figures("small", (), [late])  # no model is smaller
-    assert "larger batches" in of_small.next
 
 
 @pytest.mark.campaign
@@ -89,7 +60,17 @@ def test_a_keras_application_trains() -> None:
     assert result["settings"]["model"] == "MobileNetV2"
 
 
-def test_a_users_file_in_the_current_folder_trains(tmp_path: Path) -> None:
+def test_what_no_split_trains_is_refused_before_it_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import keras\ndef net():\n    net = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])\n"
+        "    net.compile('sgd', lambda y, p: keras.ops.sum((y - p) ** 2))\n    return net\n"
+    )
+    ended = here("balance", "--simulate", "2", "--model", f"{tmp_path}/train.py:net", code=4)
+    assert "sums over the batch and returns one number" in " ".join(ended.stderr.split())
+    assert "samples/s" not in ended.stderr + ended.stdout
+
+
+def test_a_users_file_in_the_current_folder_trains_by_the_settings_and_slower_than_the_profile(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import gc, sys\n"
         "import keras\n"
@@ -101,15 +82,22 @@ def test_a_users_file_in_the_current_folder_trains(tmp_path: Path) -> None:
     )
     # A module of the user's that is named as one of Python's must not get in the way.
     (tmp_path / "random.py").write_text("raise RuntimeError('loaded')\n")
+    device = '[[device]]\nname = "Fast {}"\nalpha_s = 0.00001\nbeta_s = 0.0000001\n'
+    (tmp_path / "fast.toml").write_text("\n".join(map(device.format, "AB")))
     # Of so little work that a step's stamps come out of turn.
-    split = ("--simulate", "2", "--batches", "1", "1", "--baseline", "none")
-    settings = ("--input", "host", "--precision", "mixed_float16", "--all-reduce", "one-device")
-    done = here("run", *split, "--model", "mine:net", *settings, *SHORT, "--json", code=0, cwd=tmp_path)
+    split = ("--simulate", "fast.toml", "--batches", "1", "1", "--baseline", "none")
+    settings = {"input": "host", "precision": "mixed_float16", "all_reduce": "hierarchical"}
+    options = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
+    asked = ("run", *split, "--model", "mine:net", "--xla", *options, *SHORT, "--json")
+    done = here(*asked, code=0, cwd=tmp_path)
     result = json.loads(done.stdout)
     assert result["complete"]
     assert all(replica["compute_s"] > 0 for replica in result["replicas"])
     assert result["model"]["parameters"] == 10
-    assert result["devices"][0]["memory_bytes"] is None  # plain CPU devices
-    assert settings_of(settings).items() <= result["settings"].items()
-    assert result["settings"]["xla"] is False
+    assert (settings | {"xla": True}).items() <= result["settings"].items()
     assert re.search(r"building mine:net on .*; what it prints is kept in .*-run\.log", done.stderr)
+    told = {warning["code"]: warning["next"] for warning in result["warnings"]}
+    assert "--model small" in told["slower-than-profile"]
+    late = timings_of([Timing(steps=1, seconds=1.0, input_wait_s=0.0)], late_part=1.0)
+    (of_small, *_) = of_figures("small", (), [late])  # no model is smaller
+    assert "larger batches" in of_small.next

@@ -6,6 +6,7 @@ takes 10 ms and 0.1 ms a sample; both only count these times and wait for nothin
 else happens is Python, in the file that ENGINE_STAND_IN_SCRIPT names, which may have
 
     built(devices)                     called when the model is built
+    refused()                          message and remedy of why no split can train the model
     step(devices, batches, number)     called at each timing, counted from 1 in each worker; may return seconds a step
     needs(device, size)                bytes that a device needs for so many samples at a time
     holds(device, size)                whether so many samples at a time fit; where not, it is out of memory
@@ -62,6 +63,7 @@ class Session:
         return {
             "model": {"name": self.settings.model, "parameters": 648, "gradient_bytes": 2592},
             "memory_limit_bytes": tuple(device.memory_bytes for device in self._devices[self._own]),
+            "refused": self._call("refused"),
         }
 
     def step_flops(self) -> float | None:
