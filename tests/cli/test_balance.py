@@ -1,9 +1,8 @@
-"""`plan` and `balance` as a user runs them."""
+"""`plan` and `balance` as a user runs them. The engine of test_from_python.py's balance is real."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -13,106 +12,68 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.numbers.units import format_rate
 from gpubalance.results.plan import Plan
-from tests.cli.program import ROOT, here, known
+from tests.cli.program import QUICK_PAIR, here
 from tests.jobs.probes import probe_of
+from tests.known import known
 
-QUICK = str(ROOT / "configs" / "quick-pair.toml")
 SHORT = ("--windows", "1", "--duration", "0.6", "--round-duration", "0.5")
-
-
-@pytest.mark.usefixtures("stand_in")
-def test_balance_finds_proves_and_writes_a_plan_that_run_takes(tmp_path: Path) -> None:
-    """The joint run holds less than the probe of each device alone lets hope. test_from_python.py's engine is real."""
-    save(probe_of(simulated_devices(QUICK)[0]))
-    path = tmp_path / "plan.json"
-    done = here("balance", "--simulate", QUICK, *SHORT, "--global-batch", "304", "-o", str(path), code=0)
-    assert "planning with the probe of" in done.stderr
-    assert "round 1 [" in done.stderr
-    for text in ("× the even split", "lost against the devices alone", f"next: gpubalance run --simulate {QUICK}"):
-        assert text in done.stdout
-    assert max(map(len, done.stdout.split("next:")[0].splitlines())) <= 80
-    plan = Plan.model_validate_json(path.read_text())
-    assert known(plan.run).batches == plan.batches
-    assert known(plan.balance).rounds[0].outcome == "oom"
-
-    run = here("run", "--simulate", QUICK, "--plan", str(path), "--windows", "1", "--duration", "0.5", "--json", code=0)
-    assert tuple(json.loads(run.stdout)["batches"]) == plan.batches
-
-
-@pytest.mark.usefixtures("stand_in")
-def test_a_device_that_is_probed_on_the_way_needs_no_other_command() -> None:
-    done = here("balance", "--simulate", QUICK, "--gpus", "1", *SHORT, "--max-global-batch", "32", "--json", code=0)
-    plan = Plan.model_validate_json(done.stdout)
-    assert plan.batches == (32,)
-    assert plan.predicted.even is None
 
 
 @pytest.mark.parametrize(
     ("wanted", "code", "told"),
     [
-        (
-            ("--global-batch", "128", "--max-global-batch", "64"),
-            2,
-            "no split has a global batch of 128\n  → the nearest that is possible: 64",
-        ),
-        (("--margin", "100GiB"), 5, "no device can keep 100 GiB free: the largest has "),
-        (("--global-batch", "100000"), 2, "no split has a global batch of 100000"),
+        ("--global-batch 128 --max-global-batch 64", 2, "batch of 128\n  → the nearest that is possible: 64"),
+        ("--margin 100GiB", 5, "no device can keep 100 GiB free: the largest has "),
+        ("--global-batch 100000", 2, "no split has a global batch of 100000"),
     ],
 )
-def test_what_is_not_possible_is_told_before_anything_is_measured(
-    wanted: tuple[str, ...], code: int, told: str
-) -> None:
-    save(probe_of(simulated_devices(QUICK)[0]))
+def test_what_is_not_possible_is_told_before_anything_is_measured(wanted: str, code: int, told: str) -> None:
+    save(probe_of(simulated_devices(QUICK_PAIR)[0]))
     for command in (("balance", "--dry-run"), ("balance",)):
-        done = here(*command, "--simulate", QUICK, *wanted, code=code)
+        done = here(*command, "--simulate", QUICK_PAIR, *wanted.split(), code=code)
         assert told in done.stderr
         assert "round 1" not in done.stderr
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_dry_run_says_each_phase_and_the_balance_does_these(tmp_path: Path) -> None:
-    command = ("balance", "--simulate", QUICK, "--max-global-batch", "32")
+def test_a_dry_run_says_each_phase_and_the_balance_does_these(tmp_path: Path, own_state: Path) -> None:
+    command = ("balance", "--simulate", QUICK_PAIR, "--max-global-batch", "32")
     dry = here(*command, "--dry-run", "-o", str(tmp_path / "expected.json"))
     assert (dry.returncode, dry.stderr) == (0, "")
     expected = json.loads((tmp_path / "expected.json").read_text())
     assert expected["seconds"] == sum(phase["seconds"] for phase in expected["phases"])
     names = [phase["name"] for phase in expected["phases"]]
-    assert re.findall(r"^  (.+?) +about \d+ s", dry.stdout, re.MULTILINE) == names
-    assert re.search(
-        r"^about \d+ s in all; nothing was run; this estimate is in .*expected\.json$", dry.stdout, re.MULTILINE
-    )
-    assert not list(Path(os.environ["XDG_STATE_HOME"]).rglob("*.*"))
+    assert re.findall(r"(?m)^  (.+?) +about \d+ s", dry.stdout) == names
+    assert re.search(r"(?m)^about \d+ s in all; nothing was run; this estimate is in .*expected\.json$", dry.stdout)
+    assert not list(own_state.rglob("*.*"))
 
     # What was measured may replace the estimate, which nobody would miss.
     done = here(*command, *SHORT, "-o", str(tmp_path / "expected.json"), code=0)
     assert json.loads((tmp_path / "expected.json").read_text())["kind"] == "plan"
-    told = re.findall(
-        r"^… phase (\d) of 4, (.+?): about \d+ s; about \d+ s.* (?:in all|left)$", done.stderr, re.MULTILINE
-    )
+    told = re.findall(r"(?m)^… phase (\d) of 4, (.+?): about \d+ s; about \d+ s.* (?:in all|left)$", done.stderr)
     assert told == [(str(number), name) for number, name in enumerate(names, 1)]
 
     again = here(*command, "--dry-run")
     assert "GPU:0 alone" not in again.stdout
     assert "planned with the probe of " in again.stdout
-    # It is expected to take as long as it did, which the stand-in makes far less than usual.
-    fresh = json.loads(here(*command, *SHORT, "--dry-run", "--fresh", "--json").stdout)
-    assert [phase["name"] for phase in fresh["phases"]] == names
-    assert fresh["seconds"] < expected["seconds"]
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(tmp_path: Path) -> None:
     """The joint run of this profile holds less than the probe of each alone lets hope, and nobody knew its sync."""
-    probe, file = probe_of(simulated_devices(QUICK)[0]), tmp_path / "probe.json"
+    probe, file = probe_of(simulated_devices(QUICK_PAIR)[0]), tmp_path / "probe.json"
     save(probe)
     file.write_text(probe.model_dump_json())
-    command = ("plan", "--simulate", QUICK)
+    command = ("plan", "--simulate", QUICK_PAIR)
     before, told = plan_of(*command), here(*command)
     assert "sync-unknown" in told.stdout
     assert "gpubalance balance measures it" in " ".join(told.stdout.split())
-    done = here("balance", "--simulate", QUICK, *SHORT, "--json", code=0)
+    done = here("balance", "--simulate", QUICK_PAIR, *SHORT, "--json", code=0)
     balance = Plan.model_validate_json(done.stdout)
+    assert known(balance.run).batches == balance.batches
     assert known(balance.balance).rounds[0].outcome == "oom"
+    assert "planning with the probe of" in done.stderr
+    assert "round 1 [" in done.stderr
 
     after, told = plan_of(*command), here(*command)
     assert after.batches == balance.batches != before.batches
@@ -120,31 +81,31 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(tm
     assert [share.limit for share in after.shares] == [share.limit for share in balance.shares]
     assert after.predicted.throughput == pytest.approx(balance.predicted.throughput, rel=0.02)
     assert "sync-unknown" not in told.stdout
+    assert "learning rate: if tuned at a global batch of " in told.stdout
     assert plan_of("plan", str(file)).batches == after.batches
+    assert [device.index for device in plan_of("plan", str(file), "--gpus", "1").devices] == [1]
     uncut = plan_of(*command, "--accumulate", "auto")
-    refused = here("layers", "--simulate", QUICK)
+    refused = here("layers", "--simulate", QUICK_PAIR)
     assert f"batch split {uncut.split} {format_rate(uncut.predicted.throughput)} by prediction" in refused.stderr
-    assert f"based on what the balance of {balance.created} measured of these devices together" in " ".join(
-        told.stdout.split()
-    )
+    based = f"based on what the balance of {balance.created} measured of these devices together"
+    assert based in " ".join(told.stdout.split())
     learning = plan_of(*command, "--noise-scale", "30").predicted
     assert learning.by_goodput[0].goodput == max(one.goodput for one in learning.by_goodput)
     fewer = plan_of(*command, "--max-global-batch", "160", "--sync", "0.02")
     assert (fewer.global_batch, fewer.sync_s, fewer.balanced) == (160, 0.02, balance.created)
     # A later one that had no use for the second device has found nothing; of other devices none says anything.
-    assert here("balance", "--simulate", QUICK, *SHORT, "--max-global-batch", "8").returncode == 0
+    assert here("balance", "--simulate", QUICK_PAIR, *SHORT, "--max-global-batch", "8").returncode == 0
     assert plan_of(*command).balanced == balance.created
     assert plan_of(*command, "--gpus", "0").balanced is None
     # A plan has no --all-reduce of its own: it is for the one whose sync was measured.
-    assert here("balance", "--simulate", QUICK, *SHORT, "--all-reduce", "hierarchical").returncode == 0
+    assert here("balance", "--simulate", QUICK_PAIR, *SHORT, "--all-reduce", "hierarchical").returncode == 0
     assert [plan_of("plan", *by).settings.all_reduce for by in (command[1:], [str(file)])] == ["hierarchical"] * 2
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_a_balance_by_a_noise_scale_proves_the_split_that_learns_fastest(tmp_path: Path) -> None:
-    file = tmp_path / "plan.json"
-    scale = 60
-    done = here("balance", "--simulate", QUICK, *SHORT, "--noise-scale", str(scale), "-o", str(file), code=0)
+    file, scale = tmp_path / "plan.json", 60
+    done = here("balance", "--simulate", QUICK_PAIR, *SHORT, "--noise-scale", str(scale), "-o", str(file), code=0)
     plan = Plan.model_validate_json(file.read_text())
     assert plan.run is not None
     measured = {r.split: r.measured.throughput.median for r in known(plan.balance).rounds if r.measured}
@@ -161,12 +122,3 @@ def test_a_balance_by_a_noise_scale_proves_the_split_that_learns_fastest(tmp_pat
 def plan_of(*arguments: str) -> Plan:
     done = here(*arguments, "--json", code=0)
     return Plan.model_validate_json(done.stdout)
-
-
-def test_a_plan_from_a_file_touches_no_device(tmp_path: Path) -> None:
-    path = tmp_path / "probe.json"
-    path.write_text(probe_of(simulated_devices(QUICK)[0]).model_dump_json())
-    done = here("plan", str(path), "--global-batch", "256", "--sync", "0.006", code=0)
-    assert "learning rate: if tuned at a global batch of " in done.stdout
-    named = here("plan", str(path), "--gpus", "1", "--json")
-    assert [device.index for device in Plan.model_validate_json(named.stdout).devices] == [1]

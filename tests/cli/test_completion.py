@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from gpubalance.cli.complete import offers
-from tests.cli.program import PROGRAM, ROOT, broken_tensorflow, known
+from tests.cli.program import PROGRAM, ROOT, broken
+from tests.known import known
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 BASH = shutil.which("bash") or pytest.skip("no bash here", allow_module_level=True)
@@ -31,7 +32,7 @@ _gpubalance_completion gpubalance
 def path_with_broken_tensorflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Puts a broken TensorFlow before the real one, as nothing here may load it."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in broken_tensorflow(tmp_path_factory.mktemp("path")).items():
+        for name, value in broken(tmp_path_factory.mktemp("path")).items():
             patch.setenv(name, value)
         yield
 
@@ -79,6 +80,8 @@ def completed(script: Path, *words: str, cwd: Path | None = None, more: dict[str
         (("run", "--simulate", "4", "--gpus", "0,2,"), ["0,2,1", "0,2,3"]),
         (("run", "--simulate", "nowhere.toml", "--gpus", ""), []),
         (("run", "--simulate", TWO_HOSTS, "--hosts", "alpha,beta", "--gpus", "al"), ["alpha:0", "alpha:1"]),
+        (("run", "--gpus", ""), []),  # without a driver
+        (("run", "--gpus", "0", ""), []),
         (("run", "--batches", "820", ""), []),
         (("run", "--output", ""), []),
         (("guide", "tr"), ["train", "troubles"]),
@@ -102,11 +105,6 @@ def test_gpus_are_those_of_nvml_and_their_names_are_shown_where_the_shell_can(sc
     asked = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args", **gpus}
     assert ask_program("complete_fish", **asked) == "1\tNVIDIA GeForce GTX 1080\n"
     assert '"1":"NVIDIA GeForce GTX 1080"' in ask_program("complete_zsh", **asked)
-
-
-def test_without_a_driver_there_is_nothing_to_offer_and_nothing_is_said(script: Path) -> None:
-    assert completed(script, "run", "--gpus", "") == []
-    assert completed(script, "run", "--gpus", "0", "") == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpubalance.render.report.words import answer_of
 from gpubalance.results.plan import Plan
-from tests.cli.program import QUICK_PAIR, here, known
+from tests.cli.program import QUICK_PAIR, SHORT, here
+from tests.known import known
 from tests.render.samples import subject
-from tests.stand_in import engine
 
 FILE = """
 def dataset():
@@ -40,14 +41,12 @@ def pulled(asked):
 """
 PAIR = ("--simulate", QUICK_PAIR)
 DATA = ("--data", "mine.py:dataset")
-SHORT = ("--windows", "1", "--duration", "0.5")
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, engine_that: Callable[[str], None]) -> Path:
     """A folder with data that comes at 100 samples/s, which no worker loads."""
-    for name, value in engine(tmp_path, "def pulled(samples):\n    return samples / 100").items():
-        monkeypatch.setenv(name, value)
+    engine_that("def pulled(samples): return samples / 100")
     (tmp_path / "mine.py").write_text(FILE)
     return tmp_path
 
@@ -62,19 +61,16 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     assert "samples/s" in made.stdout
     assert "on batches held on the devices" in " ".join(made.stdout.split())
     again = here("plan", *PAIR, *DATA, "--epoch", "1000", cwd=folder)
-    assert answer_of(subject(folder / "plan.json").result).headline.startswith(
-        "your input pipeline gives 100 samples/s"
-    )
+    binds = "your input pipeline gives 100 samples/s"
+    assert answer_of(subject(folder / "plan.json").result).headline.startswith(binds)
     for done in (made, again):
-        assert done.stdout.startswith("your input pipeline gives 100 samples/s")
+        assert done.stdout.startswith(binds)
         assert max(map(len, done.stdout.split("\nnext: ")[0].splitlines())) <= 80
         assert "10.0 s with this split; your input pipeline gives them no faster" in " ".join(done.stdout.split())
     assert "another device is not worth it until that gives more" in " ".join(made.stdout.split())
 
     path = folder / "mine.py"
-    path.write_text(
-        FILE.replace("dataset()\n", "dataset()  # to train\n").replace('"__main__":', '"__main__":\n    pass')
-    )
+    path.write_text(FILE.replace("    dataset()\n", "    pass\n    dataset()  # to train\n"))
     assert here("plan", *PAIR, *DATA, cwd=folder).returncode == 0
     path.write_text(FILE.replace("return 1", "return 3"))
     changed = here("plan", *PAIR, *DATA, code=4, cwd=folder)
@@ -108,8 +104,8 @@ def test_each_independent_model_has_a_pipeline_in_front(folder: Path) -> None:
             assert 0.5 * step_s < replica[f"{how}input_wait_s"] < step_s
 
 
-def test_too_few_samples_are_told_before_a_split_is_tried(folder: Path) -> None:
-    (folder / "engine-stand-in.py").write_text(TOO_FEW)
+def test_too_few_samples_are_told_before_a_split_is_tried(folder: Path, engine_that: Callable[[str], None]) -> None:
+    engine_that(TOO_FEW)
     asked = here("balance", *PAIR, *DATA, "--global-batch", "128", cwd=folder)
     planned = here("balance", *PAIR, *DATA, cwd=folder)
     for done in (asked, planned):

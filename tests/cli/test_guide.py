@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from gpubalance.guide.chapters import names
-from tests.cli.program import PROGRAM, broken_tensorflow, gpubalance, here, start
+from tests.cli.program import PROGRAM, broken, gpubalance, here, start
 from tests.cli.terminal import command_in_terminal
 
 
 def test_without_a_chapter_it_lists_them(tmp_path: Path) -> None:
-    done = gpubalance("guide", code=0, environment=broken_tensorflow(tmp_path))
+    done = gpubalance("guide", code=0, environment=broken(tmp_path))
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines[: len(names())]] == names()
     assert max(map(len, lines)) <= 80
@@ -43,9 +43,8 @@ def test_an_unknown_chapter_is_named_without_its_escapes() -> None:
 
 def on_a_terminal(chapter: str, columns: int, **variables: str) -> str:
     """What the program writes to a terminal, with `cat` for a pager."""
-    code, seen = command_in_terminal(
-        [PROGRAM, "guide", chapter], columns, environment={"PAGER": "cat", "MANPAGER": "cat", **variables}
-    )
+    pager = {"PAGER": "cat", "MANPAGER": "cat"}
+    code, seen = command_in_terminal([PROGRAM, "guide", chapter], columns, environment=pager | variables)
     assert code == 0
     return seen.written.decode()
 

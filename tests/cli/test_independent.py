@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,9 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.independent import Independent
-from tests.cli.program import (
-    QUICK_PAIR,
-    ROOT,
-    SHORT,
-    TINY,
-    children_of,
-    gpubalance,
-    here,
-    known,
-    lines_until,
-    lives,
-    start,
-)
+from tests.cli.program import QUICK_PAIR, ROOT, SHORT, TINY, gpubalance, here, interrupted, lines_until, start
 from tests.jobs.probes import probe_of
+from tests.known import known
 from tests.stand_in import engine
 
 pytestmark = pytest.mark.usefixtures("stand_in")
@@ -48,13 +36,6 @@ def result_of(*arguments: str, environment: dict[str, str] | None = None) -> dic
     return result
 
 
-def told_of(path: Path, *arguments: str) -> tuple[dict[str, Any], str]:
-    """The result in that file, and what is told of it."""
-    done = here(*arguments, "-o", str(path), "--quiet", code=0)
-    result: dict[str, Any] = json.loads(path.read_text())
-    return result, " ".join(done.stdout.split())
-
-
 def contended(folder: Path, factor: float) -> str:
     """The published pair, whose devices take that many times as long while both compute."""
     profile = folder / "contended.toml"
@@ -63,28 +44,43 @@ def contended(folder: Path, factor: float) -> str:
     return str(profile)
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.1])
-def test_each_device_gives_at_once_what_contention_leaves_of_it_alone(tmp_path: Path, factor: float) -> None:
-    asked = ("independent", "--simulate", contended(tmp_path, factor), "--batches", "1024", "512", *LONG)
-    result, told = told_of(tmp_path / "result.json", *asked)
+def test_each_device_gives_at_once_what_contention_leaves_of_it_alone_and_that_is_compared(tmp_path: Path) -> None:
     alone = [1024 / (0.04898 + 0.00069634 * 1024), 512 / (0.0212 + 0.00107 * 512)]
-    for replica, rate in zip(result["replicas"], alone, strict=True):
-        assert replica["solo_throughput"] == pytest.approx(rate)
-        assert replica["throughput"] == pytest.approx(rate / factor)
-        assert replica["contention"] == pytest.approx(1 - 1 / factor, abs=1e-6)
-    assert result["solo_sum"] == pytest.approx(sum(alone))
-    assert result["throughput"]["median"] == pytest.approx(sum(alone) / factor)
-    assert (result["kind"], result["complete"], result["joint"]) == ("independent", True, None)
-    # 1.26 GiB and 9.1 MiB a sample, without what a joint run takes more.
-    memory = [replica["memory_peak_bytes"] / 2**30 for replica in result["replicas"]]
-    assert memory == pytest.approx([1.26 + 1024 * 9.1 / 1024, 1.26 + 512 * 9.1 / 1024])
-    assert ("no contention was found" in told) == (factor == 1.0)
-    assert told.count("gives 9.1 % less than alone (9.1 to 9.1): its steps take 10.0 % longer") == 2 * (factor == 1.1)
+    told = []
+    for factor in (1.0, 1.1):
+        asked = ("independent", "--simulate", contended(tmp_path, factor), "--batches", "1024", "512", *LONG)
+        done = here(*asked, "-o", f"{factor}.json", "--quiet", code=0, cwd=tmp_path)
+        told.append(" ".join(done.stdout.split()))
+        result = json.loads((tmp_path / f"{factor}.json").read_text())
+        for replica, rate in zip(result["replicas"], alone, strict=True):
+            assert replica["solo_throughput"] == pytest.approx(rate)
+            assert replica["throughput"] == pytest.approx(rate / factor)
+            assert replica["contention"] == pytest.approx(1 - 1 / factor, abs=1e-6)
+        assert result["solo_sum"] == pytest.approx(sum(alone))
+        assert result["throughput"]["median"] == pytest.approx(sum(alone) / factor)
+        assert (result["kind"], result["complete"], result["joint"]) == ("independent", True, None)
+        # 1.26 GiB and 9.1 MiB a sample, without what a joint run takes more.
+        memory = [replica["memory_peak_bytes"] / 2**30 for replica in result["replicas"]]
+        assert memory == pytest.approx([1.26 + 1024 * 9.1 / 1024, 1.26 + 512 * 9.1 / 1024])
+    assert ["no contention was found" in one for one in told] == [True, False]
+    longer = "gives 9.1 % less than alone (9.1 to 9.1): its steps take 10.0 % longer"
+    assert [one.count(longer) for one in told] == [0, 2]
+
+    compared = here("compare", "1.0.json", "1.1.json", "--fail-slower", "5%", code=9, cwd=tmp_path)
+    assert "1.1.json is slower than 1.0.json" in compared.stdout
+    csv = here("report", "1.0.json", "1.1.json", "--html", "page.html", "--csv", code=0, cwd=tmp_path).stdout
+    assert "2 devices at once: " in (tmp_path / "page.html").read_text()
+    assert '"1.1.json","independent"' in csv
 
 
-def test_what_counts_was_measured_at_once(tmp_path: Path) -> None:
+def test_what_counts_was_measured_at_once_and_is_told_to_tensorboard(tmp_path: Path) -> None:
     """Of one clock, the program's: a device's timings fit into the time in which both were measured."""
-    result = result_of(*PAIR, *SHORT, environment=engine(tmp_path, SLOWLY))
+    logs, traces = tmp_path / "logs", tmp_path / "traces"
+    both = ("--tensorboard", str(logs), "--trace", str(traces))
+    result = result_of(*PAIR, *SHORT, *both, environment=engine(tmp_path, SLOWLY))
+    names = {f"{how}-GPU-{i}" for how in ("solo", "at-once") for i in (0, 1)}
+    assert {path.name for path in logs.glob("*/*") if path.is_dir()} == names
+    assert len(list(traces.glob("plugins/profile/*/*.xplane.pb"))) == 2
     for replica in result["replicas"]:
         times = replica["step_time_s"]
         assert sum(times["samples"]) * times["steps_per_sample"] <= result["overlap_s"]
@@ -115,7 +111,9 @@ def test_unlike_models_are_trained_one_a_device_and_told_apart(tmp_path: Path) -
 def test_it_is_held_against_the_best_joint_run_of_the_same_devices(tmp_path: Path) -> None:
     for split in ("120 80", "60 40"):
         assert here("run", "--simulate", QUICK_PAIR, "--batches", *split.split(), *SHORT).returncode == 0
-    result, told = told_of(tmp_path / "result.json", *PAIR, *SHORT)
+    path = tmp_path / "result.json"
+    told = " ".join(here(*PAIR, *SHORT, "-o", str(path), code=0).stdout.split())
+    result = json.loads(path.read_text())
     assert result["joint"]["batches"] == [120, 80]
     # Both compute for 32 ms, and the joint run shares gradients for 6 ms more.
     assert result["joint"]["throughput"]["median"] == pytest.approx(200 / 0.038)
@@ -131,12 +129,7 @@ def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(tmp_path: Path)
     slow = engine(tmp_path, SLOWLY.replace("sleep(seconds)", "sleep(seconds / 5)"))
     program = start(*command, environment=slow)
     lines_until(program, "window 1 of 2, at once")
-    children = children_of(program.pid)
-    assert len(children) >= 2
-    program.send_signal(signal.SIGINT)
-    _, err = program.communicate(timeout=60)
-    assert (program.returncode, "--resume continues it" in err) == (130, True), err
-    assert not any(map(lives, children))
+    assert "--resume continues it" in interrupted(program)[1]
     left = json.loads(path.read_text())
     assert left["complete"] is False
     assert left["throughput"]["median"] > 0
@@ -149,29 +142,3 @@ def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(tmp_path: Path)
     for before, after in zip(left["replicas"], result["replicas"], strict=True):
         kept = before["step_time_s"]["samples"]
         assert after["step_time_s"]["samples"][: len(kept)] == kept
-
-
-def test_the_result_is_compared_and_reported(tmp_path: Path) -> None:
-    first, second, html = (tmp_path / name for name in ("first.json", "second.json", "page.html"))
-    for path, factor in ((first, 1.0), (second, 1.1)):
-        asked = ("independent", "--simulate", contended(tmp_path, factor), "--batches", "1024", "512")
-        assert here(*asked, *LONG, "-o", str(path)).returncode == 0
-    compared = here("compare", str(first), str(second), "--fail-slower", "5%", code=9)
-    assert "second.json is slower than first.json" in compared.stdout
-    assert here("report", str(first), str(second), "--html", str(html)).returncode == 0
-    assert "2 devices at once: " in html.read_text()
-    csv = here("report", str(second), "--csv").stdout
-    assert '"second.json","independent"' in csv
-
-
-def test_each_device_alone_and_at_once_is_a_run_of_tensorboards(tmp_path: Path) -> None:
-    options = ("--tensorboard", str(tmp_path / "logs"), "--trace", str(tmp_path / "traces"))
-    assert here(*PAIR, *SHORT, *options).returncode == 0
-    (command,) = (tmp_path / "logs").iterdir()
-    assert {path.name for path in command.iterdir() if path.is_dir()} == {
-        "solo-GPU-0",
-        "solo-GPU-1",
-        "at-once-GPU-0",
-        "at-once-GPU-1",
-    }
-    assert len(list((tmp_path / "traces").glob("plugins/profile/*/*.xplane.pb"))) == 2

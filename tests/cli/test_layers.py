@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,9 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.layers import Layers
 from tests.bench.in_process import Program
-from tests.cli.program import QUICK_PAIR, ROOT, gpubalance, here, known, lines_until, start
+from tests.cli.program import QUICK_PAIR, ROOT, gpubalance, here, interrupted, lines_until, start
 from tests.jobs.probes import probe_of
+from tests.known import known
 from tests.stand_in import engine
 
 pytestmark = pytest.mark.usefixtures("stand_in")
@@ -115,20 +115,13 @@ def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) 
     assert [(stage.memory_peak_bytes or 0) >> 20 for stage in found.stages] == [934, 774]
     # Both hold 300 MiB beside what is planned: the margin is by how much that was seen to be too little.
     close = profile(tmp_path, *[one.format(4)] * 2)
-    done = here(
-        "layers",
-        "--simulate",
-        close,
-        *SHORT,
-        code=5,
-        environment=engine(tmp_path, "def held(device): return 300 << 20"),
-    )
+    held = engine(tmp_path, "def held(device): return 300 << 20")
+    done = here("layers", "--simulate", close, *SHORT, code=5, environment=held)
     assert "GPU:0 ran out of memory and gets less" in done.stderr
     assert re.search(r"→ --margin \d+MiB --micro-batch \d+ fits: GPU:\d blocks", done.stderr)
     assert "--resume" not in done.stderr
-    done = here(
-        "layers", "--simulate", profile(tmp_path, *[one.format(1).replace("1.2 GiB", "20 GiB")] * 2), *SHORT, code=5
-    )
+    large = profile(tmp_path, *[one.format(1).replace("1.2 GiB", "20 GiB")] * 2)
+    done = here("layers", "--simulate", large, *SHORT, code=5)
     assert "error: the block that begins with conv2d is larger than every device (GPU:0 1.00 GiB, GPU:1" in done.stderr
     assert "→ no smaller micro-batch fits: take more devices, or a smaller model" in done.stderr
     assert "--resume" not in done.stderr
@@ -177,17 +170,13 @@ def test_an_interrupted_proof_goes_on_with_its_blocks_rounds_and_windows(tmp_pat
     arguments = ("layers", "--simulate", LARGE, *SHORT, "--windows", "3", "--json")
     process = start(*arguments, environment=variables)
     lines_until(process, "window 1 of 3")
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    out, err = interrupted(process)
     cut_short: dict[str, Any] = json.loads(out)
     assert cut_short["complete"] is False
     assert "--resume" in err
     process = start(*arguments, "--resume", environment=variables)
     told = lines_until(process, "starting TensorFlow")
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
+    out, _ = interrupted(process)
     assert json.loads(out)["step_time_s"]["samples"] == cut_short["step_time_s"]["samples"]
     assert "".join(told).count("continuing an unfinished measurement") == 1
     (tmp_path / "go-on").touch()

@@ -16,9 +16,10 @@ import pytest
 from gpubalance.devices.machine import find_machine
 from gpubalance.render.queue import running_lines
 from gpubalance.results.queue import Queue, QueuedCommand, RunningCommand
-from tests.cli.program import PROGRAM, QUICK_PAIR, children_of, gpubalance, here, lines_until, lives, start
+from tests.cli.program import PROGRAM, QUICK_PAIR, children_of, gpubalance, here, lines_until, start
 from tests.cli.terminal import command_in_terminal
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
+from tests.workers.test_process import gone
 
 PAIR = ("--simulate", QUICK_PAIR)
 BY_DEVICE = "if [ $GPUBALANCE_DEVICE = GPU:0 ]; then sleep {}; else sleep {}; fi"
@@ -37,23 +38,13 @@ def result_of(folder: Path, *commands: str, code: int = 0, options: tuple[str, .
     return Queue.model_validate_json(done.stdout)
 
 
-def where(result: Queue) -> list[list[str]]:
-    return [[result.devices[one.device].label for one in each.tries] for each in result.commands]
-
-
-def none_left(processes: list[psutil.Process]) -> bool:
-    until = time.monotonic() + 5.0
-    while any(map(lives, processes)) and time.monotonic() < until:
-        time.sleep(0.05)
-    return not any(map(lives, processes))
-
-
 @pytest.mark.parametrize(("options", "times", "last"), [((), (1.6, 4), "GPU:0"), (("--pull",), (0.8, 2), "GPU:1")])
 def test_the_slow_card_leaves_the_last_command_to_the_fast_one_unless_commands_are_pulled(
     options: tuple[str, ...], times: tuple[float, float], last: str, tmp_path: Path
 ) -> None:
     found = result_of(tmp_path, *[BY_DEVICE.format(*times)] * 5, options=(*PAIR, *options))
-    assert where(found) == [["GPU:0"], ["GPU:1"], ["GPU:0"], ["GPU:0"], [last]]
+    where = [[found.devices[one.device].label for one in each.tries] for each in found.commands]
+    assert where == [["GPU:0"], ["GPU:1"], ["GPU:0"], ["GPU:0"], [last]]
 
 
 def test_each_line_is_run_by_the_shell_and_sees_its_device_alone(tmp_path: Path) -> None:
@@ -115,7 +106,7 @@ def test_a_failure_is_told_with_its_last_lines_and_the_others_go_on(tmp_path: Pa
     assert re.search(r"002 ended on GPU:\d after \S+ s: true\n", done.stderr)
 
 
-def test_mended_lines_are_run_by_resume_and_the_others_are_not(tmp_path: Path) -> None:
+def test_mended_lines_are_run_by_resume_also_on_fewer_devices_and_the_others_are_not(tmp_path: Path) -> None:
     trials = written(tmp_path, "echo 1 >> ran", "echo 2 >> ran; false", "echo 3 >> ran")
     assert here("queue", trials, *PAIR, "--logs", "logs", cwd=tmp_path).returncode == 6
     again = here("queue", trials, *PAIR, "--logs", "logs", code=2, cwd=tmp_path)
@@ -127,7 +118,10 @@ def test_mended_lines_are_run_by_resume_and_the_others_are_not(tmp_path: Path) -
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "two"]
     with Path(trials).open("a") as file:
         file.write("echo 5 >> ran\n")
-    assert here("queue", trials, *PAIR, "--logs", "logs", "--resume", cwd=tmp_path).returncode == 0
+    left = ("--gpus", "1", "--logs", "logs", "--resume", "--json")
+    result = Queue.model_validate_json(here("queue", trials, *PAIR, *left, code=0, cwd=tmp_path).stdout)
+    assert [one.resumed for one in result.commands] == [True] * 4 + [False]
+    assert [one.device for one in result.commands[-1].tries] == [0]  # of those that are left
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "5", "two"]
     done = here("queue", trials, *PAIR, "--logs", "logs", "--resume", cwd=tmp_path)
     assert "5 commands on 2 devices in 0.0 s: all ended well" in done.stdout
@@ -154,16 +148,6 @@ def test_a_killed_queue_that_is_resumed_runs_each_once(tmp_path: Path) -> None:
     assert any(one["resumed"] for one in json.loads(done.stdout)["commands"])
 
 
-def test_a_queue_is_resumed_on_the_devices_that_are_left(tmp_path: Path) -> None:
-    trials = written(tmp_path, "sleep 0.5", "true", "false")
-    assert here("queue", trials, *PAIR, cwd=tmp_path).returncode == 6
-    written(tmp_path, "sleep 0.5", "true", "echo 3")
-    done = here("queue", trials, *PAIR, "--gpus", "1", "--resume", "--json", cwd=tmp_path)
-    result = Queue.model_validate_json(done.stdout)
-    assert [one.resumed for one in result.commands] == [True, True, False]
-    assert [[one.device for one in each.tries] for each in result.commands] == [[], [0], [0]]
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_no_process_is_left_of_a_queue_that_is_ended(number: int, code: int, tmp_path: Path) -> None:
     deaf = "trap '' INT TERM; echo begun; sleep 300 & setsid sleep 300 & sleep 300"
@@ -174,7 +158,7 @@ def test_no_process_is_left_of_a_queue_that_is_ended(number: int, code: int, tmp
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == code
-    assert none_left(children)
+    assert all(gone(child.pid) for child in children)
     if number != signal.SIGKILL:
         assert [bool(one.log) for one in Queue.model_validate_json(out).commands] == [True, True, False]
         assert "interrupted: 0 of 3 commands had ended well" in err
@@ -184,14 +168,15 @@ def test_a_command_that_is_killed_takes_its_children_along_and_a_killed_child_on
     first = "sleep 300 & setsid sleep 300 & sleep 301; true"
     process = start("queue", written(tmp_path, first, "sleep 302; exit 4"), *PAIR, cwd=tmp_path)
     lines_until(process, "002 begins")
-    while len(children := children_of(process.pid)) < 8:
+    named = dict[str, psutil.Process]()
+    while len(children := children_of(process.pid)) < 8 or "sleep 302" not in named:
+        named = {" ".join(one.cmdline()): one for one in children}
         time.sleep(0.05)
-    named = {" ".join(one.cmdline()): one for one in children}
     next(one for words, one in named.items() if words.startswith("sh -c sleep 300")).kill()
     named["sleep 302"].kill()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 6, err
-    assert none_left(children)
+    assert all(gone(child.pid) for child in children)
     assert "with exit code 137" in out
     assert "with exit code 4" in out
 
@@ -247,9 +232,8 @@ def test_a_terminal_shows_what_each_device_runs_and_stdin_gives_commands(tmp_pat
 
 def test_wide_characters_are_cut_at_the_terminals_edge() -> None:
     devices = find_machine(2).devices
-    running = RunningCommand(
-        0, QueuedCommand(number=1, command="echo " + 60 * "\u8a9e"), time.monotonic(), 60 * "\u8a9e"
-    )
+    queued = QueuedCommand(number=1, command="echo " + 60 * "\u8a9e")
+    running = RunningCommand(0, queued, time.monotonic(), 60 * "\u8a9e")
     lines = running_lines(devices, [running], 80, 10)
     assert [line.cell_len for line in lines] == [pytest.approx(80, abs=1), pytest.approx(80, abs=1), 11]
     assert max(line.cell_len for line in lines) <= 80

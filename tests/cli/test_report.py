@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,13 +11,8 @@ import pytest
 
 from gpubalance.cli.report import Wanted, report
 from gpubalance.errors import GpubalanceError
-from tests.cli.program import ROOT, here
+from tests.cli.program import broken, gpubalance, here
 from tests.render import samples
-
-
-@pytest.fixture
-def plan(tmp_path: Path) -> Path:
-    return Path(shutil.copy(samples.BALANCE, tmp_path / "plan.json"))
 
 
 def test_a_page_and_pictures_of_two_results_of_one_name(tmp_path: Path) -> None:
@@ -44,13 +37,7 @@ def test_a_page_and_pictures_of_two_results_of_one_name(tmp_path: Path) -> None:
     assert len(page.read_text(encoding="utf-8")) < len(html)
 
 
-def test_tables_go_to_stdout_beside_a_page(plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = samples.document(plan)["balance"]["run"]
-    report([plan], Wanted(markdown=True))
-    printed = capsys.readouterr()
-    assert printed.out.startswith(f"## plan.json: batches {' '.join(map(str, run['batches']))}: ")
-    assert f"{run['throughput']['median']:.0f} samples/s ±" in printed.out
-    assert printed.err == ""
+def test_tables_go_to_stdout_beside_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run = Path(shutil.copy(samples.RUN, tmp_path / "run.json"))
     report([a_run], Wanted(csv=True, png=tmp_path / "charts", quiet=True))
     printed = capsys.readouterr()
@@ -59,18 +46,13 @@ def test_tables_go_to_stdout_beside_a_page(plan: Path, tmp_path: Path, capsys: p
     assert (tmp_path / "charts" / "run-step.png").exists()
 
 
-def test_without_the_extra_the_error_says_how_to_install_it(plan: Path, tmp_path: Path) -> None:
-    code = "import sys; sys.modules.update(matplotlib=None, jinja2=None); from gpubalance.cli.app import main; main()"
-    page = tmp_path / "a.html"
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", code, "report", str(plan), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=os.environ, cwd=ROOT, check=False)
-
-    done = run("--html", str(page))
-    assert done.returncode == 3
+def test_without_the_extra_the_error_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = str(samples.BALANCE)
+    for name in ("matplotlib", "jinja2"):
+        monkeypatch.setitem(sys.modules, name, None)
+    done = here("report", result, "--html", str(tmp_path / "a.html"), code=3)
     first, second = done.stderr.splitlines()
     assert first == "error: matplotlib and jinja2, which draw the report, are not installed"
     assert "pip install matplotlib jinja2" in second
-    assert not page.exists()
-    assert run("--markdown").returncode == 0
+    assert not (tmp_path / "a.html").exists()
+    gpubalance("report", result, "--markdown", code=0, environment=broken(tmp_path, "matplotlib"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import gpubalance as package
 from gpubalance.system.versions import software
-from tests.cli.program import broken_tensorflow, gpubalance, here
+from tests.cli.program import broken, gpubalance, here
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 
@@ -26,7 +26,7 @@ def test_each_version_is_on_a_line_of_its_own() -> None:
 
 def test_tensorflow_is_not_loaded(tmp_path: Path) -> None:
     """One that can't be is found in its place, which has no text that tells what it was built for."""
-    done = gpubalance("--version", environment=broken_tensorflow(tmp_path))
+    done = gpubalance("--version", environment=broken(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert f"TensorFlow {version('tensorflow')}, built without CUDA" in done.stdout
 
