@@ -76,6 +76,7 @@ def tensorflow() -> Any:
     import tensorflow as tf
 
     gc.freeze()
+    gc.set_threshold(100_000, 50, 50)  # what traces leave behind comes in such numbers, and is looked through each time
     gc.enable()
 
     tf.config.threading.set_inter_op_parallelism_threads(LOGICAL_DEVICES + 2)

@@ -20,6 +20,8 @@ class _Late:
 
 keras: Any = _Late("keras")
 layers: Any = _Late("keras.layers")
+losses: Any = _Late("keras.losses")
 metrics: Any = _Late("keras.metrics")
 ops: Any = _Late("keras.ops")
+optimizers: Any = _Late("keras.optimizers")
 tf: Any = _Late("tensorflow")

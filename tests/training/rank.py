@@ -6,6 +6,7 @@ Each process saves what it has at the end, for a test to compare.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import sys
@@ -16,10 +17,12 @@ from typing import Any
 import numpy as np
 
 import gpubalance
+from gpubalance.settings.shares import Shares
 from gpubalance.workers.serve import lean_import
-from tests.late import keras
+from tests.late import keras, layers, optimizers
 
 BATCH, SAMPLES, EPOCHS = 150, 610, 2  # the last batch of an epoch has 10
+PART = 32  # of a batch in micro-batches
 
 
 def data() -> tuple[Any, Any]:
@@ -28,11 +31,13 @@ def data() -> tuple[Any, Any]:
     return x, (x.sum(1) > 8).astype(np.int64)
 
 
-def build() -> Any:
-    body = [keras.layers.Dense(32, kernel_regularizer="l2", use_bias=False)]
-    body += [keras.layers.BatchNormalization(synchronized=True), keras.layers.ReLU()]
-    model = keras.Sequential([keras.Input((16,)), *body, keras.layers.Dense(2, activation="softmax")])
-    model.compile(keras.optimizers.Adam(0.01, clipnorm=0.5), "sparse_categorical_crossentropy", metrics=["accuracy"])
+def build(*, normalised: bool = True) -> Any:
+    keras.utils.set_random_seed(3)
+    body = [layers.Dense(32, kernel_regularizer="l2", use_bias=False)]
+    body += [layers.BatchNormalization(synchronized=True)] * normalised
+    last = [layers.ReLU(), layers.Dense(2, activation="softmax")]
+    model = keras.Sequential([keras.Input((16,)), *body, *last])
+    model.compile(optimizers.Adam(0.01, clipnorm=0.5), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
 
 
@@ -48,17 +53,22 @@ def train(model: Any, fit: Callable[..., Any], **more: Any) -> dict[str, Any]:
     return {**weights, **logs, "predicted": model.predict(x[:37], verbose=0), "few": np.array(few)}
 
 
+def weights_after(model: Any, fit: Callable[..., Any]) -> dict[str, Any]:
+    """The weights of a model after an epoch."""
+    x, y = data()
+    fit(model, x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    return {f"after an epoch {number}": np.asarray(weight) for number, weight in enumerate(model.get_weights())}
+
+
 def go_on(model: Any, fit: Callable[..., Any], backup: Path) -> dict[str, Any]:
     """The weights after a training that ended between two epochs, lost everything, and continued from its backup."""
 
-    class Stop(keras.callbacks.Callback):  # type: ignore[misc]
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            del logs
-            if epoch == 1:
-                raise InterruptedError
+    def stop(epoch: int, logs: Any) -> None:
+        if epoch == 1:
+            raise InterruptedError
 
     x, y = data()
-    for more in ([Stop()], []):
+    for more in ([keras.callbacks.LambdaCallback(on_epoch_begin=stop)], []):
         callbacks = [keras.callbacks.BackupAndRestore(str(backup)), *more]
         with contextlib.suppress(InterruptedError):
             fit(model, x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=callbacks)
@@ -70,8 +80,7 @@ def go_on(model: Any, fit: Callable[..., Any], backup: Path) -> dict[str, Any]:
 def ends(here: bool, hook: str, at: int, flag: str = "stop_training") -> Any:
     """A user's own callback that ends training in one process, or whatever the model's `flag` ends."""
 
-    def end(number: int, logs: Any = None) -> None:
-        del logs
+    def end(number: int, logs: Any) -> None:
         callback.reached = number
         if here and number == at:
             setattr(callback.model, flag, True)
@@ -87,7 +96,6 @@ def main(folder: Path, profile: str, plan: str) -> None:
         import tensorflow as tf
 
     rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-    keras.utils.set_random_seed(3)
     split = gpubalance.load_plan(plan, simulate=profile)
     with split.scope():
         model = build()
@@ -103,6 +111,11 @@ def main(folder: Path, profile: str, plan: str) -> None:
     found = train(model, split.fit, callbacks=callbacks)
     times = monitor.epochs[-1]
     found |= go_on(model, split.fit, folder / "backup")
+    in_parts = copy.copy(split)
+    in_parts.shares = Shares(split.batches, tuple(min(size, PART) for size in split.batches))
+    with in_parts.scope():
+        local = build(normalised=False)
+    found |= weights_after(local, in_parts.fit)
     np.savez(folder / f"{rank}.npz", **found, compute_s=times.compute_s, sync_s=times.sync_s)
     model.save(written / "saved.keras")
     x, y = data()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from tests.late import keras, ops, tf
-from tests.training.cases import CASES, classifier, compiled, dense, numbers
+from tests.late import keras, layers, ops, tf
+from tests.training.cases import CASES
+from tests.training.models import classifier, compiled, dense, subclassed
+from tests.training.samples import numbers
 
 
 def stepping(kind: str, layers: Callable[[], list[Any]] = dense) -> Callable[[], Any]:
     """Makes a classifier of these layers whose `train_step` does more, or less, than one pass over its samples."""
 
     def make() -> Any:
-        class Stepping(keras.Sequential):  # type: ignore[misc]
+        class Stepping(keras.Sequential):
             def loss_of(self, x: Any, y: Any) -> Any:
                 if kind == "four views":
                     x, y = ops.concatenate([x, x + 0.1, x - 0.1, 2 * x]), ops.concatenate([y] * 4)
@@ -44,26 +47,14 @@ def stepping(kind: str, layers: Callable[[], list[Any]] = dense) -> Callable[[],
     return make
 
 
-def subclassed() -> Any:
-    class Subclassed(keras.Model):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.last = keras.layers.Dense(8, "relu"), keras.layers.Dense(3, "softmax")
-
-        def call(self, x: Any) -> Any:
-            return self.last(self.first(x))
-
-    return compiled(Subclassed(), optimizer="adam")
-
-
 def augmented() -> Any:
-    noise = [keras.layers.GaussianNoise(0.1), keras.layers.Dropout(0.2)]
+    noise = [layers.GaussianNoise(0.1), layers.Dropout(0.2)]
     return compiled([keras.Input((6,)), *noise, *dense()[1:]], optimizer="adam")
 
 
 def perceptual() -> Any:
-    eye = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, "tanh")])
-    return compiled(dense(), lambda y, p: keras.ops.mean((eye(y) - eye(p)) ** 2, axis=-1), "adam")
+    eye = keras.Sequential([keras.Input((3,)), layers.Dense(4, "tanh")])
+    return compiled(dense(), lambda y, p: ops.mean((eye(y) - eye(p)) ** 2, axis=-1), "adam")
 
 
 OWN: dict[str, Any] = {
@@ -82,9 +73,5 @@ NAMES = (
 MODELS = {**{name: (CASES[name].make, CASES[name].data) for name in NAMES}, **OWN}
 
 
-def __getattr__(name: str) -> Any:
-    what, _, number = name.partition("_")
-    if what not in ("model", "data") or not number.isdigit():
-        raise AttributeError(name)
-    make, data = list(MODELS.values())[int(number)]
-    return make if what == "model" else lambda: data(200)
+for number, (make, data) in enumerate(MODELS.values()):
+    globals().update({f"model_{number}": make, f"data_{number}": partial(data, 200)})

@@ -11,25 +11,26 @@ import pytest
 import gpubalance
 from gpubalance.errors import BadInput, NothingFits
 from tests.cli.program import QUICK_PAIR
-from tests.late import keras
+from tests.late import keras, layers, tf
 
 SMALL = """
 [[device]]
 name = "small"
 alpha_s = 0.001
 beta_s = 0.0
-memory = "{}"
+memory = "1 MiB"
 """
 
 
 @pytest.fixture(scope="module")
-def models(tensorflow: Any) -> list[Any]:
-    """Three public models, of which the last is compiled."""
+def models() -> list[Any]:
+    """A public model and two small ones, of which the last is compiled."""
     from keras import applications
 
     keras.utils.set_random_seed(1)
-    how = {"weights": None, "input_shape": (32, 32, 3), "classes": 10}
-    made = [applications.MobileNet(alpha=alpha, **how) for alpha in (0.25, 0.5, 0.25)]
+    shape = (32, 32, 3)
+    made = [applications.MobileNet(shape, alpha=0.25, weights=None, classes=10)]
+    made += [keras.Sequential([keras.Input(shape), layers.Flatten(), layers.Dense(10, "softmax")]) for _ in range(2)]
     made[-1].compile("adam", "sparse_categorical_crossentropy")
     return made
 
@@ -40,23 +41,23 @@ def samples() -> Any:
 
 
 def dense(units: int) -> Any:
-    return keras.Sequential([keras.layers.Input((64,)), keras.layers.Dense(units)])
+    return keras.Sequential([layers.Input((64,)), layers.Dense(units)])
 
 
-def test_predictions_are_each_model_s_own(models: list[Any], samples: Any, tensorflow: Any) -> None:
+def test_predictions_are_each_model_s_own(models: list[Any], samples: Any) -> None:
     own = [model.predict(samples, verbose=0) for model in models]
     ensemble = gpubalance.Ensemble(models, gpus=[0, 1], simulate=QUICK_PAIR)
     for found, expected in zip(ensemble.predict(samples), own, strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-6)
     assert sorted(set(ensemble.placement)) == [0, 1]
-    labelled = tensorflow.data.Dataset.from_tensor_slices((samples, np.zeros(70))).batch(16)
+    labelled = tf.data.Dataset.from_tensor_slices((samples, np.zeros(70))).batch(16)
     np.testing.assert_allclose(ensemble.predict(labelled, mean=True), np.mean(own, axis=0), atol=1e-6)
     devices = [{variable.value.device[-5:] for variable in model.variables} for model in ensemble._there]
     assert devices == [{f"CPU:{device}"} for device in ensemble.placement]
     assert models[-1].optimizer is not None
 
 
-def test_files_are_loaded_where_they_predict(tmp_path: Path, tensorflow: Any) -> None:
+def test_files_are_loaded_where_they_predict(tmp_path: Path) -> None:
     made, x = [dense(3), dense(3)], np.ones((5, 64), "float32")
     for number, model in enumerate(made):
         model.save(tmp_path / f"{number}.keras")
@@ -66,30 +67,24 @@ def test_files_are_loaded_where_they_predict(tmp_path: Path, tensorflow: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("sizes", "memory", "says"),
+    ("sizes", "says"),
     [
-        (
-            (10, 100_000),
-            "1 MiB",
-            r"\(number 1\) fits on no device: it needs 24.8 MiB of 1.00 MiB on GPU:0",
-        ),
-        ((3000, 3000), "1 MiB", "the models do not fit on the devices together"),
+        ((10, 100_000), r"\(number 1\) fits on no device: it needs 24.8 MiB of 1.00 MiB on GPU:0"),
+        ((3000, 3000), "the models do not fit on the devices together"),
     ],
 )
-def test_what_does_not_fit_is_named_before_anything_predicts(
-    sizes: tuple[int, ...], memory: str, says: str, tmp_path: Path, tensorflow: Any
-) -> None:
+def test_what_does_not_fit_is_named_before_anything_predicts(sizes: tuple[int, ...], says: str, tmp_path: Path) -> None:
     profile = tmp_path / "small.toml"
-    profile.write_text(SMALL.format(memory))
+    profile.write_text(SMALL)
     ensemble = gpubalance.Ensemble([dense(size) for size in sizes], simulate=profile)
     with pytest.raises(NothingFits, match=says):
         ensemble.predict(np.ones((5, 64), "float32"))
     assert not ensemble.placement
 
 
-def test_a_larger_batch_is_placed_anew(tmp_path: Path, tensorflow: Any) -> None:
+def test_a_larger_batch_is_placed_anew(tmp_path: Path) -> None:
     profile = tmp_path / "small.toml"
-    profile.write_text(SMALL.format("1 MiB") + 'memory_per_sample = "8 KiB"\n')
+    profile.write_text(SMALL + 'memory_per_sample = "8 KiB"\n')
     model, x = dense(3), np.ones((200, 64), "float32")
     ensemble = gpubalance.Ensemble([model], simulate=profile)
     ensemble.predict(x[:1])
@@ -98,7 +93,7 @@ def test_a_larger_batch_is_placed_anew(tmp_path: Path, tensorflow: Any) -> None:
     np.testing.assert_allclose(ensemble.predict(x)[0], model.predict(x, verbose=0), atol=1e-6)
 
 
-def test_what_is_no_model_or_no_data_is_refused(tmp_path: Path, tensorflow: Any) -> None:
+def test_what_is_no_model_or_no_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="takes a Keras model first, and got a value of type int"):
         gpubalance.Ensemble([1], simulate=1)
     with pytest.raises(BadInput, match="an ensemble needs a model"):

@@ -7,12 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from tests.training.cases import in_split, numbers
+from tests.cli.program import ROOT
+from tests.training.cases import in_split
+from tests.training.samples import numbers
 
-ROOT = Path(__file__).parents[2]
 X, Y = numbers(240)
 # A step of the third epoch is interrupted, while iterators of the first two may still be dropped.
 INTERRUPTED = """
@@ -24,19 +24,17 @@ with split.scope():
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
     model.compile("sgd", "mse")
 import tensorflow as tf
-class Interrupts(keras.callbacks.Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        self.epoch = epoch + 1
-    def on_train_batch_end(self, batch, logs=None):
-        if getattr(self, "epoch", 0) == 2:
-            raise KeyboardInterrupt
+def interrupt(batch, logs):
+    if model.optimizer.iterations.numpy() > 2 * 10:
+        raise KeyboardInterrupt
+interrupts = keras.callbacks.LambdaCallback(on_train_batch_end=interrupt)
 data = tf.data.Dataset.from_tensor_slices((np.zeros((100, 6), "float32"), np.zeros((100, 3), "float32")))
 data = data.map(lambda x, y: (x, y), num_parallel_calls=tf.data.AUTOTUNE).batch(4)
-model.fit(data, validation_data=data, epochs=3, verbose=0, callbacks=[Interrupts()])
+model.fit(data, validation_data=data, epochs=3, verbose=0, callbacks=[interrupts])
 """
 
 
-def test_a_generator_that_validates_is_asked_by_one_thread_at_a_time(tensorflow: Any) -> None:
+def test_a_generator_that_validates_is_asked_by_one_thread_at_a_time() -> None:
     split, model = in_split()
 
     def endless() -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from gpubalance.results.records import read_record
 from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares
 from tests.cli.program import ROOT
-from tests.late import keras
+from tests.late import keras, layers, optimizers
 from tests.training.cases import simulated
 
 INPUTS, OUTPUTS, GLOBAL_BATCH, STEPS = 50, 20, 100, 240
@@ -38,11 +39,11 @@ def regression() -> tuple[Any, Any]:
 def still(split: Any, *, dtype: str = "float32") -> Any:
     """A linear model that does not learn, so that its noise scale stays."""
     with split.scope():
-        layer = keras.layers.Dense(OUTPUTS, use_bias=False, kernel_initializer="zeros", dtype=dtype)
-        model = keras.Sequential([keras.Input((INPUTS,)), layer, keras.layers.Activation("linear", dtype="float32")])
-        optimizer = keras.optimizers.SGD(0.0)
+        layer = layers.Dense(OUTPUTS, use_bias=False, kernel_initializer="zeros", dtype=dtype)
+        model = keras.Sequential([keras.Input((INPUTS,)), layer, layers.Activation("linear", dtype="float32")])
+        optimizer = optimizers.SGD(0.0)
         if dtype == "mixed_float16":
-            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+            optimizer = optimizers.LossScaleOptimizer(optimizer)
         model.compile(optimizer, "mse")
     return model
 
@@ -57,7 +58,6 @@ def still(split: Any, *, dtype: str = "float32") -> Any:
     ],
 )
 def test_it_is_the_true_one_of_a_linear_regression(
-    tensorflow: Any,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     batches: tuple[int, ...],
@@ -79,30 +79,22 @@ def test_it_is_the_true_one_of_a_linear_regression(
     assert "at a global batch of 100 each sample is worth" in told
 
 
-def test_rows_of_an_embedding_that_meet_in_a_batch_are_one(tensorflow: Any) -> None:
+def test_rows_of_an_embedding_that_meet_in_a_batch_are_one() -> None:
     """An embedding is a dense layer on one-hot inputs: so is its noise scale."""
-
-    def model(split: Any, *, one_hot: bool) -> Any:
-        with split.scope():
-            first = keras.layers.Dense if one_hot else keras.layers.Embedding
-            options = {"use_bias": False} if one_hot else {"input_dim": 5}
-            key = "units" if one_hot else "output_dim"
-            name = "kernel_initializer" if one_hot else "embeddings_initializer"
-            ones = {key: 4, name: "ones"}
-            inputs = keras.Input((6, 5) if one_hot else (6,))
-            pooled = keras.layers.GlobalAveragePooling1D()(first(**ones, **options)(inputs))
-            built = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones")(pooled))
-            built.compile(keras.optimizers.SGD(0.0), "mse")
-        return built
 
     draw = np.random.default_rng(3)
     ids, y = draw.integers(0, 5, (1000, 6)), draw.standard_normal(1000) + 3
+    one_hot = np.eye(5, dtype="float32")[ids]
+    dense = partial(layers.Dense, use_bias=False, kernel_initializer="ones")
     found = []
-    for one_hot in (False, True):
-        split = simulated((70, 30))
+    for first, x in ((partial(layers.Embedding, 5, 4, "ones"), ids), (partial(dense, 4), one_hot)):
+        split, inputs = simulated((70, 30)), layers.Input(x.shape[1:])
+        with split.scope():
+            body = layers.GlobalAveragePooling1D()(first()(inputs))
+            model = keras.Model(inputs, dense(1)(body))
+            model.compile(optimizers.SGD(0.0), "mse")
         monitor = split.monitor(every=1, noise=True)
-        x = np.eye(5, dtype="float32")[ids] if one_hot else ids
-        split.fit(model(split, one_hot=one_hot), x, y, verbose=0, shuffle=False, callbacks=[monitor])
+        split.fit(model, x, y, verbose=0, shuffle=False, callbacks=[monitor])
         found.append(monitor.epochs[0].noise_scale)
     assert found[0] == pytest.approx(found[1], rel=1e-3)
 
@@ -112,7 +104,7 @@ def test_a_batch_in_one_piece_on_one_device_is_refused_with_the_remedy() -> None
         simulated((100,)).monitor(noise=True)
 
 
-def test_with_a_plan_it_names_the_split_that_learns_faster(tensorflow: Any) -> None:
+def test_with_a_plan_it_names_the_split_that_learns_faster() -> None:
     from gpubalance.training.monitor import noise_text
 
     plan = read_record(ROOT / "tests/saved/plan-by-global-batch.json", Plan)
@@ -138,15 +130,7 @@ def test_a_file_without_one_is_refused_with_its_reason(tmp_path: Path) -> None:
     file = tmp_path / "noise.json"
     with pytest.raises(BadInput, match=r"(?s)can't read.*split\.monitor\(noise="):
         noise_scale(str(file))
-    record = Noise(
-        created="now",
-        model="m",
-        noise_scale=None,
-        noise_scale_ci95=None,
-        unknown="2 steps say too little",
-        steps=2,
-        global_batch=8,
-    )
-    file.write_text(record.model_dump_json())
+    unknown = {"noise_scale": None, "noise_scale_ci95": None, "unknown": "2 steps say too little"}
+    file.write_text(Noise(created="now", model="m", steps=2, global_batch=8, **unknown).model_dump_json())
     with pytest.raises(BadInput, match=r"has no noise scale: 2 steps say too little"):
         noise_scale(str(file))

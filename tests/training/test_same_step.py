@@ -26,7 +26,7 @@ def operations(functions: Any) -> Counter[Any]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_step_that_is_measured_is_the_one_that_is_trained(tensorflow: Any, name: str) -> None:
+def test_the_step_that_is_measured_is_the_one_that_is_trained(name: str) -> None:
     from gpubalance.engine.session import Session
 
     number = list(MODELS).index(name)

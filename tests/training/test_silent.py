@@ -8,70 +8,65 @@ import numpy as np
 import pytest
 
 from gpubalance.errors import BadInput
-from tests.late import keras, ops
-from tests.training.cases import compiled, dense, in_split, numbers, simulated
+from tests.late import layers, losses, ops
+from tests.training.cases import in_split
+from tests.training.models import compiled, dense
+from tests.training.samples import numbers
+from tests.training.told import with_loss
 
 
-def explained() -> Any:
-    """A model whose loss is the part of the labels' variance that it leaves: of one sample that is no number."""
-
-    def unexplained(y: Any, p: Any) -> Any:
-        return ops.sum((y - p) ** 2) / ops.sum((y - ops.mean(y)) ** 2)
-
-    return compiled([*dense()[:2], keras.layers.Dense(1)], unexplained)
+def unexplained(y: Any, p: Any) -> Any:
+    """The part of the labels' variance that is left: of one sample that is no number."""
+    return ops.sum((y - p) ** 2) / ops.sum((y - ops.mean(y)) ** 2)
 
 
-def explained_as_usual() -> Any:
-    """The same with a small number beside the divisor: of one sample the loss is ten million times too large."""
-
-    def nearly_unexplained(y: Any, p: Any) -> Any:
-        return ops.sum((y - p) ** 2) / (ops.sum((y - ops.mean(y)) ** 2) + 1e-7)
-
-    return compiled([*dense()[:2], keras.layers.Dense(1)], nearly_unexplained)
+def nearly_unexplained(y: Any, p: Any) -> Any:
+    """The same with a small number beside the divisor: of one sample it is ten million times too large."""
+    return ops.sum((y - p) ** 2) / (ops.sum((y - ops.mean(y)) ** 2) + 1e-7)
 
 
-def hardest() -> Any:
-    """A model whose loss is the mean of the two largest: of one sample there are none."""
-
-    def two_largest(y: Any, p: Any) -> Any:
-        return ops.mean(ops.top_k(ops.reshape((y - p) ** 2, (-1,)), 2)[0])
-
-    return compiled([*dense()[:2], keras.layers.Dense(1)], two_largest)
+def two_largest(y: Any, p: Any) -> Any:
+    """The mean of the two largest: of one sample there are none."""
+    return ops.mean(ops.top_k(ops.reshape((y - p) ** 2, (-1,)), 2)[0])
 
 
-@pytest.mark.parametrize(
-    ("make", "loss"), [(explained, "unexplained"), (explained_as_usual, "unexplained"), (hardest, "two_largest")]
-)
-def test_a_share_of_too_few_samples_for_the_loss_is_refused_and_a_larger_one_told(
-    tensorflow: Any, make: Any, loss: str
-) -> None:
+@pytest.mark.parametrize("loss", [unexplained, nearly_unexplained, two_largest])
+def test_a_share_of_too_few_samples_for_the_loss_is_refused_and_a_larger_one_told(loss: Any) -> None:
     x, y = numbers(200)[0], np.random.default_rng(1).random((200, 1), np.float32)
-    few, enough = simulated((99, 1)), simulated((70, 30))
-    with few.scope():
-        model = make()
+    few, model = in_split(compiled, [*dense()[:2], layers.Dense(1)], loss, batches=(99, 1))
     with pytest.raises(BadInput, match=r"a part of 1 of a batch's samples(.|\n)*give each device at least 2 samples"):
         few.fit(model, x, y, verbose=0)
-    with enough.scope():
-        model = make()
-    with pytest.warns(UserWarning, match=loss):
+    enough, model = in_split(compiled, [*dense()[:2], layers.Dense(1)], loss)
+    with pytest.warns(UserWarning, match=loss.__name__):
         enough.fit(model, x, y, verbose=0)
 
 
-def test_what_is_in_pairs_of_samples_in_a_row_is_told(tensorflow: Any) -> None:
+@pytest.mark.parametrize("name", ["masked", "hardest"])
+def test_a_batch_too_small_for_parts_that_need_several_samples_is_trained_whole(name: str) -> None:
+    """Of the last four samples a device would get one: it is masked, or the loss wants two."""
+    split, model = in_split(with_loss, name)
+    (x, labels), at = numbers(204), np.arange(204)
+    labels = np.where((name == "masked") & ((at == 7) | (at > 202)), -1, labels)
+    with pytest.warns(UserWarning, match="mean"):
+        split.fit(model, x, labels, shuffle=False, verbose=0)
+    assert all(np.isfinite(variable.numpy()).all() for variable in model.weights)
+
+
+def test_what_is_in_pairs_of_samples_in_a_row_is_told() -> None:
     def far_from_its_like(y: Any, p: Any) -> Any:
         """Cross-entropy, and the distance to the farthest sample of the same group."""
         group = ops.reshape(y, (-1,))
         apart = ops.sum((p[:, None] - p[None]) ** 2, axis=-1)
         alike = ops.cast(group[:, None] == group[None], p.dtype)
-        return keras.losses.sparse_categorical_crossentropy(group, p) + ops.max(apart * alike, axis=1)
+        return losses.sparse_categorical_crossentropy(group, p) + ops.max(apart * alike, axis=1)
 
-    split, model = in_split(compiled, [*dense()[:2], keras.layers.Dense(25, "softmax")], far_from_its_like)
+    split, model = in_split(compiled, [*dense()[:2], layers.Dense(25, "softmax")], far_from_its_like)
     in_pairs = np.arange(200) // 2 % 25  # as a sampler gives them
     with pytest.warns(UserWarning, match="not a mean over samples"):
         split.fit(model, numbers(200)[0], in_pairs, shuffle=False, verbose=0)
 
 
-def test_a_metric_that_is_0_at_first_is_put_together_as_its_count_is(tensorflow: Any) -> None:
+def test_a_metric_that_is_0_at_first_is_put_together_as_its_count_is() -> None:
     def third_class(y: Any, p: Any) -> Any:
         return ops.mean(ops.cast(ops.reshape(y, (-1,)) == 2, "float32"))
 
@@ -81,8 +76,8 @@ def test_a_metric_that_is_0_at_first_is_put_together_as_its_count_is(tensorflow:
     assert logged == [pytest.approx(0.5)]
 
 
-def test_a_sum_that_is_0_at_first_is_told_or_refused(tensorflow: Any) -> None:
-    class Far(keras.layers.Layer):  # type: ignore[misc]
+def test_a_sum_that_is_0_at_first_is_told_or_refused() -> None:
+    class Far(layers.Layer):
         def call(self, x: Any) -> Any:
             self.add_loss(0.01 * ops.sum(ops.relu(ops.abs(x) - 3)))
             return x

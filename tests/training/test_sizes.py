@@ -30,6 +30,8 @@ PAIR = {"batches": [8, 4]}
         ({"batches": [0, 0]}, f"at least one device needs a batch above 0 → {EACH}"),
         (PAIR | {"micro_batches": [4]}, f"each batch needs one micro-batch, not 1 for 2 → {EACH}"),
         (PAIR | {"micro_batches": [16, 4]}, f"micro-batches must be from 1 to their batch, not 16 of 8 → {EACH}"),
+        ({"ratios": [0.57, 0.43]}, f"ratios are a list of whole numbers, not [0.57, 0.43] → {EACH}"),
+        ({"ratios": [4]}, f"the number of ratios is 1, that of devices 2 → {EACH}"),
         (PAIR | {"ratios": [2, 1]}, f"batches and ratios can't both be given: {BOTH} → leave one of them out"),
         (PAIR | {"simulate": -1}, "simulate=-1: from 1 to 64 devices"),
         (PAIR | {"simulate": True}, "simulate=True: it is a number of plain CPU devices, or a profile file"),
@@ -39,13 +41,6 @@ def test_a_number_that_is_wrong_gets_its_own_sentence(given: dict[str, Any], tol
     with pytest.raises(UsageError) as caught:
         Split(**{"simulate": 2, **given})
     assert str(caught.value).replace("\n  →", " →") == told
-
-
-def test_wrong_ratios_are_called_ratios() -> None:
-    with pytest.raises(UsageError, match=r"ratios are a list of whole numbers, not \[0\.57, 0\.43\]"):
-        Split(ratios=[0.57, 0.43], simulate=2)  # type: ignore[list-item]
-    with pytest.raises(UsageError, match="number of ratios is 1, that of devices 2"):
-        Split(ratios=[4], simulate=2)
 
 
 def test_a_profile_that_is_missing_is_told_by_the_argument() -> None:

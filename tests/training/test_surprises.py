@@ -18,7 +18,10 @@ from gpubalance.settings.shares import Shares
 from gpubalance.training.load import load_plan
 from gpubalance.training.split import Split
 from tests.jobs.probes import devices_of, probe_of
-from tests.training.cases import classifier, in_split, numbers, simulated
+from tests.late import tf
+from tests.training.cases import in_split, simulated
+from tests.training.models import classifier
+from tests.training.samples import numbers
 
 PROFILE = str(Path(__file__).parents[2] / "configs" / "quick-pair.toml")
 X, Y = numbers(240)
@@ -32,7 +35,7 @@ def told(call: Any) -> list[str]:
     return [str(w.message) for w in caught if "split" in str(w.message)]
 
 
-def test_a_plan_of_another_model_is_told_once(tensorflow: Any, tmp_path: Path) -> None:
+def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
     devices = simulated_devices(PROFILE)[0]
     made = plan(probe_of(devices), devices, PlanRequest(accumulate=1, sync_s=0.0, global_batch=len(X)))
     assert made.model is not None
@@ -57,12 +60,10 @@ def test_a_plan_of_another_model_is_told_once(tensorflow: Any, tmp_path: Path) -
     assert texts["this"] == [[], []]
     ((text,), again) = texts["other"]
     assert again == []
-    assert text.startswith(
-        "the plan was measured with small (the model small with 648 parameters), and this model is sequential"
-    )
-    assert re.search(
-        r"163 parameters: gpubalance balance --simulate PROFILE.toml --model \S+.py:FUNCTION, the function that", text
-    )
+    measured = "the plan was measured with small (the model small with 648 parameters), and this model is sequential"
+    assert text.startswith(measured)
+    balance = r"163 parameters: gpubalance balance --simulate PROFILE.toml --model \S+.py:FUNCTION, the function that"
+    assert re.search(balance, text)
     ((text,), _) = texts["larger"]
     assert "163 parameters, of samples of 12), and this model is sequential" in text
     assert "163 parameters, of samples of 6: gpubalance balance" in text
@@ -73,17 +74,15 @@ def test_a_plan_of_another_model_is_told_once(tensorflow: Any, tmp_path: Path) -
     assert "(operations: MatMul 5, others 100) than" in text
 
 
-def test_steps_of_another_size_are_told_once(tensorflow: Any) -> None:
+def test_steps_of_another_size_are_told_once() -> None:
     model = in_split()[1]
     (text,) = told(lambda: model.fit(X, Y, batch_size=32, verbose=0))
-    assert text.startswith(
-        "this fit takes 32 samples a step, 22/10, not the split's 100: leave batch_size out or give "
-    )
+    assert text.startswith("this fit takes 32 samples a step, 22/10, not the split's 100: leave batch_size out or ")
     for size in (32, 100, None):
         assert told(lambda size=size: model.fit(X, Y, batch_size=size, verbose=0)) == []
 
 
-def test_a_model_from_outside_the_scope_is_told_once(tensorflow: Any) -> None:
+def test_a_model_from_outside_the_scope_is_told_once() -> None:
     model = classifier()()
     split = simulated((70, 30))
     (text,) = told(lambda: model.fit(X, Y, verbose=0))
@@ -96,23 +95,22 @@ def test_a_model_from_outside_the_scope_is_told_once(tensorflow: Any) -> None:
     del split
 
 
-def test_batches_that_become_others_are_told_once(tensorflow: Any) -> None:
+def test_batches_that_become_others_are_told_once() -> None:
     split, model = in_split()
-    data = tensorflow.data.Dataset.from_tensor_slices((X, Y))
+    data = tf.data.Dataset.from_tensor_slices((X, Y))
     in_twenties = data.shuffle(9).batch(20).map(lambda x, y: (x, y)).repeat(2).prefetch(1)
     taken = "the dataset's batches of 20 are taken as 100, the split's global batch: "
     counted = "an epoch has 20/100 of the steps, and steps_per_epoch counts those"
     assert told(lambda: split.fit(model, in_twenties, verbose=0)) == [taken + counted]
     assert told(lambda: model.fit(in_twenties, verbose=0)) == []
     in_twelves = data.batch(12, drop_remainder=True)
-    assert told(lambda: model.fit(in_twelves.repeat(), steps_per_epoch=2, verbose=0)) == [
-        (taken + counted).replace("20", "12")
-    ]
+    of_twelve = (taken + counted).replace("20", "12")
+    assert told(lambda: model.fit(in_twelves.repeat(), steps_per_epoch=2, verbose=0)) == [of_twelve]
     for as_they_were in (data, data.batch(100), data.batch(100).repeat(2)):
         assert told(lambda given=as_they_were: split.fit(model, given, verbose=0)) == []
 
 
-def test_out_of_memory_names_the_device_its_batch_and_what_to_do(tensorflow: Any) -> None:
+def test_out_of_memory_names_the_device_its_batch_and_what_to_do() -> None:
     small = DeviceProfile(name="small", alpha_s=0.0, beta_s=0.0, memory=40, memory_per_sample=1)
     devices = devices_of(small.model_copy(update={"memory": 999}), small)
     split = Split.of(devices, Shares((50, 50)), JointProfile())
@@ -122,17 +120,16 @@ def test_out_of_memory_names_the_device_its_batch_and_what_to_do(tensorflow: Any
         model.fit(X, Y, verbose=0)
     assert caught.value.message == "GPU:1 (small) ran out of memory with its batch of 50"
     assert "in parts, gpubalance.Split([0, 1], [50, 50], micro_batches=[50, 25]), or less there" in caught.value.remedy
-    assert isinstance(caught.value.__cause__, tensorflow.errors.ResourceExhaustedError)
+    assert isinstance(caught.value.__cause__, tf.errors.ResourceExhaustedError)
     parts = Split.of(devices, Shares((50, 50), (50, 25)), JointProfile())
     assert len(parts.fit(model, X, Y, verbose=0).history["loss"]) == 1
     fitting = Split.of(devices, Shares((60, 40)), JointProfile())
-    with pytest.raises(
-        OutOfMemory, match="of 100 samples a step, and got 110: leave batch_size out, or give up to 100"
-    ):
+    too_large = "of 100 samples a step, and got 110: leave batch_size out, or give up to 100"
+    with pytest.raises(OutOfMemory, match=too_large):
         fitting.fit(model, X, Y, batch_size=110, verbose=0)
 
 
-def test_a_gpu_is_found_by_its_name_in_tensorflows_text(tensorflow: Any) -> None:
+def test_a_gpu_is_found_by_its_name_in_tensorflows_text() -> None:
     from gpubalance.training.memory import out_of_memory
 
     devices = [

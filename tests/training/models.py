@@ -1,0 +1,129 @@
+"""Small models of Keras' own layers and losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.late import keras, layers, losses, optimizers, tf
+
+
+def dense(activity: Any = None, weights: Any = None, dtype: Any = None) -> list[Any]:
+    return [
+        keras.Input((6,)),
+        layers.Dense(16, "relu", kernel_regularizer=weights, activity_regularizer=activity, dtype=dtype),
+        layers.Dense(3, "softmax", dtype="float32"),
+    ]
+
+
+def compiled(model: Any, loss: Any = "sparse_categorical_crossentropy", optimizer: Any = "sgd", **options: Any) -> Any:
+    """The model, or one of these layers, compiled."""
+    model = keras.Sequential(model) if isinstance(model, list) else model
+    model.compile(optimizer, loss, **options)
+    return model
+
+
+def classifier(optimizer: Any = "sgd", loss: Any = "sparse_categorical_crossentropy", **options: Any) -> Any:
+    def make() -> Any:
+        chosen, wanted = (made() if callable(made) else made for made in (optimizer, loss))
+        layers = dense(**options.get("layers", {}))
+        return compiled(layers, wanted, chosen, metrics=["accuracy"], **options.get("compiled", {}))
+
+    return make
+
+
+def adamw() -> Any:
+    return optimizers.AdamW(0.01, weight_decay=0.02, global_clipnorm=0.05, use_ema=True, ema_momentum=0.9)
+
+
+def cross_entropy(reduction: str | None) -> Callable[[], Any]:
+    return lambda: losses.SparseCategoricalCrossentropy(reduction=reduction)
+
+
+def loss_scaled() -> Any:
+    return optimizers.LossScaleOptimizer(optimizers.Adam())
+
+
+def small_sgd() -> Any:
+    return optimizers.SGD(1e-3)
+
+
+def normalised() -> Any:
+    body = [layers.Dense(16), layers.BatchNormalization(synchronized=True), layers.ReLU()]
+    return compiled([keras.Input((6,)), *body, layers.Dense(3, "softmax")], metrics=["accuracy"])
+
+
+def subclassed() -> Any:
+    class Subclassed(keras.Model):
+        def __init__(self, **named: Any) -> None:
+            super().__init__(**named)
+            self.first, self.last = layers.Dense(8, "relu"), layers.Dense(3, "softmax")
+
+        def call(self, x: Any) -> Any:
+            return self.last(self.first(x))
+
+    return compiled(Subclassed(), optimizer="adam")
+
+
+def two_in_two_out(
+    optimizer: Any = "adam", *, loss: Any = "sparse_categorical_crossentropy", width: int = 8, **regularised: Any
+) -> Any:
+    """A model with metrics with and without sample weights, and what its first layer adds to the loss."""
+    left, right = keras.Input((6,), name="left"), keras.Input((4,), name="right")
+    first = layers.Dense(width, "relu", **regularised)(left)
+    both = layers.Concatenate()([first, layers.Dense(4, "tanh")(right)])
+    kind = layers.Dense(3, "softmax", name="kind")(layers.Dense(8, "relu")(both))
+    return compiled(
+        keras.Model({"left": left, "right": right}, {"kind": kind, "size": layers.Dense(1, name="size")(first)}),
+        {"kind": loss, "size": "mse"},
+        optimizer,
+        loss_weights={"kind": 1.0, "size": 0.3},
+        metrics={"size": ["mae"]},
+        weighted_metrics={"kind": ["accuracy"]},
+    )
+
+
+def masked() -> Any:
+    # An LSTM passes the mask on too, but takes ten times as long to trace.
+    body = [layers.Embedding(20, 8, mask_zero=True), layers.Dense(6, "tanh"), layers.Dense(20, "softmax")]
+    given = keras.Input((5,), dtype="int32")
+    return compiled([given, *body], optimizer="adam", weighted_metrics=["accuracy"])
+
+
+def embedding(optimizer: Any) -> Callable[[], Any]:
+    """Makes a model whose gradient has rows, several for a word, which optimizers square and clip one by one."""
+
+    def make() -> Any:
+        body = [layers.Embedding(20, 8), layers.Flatten(), layers.Dense(3, "softmax")]
+        chosen = optimizer() if callable(optimizer) else optimizer
+        return compiled([keras.Input((5,), dtype="int32"), *body], optimizer=chosen)
+
+    return make
+
+
+def positions() -> Any:
+    """A model with an embedding of positions, which are those of all samples, beside one of words."""
+
+    class Positions(layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.of = layers.Embedding(5, 8)
+
+        def call(self, words: Any) -> Any:
+            return words + self.of(tf.range(tf.shape(words)[1]))  # unknown where batches have other lengths
+
+    kinds = [layers.Embedding(20, 8), Positions(), layers.Flatten(), layers.Dense(3, "softmax")]
+    return compiled([keras.Input((5,), dtype="int32"), *kinds], optimizer="adam")
+
+
+def several_optimizers() -> Any:
+    """A model with an optimizer made of two, one for each layer."""
+    model = keras.Sequential(dense())
+    first, rest = optimizers.SGD(0.1), optimizers.Adam()
+    kernel = model.layers[0].kernel
+    return compiled(model, optimizer=optimizers.MultiOptimizer(lambda one: first if one is kernel else rest))
+
+
+def ctc() -> Any:
+    body = [keras.Input((6, 4)), layers.Dense(8, "tanh"), layers.Dense(5)]
+    return compiled(body, losses.CTC(), "adam")

@@ -1,0 +1,216 @@
+"""Small models with losses, metrics, layers and steps of one's own, as users write them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.late import keras, layers, losses, metrics, ops, tf
+from tests.training.models import classifier, compiled, dense, small_sgd
+
+
+def own_loss(kind: str) -> Callable[[], Any]:
+    """Makes a classifier whose loss comes from user code of that `kind`, not from Keras' reduction."""
+
+    def make() -> Any:
+        def mean(y: Any, p: Any) -> Any:
+            return ops.mean(losses.sparse_categorical_crossentropy(y, p))
+
+        def divided(y: Any, p: Any) -> Any:
+            total = losses.SparseCategoricalCrossentropy(reduction="sum")(y, p)
+            return total / ops.cast(ops.shape(p)[0], "float32")
+
+        class Computing(keras.Sequential):
+            def compute_loss(self, x: Any, y: Any, y_pred: Any, *rest: Any, **named: Any) -> Any:
+                return super().compute_loss(x, y, y_pred, *rest, **named) + 0.1 * ops.mean(y_pred**2)
+
+        class Stepping(keras.Sequential):
+            def __init__(self, *layers: Any) -> None:
+                super().__init__(*layers)
+                self.trackers = [metrics.Mean(name="own"), *map(metrics.Sum, ("steps", "samples"))]
+
+            def train_step(self, data: Any) -> Any:
+                x, y = data
+                with tf.GradientTape() as tape:
+                    p = self(x, training=True)
+                    loss = mean(y, p)
+                    weight = 0.1 * ops.sum(self.trainable_weights[0] ** 2)
+                grads = tape.gradient(loss, self.trainable_weights)
+                self.optimizer.apply_gradients(zip(grads, self.trainable_weights, strict=True))
+                for tracker, value in zip(self.trackers, (loss, 1, tf.shape(x)[0]), strict=True):
+                    tracker.update_state(value)
+                own, steps, samples = (tracker.result() for tracker in self.trackers)
+                right = ops.cast(p[:, 0] > 0.4, "int32")
+                results = {"loss": own, "steps": steps, "samples": samples, "samples a step": samples / steps}
+                weights = {"weight": weight, "weight now": 0.1 * ops.sum(self.trainable_weights[0] ** 2)}
+                means = {"now": loss, "now and more": loss + 0.1 * ops.mean(p, axis=0)[0]}
+                sums = {"right": ops.sum(right), "total": ops.sum(p), "of": ops.shape(x)[0]}
+                of_mean = {"mean of a sum": ops.sum(2 * p[:, 0] / ops.cast(ops.shape(x)[0], "float32"))}
+                return {**results, **means, **weights, **sums, **of_mean}
+
+        kinds = {"compute_loss": Computing, "train_step": Stepping}
+        chosen = {"function": mean, "function of a sum": divided}
+        model = kinds.get(kind, keras.Sequential)(dense(weights="l2"))
+        return compiled(model, chosen.get(kind, "sparse_categorical_crossentropy"), "adam")
+
+    return make
+
+
+def many_metrics() -> Any:
+    def of_batch(y: Any, p: Any) -> Any:
+        return ops.mean(p[:, 0] * y[:, 0])
+
+    def total(y: Any, p: Any) -> Any:
+        return ops.sum(p[:, 0] * y[:, 0])
+
+    class OfBatches(metrics.Metric):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.total, self.batches = (self.add_variable((), "zeros", name=name) for name in ("total", "batches"))
+            self.calls = self.add_variable((), "zeros", "int32", name="calls")
+
+        def update_state(self, y: Any, p: Any, sample_weight: Any = None) -> None:
+            del sample_weight
+            self.total.assign_add(ops.mean(p[:, 0] * y[:, 0]))
+            self.batches.assign(1.0 + self.batches)
+            self.calls.assign_add(1)
+
+        def result(self) -> Any:
+            return self.total / self.batches + ops.cast(self.calls, "float32")
+
+    kinds = [OfBatches, metrics.AUC, metrics.F1Score, metrics.BinaryIoU, metrics.Precision, metrics.R2Score]
+    kinds += [metrics.RootMeanSquaredError, metrics.KLDivergence, metrics.CosineSimilarity]
+    named = [one(name=one.__name__) for one in kinds]
+    return compiled(dense(), "categorical_crossentropy", "adam", metrics=[of_batch, total, *named])
+
+
+def keeping() -> Any:
+    """A model with a layer that has its own state and adds losses, and one whose weights Keras normalises."""
+
+    class Keeping(layers.Layer):
+        def build(self, shape: Any) -> None:
+            of_steps = {"steps": "int32", "float_steps": "float32", "samples": "int32"}
+            of_values = {"total": "float32", "average": "float32", "moved": "float32"}
+            for name, dtype in {**of_steps, **of_values}.items():
+                setattr(self, name, self.add_weight((), "zeros", dtype, trainable=False, name=name))
+            self.counts = self.add_weight(shape[-1:], "zeros", trainable=False, name="counts")
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            self.add_loss(1e-2 * ops.sum(x**2, axis=-1))
+            self.add_loss([1e-1 * ops.mean(x**2)])
+            if training:
+                self.steps.assign_add(1)
+                self.float_steps.assign(self.float_steps + 1.0)
+                self.samples.assign_add(ops.shape(x)[0])
+                self.total.assign_add(ops.sum(x) / 1000)
+                self.counts.assign_add(ops.sum(x, axis=0) / 1000)
+                self.average.assign(0.9 * self.average + 0.1 * ops.mean(x))
+                self.moved.assign_add(0.1 * (ops.mean(x) - self.moved))
+            return x
+
+    first, *_, last = dense()
+    return compiled([first, layers.SpectralNormalization(layers.Dense(8)), Keeping(), last], optimizer=small_sgd())
+
+
+def counting() -> Any:
+    """A model with a layer that counts steps, in two ways, and samples, and has a weight that gets no gradient."""
+
+    class Counting(layers.Layer):
+        def build(self, _: Any) -> None:
+            for name, dtype in {"steps": "int32", "halved": "float32", "samples": "int32"}.items():
+                setattr(self, name, self.add_weight((), "ones", dtype, trainable=False, name=name))
+            self.unused = self.add_weight((3,), name="unused")
+
+        def call(self, x: Any) -> Any:
+            self.steps.assign_add(1)
+            self.halved.assign(0.5 * self.halved)
+            self.samples.assign_add(ops.shape(x)[0])
+            return x * self.halved
+
+    first, *rest = dense()
+    return compiled([first, Counting(), *rest])
+
+
+def with_a_mean_of_activities() -> Any:
+    """A model with a regularizer of activities that is a mean, where Keras' own are sums."""
+
+    class OfMean(keras.regularizers.Regularizer):
+        def __call__(self, x: Any) -> Any:
+            return ops.mean(x**2)
+
+    return classifier("sgd", layers={"activity": OfMean()})()
+
+
+def sampling() -> Any:
+    """An autoencoder without a `call`, as Keras' VAE: its `train_step` takes the mean of a sum for each sample."""
+
+    class Autoencoder(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            first = keras.initializers.GlorotUniform(seed=1)  # of weights that are made by the first step
+            how = {"kernel_initializer": first, "kernel_regularizer": "l2"}
+            self.encoder, self.decoder = layers.Dense(3, **how), layers.Dense(6, **how)
+            self.total = metrics.Mean(name="total")
+
+        def train_step(self, data: Any) -> Any:
+            x = data[0]
+            with tf.GradientTape() as tape:
+                code = self.encoder(x)
+                p = self.decoder(code)
+                of_samples = ops.sum((x - p) ** 2, axis=1) + ops.sum(code**2, axis=1)
+                loss = ops.mean(of_samples) + self.compute_loss(y=x, y_pred=p)
+            grads = tape.gradient(loss, self.trainable_weights)
+            self.optimizer.apply_gradients(zip(grads, self.trainable_weights, strict=True))
+            self.total.update_state(loss)
+            return {"total": self.total.result(), **self.compute_metrics(x, x, p)}
+
+        def test_step(self, data: Any) -> Any:
+            return self.compute_metrics(data[0], data[0], self.decoder(self.encoder(data[0])))
+
+    return compiled(Autoencoder(), lambda y, p: ops.mean(ops.abs(y - p)), "adam", metrics=["mae"])
+
+
+def guided() -> Any:
+    """A model that logs dicts in its logs: in the `train_step` of Keras' guide, one of all that is compiled."""
+
+    class Guided(keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                p = self(x, training=True)
+                loss = self.compute_loss(y=y, y_pred=p)
+                scaled = self.optimizer.scale_loss(loss)
+            self.optimizer.apply(tape.gradient(scaled, self.trainable_variables), self.trainable_variables)
+            for metric in self.metrics:
+                metric.update_state(*((loss,) if metric.name == "loss" else (y, p)))
+            return {metric.name: metric.result() for metric in self.metrics}
+
+        def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+            means = {"own": tf.reduce_mean(y_pred[:, 0]), "accuracy": 0.0}
+            return {"a": means, "b": super().compute_metrics(x, y, y_pred, sample_weight)}
+
+    return compiled(Guided(dense()), optimizer="adam", metrics=["accuracy"])
+
+
+def traced() -> Any:
+    """A model whose steps are functions of TensorFlow's, one with control flow on tensors, which calls another."""
+
+    class Traced(keras.Sequential):
+        @tf.function
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            if tf.reduce_max(x) < 2:
+                x = 2 * x
+            return self.step_on(x, y)
+
+        @tf.function(autograph=False)
+        def step_on(self, *data: Any) -> Any:
+            return super().train_step(data)
+
+        @tf.function
+        def test_step(self, data: Any) -> Any:
+            x, y = data
+            p = self(x)
+            return {"mean": tf.reduce_mean(p[:, 0]), "renamed": self.compute_metrics(x, y, p)["accuracy"]}
+
+    return compiled(Traced(dense()), optimizer="adam", metrics=["accuracy"])

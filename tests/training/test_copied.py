@@ -1,0 +1,80 @@
+"""`gpubalance.distribute`: a copy of a model that exists, which trains over devices."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+import gpubalance
+from gpubalance.errors import BadInput
+from tests.late import keras, layers, losses, tf
+from tests.training.cases import apart, simulated
+from tests.training.models import classifier, compiled, loss_scaled, subclassed
+from tests.training.samples import numbers
+
+X, Y = numbers(240)
+
+
+def of_ones_own() -> Any:
+    """A model of a class and a loss that Keras does not know, with a layer that has adapted to data."""
+
+    class Own(keras.Sequential):
+        pass
+
+    adapted = layers.Normalization()
+    adapted.adapt(5 * X + 3)
+    model = Own([keras.Input((6,)), adapted, layers.Dense(3, "softmax")])
+    return compiled(model, lambda y, p: losses.sparse_categorical_crossentropy(y, p), "adam")
+
+
+@pytest.mark.parametrize(
+    ("make", "built_for", "within"),
+    [
+        pytest.param(classifier("adam"), None, 1e-6, id="of one device"),
+        pytest.param(of_ones_own, None, 1e-6, id="of a class of one's own"),
+        pytest.param(classifier("adam"), (20, 50, 30), 1e-6, id="in another split's scope"),
+        pytest.param(classifier(loss_scaled, layers={"dtype": "mixed_float16"}), None, 2e-3, id="mixed_float16"),
+    ],
+)
+def test_a_copy_has_all_that_the_model_learned_and_goes_on_as_it_would(
+    make: Any, built_for: Any, within: float
+) -> None:
+    with simulated(built_for).scope() if built_for else nullcontext():
+        model = make()
+    options = {"shuffle": False, "verbose": 0}
+    model.fit(X, Y, batch_size=100, **options)
+    copy = gpubalance.distribute(model, ratios=[4, 3], simulate="2")
+    assert (type(copy), copy.split.batches) == (type(model), (4, 3))
+    assert copy.predict(X, verbose=0) == pytest.approx(model.predict(X, verbose=0), abs=1e-5)
+    size = 100 if built_for else 32  # of ratios it may be any
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(size)
+    for one in (model, copy):
+        one.fit(X, Y, batch_size=100, epochs=2, **options)
+        one.fit(X, Y, batch_size=100 if built_for else None, validation_split=0.1, **options)
+        one.fit(data, **options)
+    assert apart(copy, model) < within
+    losses = [one.evaluate(X, Y, verbose=0, return_dict=True)["loss"] for one in (model, copy)]
+    assert losses[0] == pytest.approx(losses[1], abs=within)
+
+
+def test_what_a_vectoriser_learned_is_copied_and_what_keras_cannot_load_is_refused() -> None:
+    words = layers.TextVectorization(output_sequence_length=4)
+    words.adapt(["one two three", "four five"])
+    model = keras.Sequential([keras.Input((), dtype="string"), words])
+    copy = gpubalance.distribute(model, ratios=[4, 3], simulate="2")
+    told = tf.constant(["two one", "five six", "four"])
+    assert (copy.predict(told, verbose=0) == model.predict(told, verbose=0)).all()
+
+    class Unsaved(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+
+    with pytest.raises(BadInput, match=r"copy the model unsaved: .*__init__\(\) got an unexpected .* 'trainable'\n"):
+        gpubalance.distribute(Unsaved(), ratios=[4, 3], simulate="2")
+
+    unbuilt = subclassed()
+    unbuilt.build((None, 6))
+    with pytest.raises(BadInput, match=r"its layers have no weights before(.|\n)*model\(x\[:1\]\)"):
+        gpubalance.distribute(unbuilt, ratios=[4, 3], simulate="2")

@@ -1,0 +1,100 @@
+"""What a split can't train, or not on this data, is told in a sentence with what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+import gpubalance
+from gpubalance.errors import BadInput, EnvironmentFault, UsageError
+from gpubalance.training.split import Split
+from tests.late import keras, layers, optimizers, tf
+from tests.training.cases import CASES, in_split, simulated
+from tests.training.models import classifier, compiled
+from tests.training.samples import numbers
+
+X, Y = numbers(240)
+
+
+def test_a_model_from_elsewhere_is_refused_with_what_to_do() -> None:
+    split = simulated((70, 30))
+    with pytest.raises(BadInput, match=r"was built outside this split's scope\(\)(.|\n)*→ with split\.scope\(\):"):
+        split.fit(classifier()(), X, Y)
+    with split.scope():
+        model = classifier()()
+    too_many = r"fewer CPU devices than 9(.|\n)*of several splits, the largest's first"
+    with pytest.raises(EnvironmentFault, match=too_many):
+        simulated((1,) * 9).scope()
+    with pytest.raises(BadInput, match="a batch of 1 can't be shared among 2 devices"):
+        split.fit(model, X, Y, batch_size=1)
+    model.compile("adam", "mse")
+    with pytest.raises(BadInput, match=r"the optimizer of the model .* was made, or the model compiled, outside"):
+        split.fit(model, X, Y)
+    with split.scope():
+        model = classifier("adam")()
+        with pytest.raises(BadInput, match=r"called inside `with split\.scope\(\):`"):
+            split.fit(model, X, Y)
+        with pytest.raises(BadInput, match="entered inside the scope of other devices"):
+            simulated((10, 60, 30)).scope()
+    layer = layers.Dense(3, "softmax")
+    layer.build((None, 6))
+    with split.scope():
+        model = compiled([keras.Input((6,)), layer])
+    with pytest.raises(BadInput, match=f"the layer {layer.name} of the model"):
+        split.fit(model, X, Y)
+
+
+def test_what_a_split_cannot_do_is_told_in_a_sentence() -> None:
+    split = simulated((70, 30))
+    with split.scope():
+        averaging = classifier(optimizers.Adam(use_ema=True, ema_overwrite_frequency=2))()
+        accumulating = classifier(optimizers.SGD(0.5, gradient_accumulation_steps=2))()
+        memory = layers.LSTM(4, stateful=True, name="memory")
+        stateful = keras.Sequential([keras.Input(batch_shape=(100, 3, 2)), memory])
+        with_xla, eager = (classifier("adam", compiled={to: True})() for to in ("jit_compile", "run_eagerly"))
+    for model, what in ((averaging, "ema_overwrite_frequency"), (accumulating, "gradient_accumulation_steps")):
+        with pytest.raises(BadInput, match=f"optimizer has {what}, which Keras can't do over several"):
+            split.fit(model, X, Y, verbose=0)
+    with pytest.raises(BadInput, match=r"the layer memory of the model .* is stateful"):
+        split.predict(stateful, X.reshape(-1, 3, 2)[:100], verbose=0)
+    with pytest.warns(UserWarning, match=r"jit_compile=True, which is for one device: .* trains without XLA"):
+        split.fit(with_xla, X, Y, verbose=0)
+    with pytest.warns(UserWarning, match=r"set to run eagerly, which is for one device: with a split it is traced"):
+        split.fit(eager, X, Y, verbose=0)
+
+
+def test_what_cannot_be_trained_on_is_told_in_a_sentence() -> None:
+    (split, trained), by_ratios = in_split(), Split(ratios=[7, 3], simulate=2)
+    samples = tf.data.Dataset.from_tensor_slices((X, Y))
+    split.fit(trained, X, Y, verbose=0)
+    with split.scope():
+        untrained = classifier()()
+    for model in (trained, untrained):
+        for nothing in ((X[:0], Y[:0]), (samples.take(0),), (samples.filter(lambda *_: False),)):
+            with pytest.raises(BadInput, match="the data has no samples"):
+                split.fit(model, *nothing, verbose=0)
+        for call in (split.fit, split.evaluate):
+            for unlabelled in (X, samples.map(lambda *parts: parts[0])):
+                with pytest.raises(BadInput, match=r"the data has no labels \(y\)\n"):
+                    call(model, unlabelled, verbose=0)
+    with pytest.raises(BadInput, match="there is no data: x is None"):
+        split.fit(trained)
+    for data in ({"x": samples}, {"x": X, "y": Y, "validation_data": samples}):
+        with pytest.raises(BadInput, match=r"gives single samples(.|\n)*→ batch it: dataset\.batch\(1000\)"):
+            by_ratios.fit(trained, **data, verbose=0)
+    with pytest.raises(BadInput, match=r"split\.predict takes a Keras model first, and got a value of type ndarray\n"):
+        split.predict(X)
+    with pytest.raises(BadInput, match=r"gpubalance\.distribute takes a Keras model first, and got .* NoneType\n"):
+        gpubalance.distribute(None, ratios=[4, 3], simulate=2)
+
+
+def test_what_micro_batches_cannot_do_is_refused() -> None:
+    split = simulated((70, 30), (20, 30))
+    with pytest.raises(UsageError, match="can't be rebalanced"):
+        split.monitor(rebalance=True)
+    for name in ("synchronised batch norm", "masked sentences", "reduction mean_with_sample_weight"):
+        case = CASES[name]
+        data = case.data(200)
+        with split.scope():
+            model = case.make()
+        with pytest.raises(BadInput, match="micro-batches"):
+            split.fit(model, *data[:2], sample_weight=(*data, None)[2], verbose=0)
