@@ -5,15 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+from keras import layers
 
 
 def net() -> Any:
     inputs = keras.Input((8,))
-    arms = []
-    for arm in "ab":
-        x = inputs
-        for number in range(2):
-            x = keras.layers.Dense(4, name=f"{arm}{number}")(x)
-        arms.append(x)
-    merged = keras.layers.Concatenate(name="merge")(arms)
-    return keras.Model(inputs, keras.layers.Dense(3, activation="softmax", name="head")(merged))
+    arms = [layers.Dense(4, name=f"{arm}1")(layers.Dense(4, name=f"{arm}0")(inputs)) for arm in "ab"]
+    merged = layers.Concatenate(name="merge")(arms)
+    return keras.Model(inputs, layers.Dense(3, activation="softmax", name="head")(merged))

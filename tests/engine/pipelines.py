@@ -12,14 +12,14 @@ import numpy as np
 from gpubalance.planning.pipeline.problem import Segment, links_between
 from gpubalance.planning.pipeline.schedule import depths_of, tasks_of
 from gpubalance.planning.pipeline.timeline import Task
+from tests.late import keras, tf
+from tests.training.cases import largest
 
 Model = Callable[[], Any]
 
 
 def alike(make: Model, count: int) -> list[Any]:
     """So many models that are the same, the states of their random numbers too."""
-    import keras
-
     models = []
     for _ in range(count):
         keras.utils.set_random_seed(1)
@@ -28,6 +28,17 @@ def alike(make: Model, count: int) -> list[Any]:
         for one, other in zip(models[0].variables, model.variables, strict=True):
             other.assign(one)
     return models
+
+
+def graph_of(model: Any) -> tuple[Any, Any, Any]:
+    """A model's calls, its blocks and samples for it; compiles it."""
+    from gpubalance.engine.data import Samples
+    from gpubalance.engine.labels import compile_for
+    from gpubalance.engine.pipeline.blocks import blocks_of
+    from gpubalance.engine.pipeline.calls import Calls
+
+    calls = Calls(model)
+    return calls, blocks_of(calls), Samples(model, compile_for(model), seed=0)
 
 
 def in_stages(blocks: int, stages: int) -> list[Segment]:
@@ -67,7 +78,6 @@ def trained(
     orders: Sequence[Sequence[Task]] | None = None,
     steps: int = 5,
     micro_batches: int = 4,
-    size: int = 4,
     between: Callable[[Any], None] = lambda _: None,
     move: bool = False,
 ) -> Trained:
@@ -76,20 +86,12 @@ def trained(
     With `move` it trains a third model on one device, each of whose inputs is the next number of its type; of inputs
     that are whole numbers the first weights are.
     """
-    import keras
-    import tensorflow as tf
-
-    from gpubalance.engine.data import Samples
-    from gpubalance.engine.labels import compile_for
-    from gpubalance.engine.pipeline.blocks import blocks_of
-    from gpubalance.engine.pipeline.calls import Calls
     from gpubalance.engine.pipeline.micro_batches import micro_batch_of
     from gpubalance.engine.pipeline.pipeline import Pipeline
 
     own, twin, *others = alike(make, 3 if move else 2)
     mine, its = optimizer(), optimizer()
-    samples = Samples(own, compile_for(own), seed=0)
-    blocks = blocks_of(Calls(own))
+    calls, blocks, samples = graph_of(own)
     placed = segments or in_stages(len(blocks.starts), min(stages, len(blocks.starts)))
     order = orders or orders_of(placed, blocks.graph, micro_batches)
     names = [f"CPU:{number}" for number in range(len(order))]
@@ -102,18 +104,23 @@ def trained(
     worst = 0.0
     batch: list[Any] = []
     for step in range(steps):
-        sizes = [size] * (micro_batches - 1) + [size - 1]
+        sizes = [4] * (micro_batches - 1) + [3]
         batch = [samples.make(one, salt=step * micro_batches + number) for number, one in enumerate(sizes)]
-        done = pipeline.step([micro_batch_of(one, blocks.calls) for one in batch], order)
+        done = pipeline.step([micro_batch_of(one, calls) for one in batch], order)
         expected = alone([keras.tree.map_structure(tf.constant, one) for one in batch], float(sum(sizes)))
         worst = max(worst, abs(sum(map(float, done.losses)) - expected))
         for one in moved:
             one([(keras.tree.map_structure(_next, inputs), labels) for inputs, labels in batch], float(sum(sizes)))
         between(mine)
         between(its)
-    last_batch = [micro_batch_of(one, blocks.calls) for one in batch]
+    last_batch = [micro_batch_of(one, calls) for one in batch]
     again = partial(pipeline.step, last_batch, order)
-    return Trained(difference(own, twin), difference(mine, its), worst, own, again, twin, *others)
+    return Trained(_between(own, twin), _between(mine, its), worst, own, again, twin, *others)
+
+
+def _between(one: Any, other: Any) -> float:
+    """The largest difference of their variables."""
+    return largest(*([variable.numpy() for variable in each.variables] for each in (one, other)))
 
 
 def _next(numbers: Any) -> Any:
@@ -121,26 +128,14 @@ def _next(numbers: Any) -> Any:
     return np.nextafter(numbers, np.inf, dtype=numbers.dtype) if numbers.dtype.kind == "f" else numbers
 
 
-def difference(one: Any, other: Any) -> float:
-    """The largest of their variables."""
-    pairs = zip(one.variables, other.variables, strict=True)
-    return max((float(np.abs(_numbers(a) - _numbers(b)).max(initial=0.0)) for a, b in pairs), default=0.0)
-
-
-def _numbers(variable: Any) -> Any:
-    return np.asarray(variable.numpy(), np.float64)
-
-
 def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
     """One device's step on the same micro-batches, one after the other, as written down by hand."""
-    import tensorflow as tf
-
     from gpubalance.engine.labels import compile_for
 
     compile_for(model)
     optimizer.build(model.trainable_variables)
 
-    @tf.function(autograph=False, reduce_retracing=True)  # type: ignore[untyped-decorator]
+    @tf.function(autograph=False, reduce_retracing=True)
     def gradients(inputs: Any, labels: Any, samples: Any, total: Any) -> Any:
         with tf.GradientTape() as tape:
             value = model._compile_loss(labels, model(inputs, training=True)) * samples / total
@@ -170,9 +165,6 @@ def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
 
 def cut_outputs(model: Any, calls: Any, starts: Sequence[int], inputs: Any) -> list[Any]:
     """The outputs of a model that is run in parts, which begin at these calls, each on another device than the last."""
-    import keras
-    import tensorflow as tf
-
     from gpubalance.engine.pipeline.section import Section, with_masks
 
     values = {slot: [tf.convert_to_tensor(x)] for slot, x in zip(calls.inputs, keras.tree.flatten(inputs), strict=True)}

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.late import keras
 
 
 class Steps:
-    """A model in a strategy over `len(profiles)` logical CPUs, with all variants of the product's step.
-
-    In a cluster each of them is in its own process.
-    """
+    """A model in a strategy over `len(profiles)` logical CPUs, with all variants of the product's step."""
 
     def __init__(
         self,
@@ -24,7 +20,6 @@ class Steps:
         joint: JointProfile | None = None,
         *,
         xla: bool = False,
-        cluster: Cluster | None = None,
     ) -> None:
         from gpubalance.engine import data, labels, pace, runtime
         from gpubalance.engine.feed import Feed
@@ -32,14 +27,11 @@ class Steps:
         from gpubalance.engine.step import built
         from gpubalance.engine.step.functions import Functions
 
-        # The strategy gives the other processes the first one's weights.
-        keras.utils.set_random_seed(7 + (cluster.rank if cluster else 0))
-        self.names = ("CPU:0",) if cluster else tuple(f"CPU:{i}" for i in range(len(profiles)))
-        self.strategy = runtime.build_strategy(self.names, "auto", cluster)
+        keras.utils.set_random_seed(7)
+        self.names = tuple(f"CPU:{i}" for i in range(len(profiles)))
+        self.strategy = runtime.build_strategy(self.names, "auto")
         self.clocks = pace.clocks(profiles, joint or JointProfile(), seed=0)
-        for clock in self.clocks:
-            clock.counts = cluster is not None
-        place = Place(self.strategy, self.names, tuple(self.clocks), cluster=cluster)
+        place = Place(self.strategy, self.names, tuple(self.clocks))
         self.feed = Feed(place, (1,) * len(profiles))
         with self.strategy.scope():
             self.model = make_model()

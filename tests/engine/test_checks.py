@@ -49,7 +49,7 @@ class Through(Party):
         return work(self)
 
 
-def test_each_direction_that_returns_zeros_is_a_failure_with_what_mends_it(tensorflow: Any) -> None:
+def test_each_direction_that_returns_zeros_is_a_failure_with_what_mends_it() -> None:
     every = list(copies(Through(PAIR, zeros), PAIR, lambda _: None))
     times = [one for one in every if isinstance(one, CopyTime)]
     found = [one for one in every if isinstance(one, Check)]
@@ -60,13 +60,13 @@ def test_each_direction_that_returns_zeros_is_a_failure_with_what_mends_it(tenso
     assert [time.intact for time in times] == [False, False]
 
 
-def test_one_wrong_byte_is_told_from_zeros(tensorflow: Any) -> None:
+def test_one_wrong_byte_is_told_from_zeros() -> None:
     _, found, *_ = copies(Through(PAIR, one_byte_other), PAIR, lambda _: None)
     assert isinstance(found, Check)
     assert "other data arrived in 0.000244" in found.detail
 
 
-def test_the_sum_is_compared_on_each_device(tensorflow: Any) -> None:
+def test_the_sum_is_compared_on_each_device() -> None:
     from gpubalance.engine import checks
 
     told = checks.reduce(["CPU:0", "CPU:1", "CPU:2"], NBYTES)

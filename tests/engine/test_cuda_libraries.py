@@ -18,9 +18,8 @@ def compiled(folder: Path, name: str, code: str) -> Path:
         pytest.skip("no C compiler (cc, gcc or clang)")
     folder.mkdir(parents=True, exist_ok=True)
     library = folder / name
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-x", "c", "-o", str(library), "-"], input=code, text=True, check=True
-    )
+    command = [compiler, "-shared", "-fPIC", "-x", "c", "-o", str(library), "-"]
+    subprocess.run(command, input=code, text=True, check=True)
     return library
 
 
@@ -29,16 +28,8 @@ def cudnn(number: int) -> str:
 
 
 def test_a_build_wants_its_own_versions() -> None:
-    assert wanted("12.5.1", "9") == (
-        "libcudart.so.12",
-        "libcublas.so.12",
-        "libcublasLt.so.12",
-        "libcufft.so.11",
-        "libcusolver.so.11",
-        "libcusparse.so.12",
-        "libcudnn.so.9",
-        "libnccl.so.2",
-    )
+    of_cuda = "cudart.so.12 cublas.so.12 cublasLt.so.12 cufft.so.11 cusolver.so.11 cusparse.so.12"
+    assert wanted("12.5.1", "9") == tuple(f"lib{name}" for name in (*of_cuda.split(), "cudnn.so.9", "nccl.so.2"))
     assert wanted("11.8", "8")[0] == "libcudart.so.11.0"
     assert wanted(None, None) == ()
 

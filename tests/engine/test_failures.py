@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError
 from gpubalance.remedies import known
 from gpubalance.settings.requests import Settings
+from tests.late import tf
 
 SETTINGS = Settings(model="small")
 USERS = Settings(model="mine.py:model")
@@ -21,14 +21,12 @@ def explain(error: BaseException, settings: Settings | None = None) -> Gpubalanc
     return failures.explain(error, settings)
 
 
-def test_tensorflows_errors_are_known_by_their_texts(tensorflow: Any) -> None:
-    errors = tensorflow.errors
+def test_tensorflows_errors_are_known_by_their_texts() -> None:
+    """By those of tests/test_remedies.py, whatever their class."""
+    errors = tf.errors
     for error, code in (
         (errors.InternalError(None, None, "Dst tensor is not initialized."), "no-room"),
-        (errors.InternalError(None, None, "cuDNN: CUDNN_STATUS_ALLOC_FAILED"), "no-room"),
-        (errors.UnknownError(None, None, "Error invoking NCCL: unhandled cuda error"), "nccl"),
         (errors.InvalidArgumentError(None, None, "Incompatible shapes: [32,10] vs. [16,10]"), "incompatible-shapes"),
-        (errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[8]"), "out-of-memory"),
         (errors.CancelledError(None, None, "RESOURCE_EXHAUSTED: a step was cancelled"), "out-of-memory"),
     ):
         failure = explain(error, SETTINGS)
@@ -36,17 +34,17 @@ def test_tensorflows_errors_are_known_by_their_texts(tensorflow: Any) -> None:
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, USERS], ids=["ours", "the user's"])
-def test_a_mistake_in_a_model_is_called_nothing_else(tensorflow: Any, settings: Settings) -> None:
+def test_a_mistake_in_a_model_is_called_nothing_else(settings: Settings) -> None:
     kind = BadInput if settings is USERS else EnvironmentFault
     for text in ("Shapes (32, 10) and (16, 10) are incompatible", "Incompatible shapes: [32,10] vs. [32,11]"):
-        for error in (ValueError(text), tensorflow.errors.InvalidArgumentError(None, None, text)):
+        for error in (ValueError(text), tf.errors.InvalidArgumentError(None, None, text)):
             failure = explain(error, settings)
             assert (failure.cause, failure.remedy) == ("", "")
             assert text in failure.message
             assert isinstance(failure, kind)
 
 
-def test_an_error_of_a_graph_is_told_at_the_users_own_line(tensorflow: Any) -> None:
+def test_an_error_of_a_graph_is_told_at_the_users_own_line() -> None:
     import keras
 
     text = (
@@ -56,7 +54,7 @@ def test_an_error_of_a_graph_is_told_at_the_users_own_line(tensorflow: Any) -> N
         "2 root error(s) found.\n  (0) INVALID_ARGUMENT:  input must have at least k columns. Had 3, needed 5\n"
         "\t [[{{node replica_1/TopKV2}}]]\n0 successful operations."
     )
-    failure = explain(tensorflow.errors.InvalidArgumentError(None, None, text), USERS)
+    failure = explain(tf.errors.InvalidArgumentError(None, None, text), USERS)
     assert failure.message.splitlines() == [
         "--model mine.py:model failed:",
         '  File "/home/me/mine.py", line 5, in hardest',
@@ -64,18 +62,15 @@ def test_an_error_of_a_graph_is_told_at_the_users_own_line(tensorflow: Any) -> N
     ]
 
 
-def test_xla_without_its_tools_says_how_to_get_them(tensorflow: Any) -> None:
+def test_xla_without_its_tools_says_how_to_get_them() -> None:
     settings = SETTINGS.model_copy(update={"xla": True})
-    text = "libdevice not found at ./libdevice.10.bc [xla]"
-    assert (
-        explain(tensorflow.errors.InvalidArgumentError(None, None, text), settings).remedy == known("xla-tools").remedy
-    )
-    other = explain(tensorflow.errors.InvalidArgumentError(None, None, "no XLA kernel"), settings)
-    assert other.remedy == "use --no-xla"
+    remedies = {"libdevice not found at ./libdevice.10.bc [xla]": known("xla-tools").remedy, "no XLA": "use --no-xla"}
+    for text, remedy in remedies.items():
+        assert explain(tf.errors.InvalidArgumentError(None, None, text), settings).remedy == remedy
 
 
-def test_a_check_tells_its_error_too(tensorflow: Any) -> None:
-    failure = explain(tensorflow.errors.InternalError(None, None, "NCCL: unhandled system error."))
+def test_a_check_tells_its_error_too() -> None:
+    failure = explain(tf.errors.InternalError(None, None, "NCCL: unhandled system error."))
     assert failure.remedy == known("nccl-system").remedy
     own = EnvironmentFault("it lacks one", cause="of this", remedy="do that")
     assert explain(own) is own
@@ -90,7 +85,7 @@ def test_a_check_tells_its_error_too(tensorflow: Any) -> None:
         ("out of memory", None),
     ],
 )
-def test_which_replica_an_out_of_memory_is_about(tensorflow: Any, text: str, replica: int | None) -> None:
+def test_which_replica_an_out_of_memory_is_about(text: str, replica: int | None) -> None:
     from gpubalance.engine.failures import failing_replica
 
     assert failing_replica(text) == replica

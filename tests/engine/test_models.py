@@ -11,11 +11,17 @@ import pytest
 
 from gpubalance.errors import BadInput
 from gpubalance.settings.requests import Settings
-from tests.late import keras
+from tests.late import keras, layers
 
 FILE = """
+from __future__ import annotations
+from dataclasses import dataclass
 import keras
-good = lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, activation="softmax")])
+from beside_it import units
+@dataclass
+class Sizes:
+    last: int = units
+good = lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(Sizes().last, activation="softmax")])
 unknown_shape = lambda: keras.Sequential([keras.Input((None, None, 3)), keras.layers.Conv2D(2, 3)])
 fixed_batch = lambda: keras.Sequential([keras.Input((4,), batch_size=7), keras.layers.Dense(2)])
 no_input = lambda: keras.Sequential([keras.layers.Dense(2)])
@@ -32,6 +38,7 @@ def breaks():
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "mine.py"
     path.write_text(FILE)
+    (tmp_path / "beside_it.py").write_text("units = 2\n")
     return path
 
 
@@ -41,7 +48,7 @@ def build(name: str) -> Any:
     return make_model(Settings(model=name))
 
 
-def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it(tensorflow: Any) -> None:
+def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it() -> None:
     from gpubalance.engine.data import Samples
     from gpubalance.engine.labels import compile_for
     from gpubalance.engine.step.functions import count_step
@@ -59,25 +66,8 @@ def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it(tensorflow: A
     assert kinds(small) == ["AveragePooling2D", *kinds(probe)]
 
 
-def test_a_file_with_dataclasses_and_a_module_beside_it(tensorflow: Any, tmp_path: Path) -> None:
-    (tmp_path / "beside_it.py").write_text("units = 3\n")
-    file = tmp_path / "with_dataclass.py"
-    file.write_text(
-        "from __future__ import annotations\n"
-        "from dataclasses import dataclass\n"
-        "import keras\n"
-        "from beside_it import units\n"
-        "@dataclass\n"
-        "class Sizes:\n"
-        "    units: int = units\n"
-        "def build():\n"
-        "    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(Sizes().units)])\n"
-    )
-    assert build(f"{file}:build").output_shape == (None, 3)
-
-
 def test_a_model_is_named_by_an_application_a_file_a_module_or_what_was_saved(
-    tensorflow: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert build("MobileNetV2").output_shape == (None, 1000)
     monkeypatch.syspath_prepend(file.parent)
@@ -87,10 +77,10 @@ def test_a_model_is_named_by_an_application_a_file_a_module_or_what_was_saved(
         assert build(name).output_shape == (None, 2)
 
 
-def test_a_saved_model_with_code_in_it_is_refused(tensorflow: Any, tmp_path: Path) -> None:
+def test_a_saved_model_with_code_in_it_is_refused(tmp_path: Path) -> None:
     saved, mark = tmp_path / "net.keras", tmp_path / "ran"
     code = eval(f"lambda x: (open({str(mark)!r}, 'w').close(), x)[1]")  # noqa: S307  (it must have this path in it)
-    keras.Sequential([keras.Input((4,)), keras.layers.Lambda(code), keras.layers.Dense(2)]).save(saved)
+    keras.Sequential([keras.Input((4,)), layers.Lambda(code), layers.Dense(2)]).save(saved)
     mark.unlink(missing_ok=True)
     with pytest.raises(BadInput, match="safe mode"):
         build(str(saved))
@@ -98,7 +88,7 @@ def test_a_saved_model_with_code_in_it_is_refused(tensorflow: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["net.h5", "net.HDF5", "net.pkl", "net.pickle", "net.joblib"])
-def test_a_saved_model_of_a_format_that_runs_code_is_refused(tensorflow: Any, tmp_path: Path, name: str) -> None:
+def test_a_saved_model_of_a_format_that_runs_code_is_refused(tmp_path: Path, name: str) -> None:
     mark = tmp_path / "ran"
     (tmp_path / name).write_bytes(pickle.dumps(_Touches(str(mark))))
     with pytest.raises(BadInput, match="may hold code") as caught:
@@ -122,11 +112,8 @@ class _Touches:
     [
         ("NoSuchNet", "there is no model 'NoSuchNet'"),
         ("resnet50", "there is no model"),  # a module of keras.applications, not a model
-        ("ResNet5", "did you mean ResNet50?"),
         ("vgg16", "did you mean VGG16?"),
         ("absent.keras", "there is no file absent.keras"),
-        ("{file}.keras", "there is no file"),
-        (":", "names no function"),
         ("mine:", "names no function"),
         ("{file}:text", "is text"),
         ("nothing.here:model", "in this folder start in the folder that it is in, install it, or name its file"),
@@ -139,13 +126,13 @@ class _Touches:
         ("{file}:a_string", "gave a value of type str, not a Keras model return a Keras model there"),
     ],
 )
-def test_what_can_not_be_trained(tensorflow: Any, file: Path, name: str, says: str) -> None:
+def test_what_can_not_be_trained(file: Path, name: str, says: str) -> None:
     with pytest.raises(BadInput) as caught:
         build(name.format(file=file))
     assert says.format(file=file) in f"{caught.value.message} {caught.value.remedy}"
 
 
-def test_a_command_without_data_does_not_advise_it(tensorflow: Any, file: Path) -> None:
+def test_a_command_without_data_does_not_advise_it(file: Path) -> None:
     from gpubalance.engine.models import make_model
 
     with pytest.raises(BadInput, match="has the shape") as caught:
@@ -193,9 +180,7 @@ def build():
         ("import gpubalance; gpubalance.balance(build)", "starts a balance (train.py, line 19)"),
     ],
 )
-def test_a_script_that_trains_or_saves_is_stopped_unless_guarded(
-    tensorflow: Any, tmp_path: Path, harm: str, says: str
-) -> None:
+def test_a_script_that_trains_or_saves_is_stopped_unless_guarded(tmp_path: Path, harm: str, says: str) -> None:
     saved = tmp_path / "kept.weights.h5"
     saved.write_text("of the user's")
     script = tmp_path / "train.py"
@@ -212,6 +197,6 @@ def test_a_script_that_trains_or_saves_is_stopped_unless_guarded(
     assert saved.read_text() == "of the user's"
 
 
-def test_the_users_own_error_goes_through(tensorflow: Any, file: Path) -> None:
+def test_the_users_own_error_goes_through(file: Path) -> None:
     with pytest.raises(RuntimeError, match="of the user's own"):
         build(f"{file}:breaks")

@@ -12,6 +12,7 @@ from gpubalance.engine.pace import QUEUED_WITHIN_S, ComputeTimes, PacedClock, cl
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.engine.steps import Steps
 from tests.engine.test_exact import adam, dense_model
+from tests.late import tf
 
 
 def data(count: int) -> tuple[Any, Any]:
@@ -30,39 +31,30 @@ def used(profile: DeviceProfile) -> PacedClock:
     return clock
 
 
-def stamps_of(steps: Steps, batches: tuple[int, ...], *, discard: int = 2) -> Any:
+def stamps_of(steps: Steps, batches: tuple[int, ...], parts: Any = None, *, discard: int = 2) -> Any:
     for _ in range(discard):
-        steps.step(*data(sum(batches)), batches, stamped=True)
-    return steps.step(*data(sum(batches)), batches, stamped=True)[1]
+        steps.step(*data(sum(batches)), batches, parts, stamped=True)
+    return steps.step(*data(sum(batches)), batches, parts, stamped=True)[1]
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_replicas_overlap(tensorflow: Any, count: int) -> None:
+def test_replicas_overlap() -> None:
     """All begin before any ends. A sleeping py_function in TensorFlow's default order takes turns instead."""
-    steps = Steps(dense_model, adam, [paced(0.4)] * count)
-    stamps = stamps_of(steps, (3,) * count)
+    stamps = stamps_of(Steps(dense_model, adam, [paced(0.4)] * 4), (3,) * 4)
     assert stamps[:, 0].max() < stamps[:, 1].min()
 
 
-def test_computes_no_shorter_than_the_profile(tensorflow: Any) -> None:
-    profiles = [paced(0.02, 0.001), paced(0.01, 0.004)]
-    steps = Steps(dense_model, adam, profiles, JointProfile(sync_s=0.03))
-    batches = (40, 15)
-    stamps = stamps_of(steps, batches)
-    for replica, (profile, batch) in enumerate(zip(profiles, batches, strict=True)):
-        assert stamps[replica, 1] - stamps[replica, 0] >= profile.alpha_s + profile.beta_s * batch - 1e-9
-    assert stamps[:, 2].min() - stamps[:, 1].max() >= 0.03 - 1e-9
-
-
-def test_the_update_follows_sync_and_is_each_devices_own(tensorflow: Any) -> None:
-    """A device alone has it too."""
-    profiles = [paced(0.01, update_s=0.04), paced(0.02, update_s=0.2)]
-    stamps = stamps_of(Steps(dense_model, adam, profiles, JointProfile(sync_s=0.03)), (5, 5))
+def test_no_part_is_shorter_than_in_the_profile_and_the_update_is_each_devices_own() -> None:
+    """A device alone has an update too; each micro-batch has the fixed cost."""
+    profiles = [paced(0.01, 0.004, update_s=0.04), paced(0.02, 0.001, update_s=0.2)]
+    joint = Steps(dense_model, adam, profiles, JointProfile(sync_s=0.03))
     alone = stamps_of(Steps(dense_model, adam, profiles[:1]), (5,))
-    assert stamps[:, 2].min() >= stamps[:, 1].max() + 0.03 - 1e-9
-    updates = [*(stamps[:, 3] - stamps[:, 2]), alone[0, 3] - alone[0, 2]]
-    assert all(took >= least - 1e-9 for took, least in zip(updates, (0.04, 0.2, 0.04), strict=True))
-    assert stamps[0, 3] < stamps[1, 3]
+    for parts, least_s in ((None, (0.01 + 0.004 * 16, 0.02 + 0.001 * 40)), ((8, 40), (0.02 + 0.004 * 16, 0.06))):
+        stamps = stamps_of(joint, (16, 40), parts)
+        assert (stamps[:, 1] - stamps[:, 0] >= np.array(least_s) - 1e-9).all()
+        assert stamps[:, 2].min() >= stamps[:, 1].max() + 0.03 - 1e-9
+        updates = [*(stamps[:, 3] - stamps[:, 2]), alone[0, 3] - alone[0, 2]]
+        assert (updates >= np.array([0.04, 0.2, 0.04]) - 1e-9).all()
+        assert stamps[0, 3] < stamps[1, 3]
 
 
 def test_a_queued_step_counts_from_the_end_of_the_one_before() -> None:
@@ -108,7 +100,7 @@ def test_what_is_woken_late_has_ended_on_time() -> None:
     assert any(ended_s == began_s + 0.01 for began_s, ended_s in steps)
 
 
-def test_a_step_is_late_once_however_often_it_is(tensorflow: Any) -> None:
+def test_a_step_is_late_once_however_often_it_is() -> None:
     steps = Steps(dense_model, adam, [paced(0.0)])
     for _ in range(4):
         steps.step(*data(50), (50,))
@@ -117,29 +109,30 @@ def test_a_step_is_late_once_however_often_it_is(tensorflow: Any) -> None:
 
 
 @pytest.mark.parametrize("lacks", [0, 1])
-def test_a_step_past_a_devices_memory_raises_tensorflows_own_error_and_begins_on_none(
-    tensorflow: Any, lacks: int
-) -> None:
+def test_a_step_past_a_devices_memory_raises_tensorflows_own_error_and_begins_on_none(lacks: int) -> None:
     """A sum that TensorFlow cancels within a step may cancel the next step's too, which fits."""
     from gpubalance.engine.failures import failing_replica
 
     profiles = [paced(0.001), paced(0.001)]
     profiles[lacks] = paced(0.001, memory=1000, base_memory=100, memory_per_sample=10)
     steps = Steps(dense_model, adam, profiles, JointProfile(extra_memory=50))
-    with pytest.raises(tensorflow.errors.ResourceExhaustedError) as caught:
+    with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
         steps.step(*data(172), (86, 86))
     assert failing_replica(str(caught.value)) == lacks
     paced_clocks = [clock for clock in steps.clocks if isinstance(clock, PacedClock)]
     assert [clock.free_s for clock in paced_clocks] == [0.0, 0.0]  # the first step's beginning sets it
     steps.step(*data(170), (85, 85))
+    steps.step(*data(340), (170, 170), (85, 85))
+    with pytest.raises(tf.errors.ResourceExhaustedError, match=f"replica {lacks}: batch 86"):
+        steps.step(*data(340), (170, 170), (86, 86))
     assert all(clock.free_s for clock in paced_clocks)
 
 
-def test_alone_a_device_has_the_memory_that_a_joint_run_takes(tensorflow: Any) -> None:
+def test_alone_a_device_has_the_memory_that_a_joint_run_takes() -> None:
     limited = paced(0.001, memory=1000, base_memory=100, memory_per_sample=10)
     steps = Steps(dense_model, adam, [limited], JointProfile(extra_memory=50, sync_s=10.0))
     steps.step(*data(90), (90,))
-    with pytest.raises(tensorflow.errors.ResourceExhaustedError):
+    with pytest.raises(tf.errors.ResourceExhaustedError):
         steps.step(*data(91), (91,))
 
 
@@ -158,7 +151,7 @@ def test_drift_follows_its_points() -> None:
     assert [profile.drift_at(t) for t in (0, 19.9, 20, 39.9, 41)] == [1.0, 1.0, 1.4, 1.4, 1.0]
 
 
-def test_contention_lengthens_compute_while_other_devices_compute(tensorflow: Any) -> None:
+def test_contention_lengthens_compute_while_other_devices_compute() -> None:
     """In a joint run always; of a device alone only while its worker is told that others compute at once."""
     profile, joint = paced(0.05), JointProfile(contention=10)
     stamps = stamps_of(Steps(dense_model, adam, [profile] * 2, joint), (5, 5), discard=1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from gpubalance.settings.device import Device
@@ -22,7 +20,7 @@ FIRST, SECOND = "0000:0A:00.0", "0000:01:00.0"
         ([None], [0, None]),
     ],
 )
-def test_a_device_is_found_by_its_bus_id(tensorflow: Any, bus_ids: list[str | None], numbers: list[int | None]) -> None:
+def test_a_device_is_found_by_its_bus_id(bus_ids: list[str | None], numbers: list[int | None]) -> None:
     from gpubalance.engine.runtime import numbers_of
 
     pair = [

@@ -56,15 +56,13 @@ def of_a_pipeline() -> Iterator[Timing]:
 
 
 @pytest.mark.parametrize("measured", [of_a_split, of_a_pipeline])
-def test_no_timing_is_shorter_than_its_steps_however_long_the_host_takes_between_two(
-    tensorflow: Any, measured: Any
-) -> None:
+def test_no_timing_is_shorter_than_its_steps_however_long_the_host_takes_between_two(measured: Any) -> None:
     for timing in measured():
         assert timing.seconds >= timing.steps * _STEP_S - 1e-9
         time.sleep(0.3 * _STEP_S)
 
 
-def test_each_step_takes_its_compute_and_its_wait_for_data(tensorflow: Any, tmp_path: Path) -> None:
+def test_each_step_takes_its_compute_and_its_wait_for_data(tmp_path: Path) -> None:
     """However short the wait is, and alone in its timing."""
     (tmp_path / "mine.py").write_text(SLOW)
     found = [*of_a_split(data=f"{tmp_path / 'mine.py'}:samples", steps=1, at_least=10, pipeline=True)]
@@ -73,13 +71,9 @@ def test_each_step_takes_its_compute_and_its_wait_for_data(tensorflow: Any, tmp_
     assert any(0 < one.input_wait_s < _STEP_S / 2 for one in found)
 
 
-def test_a_device_whose_update_is_shorter_begins_its_next_step_earlier_also_in_timings_of_one_step(
-    tensorflow: Any,
-) -> None:
+def test_a_device_whose_update_is_shorter_begins_its_next_step_earlier_also_in_timings_of_one_step() -> None:
     """max (compute + update), as in training; not the longest compute plus the longest update."""
-    profiles = [
-        DeviceProfile(name="fast", alpha_s=0.2, beta_s=0, update_s=0.3),
-        DeviceProfile(name="slow", alpha_s=0.4, beta_s=0, update_s=0.1),
-    ]
+    times_s = (0.2, 0.3), (0.4, 0.1)
+    profiles = [DeviceProfile(name="paced", alpha_s=compute, beta_s=0, update_s=update) for compute, update in times_s]
     # On a busy machine one may take longer, but not each.
     assert min(one.seconds for one in of_a_split(profiles, steps=1)) == pytest.approx(0.5)

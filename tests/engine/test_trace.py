@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpubalance.settings.requests import Tracing
 
 
-def test_so_many_steps_are_traced_and_waited_for_within_the_trace(tensorflow: Any, tmp_path: Path) -> None:
+def test_so_many_steps_are_traced_and_waited_for_within_the_trace(tmp_path: Path) -> None:
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     from gpubalance.engine.trace import record_trace
@@ -21,14 +20,12 @@ def test_so_many_steps_are_traced_and_waited_for_within_the_trace(tensorflow: An
     assert done == ["step"] * 3 + ["wait"]
     (path,) = (tmp_path / "plugins" / "profile" / "run-1").glob("*.xplane.pb")
     space = xplane_pb2.XSpace.FromString(path.read_bytes())
-    names = [
-        plane.event_metadata[own.metadata_id].name for plane in space.planes for o in plane.lines for own in o.events
-    ]
-    assert names.count("train") == 3
+    events = [(plane, own) for plane in space.planes for line in plane.lines for own in line.events]
+    assert [plane.event_metadata[own.metadata_id].name for plane, own in events].count("train") == 3
     assert sorted(one.name for one in tmp_path.iterdir()) == ["plugins"]
 
 
-def test_a_step_that_fails_leaves_no_trace_and_no_profiler_running(tensorflow: Any, tmp_path: Path) -> None:
+def test_a_step_that_fails_leaves_no_trace_and_no_profiler_running(tmp_path: Path) -> None:
     from gpubalance.engine.trace import record_trace
 
     def fail() -> None:
@@ -46,11 +43,10 @@ def test_a_step_that_fails_leaves_no_trace_and_no_profiler_running(tensorflow: A
         ((), ("host: Failed to load libcupti (is it installed and accessible?)",), "libcupti"),
         (("/device:GPU:0",), (), "CUPTI told of 1 of 2 GPUs"),
         (("/device:GPU:0", "/device:GPU:1"), (), None),
-        (("/host:CPU",), (), "CUPTI told of 0 of 2 GPUs"),
     ],
 )
 def test_gpus_that_are_not_in_the_trace(
-    tensorflow: Any, tmp_path: Path, planes: tuple[str, ...], errors: tuple[str, ...], says: str | None
+    tmp_path: Path, planes: tuple[str, ...], errors: tuple[str, ...], says: str | None
 ) -> None:
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpubalance.errors import BadInput
-from tests.late import keras
+from tests.late import keras, layers, tf
 
 FILE = """
 import math
@@ -33,6 +32,7 @@ class InParts(keras.utils.PyDataset):
         return IMAGES[number * 6 : number * 6 + 6], LABELS[number * 6 : number * 6 + 6]
 
 in_parts = lambda: InParts(workers=2)
+in_parts_by_one = lambda: InParts()
 endless = lambda: one_by_one().repeat()
 named = lambda: tf.data.Dataset.from_tensor_slices(({"image": IMAGES}, LABELS))
 
@@ -43,7 +43,6 @@ def quits():
     raise SystemExit("set DATA_DIR")
 
 nothing = lambda: None
-a_list = lambda: [1, 2]
 without_labels = lambda: sliced(IMAGES)
 empty = lambda: one_by_one().take(0)
 short_arrays = lambda: (IMAGES, LABELS[:20])
@@ -58,7 +57,6 @@ def unlike():
 
 not_padded = lambda: tf.data.Dataset.range(1, 9).map(lambda n: (tf.ones((n,)), 0))
 classes_from_1 = lambda: sliced(IMAGES, LABELS + 1)
-four_parts = lambda: sliced(IMAGES, LABELS, LABELS, LABELS)
 
 class Broken(keras.utils.PyDataset):
     def __len__(self):
@@ -76,6 +74,18 @@ parts_without_number = lambda: Endless()
 of_unknown_shape = lambda: one_by_one().map(lambda x, y: (tf.numpy_function(lambda x: x, [x], tf.float32), y))
 ragged = lambda: tf.data.Dataset.from_tensor_slices((tf.ragged.constant([[1.0], [1.0, 2.0]]), [0, 1]))
 
+def padded():
+    lengths = tf.data.Dataset.from_tensor_slices(np.arange(1, 25))
+    return lengths.map(lambda n: (tf.fill((n,), tf.cast(n, tf.float32)), n)).padded_batch(4)
+
+doubled = lambda data: data.map(lambda x, y: (2 * x, y), num_parallel_calls=2)
+cached = lambda: doubled(one_by_one()).cache().batch(5).prefetch(1)
+endlessly_doubled = lambda: doubled(endless()).batch(5)
+
+def one_at_a_time():
+    data = one_by_one().map(lambda x, y: (2 * x, y))
+    return data.map(lambda x, y: (x + 1, y)).batch(5)
+
 def breaks():
     def broken(x):
         raise ValueError("bad file 7")
@@ -86,7 +96,6 @@ WRONG = {
     "fails": "fails failed:\n  File ",
     "quits": "failed:\n  File (.|\n)*SystemExit: set DATA_DIR",
     "nothing": "gave a value of type NoneType, which is not a dataset",
-    "a_list": "gave a value of type list, which is not a dataset",
     "without_labels": "a sample's parts must be two or three, and are 1",
     "empty": "the dataset is empty",
     "short_arrays": "failed while it gave samples: .*same number of samples",
@@ -94,7 +103,6 @@ WRONG = {
     "not_a_number": "the first batch has NaN among its inputs",
     "not_padded": "failed while it gave samples: .* different shapes",
     "classes_from_1": "gives labels from 1 to 2, where the model's output .* has 2 classes: 0 to 1",
-    "four_parts": "a sample's parts must be two or three, and are 4",
     "broken_parts": "failed while it gave samples: ValueError: bad row 3",
     "parts_without_number": "failed while it gave samples: .*num_batches",
     "of_unknown_shape": "TensorFlow does not know the shape of its samples",
@@ -104,14 +112,14 @@ WRONG = {
 
 
 @pytest.fixture(scope="module")
-def data(tensorflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A function that makes the user's data from a function's name."""
     from gpubalance.engine.user_data import UserData
 
     path = tmp_path_factory.mktemp("user") / "samples.py"
     path.write_text(FILE)
-    model = keras.Sequential([keras.Input((4,), name="image"), keras.layers.Dense(2, activation="softmax")])
-    return lambda name: UserData(f"{path}:{name}", model)
+    model = keras.Sequential([keras.Input((4,), name="image"), layers.Dense(2, activation="softmax")])
+    return lambda name, model=model: UserData(f"{path}:{name}", model)
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -145,26 +153,13 @@ def test_what_is_wrong_is_told_in_a_sentence(data: Any, name: str) -> None:
         data(name).make(1)
 
 
-LENGTHS = """
-import numpy as np
-import tensorflow as tf
-
-def padded():
-    lengths = tf.data.Dataset.from_tensor_slices(np.arange(1, 25))
-    return lengths.map(lambda n: (tf.fill((n,), tf.cast(n, tf.float32)), n)).padded_batch(4)
-"""
-
-
-def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(tensorflow: Any, tmp_path: Path) -> None:
+def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(data: Any) -> None:
     from gpubalance.engine.step.functions import count_step
-    from gpubalance.engine.user_data import UserData
 
-    path = tmp_path / "lengths.py"
-    path.write_text(LENGTHS)
     inputs = keras.Input((None,))
-    outputs = keras.layers.Dense(1)(keras.layers.GlobalAveragePooling1D()(keras.layers.Reshape((-1, 1))(inputs)))
+    outputs = layers.Dense(1)(layers.GlobalAveragePooling1D()(layers.Reshape((-1, 1))(inputs)))
     model = keras.Model(inputs, outputs)
-    data = UserData(f"{path}:padded", model)
+    data = data("padded", model)
     assert [batch[0].shape[1] for batch in islice(data.stream(4), 7)] == [4, 8, 12, 16, 20, 24, 4]
     assert data.differs
     assert data.joined_from(4) is None
@@ -179,20 +174,15 @@ def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(tensorflow:
     assert (values.sum(axis=1) == [number * number for number in range(1, 6)]).all()  # padded with zeros, cut nowhere
 
 
-def test_samples_that_do_not_fit_the_model_or_its_loss_are_told_in_keras_words(tensorflow: Any, tmp_path: Path) -> None:
-    from gpubalance.engine import data
-    from gpubalance.engine.user_data import UserData
+def test_samples_that_do_not_fit_the_model_or_its_loss_are_told_in_keras_words(data: Any) -> None:
+    from gpubalance.engine.data import as_tensors, build
     from gpubalance.settings.requests import Settings
 
-    path = tmp_path / "fitting.py"
-    path.write_text(FILE)
-
     def built(function: str, loss: str) -> None:
-        model = keras.Sequential([keras.Input((4,), name="image"), keras.layers.Dense(3, activation="softmax")])
+        model = keras.Sequential([keras.Input((4,), name="image"), layers.Dense(3, activation="softmax")])
         model.compile(loss=loss)
-        settings = Settings(model="mine.py:net", data=f"{path}:{function}")
-        batch = data.as_tensors(UserData(f"{path}:{function}", model).make(16))
-        data.build(settings, model, tensorflow.distribute.get_strategy(), batch)
+        settings = Settings(model="mine.py:net", data=f"samples.py:{function}")
+        build(settings, model, tf.distribute.get_strategy(), as_tensors(data(function, model).make(16)))
 
     sparse = "sparse_categorical_crossentropy"
     for function, loss, told in (
@@ -206,14 +196,14 @@ def test_samples_that_do_not_fit_the_model_or_its_loss_are_told_in_keras_words(t
     built("one_by_one", sparse)
 
 
-def test_labels_compile_a_model_by_its_outputs_or_are_told(tensorflow: Any) -> None:
+def test_labels_compile_a_model_by_its_outputs_or_are_told() -> None:
     import numpy as np
 
     from gpubalance.engine.labels import compile_for
 
     inputs = keras.Input((4,))
-    one = keras.layers.Dense(3, "softmax", name="kind")(inputs)
-    two = keras.layers.Dense(1, name="price")(inputs)
+    one = layers.Dense(3, "softmax", name="kind")(inputs)
+    two = layers.Dense(1, name="price")(inputs)
     labels = {"price": np.zeros((5, 1), "float32"), "kind": np.zeros(5, "int64")}
     for outputs in ([one, two], {"kind": one, "price": two}):
         model = keras.Model(inputs, outputs)
@@ -227,33 +217,12 @@ def test_labels_compile_a_model_by_its_outputs_or_are_told(tensorflow: Any) -> N
         compile_for(keras.Model(inputs, one), (np.zeros(5), np.zeros(5)))
 
 
-def test_the_usual_remedies_are_told_at_the_users_own_lines(tensorflow: Any, tmp_path: Path) -> None:
-    from gpubalance.engine.user_data import UserData
-
-    path = tmp_path / "slow.py"
-    path.write_text(
-        "import keras, numpy as np, tensorflow as tf\n"
-        "class Parts(keras.utils.PyDataset):\n"
-        "    __len__ = lambda self: 4\n"
-        "    __getitem__ = lambda self, number: (np.full((5, 4), number), np.zeros(5))\n"
-        "def parts():\n"
-        "    return Parts()\n"
-        "def cached():\n"
-        "    data = tf.data.Dataset.range(20).map(lambda n: (tf.fill((4,), n), n), num_parallel_calls=2)\n"
-        "    return data.cache().batch(5).prefetch(1)\n"
-        "def one_at_a_time():\n"
-        "    data = tf.data.Dataset.range(20)\n"
-        "    data = data.map(lambda n: (tf.fill((4,), n), n))\n"
-        "    return data.map(lambda x, n: (x + 1, n)).batch(5)\n"
-        "def endless():\n"
-        "    data = tf.data.Dataset.range(20).repeat()\n"
-        "    return data.map(lambda n: (tf.fill((4,), n), n), num_parallel_calls=2).batch(5)\n"
-    )
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(20)])
-
+def test_the_usual_remedies_are_told_at_the_users_own_lines(data: Any) -> None:
     def told(name: str) -> list[tuple[str, str]]:
-        return [(one.where, one.what.split("(")[0]) for one in UserData(f"{path}:{name}", model).usual_remedies()]
+        return [(one.where, one.what.split("(")[0]) for one in data(name).usual_remedies()]
 
-    assert told("parts") == [("Parts", "workers= more than one, if __getitem__ may run in several threads")]
-    assert told("one_at_a_time") == [("slow.py, lines 12 and 13", "map"), ("slow.py, line 13", "cache")]
-    assert told("cached") == told("endless") == []
+    assert told("in_parts_by_one") == [("InParts", "workers= more than one, if __getitem__ may run in several threads")]
+    line = 2 + FILE.splitlines().index("def one_at_a_time():")
+    both, last = f"samples.py, lines {line} and {line + 1}", f"samples.py, line {line + 1}"
+    assert told("one_at_a_time") == [(both, "map"), (last, "cache")]
+    assert told("cached") == told("endlessly_doubled") == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.late import keras, layers
+from tests.late import keras, layers, ops
 
 
 def regularised() -> Any:
@@ -38,7 +38,7 @@ def nested() -> Any:
     head = keras.Model(own, layers.Dense(3, "softmax")(layers.Dropout(0.5, seed=4)(own)), name="head")
     given = keras.Input((6,))
     body = base(given, training=False)
-    return keras.Model(given, head(keras.ops.concatenate([body, body * 2.0], -1)))
+    return keras.Model(given, head(ops.concatenate([body, body * 2.0], -1)))
 
 
 def several() -> Any:
@@ -65,7 +65,7 @@ def stopped() -> Any:
     given = keras.Input((6,))
     first = layers.Dense(8, "relu")(given)
     body = layers.Dense(8, "tanh")(layers.Dense(8)(first))
-    side = keras.ops.stop_gradient(layers.Dense(8)(layers.Dense(8)(first)))
+    side = ops.stop_gradient(layers.Dense(8)(layers.Dense(8)(first)))
     return keras.Model(given, layers.Dense(3, "softmax")(layers.Concatenate()([body, side])))
 
 
