@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from tests.bench.turns import in_turns, measured
+from tests.bench.turns import in_turns, measured, seconds
 from tests.bench.wanted import Wanted, judged
 from tests.cli.program import PROGRAM, QUICK_PAIR, ROOT
 
@@ -47,9 +47,7 @@ def startup() -> Iterator[str]:
 
 
 def _seconds(command: list[str]) -> float:
-    began = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - began
+    return seconds(partial(subprocess.run, command, check=True, stdout=subprocess.DEVNULL))
 
 
 def minutes() -> Iterator[str]:
@@ -57,7 +55,7 @@ def minutes() -> Iterator[str]:
     for name, (goal_s, command) in _FIRST_HOUR.items():
         found = sorted(_from_nothing(command) for _ in range(_TIMES))
         middle_s, told = found[_TIMES // 2]
-        times = ", ".join(f"{seconds:.0f}" for seconds, _ in found)
+        times = ", ".join(f"{took_s:.0f}" for took_s, _ in found)
         verdict = "met" if middle_s <= goal_s else "missed"
         yield f"{name}: {times} s; wanted at most {goal_s:g} s: {verdict}{told}"
 

@@ -119,9 +119,8 @@ def promises(count: int, correlation: float, draws: int, number: int = 0) -> Kep
     intervals = [interval95(one) or (0.0, 0.0) for one in firsts]
     pairs = [_ratio(a, b) for a, b in zip(firsts, seconds, strict=True)]
     gains = [1 + (pair.detectable or 0.0) for pair in pairs]
-    found = [
-        _ratio(slow, [time / gain for time in fast]) for slow, fast, gain in zip(others, fasters, gains, strict=True)
-    ]
+    faster = [[time / gain for time in fast] for fast, gain in zip(fasters, gains, strict=True)]
+    found = [_ratio(slow, fast) for slow, fast in zip(others, faster, strict=True)]
     return Kept(
         covered=Share(sum(low <= 1 <= high for low, high in intervals), draws),
         called_different=Share(sum(pair.verdict != "no difference" for pair in pairs), draws),

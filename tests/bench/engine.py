@@ -16,8 +16,10 @@ from tests.bench.loops import BareLoop, KerasFit, Ours, SplitFit, repeated
 from tests.bench.turns import in_processes, ratio_of
 from tests.bench.wanted import Wanted, judged
 from tests.cli.program import ROOT
+from tests.training.models import compiled
 from tests.training.steps import stepping
 
+_HERE = "tests.bench.engine"
 _PAIR = str(ROOT / "configs" / "gtx1080ti-gtx1080.toml")
 _OF_PAIR = (820, 568)
 _BATCHES = (1680, 1120)  # steps of some 30 ms here; a GPU's are even longer
@@ -41,10 +43,9 @@ class Row(NamedTuple):
         return ratio_of(first.throughput, second.throughput, self.pairs)
 
 
-def judged_rows(module: str, rows: Mapping[str, Row]) -> Iterator[str]:
-    """A line for each row of a module that prints the ratio of the row that it is asked for."""
+def _judged(rows: Mapping[str, Row]) -> Iterator[str]:
     for name, row in rows.items():
-        yield f"{name}: {judged(in_processes(module, name), row.wanted, row.most)}, in processes"
+        yield f"{name}: {judged(in_processes(_HERE, name), row.wanted, row.most)}, in processes"
 
 
 def _layers() -> list[Any]:
@@ -58,11 +59,8 @@ def _layers() -> list[Any]:
 def _many_metrics() -> Any:
     import keras
 
-    model = keras.Sequential(_layers())
     more = [keras.metrics.SparseTopKCategoricalAccuracy(k, name=f"top_{k}") for k in range(2, 9)]
-    metrics = ["accuracy", *more, "sparse_categorical_accuracy"]
-    model.compile("adam", "sparse_categorical_crossentropy", metrics=metrics)
-    return model
+    return compiled(_layers(), optimizer="adam", metrics=["accuracy", *more, "sparse_categorical_accuracy"])
 
 
 def _perceptual() -> Any:
@@ -70,9 +68,7 @@ def _perceptual() -> Any:
     from keras import layers, ops
 
     eye = keras.Sequential([keras.Input((10,)), *(layers.Dense(512, "tanh") for _ in range(2))])
-    model = keras.Sequential(_layers())
-    model.compile("adam", lambda y, p: ops.mean((eye(ops.one_hot(y[:, 0], 10)) - eye(p)) ** 2, axis=-1))
-    return model
+    return compiled(_layers(), lambda y, p: ops.mean((eye(ops.one_hot(y[:, 0], 10)) - eye(p)) ** 2, axis=-1), "adam")
 
 
 MODELS: dict[str, Callable[[], Any]] = {
@@ -131,14 +127,14 @@ TRAINING = {
 
 
 def main() -> Iterator[str]:
-    yield from judged_rows("tests.bench.engine", ENGINE)
+    yield from _judged(ENGINE)
     for name in MODELS:
-        peaks = zip(*(in_processes("tests.bench.engine", what, name) for what in ("told", "trained")), strict=True)
+        peaks = zip(*(in_processes(_HERE, what, name) for what in ("told", "trained")), strict=True)
         yield f"told over trained, {name}, peak memory: {judged((a / b for a, b in peaks), _ALIKE, 24)}"
 
 
 def training() -> Iterator[str]:
-    yield from judged_rows("tests.bench.engine", TRAINING)
+    yield from _judged(TRAINING)
 
 
 def _peak_bytes(what: str, name: str) -> float:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from tests.bench.gpu.parts import logical
-from tests.bench.turns import ratio_of
+from tests.bench.turns import ratio_of, seconds
 from tests.cli.program import QUICK_PAIR
 
 _TIMES = 5
@@ -33,14 +32,8 @@ def main() -> Iterator[str]:
     for device in sorted(set(placement)):
         its = [model for model, on in zip(models, placement, strict=True) if on == device]
         alone.append(gpubalance.Ensemble(its, gpus=[device], simulate=QUICK_PAIR))
-    ratio = ratio_of(lambda: _seconds([ensemble], x), lambda: _seconds(alone, x), _TIMES)
+    one_by_one = partial(seconds, lambda: [its.predict(x) for its in alone])
+    ratio = ratio_of(partial(seconds, lambda: ensemble.predict(x)), one_by_one, _TIMES)
     found = ", ".join(ensemble.devices[device].label for device in placement)
     yield f"three on {found}: at once {ratio:.3f} of one device after the other, {_TIMES} times"
     yield f"the largest difference from a model's own predict: {off:.1e}"
-
-
-def _seconds(ensembles: Sequence[Any], x: Any) -> float:
-    began = time.perf_counter()
-    for ensemble in ensembles:
-        ensemble.predict(x)
-    return time.perf_counter() - began

@@ -20,13 +20,9 @@ def main() -> Iterator[str]:
         lasts = {split: (SAMPLES,) if "outputs" in name else tried for split, tried in _TRIED.items()}
         case = replace(case, options={"epochs": _EPOCHS, **case.options})
         one = {last: alone(case, last) for last in sorted(set(sum(lasts.values(), ())), reverse=True)}
-        found = [_of_split(case, split, one[last]) for split, tried in lasts.items() for last in tried]
+        of_splits = [(simulated(batches), one[last]) for batches, tried in lasts.items() for last in tried]
+        found = [compared(case, split.scope(), split.fit, expected) for split, expected in of_splits]
         yield f"{name}: {_worst(found)}; Keras' own fit at 50/50: {_keras(case, next(iter(one.values())))}"
-
-
-def _of_split(case: Case, batches: tuple[int, ...], expected: Alone) -> Differences:
-    split = simulated(batches)
-    return compared(case, split.scope(), split.fit, expected)
 
 
 def _worst(found: list[Differences]) -> str:

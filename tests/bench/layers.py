@@ -17,7 +17,7 @@ import numpy as np
 from tests.bench.gpu.parts import logical
 from tests.bench.turns import printed
 from tests.engine import zoo
-from tests.engine.pipelines import cut_outputs, trained
+from tests.engine.pipelines import cut_outputs, graph_of, trained
 
 _STEPS = 5
 _SMALL = ("masked", "several", "shared", "nested", "branches", "stopped", "regularised", "unet", "transformer")
@@ -92,23 +92,12 @@ def exact(*names: str) -> Iterator[str]:
 def _outputs(model: Any) -> str:
     import keras
 
-    calls, blocks, samples = _graph(model)
+    calls, blocks, samples = graph_of(model)
     inputs, _ = samples.make(2)
     expected = keras.tree.flatten(model(inputs, training=False))
     pairs = zip(cut_outputs(model, calls, blocks.starts, inputs), expected, strict=True)
     worst = max(float(np.abs(mine - its).max()) for mine, its in pairs)
     return f"{len(calls.calls)} calls in {len(blocks.starts)} blocks, outputs {worst:.1g}"
-
-
-def _graph(model: Any) -> tuple[Any, Any, Any]:
-    """A model's calls, its blocks and samples for it."""
-    from gpubalance.engine.data import Samples
-    from gpubalance.engine.labels import compile_for
-    from gpubalance.engine.pipeline.blocks import blocks_of
-    from gpubalance.engine.pipeline.calls import Calls
-
-    calls = Calls(model)
-    return calls, blocks_of(calls), Samples(model, compile_for(model), seed=0)
 
 
 def drifts(*names: str) -> Iterator[str]:
@@ -131,9 +120,8 @@ def drifts(*names: str) -> Iterator[str]:
 
 def _part(one: Any, other: Any) -> float:
     """The norm of the difference of their weights, by that of the weights."""
-    mine, its = (
-        np.concatenate([weight.numpy().ravel() for weight in model.trainable_variables]) for model in (one, other)
-    )
+    both = ([weight.numpy().ravel() for weight in model.trainable_variables] for model in (one, other))
+    mine, its = map(np.concatenate, both)
     return float(np.linalg.norm(mine - its) / np.linalg.norm(its))
 
 
@@ -168,7 +156,7 @@ def part(name: str) -> Iterator[str]:
 
     dense = [keras.layers.Dense(_WIDTH, "relu") for _ in range(_DEPTH)]
     model = keras.Sequential([keras.Input((_WIDTH,)), *dense, keras.layers.Dense(1)])
-    calls, blocks, samples = _graph(model)
+    calls, blocks, samples = graph_of(model)
     try:
         segments = [Segment(*_PARTS[name], 0)]
         pipeline = Pipeline(model, blocks, segments, ["CPU:0"], keras.optimizers.Adam())

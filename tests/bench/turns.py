@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -28,6 +29,13 @@ def in_turns(first: Figure, second: Figure) -> Iterator[float]:
 def ratio_of(first: Figure, second: Figure, pairs: int) -> float:
     """The median over so many pairs."""
     return median([*islice(in_turns(first, second), pairs)])
+
+
+def seconds(of: Callable[[], object]) -> float:
+    """How long a call takes."""
+    began = time.perf_counter()
+    of()
+    return time.perf_counter() - began
 
 
 def printed(module: str, *words: str, **variables: str) -> str:

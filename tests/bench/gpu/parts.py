@@ -11,9 +11,9 @@ with unlike limits, real out-of-memory errors and a real all-reduce, not what tw
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
+from types import ModuleType
 from typing import Any
 
 VARIABLE = "GPUBALANCE_BENCH_PARTS"
@@ -39,7 +39,14 @@ def install() -> None:
         "gpubalance.devices.nvml": lambda module: _nvml(module, uuid, limits),
         "gpubalance.engine.runtime": lambda module: divide(module, uuid),
     }
-    sys.meta_path.insert(0, _Patching(patches))
+    load = SourceFileLoader.exec_module
+
+    def load_and_change(loader: Any, module: ModuleType) -> None:
+        load(loader, module)
+        if module.__name__ in patches:
+            patches[module.__name__](module)
+
+    SourceFileLoader.exec_module = load_and_change  # type: ignore[assignment, method-assign]
 
 
 def logical(kind: str, limits: Sequence[int | None]) -> tuple[str, ...]:
@@ -67,9 +74,8 @@ def _nvml(module: Any, uuid: str, limits: Sequence[int]) -> None:
             {"index": n, "uuid": f"{uuid}{_MARK}{n}", "name": f"{card.name}, part {n}", "memory_bytes": limit}
             for n, limit in enumerate(limits)
         )
-        return reading.model_copy(
-            update={"gpus": tuple(card.model_copy(update={**one, "bus_id": None}) for one in found)}
-        )
+        parts = tuple(card.model_copy(update={**one, "bus_id": None}) for one in found)
+        return reading.model_copy(update={"gpus": parts})
 
     module.read = read_parts
     module.with_gpu = lambda part, use: with_gpu(card_of(part), use)
@@ -93,26 +99,3 @@ def divide(module: Any, uuid: str) -> None:
 
     module._set_up_gpus = set_up_parts
     module.memory_limit_bytes = limits.get
-
-
-class _Patching:
-    """Finds modules as Python does, and changes some of them after they are loaded."""
-
-    def __init__(self, patches: Mapping[str, Callable[[Any], None]]) -> None:
-        self._patches = patches
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
-        """The spec for Python's import."""
-        del target
-        patch = self._patches.get(name)
-        spec = PathFinder.find_spec(name, path) if patch else None
-        if patch is None or spec is None or spec.loader is None:
-            return None
-        load = spec.loader.exec_module
-
-        def load_and_change(module: Any) -> None:
-            load(module)
-            patch(module)
-
-        spec.loader.exec_module = load_and_change  # type: ignore[method-assign]
-        return spec

@@ -14,6 +14,7 @@ from tests.bench.exact import fit
 from tests.bench.gpu.place import Place, show
 from tests.bench.gpu.steps import Figure
 from tests.training.cases import SAMPLES, Case, alone, beside, compared, started
+from tests.training.models import compiled
 
 _OPTIMIZERS = ("sgd", "adam")
 
@@ -51,10 +52,8 @@ def classifier(optimizer: str = "adam") -> Any:
 
     shape, convolution = keras.Input((28, 28, 1)), keras.layers.Conv2D(8, 3, 2, activation="relu")
     layers = [shape, convolution, keras.layers.Flatten(), keras.layers.Dense(10, activation="softmax")]
-    model = keras.Sequential(layers)
     # Keras would turn XLA on for a single GPU only, and with it other kernels.
-    model.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=False)
-    return model
+    return compiled(layers, optimizer=optimizer, jit_compile=False)
 
 
 def _images(_: int) -> tuple[Any, ...]:
