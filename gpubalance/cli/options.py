@@ -12,7 +12,15 @@ from pydantic import Field
 from gpubalance.cli.complete import models
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import UsageError
-from gpubalance.settings.choices import AllReduce, default_model, names_file_or_code, one_of, refuse_unknown_model
+from gpubalance.settings.choices import (
+    SAVED_MODEL,
+    AllReduce,
+    default_model,
+    names_file_or_code,
+    one_of,
+    refuse_name,
+    refuse_unknown_model,
+)
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.record import Record, option
 from gpubalance.settings.requests import Settings
@@ -122,11 +130,13 @@ def settings_on(devices: Sequence[Device], asked: Settings, *, joint: bool = Fal
 
 
 def _refuse_unknown(model: str, data: str) -> None:
-    """Raises UsageError for a file, BadInput for a model that is not there; the worker would, but seconds later."""
+    """Raises UsageError for a file, BadInput for another name that is none; the worker would, but seconds later."""
     for flag, name in (("--model", model), ("--data", data)):
+        if name:
+            refuse_name(flag, name)
         file = name.rpartition(":")[0] or name
-        if file.endswith(".py") and not Path(file).is_file():
-            remedy = f"give its path: {flag} folder/train.py:function"
+        if file.endswith((".py", SAVED_MODEL)) and not Path(file).is_file():
+            remedy = f"give its path: {flag} folder/{'saved.keras' if file == name else 'train.py:function'}"
             raise UsageError(f"{flag}: there is no file {clean(file)}", remedy=remedy)
     applications = models()
     if model and applications and not names_file_or_code(model):

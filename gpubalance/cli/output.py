@@ -123,15 +123,12 @@ def say(text: str, stream: TextIO) -> bool:
 
 def _is_unfinished(path: Path) -> bool:
     """Whether the file holds an unfinished result of an interrupted command."""
-    from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_reported
 
     try:
         found = read_reported(path)
     except GpubalanceError:
         return False
-    if isinstance(found, Plan):
-        return found.balance is not None and not (found.run and found.run.complete)
     return not found.complete
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from gpubalance.engine.user_functions import user_function
 from gpubalance.errors import BadInput
-from gpubalance.settings.choices import SAVED_MODEL, UNSAFE_MODELS, refuse_unknown_model
+from gpubalance.settings.choices import SAVED_MODEL, refuse_name, refuse_unknown_model
 from gpubalance.settings.requests import Settings
 from gpubalance.text import clean
 
@@ -40,9 +40,10 @@ def _maker(name: str) -> Callable[[], Any]:
     """The function that makes the model of that name, whose import may build one. Raises BadInput if there is none."""
     if name in _BUILT_IN:
         return _BUILT_IN[name]
+    refuse_name("--model", name)
     if ":" in name:
         return user_function(name, "--model")
-    if name.lower().endswith((SAVED_MODEL, *UNSAFE_MODELS)):
+    if name.lower().endswith(SAVED_MODEL):
         return lambda: _saved_model(Path(name))
     applications = {n: f for n, f in vars(keras.applications).items() if inspect.isfunction(f)}
     refuse_unknown_model(name, applications)
@@ -82,12 +83,7 @@ _BUILT_IN = {"probe": probe_model, "small": small_model}
 
 
 def _saved_model(path: Path) -> Any:
-    """Loads a saved model. Raises BadInput for another format, and for a file that Keras' safe mode refuses."""
-    if path.suffix.lower() != SAVED_MODEL:
-        raise BadInput(
-            f"--model {path}: a file of that kind may hold code, which loading it would run",
-            remedy=f"save it again: model.save('{path.stem}{SAVED_MODEL}'), or give a function that builds it",
-        )
+    """Loads a saved model. Raises BadInput for a file that is not there or that Keras' safe mode refuses."""
     if not path.is_file():
         raise BadInput(f"--model: there is no file {path}")
     try:

@@ -17,6 +17,7 @@ import tensorflow as tf
 from gpubalance.engine.step.part import replaced
 from gpubalance.engine.users_lines import users_line
 from gpubalance.errors import BadInput, GpubalanceError
+from gpubalance.settings.choices import refuse_name
 
 # What must not happen while a user's file is imported, and the methods that do it.
 _HARMFUL: list[tuple[Any, ...]] = [
@@ -42,10 +43,8 @@ def user_function(name: str, option: str) -> Callable[[], Any]:
     there is no such function, or if the import would train or save a model; its message names the `option`. An error
     in the user's own code passes through.
     """
+    refuse_name(option, name)
     place, _, attribute = name.rpartition(":")
-    if not place or not attribute:
-        remedy = "write package.module:function or file.py:function"
-        raise BadInput(f"{option} {name!r} names no function", remedy=remedy)
     load = _load_file if place.endswith(".py") else _load_module
     module = load(place, option, _harmless(place, attribute))
     function = getattr(module, attribute, None)

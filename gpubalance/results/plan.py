@@ -185,6 +185,12 @@ class Plan(OfSplit, OfModel):
         """The run that proved the plan; None unless `balance` made it and came to its end."""
         return self.balance.run if self.balance else None
 
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left of the balance that made it: its proof, and the user's data held against that."""
+        data = self.pipeline and self.pipeline.held if self.settings.data else True
+        return self.balance is None or bool(self.run and self.run.complete and data)
+
     @model_validator(mode="after")
     def _sound(self) -> Plan:
         count = len(self.devices)

@@ -49,6 +49,20 @@ def refuse_unknown_model(model: str, applications: Collection[str]) -> None:
         )
 
 
+def refuse_name(option: str, name: str) -> None:
+    """Raises BadInput for the name of a model or of data by which it can be none: a file with code, or no function."""
+    place, _, function = name.rpartition(":")
+    if option == "--model" and not place and name.lower().endswith(UNSAFE_MODELS):
+        stem = clean(name.rpartition("/")[2].rpartition(".")[0])
+        raise BadInput(
+            f"--model {clean(name)}: a file of that kind may hold code, which loading it would run",
+            remedy=f"save it again: model.save('{stem}{SAVED_MODEL}'), or give a function that builds it",
+        )
+    if not (place and function) and (option == "--data" or ":" in name):
+        remedy = "write package.module:function or file.py:function"
+        raise BadInput(f"{option} {clean(name)!r} names no function", remedy=remedy)
+
+
 def names_file_or_code(model: str) -> bool:
     """Whether a model's name leads to a file or a user's function, which only a command line or its config may name."""
     return ":" in model or model.lower().endswith((SAVED_MODEL, *UNSAFE_MODELS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,19 @@ def folder(tmp_path: Path, engine_that: Callable[[str], None]) -> Path:
     engine_that("def pulled(samples): return samples / 100")
     (tmp_path / "mine.py").write_text(FILE)
     return tmp_path
+
+
+def test_a_balance_that_ends_before_its_pipeline_is_measured_goes_on_there(
+    folder: Path, engine_that: Callable[[str], None]
+) -> None:
+    engine_that("def pulled(samples): __import__('os')._exit(9)")
+    balanced = partial(here, "balance", *PAIR, *DATA, *SHORT, "-o", "plan.json", cwd=folder)
+    assert "--resume continues it" in balanced().stderr
+    assert known(Plan.model_validate_json((folder / "plan.json").read_text()).run).complete
+    engine_that("def pulled(samples): return samples / 100")
+    balanced("--resume", code=0)
+    assert known(Plan.model_validate_json((folder / "plan.json").read_text()).pipeline).held is not None
+    assert "plan.json exists" in balanced("--resume", code=2).stderr
 
 
 def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> None:
