@@ -218,11 +218,11 @@ class Session:
     def _timing(self, steps: int, *, stamped: bool) -> Timing:
         # The pause is none of theirs: one whose update is shorter is ahead, as in training.
         self._pause(time.perf_counter() - self._ended_s)
-        if stamped and not self._all_paced:
+        if not stamped:
+            steps = -(-steps // self._turn) * self._turn
+        elif not self._all_paced:
             # Queue a stamped step behind another, as usual steps are: an idle GPU would wait for its first kernels.
             self._run()
-        else:
-            steps = -(-steps // self._turn) * self._turn
         input_wait_s, began = 0.0, self._now
         for _ in range(steps):
             logs, stamps, waited = self._run(stamped=stamped)

@@ -59,7 +59,7 @@ class Ensemble:
 
         `data` is what Keras' `predict` takes; of a Dataset or PyDataset each model goes through all. Raises BadInput
         for a generator, which ends with the first, and NothingFits, before anything predicts, for a model that no
-        device holds, or if they do not fit together.
+        device holds, or if they do not fit together; BadInput for a mean of outputs that differ in shape.
         """
         import keras
 
@@ -81,6 +81,8 @@ class Ensemble:
         with ThreadPoolExecutor(len(used)) as threads:
             list(threads.map(work, used))
         each = [outputs[number] for number in range(len(self._models))]
+        if mean and len({str(keras.tree.map_structure(lambda one: one.shape, its)) for its in each}) > 1:
+            raise BadInput("the models' outputs differ in shape, so they have no mean", remedy="leave mean= out")
         return keras.tree.map_structure(lambda *of: sum(of) / len(of), *each) if mean else each
 
     def _predicted(self, number: int, device: int, data: Any, options: dict[str, Any], size: int) -> Any:

@@ -102,3 +102,9 @@ def test_what_is_no_model_or_no_data_is_refused(tmp_path: Path) -> None:
         gpubalance.Ensemble([tmp_path / "missing.keras"], simulate=1)
     with pytest.raises(BadInput, match="a generator ends with the first model"):
         gpubalance.Ensemble([dense(1)], simulate=1).predict(iter([np.ones((1, 64))]))
+
+
+def test_outputs_of_unlike_shapes_have_no_mean() -> None:
+    ensemble = gpubalance.Ensemble([dense(3), dense(1)], gpus=[0, 1], simulate=QUICK_PAIR)
+    with pytest.raises(BadInput, match="the models' outputs differ in shape"):
+        ensemble.predict(np.ones((5, 64), "float32"), mean=True)
