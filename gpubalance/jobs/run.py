@@ -30,8 +30,8 @@ def run(
 ) -> Run:
     """Trains with the request's split and reports what it gives.
 
-    `solo` is what the devices gave alone, to compare with. `planned` is the model that a plan is
-    for. Windows go into the `journal`; those that are already in it are not measured again.
+    `solo` is what the devices gave alone, to compare with. `planned` is the model that a plan is for. Windows go into
+    the `journal`; those that are already in it are not measured again.
 
     Devices with batch 0 are left out: an empty share is not a replica. Raises NothingFits with a split that does fit
     when a device runs out of memory. Every error after the first window carries what was measured as `partial`.

@@ -143,9 +143,8 @@ class DeviceProbe(Record):
 
     `sensible` is the smallest batch from which throughput stays within 5 % of the best. `flops_per_sample` is for a
     training step, null if that has long operations that are not counted; `flops_per_s`, `mfu` and `samples_per_joule`
-    are at the solo best.
-    `update_s` is the part of every step in which the weights are updated, whatever the batch. It is null if it was not
-    measured: a planner then takes it as 0 and the whole step as compute. `on_line`: no octave of
+    are at the solo best. `update_s` is the part of every step in which the weights are updated, whatever the batch. It
+    is null if it was not measured: a planner then takes it as 0 and the whole step as compute. `on_line`: no octave of
     the curve is off the line by more than its interval or 1 %, so none was divided. `measured_s` is the time spent in
     measured steps, `elapsed_s` that of the whole probe.
     """

@@ -81,7 +81,7 @@ class Steps(KerasFunctions):
         dealt = self._next(iterator, "train")
         sizes = at_a_time(dealt.shares, self._split.shares)
         self._begun = Shares(dealt.shares, dealt.shares if dealt.whole else sizes)
-        if self._split.shares.accumulates:  # the first micro-batch of a smaller share may be too small
+        if self._split.shares.accumulates and not dealt.whole:  # a last micro-batch may be too small
             self._found.refuse_small(self._begun.smallest, self.model)
         self._trained += 1
         monitor = self._split.stamping

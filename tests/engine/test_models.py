@@ -11,7 +11,7 @@ import pytest
 
 from gpubalance.errors import BadInput
 from gpubalance.settings.requests import Settings
-from tests.late import keras, layers
+from tests.late import keras, layers, tf
 
 FILE = """
 from __future__ import annotations
@@ -64,6 +64,22 @@ def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it() -> None:
         return [type(layer).__name__ for layer in model.layers]
 
     assert kinds(small) == ["AveragePooling2D", *kinds(probe)]
+
+
+def test_what_a_step_of_attention_computes_is_counted_and_of_a_recurrent_layer_nothing_is_told() -> None:
+    from gpubalance.engine.step.functions import count_step
+
+    def counted(inner: Any) -> float | None:
+        inputs = keras.Input((50, 32))
+        model = keras.Model(inputs, layers.Dense(1)(layers.Flatten()(inner(inputs))))
+        model.compile(loss="mse")
+        return count_step(model, [(tf.zeros((1, 50, 32)), tf.zeros((1, 1)))])
+
+    inner = layers.MultiHeadAttention(4, 8)
+    forward = 4 * 2 * 50 * 32 * 32 + 2 * 2 * 50 * 50 * 32 + 2 * 50 * 32  # projections, both products, the last layer
+    into_inputs = 3 * 2 * 50 * 32 * 32  # of the first projections, which nothing needs
+    assert counted(lambda x: inner(x, x)) == pytest.approx(3 * forward - into_inputs, rel=0.1)
+    assert counted(layers.LSTM(8, return_sequences=True)) is None
 
 
 def test_a_model_is_named_by_an_application_a_file_a_module_or_what_was_saved(

@@ -118,15 +118,16 @@ def at_a_time(shares: tuple[int, ...], split: Shares) -> tuple[int, ...]:
 
 
 # Operations that take long and have no formula, beside those that call a function, whose own are not counted.
-_UNCOUNTED = re.compile("Conv3D|Einsum|RNN")
+_UNCOUNTED = re.compile("Conv3D|RNN")
 
 
 def count_step(model: Any, samples: Sequence[Any]) -> float | None:
     """The mean of floating-point operations of a step on these samples, forward and backward; a multiply-add is two.
 
     Counts the operations that TensorFlow has a formula for, which take nearly all of the time: convolutions, matrix
-    products, biases. None for a step with loops, or with long operations that have no formula, as attention and
-    recurrent layers have, and if a split can't train the model, or the profiler can't read the graph or finds nothing.
+    products, biases; and sums of products (einsum), as attention has. None for a step with loops, or with long
+    operations that have no formula, as recurrent layers and 3-D convolutions have, and if a split can't train the
+    model, or the profiler can't read the graph or finds nothing.
     """
     specs = [tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), x) for x in samples]
     try:
@@ -156,4 +157,14 @@ def _count(model: Any, specs: Any) -> float:
 
     options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
     options["output"] = "none"
-    return float(counted(tf.compat.v1.profiler.profile(graph, options=options)))
+    sums = (_einsum_flops(graph.get_operation_by_name(node.name)) for node in nodes if node.op == "Einsum")
+    return float(counted(tf.compat.v1.profiler.profile(graph, options=options))) + sum(sums)
+
+
+def _einsum_flops(operation: Any) -> int:
+    """A multiply-add for each combination of the equation's indices."""
+    sizes = dict[str, int]()
+    of_inputs = operation.get_attr("equation").decode().partition("->")[0].split(",")
+    for indices, tensor in zip(of_inputs, operation.inputs, strict=True):
+        sizes |= zip(indices, tensor.shape, strict=True)
+    return 2 * math.prod(sizes.values())

@@ -55,9 +55,9 @@ def party_for(
 class JointRun:
     """A run of a split in windows, in turns with those of the even split of its global batch.
 
-    `asked` may have devices without samples; the party has none of them. `solo` is what the
-    devices gave alone, to compare with. `proof` tells the runs of one `balance` apart. With `pipeline` batches come
-    from the user's own pipeline, and a third series has the same batches held on the devices.
+    `asked` may have devices without samples; the party has none of them. `solo` is what the devices gave alone, to
+    compare with. `proof` tells the runs of one `balance` apart. With `pipeline` batches come from the user's own
+    pipeline, and a third series has the same batches held on the devices.
 
     There is no `even` series if the split `is_even` itself. If the even split needs micro-batches, `largest_even` has
     the largest equal shares in one piece, as Keras would take them, and `best_at_largest` their global batch in the
