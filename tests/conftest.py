@@ -96,6 +96,7 @@ _ORDER = (
     "tests/training",
     "tests/workers",
     "tests/jobs",
+    "tests/fake_gpu",
     "tests/cli",
 )
 # Tests that share a fixture of a file or of several stay in one of xdist's processes.

@@ -1,0 +1,9 @@
+"""GPUs for tests on a machine without any, which TensorFlow takes for GPUs.
+
+README.md says how to use them, and what they can't show.
+"""
+
+from tests.fake_gpu.machine import Gpu, child, fake_gpus
+from tests.fake_gpu.trace import Operation, operations
+
+__all__ = ["Gpu", "Operation", "child", "fake_gpus", "operations"]

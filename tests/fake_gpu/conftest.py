@@ -1,0 +1,18 @@
+"""A machine of two unlike GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fake_gpu.machine import Gpu, fake_gpus
+
+FASTER = Gpu("NVIDIA GeForce RTX 3060", memory_bytes=3 << 30, gflops=4.0, gbytes_per_s=2.0)
+SLOWER = Gpu("NVIDIA GeForce RTX 3050", memory_bytes=2 << 30, gflops=2.0, gbytes_per_s=1.0)
+
+
+@pytest.fixture
+def two_gpus(tmp_path: Path) -> dict[str, str]:
+    """The variables of a process on a machine of two GPUs, the first twice as fast, with half as much memory again."""
+    return fake_gpus(tmp_path, FASTER, SLOWER)

@@ -1,0 +1,97 @@
+"""A machine of fake GPUs, as the environment variables of a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests import stand_in
+from tests.fake_gpu.plugin import NoFakeGpus, site_packages
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU, with the time that its work takes: each kernel takes `launch_us`, `kernel_ms` and the time of its
+    FLOPs and of the bytes of its inputs and outputs.
+
+    `uuid` and `bus` are NVML's; None: made from the GPU's number. `more` has lines for the NVML stand-in, as
+    ("temperature 60", "throttle 4").
+    """
+
+    name: str = "NVIDIA Fake GPU"
+    memory_bytes: int = 2 << 30
+    gflops: float = 50.0
+    gbytes_per_s: float = 20.0
+    launch_us: float = 5.0
+    kernel_ms: float = 0.0
+    pcie_gbytes_per_s: float = 5.0
+    uuid: str | None = None
+    bus: str | None = None
+    capability: tuple[int, int] = (8, 6)
+    more: tuple[str, ...] = ()
+
+
+def fake_gpus(
+    folder: Path, *gpus: Gpu, driver: str = "575.57.08", cuda: int = 12090, more: tuple[str, ...] = ()
+) -> dict[str, str]:
+    """Variables that give a child process a machine with these GPUs, in NVML and in TensorFlow.
+
+    Add them to the child's own, without CUDA_VISIBLE_DEVICES unless some are to be hidden. The machine's files are
+    written into `folder`; `more` has lines for the NVML stand-in of the machine as a whole. Skips the test where the
+    plugin can't be compiled.
+    """
+    try:
+        plugin = site_packages()
+    except NoFakeGpus as why:
+        pytest.skip(str(why))
+    trace = folder / "fake-gpu-trace"
+    trace.mkdir(exist_ok=True)
+    lines = [f"driver {driver}", f"cuda {cuda}", f"nvml 12.{driver}", *more]
+    for number, gpu in enumerate(gpus):
+        lines += [f"gpu {number} {line}" for line in _lines(number, gpu)]
+    paths = [str(plugin), os.environ.get("PYTHONPATH", "")]
+    return {
+        **stand_in.environment(folder, "\n".join(lines) + "\n"),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "FAKEGPU_TRACE": str(trace),
+    }
+
+
+def _lines(number: int, gpu: Gpu) -> Iterator[str]:
+    """What the script says of a GPU: first NVML's keys, see ../stand_in/nvml.c, then the plugin's."""
+    yield f"uuid {gpu.uuid or f'GPU-fa4e{number:04x}-0000-4000-8000-{number:012x}'}"
+    yield f"name {gpu.name}"
+    yield f"bus {gpu.bus or f'00000000:{number + 1:02X}:00.0'}"
+    yield "capability {} {}".format(*gpu.capability)
+    yield f"memory {gpu.memory_bytes} {gpu.memory_bytes}"
+    yield f"gflops {gpu.gflops}"
+    yield f"gbytes_per_s {gpu.gbytes_per_s}"
+    yield f"pcie_gbytes_per_s {gpu.pcie_gbytes_per_s}"
+    yield f"launch_us {gpu.launch_us}"
+    yield f"kernel_ms {gpu.kernel_ms}"
+    yield from gpu.more
+
+
+def child(code: str, variables: Mapping[str, str], *arguments: str, timeout_s: float = 120) -> str:
+    """Runs Python code on such a machine, from the checkout's folder; returns what it prints. It must end well."""
+    hidden = ("CUDA_VISIBLE_DEVICES",)  # which the tests set for their own process
+    own = {name: value for name, value in os.environ.items() if name not in hidden}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**own, "TF_CPP_MIN_LOG_LEVEL": "3", **variables},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
