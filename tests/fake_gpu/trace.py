@@ -18,9 +18,9 @@ class Operation:
     - "to_device", "to_host", "between": a copy; the last is from one GPU to another, or within one
     - "allocate": TensorFlow's allocator gets memory; "refuse": there is not as much left
 
-    `stream` is "compute", "to_device", "to_host" or "between". Times are those of `time.monotonic()` and
-    `time.perf_counter()`, in all processes of this machine. The host queued it at `queued_at_s`; `host_s` is the time that
-    the plugin then took to compute a kernel's values, which a real GPU's host would not take.
+    `stream` is "compute", "to_device", "to_host" or "between". The host queued it at `queued_at_s`; it then took
+    `host_s` to compute a kernel's values, which a real GPU's host would not take. Times are those of
+    `time.monotonic()` and `time.perf_counter()`, in all processes of this machine.
     """
 
     process: int
