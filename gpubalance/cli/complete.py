@@ -43,9 +43,10 @@ def devices(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     from gpubalance.devices.machine import find_machine
 
     simulate = ctx.params.get("simulate")
-    if ctx.params.get("hosts") and not simulate:  # asking them takes longer than anyone waits for a completion
+    hosts = [host for host in (ctx.params.get("hosts") or "").split(",") if host]
+    if hosts and not simulate:  # asking them takes longer than anyone waits for a completion
         return []
     before, comma, _ = incomplete.rpartition(",")
     named = {word for value in [*(ctx.params.get("gpus") or ()), before] for word in value.split(",")}
-    here = find_machine(simulate).devices
+    here = find_machine(simulate, hosts).devices
     return [(f"{before}{comma}{one.called}", one.name) for one in here if one.called not in named]

@@ -19,7 +19,6 @@ def devices(
     from gpubalance.cli.output import Output
     from gpubalance.cli.progress import Progress
     from gpubalance.devices.hosts import reach
-    from gpubalance.devices.machine import find_machine
     from gpubalance.jobs.devices import list_devices, list_devices_of
     from gpubalance.remedies import known
     from gpubalance.render.devices import gpus_text, hosts_text, simulated_text
@@ -32,9 +31,7 @@ def devices(
         if errors:
             raise errors[0]
         return
-    if named:
-        find_machine(asked.simulate, named)  # checks that the profile's hosts are these
-    listing = list_devices(asked.simulate, Progress(quiet=False))
+    listing = list_devices(asked.simulate, named, Progress(quiet=False))
     if listing.nvidia and listing.nvidia.problem and not output.as_json:
         cause = known(listing.nvidia.code).cause if listing.nvidia.code else ""
         raise EnvironmentFault(listing.nvidia.problem, cause=cause, remedy=gpus_text(listing.nvidia))

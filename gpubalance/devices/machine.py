@@ -124,13 +124,15 @@ def read_gpus() -> Reading:
 
 
 def find_machine(simulate: int | str | Path | None, hosts: Sequence[str] = (), *, option: str = OPTION) -> Machine:
-    """The devices here, or simulated ones, which may be on these `hosts`. Errors call `simulate` by that `option`.
+    """The devices here, or simulated ones, which may be on these `hosts`: a number of plain ones is on each of them.
+
+    Errors call `simulate` by that `option`.
 
     Raises EnvironmentFault if no GPU can be used, BadInput for a bad profile, and UsageError for one whose devices are
     not on these hosts.
     """
     if simulate is not None:
-        devices, joint = simulated_devices(simulate, option)
+        devices, joint = simulated_devices(simulate, hosts, option)
         check_hosts(devices, hosts, "the profile's")
         return Machine(devices, joint, None)
     return machine_of(read_gpus(), option=option)

@@ -57,10 +57,13 @@ def load_profile(path: Path, option: str = OPTION) -> Profile:
         ) from None
 
 
-def simulated_devices(source: int | str | Path, option: str = OPTION) -> tuple[tuple[Device, ...], JointProfile]:
+def simulated_devices(
+    source: int | str | Path, hosts: Sequence[Host] = (), option: str = OPTION
+) -> tuple[tuple[Device, ...], JointProfile]:
     """The devices of a profile file or, for a number N, that many plain CPU devices without pace or limit.
 
-    Errors call the source by that `option`.
+    With `hosts`, N plain devices are on each of them; a profile says itself where its devices are. Errors call the
+    source by that `option`.
     """
     # A script may pass anything
     if isinstance(source, bool) or not isinstance(source, int | str | Path):
@@ -69,11 +72,18 @@ def simulated_devices(source: int | str | Path, option: str = OPTION) -> tuple[t
     if source.isascii() and source.removeprefix("-").isdigit():
         if len(source) > 9 or not 1 <= int(source) <= _MOST_DEVICES:
             raise UsageError(f"{option}{clean(source, 40)}: from 1 to {_MOST_DEVICES} devices")
-        plain = Device(index=0, uuid="", name="CPU", memory_bytes=None, simulated=True)
         numbers = range(int(source))
-        return tuple(plain.model_copy(update={"index": n, "uuid": f"CPU-{n}"}) for n in numbers), JointProfile()
+        places: Sequence[Host | None] = hosts or [None]
+        devices = [_plain(number, host) for host in places for number in numbers]
+        return tuple(devices), JointProfile()
     profile = load_profile(Path(source), option)
     return tuple(_on_their_hosts(profile.device)), profile.joint
+
+
+def _plain(number: int, host: Host | None) -> Device:
+    """The plain CPU device of that number on a host."""
+    uuid = f"CPU-{number}" if host is None else f"CPU-{host}-{number}"
+    return Device(index=number, uuid=uuid, name="CPU", memory_bytes=None, simulated=True, host=host)
 
 
 def _on_their_hosts(listed: Sequence[Listed]) -> Iterator[Device]:

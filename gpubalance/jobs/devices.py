@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubalance.devices.gpus import Reading
-from gpubalance.devices.machine import Machine, machine_of, read_gpus
-from gpubalance.devices.profile import simulated_devices
+from gpubalance.devices.machine import Machine, find_machine, machine_of, read_gpus
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.jobs.environment import environment_here
 from gpubalance.jobs.events import Doing, Watch
@@ -67,10 +66,14 @@ def machine_over(hosts: Sequence[Host]) -> Machine:
     return Machine(tuple(devices.values()), JointProfile(), ", ".join(drivers))
 
 
-def list_devices(simulate: str | None, watch: Watch) -> Listing:
-    """Asks NVML for the GPUs, and TensorFlow in a worker which of them work. Raises BadInput for a bad profile."""
+def list_devices(simulate: str | None, hosts: Sequence[Host], watch: Watch) -> Listing:
+    """Asks NVML for the GPUs, and TensorFlow in a worker which of them work; or lists simulated ones on these hosts.
+
+    Raises what `find_machine` does for simulated devices.
+    """
     if simulate is not None:
-        return Listing(environment=environment_here(None), nvidia=None, simulated=simulated_devices(simulate)[0])
+        simulated = find_machine(simulate, hosts).devices
+        return Listing(environment=environment_here(None), nvidia=None, simulated=simulated)
     reading = read_gpus()
     here = environment_here(reading.driver_version)
     candidates = [gpu.device for gpu in reading.gpus if not gpu.unusable]

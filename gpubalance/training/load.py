@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from pathlib import Path
 
@@ -12,10 +11,9 @@ from gpubalance.devices.profile import IN_A_SCRIPT
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import result_of
-from gpubalance.settings.cluster import cluster_of
 from gpubalance.settings.device import JointProfile, hosts_of
 from gpubalance.training.pipelined import Pipelined
-from gpubalance.training.sizes import Simulate, check_hosts
+from gpubalance.training.sizes import Simulate, cluster_for
 from gpubalance.training.split import Split
 
 
@@ -24,7 +22,8 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
 
     The plan is what `gpubalance.balance` returned, or a file that `gpubalance balance -o FILE` or `plan -o FILE` wrote.
 
-    `simulate` is the device profile, as for --simulate, of a plan for simulated devices.
+    `simulate` is the device profile, as for --simulate, of a plan for simulated devices, or the number of plain CPU
+    devices on each of the plan's hosts.
 
     Raises PlanMismatch, with the difference, if the devices here are others, BadInput for a file that is not a plan,
     EnvironmentFault if there is no GPU. Warns of a plan that was measured with XLA, which training does not use, and of
@@ -39,8 +38,7 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
         )
     used = plan.split.used
     chosen = [plan.devices[number] for number in used]
-    cluster = cluster_of(os.environ) if len(hosts_of(chosen)) > 1 else None
-    check_hosts(chosen, cluster)
+    cluster = cluster_for(chosen)
     machine, devices = _machine_for(plan, path, simulate), plan.devices
     if cluster:  # this process has one of them
         planned_devices(plan, [used[cluster.rank]], machine.devices)
@@ -69,12 +67,17 @@ def load_layers(path: str | Path | Layers, *, simulate: Simulate = None) -> Pipe
 def _machine_for(result: Plan | Layers, path: object, simulate: Simulate) -> Machine:
     """The machine to train on; with a warning the result's own devices, if they are simulated and nobody says so."""
     if simulate is not None or not result.devices[0].simulated:
-        return find_machine(simulate, option=IN_A_SCRIPT)
+        hosts = [host for host in hosts_of(result.devices) if host is not None]
+        return find_machine(simulate, hosts, option=IN_A_SCRIPT)
     names = ", ".join(f"{device.label} {device.name}" for device in result.devices)
+    if result.devices[0].profile is None:
+        how = "on CPUs. simulate= says that this is meant"
+    else:
+        how = (
+            "on this machine's CPU, at their pace, but without what their profile's [joint] adds to a step. simulate= "
+            "says that this is meant, and adds it"
+        )
     warnings.warn(
-        f"{path} is of simulated devices ({names}): it trains on this machine's CPU, at their pace, but without what "
-        "their profile's [joint] adds to a step. simulate= says that this is meant, and adds it; for GPUs, measure "
-        "without --simulate",
-        stacklevel=3,
+        f"{path} is of simulated devices ({names}): it trains {how}; for GPUs, measure without --simulate", stacklevel=3
     )
     return Machine(result.devices, JointProfile(), None)

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 from gpubalance.devices.machine import Machine, find_machine
 from gpubalance.devices.profile import IN_A_SCRIPT
 from gpubalance.errors import EnvironmentFault, PlanMismatch, UsageError
-from gpubalance.settings.cluster import Cluster
-from gpubalance.settings.device import Device, hosts_of
+from gpubalance.settings.cluster import Cluster, cluster_of
+from gpubalance.settings.device import Device, Host, hosts_of
 from gpubalance.settings.shares import Shares
 
 Gpus: TypeAlias = Sequence[int | str] | int | str | None
@@ -19,9 +19,17 @@ Simulate: TypeAlias = int | str | Path | None
 _EACH = "give a whole number for each device, in the order of gpus: 4 and 3, not 0.57 and 0.43; 0 leaves one out"
 
 
-def machine_for(gpus: Gpus, simulate: Simulate) -> tuple[Machine, tuple[Device, ...]]:
-    """The machine, and those of its devices that a script names. Raises what `gpubalance run` raises."""
-    machine = find_machine(simulate, option=IN_A_SCRIPT)
+def machine_for(gpus: Gpus, simulate: Simulate, hosts: Sequence[Host] = ()) -> tuple[Machine, tuple[Device, ...]]:
+    """The machine, and those of its devices that a script names. Raises what `gpubalance run` raises.
+
+    A process does not ask other hosts for their GPUs: `hosts` are those of simulated devices.
+    """
+    if hosts and simulate is None:
+        raise UsageError(
+            "hosts= without simulate=: a process knows other hosts' GPUs only from a plan",
+            remedy="gpubalance balance --hosts makes one: split = gpubalance.load_plan(PLAN)",
+        )
+    machine = find_machine(simulate, hosts, option=IN_A_SCRIPT)
     named = [gpus] if isinstance(gpus, int | str) else gpus
     return machine, machine.select(None if named is None else [str(gpu) for gpu in named])
 
@@ -39,19 +47,27 @@ def shares_of(sizes: Sequence[int], micro_batches: Sequence[int], devices: int, 
         raise UsageError(str(error).replace("batches", what, 1), remedy=_EACH) from None
 
 
-def check_hosts(devices: Sequence[Device], cluster: Cluster | None) -> None:
-    """Raises UsageError for several hosts without a process for each device, PlanMismatch for too many or few."""
-    hosts, labels = hosts_of(devices), ", ".join(device.label for device in devices)
-    if len(hosts) > 1 and cluster is None:
+def cluster_for(used: Iterable[Device]) -> Cluster | None:
+    """This process's place among those of a split's devices, from TF_CONFIG; None if they are all on one host.
+
+    Raises UsageError for several hosts without a process for each device, PlanMismatch for too many or few.
+    """
+    devices = tuple(used)
+    if len(hosts_of(devices)) <= 1:
+        return None
+    cluster = cluster_of(os.environ)
+    labels = ", ".join(device.label for device in devices)
+    if cluster is None:
         raise UsageError(
             f"the split is of devices on several hosts, {labels}, and this process is not one of theirs",
             remedy="gpubalance launch PLAN SCRIPT starts a process for each of them",
         )
-    if cluster is not None and len(cluster.addresses) != len(devices):
+    if len(cluster.addresses) != len(devices):
         raise PlanMismatch(
             f"TF_CONFIG has {len(cluster.addresses)} workers, and the split {len(devices)} devices: {labels}",
             remedy="start one process a device, in the order of the plan: gpubalance launch PLAN SCRIPT does",
         )
+    return cluster
 
 
 def check_monitor(shares: Shares, every: Any, noise: Any, *, rebalance: bool) -> None:

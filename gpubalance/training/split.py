@@ -14,7 +14,7 @@ from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.shares import Shares
 from gpubalance.training.keras_functions import KerasFunctions, Trainer
-from gpubalance.training.sizes import Gpus, Simulate, check_hosts, check_monitor, machine_for, shares_of
+from gpubalance.training.sizes import Gpus, Simulate, check_monitor, cluster_for, machine_for, shares_of
 
 if TYPE_CHECKING:
     from gpubalance.engine.place import Place
@@ -47,21 +47,26 @@ class Split(Trainer):
         ratios: Sequence[int] | None = None,
         micro_batches: Sequence[int] | None = None,
         simulate: Simulate = None,
+        hosts: Sequence[str] = (),
     ) -> None:
         """A batch for each of the GPUs, in their order; `micro_batches` where a device takes its batch in parts.
 
         With `ratios` instead of batches it divides any global batch in this proportion: 4 and 3 of 1000 are 571 and
-        429. `simulate` is a device profile or a number of plain CPU devices, as --simulate takes it. Raises UsageError
-        for batches that do not fit the devices, and what `gpubalance run` raises for devices that are not here.
+        429. `simulate` is a device profile or a number of plain CPU devices, as --simulate takes it; with `hosts`, so
+        many are on each of them. Over several hosts this process is the one of its devices that TF_CONFIG says.
+
+        Raises UsageError for batches that do not fit the devices, and what `gpubalance run` raises for devices that
+        are not here.
         """
         if ratios is not None and (batches != () or micro_batches is not None):
             raise UsageError(
                 "batches and ratios can't both be given: ratios divide a batch of any size",
                 remedy="leave one of them out",
             )
-        machine, devices = machine_for(gpus, simulate)
+        machine, devices = machine_for(gpus, simulate, hosts)
         sizes, what = (batches, "batches") if ratios is None else (ratios, "ratios")
-        self._set(devices, shares_of(sizes, micro_batches or (), len(devices), what=what), machine.joint)
+        shares = shares_of(sizes, micro_batches or (), len(devices), what=what)
+        self._set(devices, shares, machine.joint, cluster=cluster_for(devices[i] for i in shares.used))
         self.of_any_batch = ratios is not None
 
     @classmethod
@@ -81,7 +86,6 @@ class Split(Trainer):
     ) -> None:
         super().__init__()
         self.devices = tuple(devices[i] for i in shares.used)
-        check_hosts(self.devices, cluster)
         self._cluster = cluster
         self._joint = joint
         self._all_reduce = all_reduce

@@ -72,6 +72,16 @@ def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("stand_in")
+def test_plain_devices_on_hosts() -> None:
+    hosts = ("--simulate", "1", "--hosts", "alpha,beta", "--via", "env ON={host}")
+    listed = here("devices", *hosts, code=0)
+    assert re.findall(r"^(\w+:\d) +CPU", listed.stdout, re.MULTILINE) == ["alpha:0", "beta:0"]
+    done = here("run", *hosts, "--batches", "8", "4", *SHORT, "--json", code=0)
+    run = Run.model_validate_json(done.stdout)
+    assert [(device.host, device.profile) for device in run.devices] == [("alpha", None), ("beta", None)]
+
+
+@pytest.mark.usefixtures("stand_in")
 def test_some_devices_of_some_hosts() -> None:
     two = ("--gpus", "beta:0", "alpha:1", "--batches", "8", "8")
     done = here("run", "--simulate", TWO_HOSTS, *two, *SHORT, "--json", code=0)

@@ -39,6 +39,13 @@ def test_a_number_makes_plain_cpu_devices(source: int | str) -> None:
     assert (joint.sync_s, joint.extra_memory) == (0, 0)
 
 
+def test_a_number_makes_so_many_plain_devices_on_each_host() -> None:
+    devices, _ = simulated_devices(2, ["alpha", "beta"])
+    assert [device.label for device in devices] == ["alpha:0", "alpha:1", "beta:0", "beta:1"]
+    assert len({device.uuid for device in devices}) == 4
+    assert all(device.profile is None for device in devices)
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from gpubalance.settings.requests import PlanRequest
 from tests.cli.program import ROOT, here
 from tests.jobs.probes import probe_of
 from tests.late import keras
-from tests.training.rank import build, go_on, train, weights_after
+from tests.training.rank import build, data, go_on, train, weights_after
 
 TWO_HOSTS = str(ROOT / "configs" / "two-hosts.toml")
 TOLERANCE = 1e-5
@@ -25,6 +26,44 @@ def write_plan(folder: Path) -> Path:
     path = folder / "plan.json"
     path.write_text(plan(probe_of(devices), devices, PlanRequest(global_batch=144, sync_s=0.0)).model_dump_json())
     return path
+
+
+PLAIN = """
+import sys
+import numpy as np
+import gpubalance
+from tests.training.rank import build, data
+
+x, y = data()
+by_hand = gpubalance.Split(["alpha:0", "beta:0"], [84, 60], simulate=1, hosts=["alpha", "beta"])
+for split in (gpubalance.load_plan(sys.argv[1], simulate=1), by_hand):
+    with split.scope():
+        model = build()
+    split.fit(model, x, y, shuffle=False, verbose=0)
+    print(split.batches, [float(np.abs(weight).sum()) for weight in model.get_weights()])
+"""
+
+
+def test_plain_devices_on_hosts_train(tmp_path: Path) -> None:
+    paced = [simulated_devices(TWO_HOSTS)[0][number] for number in (0, 2)]
+    plain, _ = simulated_devices(1, ["alpha", "beta"])
+    made = plan(probe_of(paced), paced, PlanRequest(global_batch=144, sync_s=0.0))
+    path, script = tmp_path / "plan.json", tmp_path / "train.py"
+    path.write_text(made.model_copy(update={"devices": plain}).model_dump_json())
+    script.write_text(PLAIN)
+    words = ("launch", "--via", "env ON={host}", str(path), str(script), str(path))
+    done = here(*words, environment={"PYTHONPATH": str(ROOT)}, code=0)
+
+    model = build()
+    x, y = data()
+    model.fit(x, y, batch_size=144, shuffle=False, verbose=0)
+    expected = [float(np.abs(weight).sum()) for weight in model.get_weights()]
+    lines = done.stdout.splitlines()
+    assert {line.partition(" |")[0] for line in lines} == {"alpha:0", "beta:0"}
+    assert {line.partition("| ")[2].partition(" [")[0] for line in lines} == {str(made.batches), "(84, 60)"}
+    for line in lines:
+        found = json.loads(line.partition(") ")[2])
+        assert found == pytest.approx(expected, rel=TOLERANCE), line
 
 
 def test_fit_over_hosts_is_that_of_one_device(tmp_path: Path) -> None:
