@@ -36,7 +36,7 @@ def balance(
     from gpubalance.render.plan import plan_told
 
     machine = gpus.machine()
-    asked = asked_of(machine, gpus, settings, joint=True)
+    asked = asked_of(machine, gpus, settings)
     request = BalanceRequest(**asked, plan=split, measuring=measuring, **dict(search))
 
     def told(plan: Plan) -> Iterable[Part]:

@@ -14,14 +14,12 @@ from gpubalance.cli.parameters import Without
 from gpubalance.errors import UsageError
 from gpubalance.settings.choices import (
     SAVED_MODEL,
-    AllReduce,
     default_model,
     names_file_or_code,
-    one_of,
     refuse_name,
     refuse_unknown_model,
 )
-from gpubalance.settings.device import Device, hosts_of
+from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, option
 from gpubalance.settings.requests import Settings
 from gpubalance.text import clean
@@ -101,9 +99,7 @@ Unwatched = Annotated[Reporting, Without("tensorboard", "trace")]  # of a comman
 Printed = Annotated[Reporting, Without("quiet", "tensorboard", "trace")]  # of one that shows no progress
 
 
-def asked_of(
-    machine: Machine, gpus: Devices, settings: Settings, *, joint: bool = False, least: int = 1
-) -> dict[str, Any]:
+def asked_of(machine: Machine, gpus: Devices, settings: Settings, *, least: int = 1) -> dict[str, Any]:
     """What every request begins with: the devices that are named, and what is trained on them. See `settings_on`.
 
     Raises UsageError for fewer devices than `least`.
@@ -111,21 +107,18 @@ def asked_of(
     devices = machine.select(gpus.gpus)
     if len(devices) < least:
         raise UsageError(f"this is for {least} devices or more, not for {devices[0].label} alone", remedy="--gpus 0 1")
-    chosen = settings_on(devices, settings, joint=joint)
+    chosen = settings_on(devices, settings)
     return {"devices": devices, "driver": machine.driver, "settings": chosen, "joint": machine.joint}
 
 
-def settings_on(devices: Sequence[Device], asked: Settings, *, joint: bool = False) -> Settings:
+def settings_on(devices: Sequence[Device], asked: Settings) -> Settings:
     """The settings with the model that suits the devices, if none was named.
 
-    Raises UsageError for --data with --input host, which is for random samples, and, for a `joint` run, for an
-    all-reduce that the devices can't do.
+    Raises UsageError for --data with --input host, which is for random samples.
     """
     if asked.data is not None and asked.input == "host":
         raise UsageError("--input host is for random samples: --data has its own pipeline", remedy="leave it out")
     _refuse_unknown(asked.model, asked.data or "")
-    if joint:
-        _refuse_what_they_cannot(devices, asked.all_reduce)
     return asked.model_copy(update={"model": asked.model or default_model(simulated=devices[0].simulated)})
 
 
@@ -141,17 +134,3 @@ def _refuse_unknown(model: str, data: str) -> None:
     applications = models()
     if model and applications and not names_file_or_code(model):
         refuse_unknown_model(model, applications)
-
-
-def _refuse_what_they_cannot(devices: Sequence[Device], all_reduce: str) -> None:
-    """Raises UsageError for a joint run of MIG slices, NCCL without GPUs, and all but NCCL over several hosts."""
-    if len(devices) > 1 and any(device.uuid.startswith("MIG-") for device in devices):
-        raise UsageError("CUDA shows a process one MIG slice only: there is no joint run", remedy="name one slice")
-    if devices[0].simulated and all_reduce == "nccl":
-        raise UsageError("--all-reduce nccl needs GPUs", remedy=f"use {one_of(AllReduce, but='nccl')}")
-    if len(hosts_of(devices)) > 1 and all_reduce not in ("auto", "nccl"):
-        hosts = ", ".join(host for host in hosts_of(devices) if host)
-        raise UsageError(
-            f"--all-reduce {all_reduce} works on one host only, and the devices are on {hosts}",
-            remedy="use auto or nccl",
-        )

@@ -47,7 +47,7 @@ class GivenSplit(Record):
         """The run that the options ask for. Raises UsageError for what is no split of the devices."""
         from gpubalance.training.sizes import shares_of
 
-        asked = asked_of(machine, gpus, settings, joint=True)
+        asked = asked_of(machine, gpus, settings)
         number = len(asked["devices"])
         split = shares_of(self.batches or (DEFAULT_BATCH,) * number, self.micro_batches or (), number)
         return RunRequest(**asked, split=split, measuring=measuring)

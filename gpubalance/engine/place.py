@@ -9,6 +9,7 @@ from typing import Any
 
 from gpubalance.engine.pace import Clock, clocks
 from gpubalance.engine.runtime import build_strategy, use_devices, used_before
+from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 
@@ -28,6 +29,7 @@ class Place:
     clocks: tuple[Clock, ...]
     labels: tuple[str, ...] = ()
     cluster: Cluster | None = None
+    all_reduce: AllReduce = "auto"
 
     @property
     def first(self) -> int:
@@ -49,7 +51,7 @@ def place_of(
     devices: Sequence[Device],
     names: tuple[str, ...],
     joint: JointProfile,
-    all_reduce: str,
+    all_reduce: AllReduce,
     cluster: Cluster | None = None,
     *,
     seed: int = 0,
@@ -57,7 +59,8 @@ def place_of(
     """The place of all these devices, of which this process has those that TensorFlow calls by these names."""
     profiles, labels = [one.profile for one in devices], tuple(one.label for one in devices)
     made = clocks(profiles, joint, seed=seed, in_cluster=cluster is not None)
-    return Place(build_strategy(names, all_reduce, cluster), names, tuple(made), labels, cluster)
+    strategy = build_strategy(names, all_reduce, cluster)
+    return Place(strategy, names, tuple(made), labels, cluster, all_reduce)
 
 
 def take_names(devices: Sequence[Device]) -> tuple[str, ...]:

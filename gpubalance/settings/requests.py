@@ -9,12 +9,13 @@ from pathlib import Path
 from reprlib import repr as short_repr
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from gpubalance.settings.choices import AllReduce, Baseline, Input, Precision, one_of
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Record, Room, Seconds, option
 from gpubalance.settings.shares import Shares
+from gpubalance.settings.together import refuse_together
 
 # What follows in a pipeline if windows of five timings don't settle the result.
 _LONGEST_WINDOW_S = 10.0
@@ -157,10 +158,19 @@ class Request(Record):
 
 
 class RunRequest(Request):
-    """A run of a split, whose batches are in the order of the devices."""
+    """A run of a split, whose batches are in the order of the devices.
+
+    Raises UsageError for what the devices with samples can't do together.
+    """
 
     split: Shares
     measuring: Measuring = Measuring()
+
+    @model_validator(mode="after")
+    def _can_be_run(self) -> RunRequest:
+        used = [self.devices[number] for number in self.split.used]
+        refuse_together(used, self.settings.all_reduce)
+        return self
 
     @property
     def of_used(self) -> RunRequest:
@@ -271,11 +281,19 @@ class Rounds(Record):
 
 
 class BalanceRequest(Rounds, Request):
-    """The main job: what the split is for, and how to search for it. `measuring` is for the final run."""
+    """The main job: what the split is for, and how to search for it. `measuring` is for the final run.
+
+    Raises UsageError for what the devices can't do together.
+    """
 
     plan: PlanRequest = PlanRequest()
     measuring: Measuring = Measuring()
     probe_s: WithinHour | None = None
+
+    @model_validator(mode="after")
+    def _can_be_run(self) -> BalanceRequest:
+        refuse_together(self.devices, self.settings.all_reduce)
+        return self
 
     @property
     def probe(self) -> ProbeRequest:

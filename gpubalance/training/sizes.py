@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from gpubalance.devices.machine import Machine, find_machine
 from gpubalance.devices.profile import IN_A_SCRIPT
 from gpubalance.errors import EnvironmentFault, PlanMismatch, UsageError
+from gpubalance.settings.choices import one_of
 from gpubalance.settings.cluster import Cluster, cluster_of
 from gpubalance.settings.device import Device, Host, hosts_of
 from gpubalance.settings.shares import Shares
@@ -45,6 +46,12 @@ def shares_of(sizes: Sequence[int], micro_batches: Sequence[int], devices: int, 
         return Shares(tuple(sizes), tuple(micro_batches))
     except ValueError as error:
         raise UsageError(str(error).replace("batches", what, 1), remedy=_EACH) from None
+
+
+def check_choice(name: str, given: object, choice: Any) -> None:
+    """Raises UsageError for what is none of a choice's words; `name` is the argument's."""
+    if given not in get_args(choice):
+        raise UsageError(f"{name} is {given!r}", remedy=f"give {one_of(choice)}")
 
 
 def cluster_for(used: Iterable[Device]) -> Cluster | None:

@@ -10,11 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubalance.errors import BadInput, UsageError
+from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.shares import Shares
+from gpubalance.settings.together import refuse_together
 from gpubalance.training.keras_functions import KerasFunctions, Trainer
-from gpubalance.training.sizes import Gpus, Simulate, check_monitor, cluster_for, machine_for, shares_of
+from gpubalance.training.sizes import (
+    Gpus,
+    Simulate,
+    check_choice,
+    check_monitor,
+    cluster_for,
+    machine_for,
+    shares_of,
+)
 
 if TYPE_CHECKING:
     from gpubalance.engine.place import Place
@@ -46,17 +56,19 @@ class Split(Trainer):
         *,
         ratios: Sequence[int] | None = None,
         micro_batches: Sequence[int] | None = None,
+        all_reduce: AllReduce = "auto",
         simulate: Simulate = None,
         hosts: Sequence[str] = (),
     ) -> None:
         """A batch for each of the GPUs, in their order; `micro_batches` where a device takes its batch in parts.
 
         With `ratios` instead of batches it divides any global batch in this proportion: 4 and 3 of 1000 are 571 and
-        429. `simulate` is a device profile or a number of plain CPU devices, as --simulate takes it; with `hosts`, so
-        many are on each of them. Over several hosts this process is the one of its devices that TF_CONFIG says.
+        429. `all_reduce` is how gradients are summed, as --all-reduce takes it. `simulate` is a device profile or a
+        number of plain CPU devices, as --simulate takes it; with `hosts`, so many are on each of them. Over several
+        hosts this process is the one of its devices that TF_CONFIG says.
 
-        Raises UsageError for batches that do not fit the devices, and what `gpubalance run` raises for devices that
-        are not here.
+        Raises UsageError for batches or an all-reduce that do not fit the devices, and what `gpubalance run` raises for
+        devices that are not here.
         """
         if ratios is not None and (batches != () or micro_batches is not None):
             raise UsageError(
@@ -66,7 +78,9 @@ class Split(Trainer):
         machine, devices = machine_for(gpus, simulate, hosts)
         sizes, what = (batches, "batches") if ratios is None else (ratios, "ratios")
         shares = shares_of(sizes, micro_batches or (), len(devices), what=what)
-        self._set(devices, shares, machine.joint, cluster=cluster_for(devices[i] for i in shares.used))
+        check_choice("all_reduce", all_reduce, AllReduce)
+        cluster = cluster_for(devices[i] for i in shares.used)
+        self._set(devices, shares, machine.joint, all_reduce, cluster)
         self.of_any_batch = ratios is not None
 
     @classmethod
@@ -81,11 +95,12 @@ class Split(Trainer):
         devices: Sequence[Device],
         shares: Shares,
         joint: JointProfile,
-        all_reduce: str = "auto",
+        all_reduce: AllReduce = "auto",
         cluster: Cluster | None = None,
     ) -> None:
         super().__init__()
         self.devices = tuple(devices[i] for i in shares.used)
+        refuse_together(self.devices, all_reduce)
         self._cluster = cluster
         self._joint = joint
         self._all_reduce = all_reduce

@@ -167,7 +167,7 @@ class Worker:
             except DeadlinePassed as error:
                 # Over hosts there is no other
                 if split is not None and isinstance(self.process, Process) and len(self.devices) > 1:
-                    other = "one-device" if self.settings.all_reduce == "hierarchical" else "hierarchical"
+                    other = "auto" if self.settings.all_reduce == "one-device" else "one-device"
                     hint = f"try another all-reduce, which may be what hangs: --all-reduce {other}"
                     error.remedy = f"{hint}\n{error.remedy}"
                 raise

@@ -98,6 +98,12 @@ REFUSED = {
     "run --simulate {hosts}": [
         ("--all-reduce hierarchical", 2, "--all-reduce hierarchical works on one host only, and the "),
     ],
+    "run --simulate 4 --batches 8 8 8 0": [
+        ("--all-reduce hierarchical", 2, "if their number is odd, and these are 3 devices\n  → use one-device\n"),
+    ],
+    "balance --simulate 3": [
+        ("--all-reduce hierarchical", 2, "--all-reduce hierarchical drops the gradients of one of the devices if "),
+    ],
     "report plan.json": [
         ("", 2, "error: nothing was asked for\n  → give --html FILE, --png DIR, --markdown or --csv\n"),
         ("--markdown --csv", 2, "--markdown and --csv both print on stdout\n  → give one of them at a time"),

@@ -6,6 +6,7 @@ from typing import Literal
 
 import pytest
 
+from gpubalance.errors import UsageError
 from gpubalance.jobs.balance.balance import balance
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Balance, Plan
@@ -13,7 +14,7 @@ from gpubalance.results.probe import Probe
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
 from tests.jobs.drawn import nothing_kept, quiet
-from tests.jobs.probes import SMALL, holding_nothing, of_config, probe_of
+from tests.jobs.probes import QUICK, SMALL, devices_of, holding_nothing, of_config, probe_of
 from tests.known import known
 from tests.render.golden import told
 
@@ -113,3 +114,15 @@ def test_a_device_that_holds_nothing_gets_no_samples() -> None:
     made, how = balanced(devices, joint, probe=holding_nothing(probe_of(devices)))
     assert made.batches == (224, 0)
     assert known(how.solo_gap).slowdown[1] == 0
+
+
+def test_a_device_that_is_left_out_may_leave_an_odd_number_that_no_copy_sums() -> None:
+    """TensorFlow's hierarchical all-reduce would drop one of the three: no worker is started."""
+    slow = QUICK.model_copy(update={"name": "slow", "alpha_s": 10.0})
+    devices = devices_of(QUICK, QUICK, QUICK, slow)
+    save(probe_of(devices))
+    settings = SMALL.model_copy(update={"all_reduce": "hierarchical"})
+    request = BalanceRequest(devices=devices, settings=settings)
+    with pytest.raises(UsageError, match="number is odd, and these are 3 devices") as caught:
+        balance(request, quiet, nothing_kept())
+    assert caught.value.remedy == "use one-device"

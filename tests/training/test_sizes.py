@@ -9,13 +9,21 @@ from typing import Any
 import pytest
 
 from gpubalance.errors import BadInput, EnvironmentFault, UsageError
+from gpubalance.jobs.plan.plan import plan
+from gpubalance.settings.requests import PlanRequest
 from gpubalance.training.load import load_layers, load_plan
 from gpubalance.training.split import Split
+from tests.jobs.probes import QUICK, devices_of, probe_of
 
 EACH = "give a whole number for each device, in the order of gpus: 4 and 3, not 0.57 and 0.43; 0 leaves one out"
 
 BOTH = "ratios divide a batch of any size"
 PAIR = {"batches": [8, 4]}
+WORDS = "auto, nccl, hierarchical or one-device"
+ODD = (
+    "--all-reduce hierarchical drops the gradients of one of the devices if their number is odd, "
+    "and these are 3 devices"
+)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +41,9 @@ PAIR = {"batches": [8, 4]}
         ({"ratios": [0.57, 0.43]}, f"ratios are a list of whole numbers, not [0.57, 0.43] → {EACH}"),
         ({"ratios": [4]}, f"the number of ratios is 1, that of devices 2 → {EACH}"),
         (PAIR | {"ratios": [2, 1]}, f"batches and ratios can't both be given: {BOTH} → leave one of them out"),
+        (PAIR | {"all_reduce": "ring"}, f"all_reduce is 'ring' → give {WORDS}"),
+        (PAIR | {"all_reduce": "nccl"}, "--all-reduce nccl needs GPUs → use auto, hierarchical or one-device"),
+        ({"batches": [8, 0, 4, 4], "simulate": 4, "all_reduce": "hierarchical"}, f"{ODD} → use one-device"),
         (PAIR | {"simulate": -1}, "simulate=-1: from 1 to 64 devices"),
         (PAIR | {"simulate": True}, "simulate=True: it is a number of plain CPU devices, or a profile file"),
     ],
@@ -41,6 +52,15 @@ def test_a_number_that_is_wrong_gets_its_own_sentence(given: dict[str, Any], tol
     with pytest.raises(UsageError) as caught:
         Split(**{"simulate": 2, **given})
     assert str(caught.value).replace("\n  →", " →") == told
+
+
+def test_a_plan_of_an_odd_number_of_devices_is_not_summed_hierarchically() -> None:
+    devices = devices_of(QUICK, QUICK, QUICK)
+    made = plan(probe_of(devices), devices, PlanRequest(global_batch=96, sync_s=0.0))
+    settings = made.settings.model_copy(update={"all_reduce": "hierarchical"})
+    with pytest.warns(UserWarning, match="of simulated devices"), pytest.raises(UsageError) as caught:
+        load_plan(made.model_copy(update={"settings": settings}))
+    assert caught.value.message == ODD
 
 
 def test_a_profile_that_is_missing_is_told_by_the_argument() -> None:

@@ -16,6 +16,7 @@ from gpubalance.engine.place import Place
 from gpubalance.engine.step import parity
 from gpubalance.engine.step.built import unchanged
 from gpubalance.engine.step.gradients import gradients_of
+from gpubalance.engine.step.known_sum import check_sum
 from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.part import part_of
 from gpubalance.engine.step.step import Kind, dividing, predicting, testing, training
@@ -92,6 +93,8 @@ class Functions:
     def _trace(self, what: str, kind: Kind, signature: Any) -> Any:
         """The traced function. The concrete one: a tf.function takes half a millisecond to find its only trace."""
         model, place = self._model, self._place
+        if what == "train" and place.replicas > 1:
+            check_sum(place)
         if what == "predict":
             step = predicting(model, place, whole=kind.whole)
         else:

@@ -57,7 +57,8 @@ class Together:
 
     def measure(self, split: Shares, at_least_s: float | None) -> Measurement:
         """What a split gives, measured for at least `at_least_s` seconds; if None, until it is known within ± 1 %."""
-        party, used = self.gather(split), self.run_request(split).of_used
+        used = self.run_request(split).of_used
+        party = self.gather(split)
         series = Series(used.split, devices=used.devices, watch=self.watch, least_samples=split.global_batch)
         party.ask(series.warm_up)
         series.add(party.ask(lambda worker: series.window(worker, Length.of_round(at_least_s))))

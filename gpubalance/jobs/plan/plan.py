@@ -21,6 +21,7 @@ from gpubalance.results.plan import Accumulation, LearningRate, LeftOut, Plan, P
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.together import refuse_together
 
 # The most devices without samples for which the gain is computed: each costs two runs of the solver.
 _MOST_EXPLAINED = 16
@@ -32,13 +33,14 @@ def plan(probe: Probe, devices: Sequence[Device], request: PlanRequest, joint: J
     """The best split by the probe, corrected by the balance of exactly these devices that used it, if one is kept here.
 
     With `joint` None it is the latest such balance, whatever its joint run added. Raises what `Knowledge` and
-    `best_split` do.
+    `best_split` do, and UsageError for a split whose devices the balance's all-reduce can't sum.
     """
     known, found = Knowledge(probe, devices, request), balance_by(probe, devices, joint)
     if found is None:
         return plan_of(known, best_split(known.problem))
     _learn(known, found)
     made = plan_of(known, _best(known.problem, found))
+    refuse_together([devices[i] for i in made.split.used], found.settings.all_reduce)
     with_its = {"balanced": found.created, "settings": found.settings, "pipeline": found.pipeline or made.pipeline}
     return made.model_copy(update=with_its)
 

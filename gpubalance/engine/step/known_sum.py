@@ -1,0 +1,48 @@
+"""Checks a strategy's all-reduce with numbers whose sum is known, before gradients depend on it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from gpubalance.engine.place import Place
+from gpubalance.engine.step.points import number_of_replica
+from gpubalance.engine.step.sums import over_replicas
+from gpubalance.errors import EnvironmentFault
+from gpubalance.remedies import known
+
+
+@functools.cache
+def check_sum(place: Place) -> None:
+    """Raises EnvironmentFault unless each device gets the sum of all devices' numbers.
+
+    Each device gives a vector, float32 [replicas], with 1 at its own place and 0 elsewhere, so the
+    sum is 1 everywhere, and a wrong one shows whose numbers are lost. In a cluster all processes
+    must call this together. A place is checked once.
+    """
+    shape = (place.replicas, place.replicas)
+
+    # The numbers are an argument: constants would be summed while the function is made.
+    @tf.function(input_signature=[tf.TensorSpec(shape, tf.float32)], autograph=False)
+    def summed(numbers: Any) -> Any:
+        return place.strategy.run(_sum_of_own, (numbers,))
+
+    sums = place.strategy.experimental_local_results(summed(tf.eye(place.replicas)))
+    is_right = np.all([one.numpy() == 1 for one in sums], axis=0)
+    if not is_right.all():
+        lost = [label for label, right in zip(place.labels, is_right, strict=True) if not right]
+        row = known("wrong-sum")
+        raise EnvironmentFault(
+            f"the all-reduce {place.all_reduce} gives a wrong sum: the numbers of {', '.join(lost)} "
+            "do not arrive on each device as they are",
+            cause=row.cause,
+            remedy=row.remedy,
+        )
+
+
+def _sum_of_own(numbers: Any) -> Any:
+    """A replica's sum over all replicas, by the step's own all-reduce."""
+    return over_replicas([numbers[number_of_replica()]])[0]

@@ -1,0 +1,34 @@
+"""What devices can't do together, which is known before any of them is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpubalance.errors import UsageError
+from gpubalance.settings.choices import AllReduce, one_of
+from gpubalance.settings.device import Device, hosts_of
+
+
+def refuse_together(devices: Sequence[Device], all_reduce: AllReduce) -> None:
+    """Raises UsageError for MIG slices together, and for an all-reduce that these devices can't do."""
+    if len(devices) > 1 and any(device.uuid.startswith("MIG-") for device in devices):
+        raise UsageError(
+            "CUDA shows a process one MIG slice only: there is no joint run",
+            remedy="name one slice",
+        )
+    if devices[0].simulated and all_reduce == "nccl":
+        raise UsageError("--all-reduce nccl needs GPUs", remedy=f"use {one_of(AllReduce, but='nccl')}")
+    if len(hosts_of(devices)) > 1 and all_reduce not in ("auto", "nccl"):
+        hosts = ", ".join(host for host in hosts_of(devices) if host)
+        raise UsageError(
+            f"--all-reduce {all_reduce} works on one host only, and the devices are on {hosts}",
+            remedy="use auto or nccl",
+        )
+    # TensorFlow sums two groups of n // 2 devices, and so drops what the last device has:
+    # `aggregate_gradients_using_hierarchical_copy` in its cross_device_utils.py.
+    if all_reduce == "hierarchical" and len(devices) > 1 and len(devices) % 2:
+        raise UsageError(
+            "--all-reduce hierarchical drops the gradients of one of the devices if their number "
+            f"is odd, and these are {len(devices)} devices",
+            remedy="use one-device",
+        )

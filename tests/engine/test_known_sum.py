@@ -1,0 +1,52 @@
+"""What an all-reduce gives is checked before the first step, with any number of devices."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import EnvironmentFault
+from gpubalance.remedies import known
+from gpubalance.settings.choices import AllReduce
+from tests.late import keras
+
+
+@pytest.mark.parametrize("all_reduce", ["auto", "hierarchical", "one-device"])
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
+def test_each_device_gets_the_sum_of_all_or_the_all_reduce_is_named(count: int, all_reduce: AllReduce) -> None:
+    """NCCL needs GPUs. TensorFlow's hierarchical one drops a device where their number is odd."""
+    from gpubalance.engine.place import place_of
+    from gpubalance.engine.step.known_sum import check_sum
+
+    devices, joint = simulated_devices(str(count))
+    names = tuple(device.label for device in devices)
+    place = place_of(devices, names, joint, all_reduce)
+    if all_reduce != "hierarchical" or count % 2 == 0:
+        check_sum(place)
+        return
+    with pytest.raises(EnvironmentFault, match=r"^the all-reduce hierarchical gives a ") as caught:
+        check_sum(place)
+    assert f"the numbers of CPU:{count - 1} do not arrive" in caught.value.message
+    assert caught.value.remedy == known("wrong-sum").remedy
+
+
+def test_a_step_is_not_trained_by_a_wrong_sum() -> None:
+    import numpy as np
+
+    from gpubalance.engine.data import as_tensors
+    from gpubalance.engine.feed import Feed
+    from gpubalance.engine.place import place_of
+    from gpubalance.engine.step.functions import Functions
+
+    devices, joint = simulated_devices("3")
+    place = place_of(devices, tuple(device.label for device in devices), joint, "hierarchical")
+    with place.strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        model.compile("sgd", "mse")
+    before = model.get_weights()
+    batch = as_tensors((np.ones((6, 4), np.float32), np.ones((6, 2), np.float32)))
+    dealt = Feed(place, (3, 2, 1)).deal(batch)
+    for _ in range(2):  # it is not believed the second time either
+        with pytest.raises(EnvironmentFault, match="hierarchical gives a wrong sum"):
+            Functions(model, place).train(dealt, dealt.shares)
+    assert all((one == now).all() for one, now in zip(before, model.get_weights(), strict=True))
