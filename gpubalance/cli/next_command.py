@@ -93,7 +93,14 @@ def _script(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, .
     split = plan.split.of_used
     gpus = [plan.devices[number].index for number in plan.split.used]
     micro = f", micro_batches={list(split.micro_batches)}" if split.accumulates else ""
-    made = f"load_plan({str(path)!r}{simulated})" if path else f"Split({gpus}, {list(split.batches)}{micro}{simulated})"
+    usual = type(plan.settings)()
+    settings = [
+        f", {name}={getattr(plan.settings, name)!r}"
+        for name in ("all_reduce", "precision")
+        if getattr(plan.settings, name) != getattr(usual, name)
+    ]
+    by_hand = f"Split({gpus}, {list(split.batches)}{micro}{''.join(settings)}{simulated})"
+    made = f"load_plan({str(path)!r}{simulated})" if path else by_hand
     return _training("split", made)
 
 

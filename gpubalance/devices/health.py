@@ -12,6 +12,7 @@ from gpubalance.settings.record import Record
 _PCI = Path("/sys/bus/pci/devices")
 _NVIDIA, _DISPLAY_CLASSES = "0x10de", ("0x0300", "0x0302")  # VGA and 3D controllers
 _READ = 0  # pynvml's own name, NVML_P2P_CAPS_INDEX_READ, is a tuple by mistake
+_TF32_FROM = (8, 0)  # compute capability; older cards take it for float32
 _PER_CORE_AND_CYCLE = 2  # a fused multiply-add counts as two
 
 
@@ -69,16 +70,20 @@ def read_peer_to_peer(source: str, target: str) -> str | None:
 def peak_flops(uuid: str, precision: Precision) -> float | None:
     """Peak FLOP/s in float32: 2 · CUDA cores · maximum SM clock. None if NVML does not give both, as for MIG slices.
 
-    Also None for every other precision: those use tensor cores, whose number and rate NVML does not give, and which
-    differ between cards of one compute capability (a GeForce's accumulate at half the rate of its professional twin).
-    The clock is the highest that the card can be set to; under load it seldom holds it.
+    Also None where a card multiplies in another precision, newer ones in TF32: that takes tensor cores, whose number
+    and rate NVML does not give, and which differ between cards of one compute capability (a GeForce's accumulate at
+    half the rate of its professional twin). The clock is the highest that the card can be set to; under load it seldom
+    holds it.
     """
 
     def float32(card: Card) -> float | None:
+        capability = card.ask("CudaComputeCapability")
+        if precision == "tf32" and (capability is None or capability >= _TF32_FROM):
+            return None
         cores, clock_mhz = card.ask("NumGpuCores"), card.ask("MaxClockInfo", card.nvml.NVML_CLOCK_SM)
         return float(_PER_CORE_AND_CYCLE * cores * clock_mhz * 1_000_000) if cores and clock_mhz else None
 
-    return with_gpu(uuid, float32) if precision == "float32" else None
+    return with_gpu(uuid, float32) if precision in ("float32", "tf32") else None
 
 
 def nvidia_cards(folder: Path = _PCI) -> tuple[str, ...]:

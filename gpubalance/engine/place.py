@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpubalance.devices.environment import gpu_environment
 from gpubalance.engine.pace import Clock, clocks
 from gpubalance.engine.runtime import build_strategy, use_devices, used_before
 from gpubalance.settings.choices import AllReduce
@@ -70,9 +71,7 @@ def take_names(devices: Sequence[Device]) -> tuple[str, ...]:
     """
     gpus = [device.uuid for device in devices if not device.simulated]
     if gpus and not _shown:
-        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        os.environ["TF_MIN_GPU_MULTIPROCESSOR_COUNT"] = "1"
+        os.environ.update(gpu_environment(devices))
         _shown.extend(gpus)
     if not set(gpus) <= set(_shown):
         raise used_before("does not see all of its GPUs")

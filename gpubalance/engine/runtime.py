@@ -16,9 +16,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine import cuda_libraries, hosts
+from gpubalance.engine import cuda_libraries, hosts, precision
 from gpubalance.errors import EnvironmentFault
 from gpubalance.remedies import known
+from gpubalance.settings.choices import names_file_or_code
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
@@ -31,15 +32,16 @@ def set_up(devices: Sequence[Device], settings: Settings, *, seed: int, joins: b
     """Gives TensorFlow exactly these devices and returns its names for them, in order: `GPU:0`, `GPU:1`.
 
     Must be the first use of TensorFlow in the process. Whoever started the process has set the environment that
-    TensorFlow reads on import (which GPUs are visible, in which order). `joins`: the process joins a cluster next.
+    TensorFlow reads on import (which GPUs are visible, in which order). `joins`: the process joins a cluster next. What
+    this sets, a split's `scope()` sets too, but for seeds, which are a script's own.
+
     Raises EnvironmentFault if a device is missing: a run never falls back to the CPU.
     """
-    keras.config.set_floatx("float32")  # the user's keras.json may say otherwise
-    keras.config.set_image_data_format("channels_last")
+    if not names_file_or_code(settings.model):  # the user's own trains by the user's own keras.json
+        keras.config.set_floatx("float32")
+        keras.config.set_image_data_format("channels_last")
     keras.utils.set_random_seed(seed)
-    tf.config.experimental.enable_tensor_float_32_execution(settings.precision != "float32")
-    if settings.precision.startswith("mixed_"):
-        keras.mixed_precision.set_global_policy(settings.precision)
+    precision.use(settings.precision)
     return use_devices(devices, joins=joins)
 
 

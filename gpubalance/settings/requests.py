@@ -25,6 +25,11 @@ _MOST_MICRO_BATCHES = 1024
 _MICRO_BATCHES_A_DEVICE = 8
 
 
+_PRECISIONS = (
+    "tf32, TensorFlow's default: float32, multiplied in TF32 where the card has it; "
+    "float32, which forbids TF32; mixed_float16 or mixed_bfloat16"
+)
+
 _panels = ("Training", "Split", "Measuring", "Queue")
 _training, _split, _measuring, _queueing = (partial(option, panel) for panel in _panels)
 Name = Annotated[str, Field(max_length=4000)]  # the bound has pydantic refuse what is not UTF-8
@@ -64,7 +69,7 @@ class Settings(Record):
         "--data NAME",
         "Your samples: a function, named as for --model, that gives a tf.data.Dataset, a PyDataset or arrays.",
     )
-    precision: Precision = _training("--precision KIND", f"{one_of(Precision)}.", "float32")
+    precision: Precision = _training("--precision KIND", f"{_PRECISIONS}.", "tf32")
     xla: bool = _training("--xla/--no-xla", "Compile the forward and backward pass.", default=False)
     input: Input = _training(
         "--input PLACE", "Keep the samples on the device, or feed them from the host: device, host.", "device"

@@ -27,7 +27,7 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
 
     Raises PlanMismatch, with the difference, if the devices here are others, BadInput for a file that is not a plan,
     EnvironmentFault if there is no GPU. Warns of a plan that was measured with XLA, which training does not use, and of
-    one for simulated devices without `simulate`; `fit` warns of a model that the plan was not measured with.
+    one for simulated devices without `simulate`; `fit` warns of a model, or a precision, that it was not measured with.
     """
     plan = result_of(path, Plan)
     if plan.settings.xla:
@@ -45,7 +45,7 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
     else:
         devices = planned_devices(plan, used, machine.devices)
     split = Split.of(devices, plan.split, machine.joint, plan.settings.all_reduce, cluster)
-    split.plan, split.simulate = plan, simulate
+    split.plan, split.simulate, split.precision = plan, simulate, plan.settings.precision
     split.limits = tuple(share.limit for share in plan.shares if share.batch)
     return split
 

@@ -1,17 +1,25 @@
-"""Checks whether a model is the one that a plan was measured with."""
+"""Holds what trains against what was measured: the model, its step, the precision."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
+import warnings
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import keras
+
+from gpubalance.devices.environment import OVERRULING
 from gpubalance.devices.planned import model_text
+from gpubalance.engine import precision
 from gpubalance.engine.models import facts_of
+from gpubalance.engine.users_lines import users_line
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
+from gpubalance.settings.choices import Precision
 from gpubalance.training.sizes import Simulate
 
 # The part by which two steps may differ in operations that do not take long.
@@ -47,6 +55,37 @@ def unlike(plan: Plan, model: Any, simulate: Simulate = None, step: Fingerprint 
         f"the plan was measured with another step of {model.name} (operations: {measured}) than the one that trains "
         f"({trained}): {here}"
     )
+
+
+def use_measured(wanted: Precision | None) -> None:
+    """Gives the process the precision that was measured, if one is known; warns of a policy that a script has set."""
+    if wanted is None:
+        return
+    policy, own = keras.config.dtype_policy().name, precision.policy_of(wanted)
+    precision.use(wanted)
+    if policy not in (own, keras.config.floatx()):
+        warnings.warn_explicit(
+            f"the split is for {wanted}, so its scope sets the policy {own} instead of {policy}: "
+            f"gpubalance balance --precision {policy} finds the split of that",
+            UserWarning,
+            *users_line(),
+        )
+
+
+def unlike_precision(model: Any, wanted: Precision | None) -> str:
+    """How the model trains otherwise than was measured, as far as that is known; else empty."""
+    if wanted is None:
+        return ""
+    own = precision.of(model)
+    if own != wanted:
+        return (
+            f"the split is for {wanted}, and the model {model.name} trains in {own}: build it in split.scope(), and "
+            f"set no other policy or TF32; gpubalance balance --precision {own} finds the split of that"
+        )
+    set_here = [name for name in OVERRULING if name in os.environ]
+    if set_here:
+        return f"the split was measured without {' and '.join(set_here)}, as they change a step: unset them"
+    return ""
 
 
 def _balance(plan: Plan, simulate: Simulate, *, is_named: bool) -> str:

@@ -50,9 +50,11 @@ class Pipelined(Trainer):
         import tensorflow as tf
 
         from gpubalance.engine import keras_inside
+        from gpubalance.training.measured import use_measured
 
         if tf.distribute.has_strategy():
             raise BadInput("the layers' scope was entered inside the scope of other devices", remedy="un-indent it")
+        use_measured(self.result.settings.precision)
         with tf.device("/CPU:0"), keras_inside.without_xla():
             yield
 

@@ -27,7 +27,7 @@ from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.engine.step.parity import NEITHER, TRIED
 from gpubalance.engine.users_lines import users_line
 from gpubalance.errors import BadInput, PlanMismatch
-from gpubalance.training import data
+from gpubalance.training import data, measured
 from gpubalance.training.keras_functions import KerasFunctions
 from gpubalance.training.pipelined import Pipelined
 
@@ -51,6 +51,10 @@ class PipelinedSteps(KerasFunctions):
 
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in batches of the result's global batch."""
+        wanted = self._cut.result.settings.precision
+        text = measured.unlike_precision(self.model, wanted) if method.__name__ == "fit" else ""
+        if text:
+            warnings.warn_explicit(text, UserWarning, *users_line())
         data.in_batches_of(self._cut.result.global_batch, self.model, options)
         with self.used(options):
             return method(self.model, **options)

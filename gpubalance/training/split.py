@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubalance.errors import BadInput, UsageError
-from gpubalance.settings.choices import AllReduce
+from gpubalance.settings.choices import AllReduce, Precision
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.shares import Shares
@@ -48,6 +48,7 @@ class Split(Trainer):
     """
 
     kept = 4
+    precision: Precision | None = None  # that the scope sets
 
     def __init__(
         self,
@@ -57,13 +58,15 @@ class Split(Trainer):
         ratios: Sequence[int] | None = None,
         micro_batches: Sequence[int] | None = None,
         all_reduce: AllReduce = "auto",
+        precision: Precision | None = None,
         simulate: Simulate = None,
         hosts: Sequence[str] = (),
     ) -> None:
         """A batch for each of the GPUs, in their order; `micro_batches` where a device takes its batch in parts.
 
         With `ratios` instead of batches it divides any global batch in this proportion: 4 and 3 of 1000 are 571 and
-        429. `all_reduce` is how gradients are summed, as --all-reduce takes it. `simulate` is a device profile or a
+        429. `all_reduce` is how gradients are summed, as --all-reduce takes it; `precision` is what `scope()` sets for
+        the whole process, as --precision takes it, None for what the script has. `simulate` is a device profile or a
         number of plain CPU devices, as --simulate takes it; with `hosts`, so many are on each of them. Over several
         hosts this process is the one of its devices that TF_CONFIG says.
 
@@ -79,9 +82,12 @@ class Split(Trainer):
         sizes, what = (batches, "batches") if ratios is None else (ratios, "ratios")
         shares = shares_of(sizes, micro_batches or (), len(devices), what=what)
         check_choice("all_reduce", all_reduce, AllReduce)
+        if precision is not None:
+            check_choice("precision", precision, Precision)
         cluster = cluster_for(devices[i] for i in shares.used)
         self._set(devices, shares, machine.joint, all_reduce, cluster)
         self.of_any_batch = ratios is not None
+        self.precision = precision
 
     @classmethod
     def of(cls, *placed: Any) -> Split:
@@ -145,17 +151,20 @@ class Split(Trainer):
 
         Then the model's own `fit`, `evaluate` and `predict` are the split's.
 
-        The first call sets TensorFlow up. Raises EnvironmentFault if TensorFlow was used before with other devices, and
-        BadInput inside another split's scope; warns if TensorFlow has already taken all of a GPU's memory.
+        The first call sets TensorFlow up. A plan's precision rules: the process has it from now on. Raises
+        EnvironmentFault if TensorFlow was used before with other devices, and BadInput inside another split's scope;
+        warns if TensorFlow has already taken all of a GPU's memory, and of another policy that the script has set.
         """
         strategy = self.place.strategy
         import tensorflow as tf
 
         from gpubalance.training import own_fit
+        from gpubalance.training.measured import use_measured
 
         if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not strategy:
             raise BadInput("a split's scope was entered inside the scope of other devices", remedy="un-indent it")
         own_fit.take_over()
+        use_measured(self.precision)
         strategy.split = self
         return strategy.scope()  # type: ignore[no-any-return]
 

@@ -156,6 +156,8 @@ class Steps(KerasFunctions):
         if not split.is_first:
             quiet(bound)
         data.check(bound, devices=len(split.devices), trains=trains)
+        if trains:
+            self._tell(measured.unlike_precision(model, split.precision))
         if trains and all(layer.built for layer in model._flatten_layers()):
             self._tell_of_another_model()
         given = bound["x"]

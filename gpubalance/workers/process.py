@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gpubalance.devices.environment import OVERRULING, gpu_environment
 from gpubalance.devices.hosts import check_installed, command_on, other_gpubalance, unreachable
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, PartialResult
 from gpubalance.remedies import known, match_log
@@ -269,21 +270,12 @@ class Process:
 
 
 def worker_environment(devices: Sequence[Device]) -> dict[str, str | None]:
-    """The variables that TensorFlow and CUDA read when loaded, set so that the worker has only these devices.
-
-    Those of the user's that are None would make the run differ from what is recorded.
-    """
-    gpus = [d.uuid for d in devices if not d.simulated]
+    """The variables of a worker that has only these devices; those that are None are taken away."""
     return {
-        "NVIDIA_TF32_OVERRIDE": None,
-        "TF_XLA_FLAGS": None,
+        **dict.fromkeys(OVERRULING),
+        **gpu_environment(devices),
         "PYTHONSAFEPATH": None,
         "TF_CONFIG": None,
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": ",".join(gpus) if gpus else "-1",
-        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
-        # Else TensorFlow leaves a small GPU out of a joint run
-        "TF_MIN_GPU_MULTIPROCESSOR_COUNT": "1",
         "TF_CPP_MIN_LOG_LEVEL": "1",
         "KERAS_BACKEND": "tensorflow",
         "PYTHONUNBUFFERED": "1",

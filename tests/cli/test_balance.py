@@ -119,6 +119,16 @@ def test_a_balance_by_a_noise_scale_proves_the_split_that_learns_fastest(tmp_pat
     assert "what a sample is worth, and goodput over the global batch" in page.read_text()
 
 
+@pytest.mark.usefixtures("stand_in")
+def test_the_lines_of_a_script_train_as_was_measured() -> None:
+    """A plan in a file says it itself."""
+    save(probe_of(simulated_devices(QUICK_PAIR)[0]))
+    unusual = ("--precision", "mixed_float16", "--all-reduce", "one-device")
+    done = here("balance", "--simulate", QUICK_PAIR, *SHORT, *unusual, code=0)
+    told = " ".join(done.stdout.split())
+    assert f"], all_reduce='one-device', precision='mixed_float16', simulate={QUICK_PAIR!r})" in told
+
+
 def plan_of(*arguments: str) -> Plan:
     done = here(*arguments, "--json", code=0)
     return Plan.model_validate_json(done.stdout)

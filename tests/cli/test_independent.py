@@ -120,7 +120,7 @@ def test_it_is_held_against_the_best_joint_run_of_the_same_devices(tmp_path: Pat
     assert result["throughput"]["median"] == pytest.approx(200 / 0.032)
     assert "one model on all of them, split 120/80: 5263 samples/s (of unknown precision: that run was short)" in told
     assert "short), 15.8 % less: sync and waiting" in told
-    assert result_of(*PAIR, *SHORT, "--precision", "tf32")["joint"] is None
+    assert result_of(*PAIR, *SHORT, "--precision", "float32")["joint"] is None
 
 
 def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(tmp_path: Path) -> None:

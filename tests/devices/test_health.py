@@ -14,14 +14,18 @@ FIRST = "GPU-1080aaaa-0000-4000-8000-000000000001"
 PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "mixed_float16", "mixed_bfloat16")
 
 
-def peaks(folder: Path, more: str = "", uuid: str = FIRST) -> list[float | None]:
+def peaks(folder: Path, more: str = "", uuid: str = FIRST, gpus: str = TWO_UNLIKE_GPUS) -> list[float | None]:
     """The peak FLOP/s in each precision."""
-    with loaded(environment(folder, f"{more}\n{TWO_UNLIKE_GPUS}")):
+    with loaded(environment(folder, f"{more}\n{gpus}")):
         return [peak_flops(uuid, precision) for precision in PRECISIONS]
 
 
 def test_the_peak_is_two_operations_a_core_and_cycle_and_nothing_tells_that_of_tensor_cores(tmp_path: Path) -> None:
-    assert peaks(tmp_path) == [2 * 3584 * 1911e6, None, None, None]
+    peak = 2 * 3584 * 1911e6
+    assert peaks(tmp_path) == [peak, peak, None, None]  # a GTX 1080 Ti has no TF32
+    for capability, tf32 in (("7 5", peak), ("8 0", None), ("12 0", None)):
+        newer = TWO_UNLIKE_GPUS.replace("gpu 0 capability 6 1", f"gpu 0 capability {capability}")
+        assert peaks(tmp_path, gpus=newer) == [peak, tf32, None, None]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gpubalance.errors import BadInput
+from gpubalance.settings.choices import Precision
 from gpubalance.settings.requests import Settings
 from tests.late import keras, layers, tf
 
@@ -42,10 +43,35 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def build(name: str) -> Any:
+def build(name: str, precision: Precision = "tf32") -> Any:
     from gpubalance.engine.models import make_model
 
-    return make_model(Settings(model=name))
+    return make_model(Settings(model=name, precision=precision))
+
+
+def test_a_model_that_sets_its_own_precision_is_not_measured_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is saved keeps its own too."""
+    monkeypatch.chdir(tmp_path)
+    before = keras.config.dtype_policy()
+    own = FILE.replace("good =", "keras.config.set_dtype_policy('mixed_float16')\ngood =")
+    Path("half.py").write_text(own)
+    Path("beside_it.py").write_text("units = 2\n")
+    keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]).save("whole.keras")
+    cases = {
+        "half.py:good": ("trains in mixed_float16, and is measured in tf32", "mixed_float16"),
+        "whole.keras": ("trains in tf32, and is measured in mixed_float16", "tf32"),
+    }
+    try:
+        for name, (told, remedy) in cases.items():
+            measured_in: Precision = "mixed_float16" if name == "whole.keras" else "tf32"
+            with pytest.raises(BadInput, match=told) as caught:
+                build(name, measured_in)
+            assert caught.value.remedy.startswith(f"--precision {remedy} ")
+        assert build("half.py:good", "mixed_float16").count_params() == 10
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it() -> None:

@@ -97,7 +97,7 @@ PROFILE = known(DEVICES[0].profile)
     ("change", "told"),
     [
         (_changed("settings", model="train.py:build"), ("model", "small", "train.py:build")),
-        (_changed("settings", precision="mixed_float16"), ("precision", "float32", "mixed_float16")),
+        (_changed("settings", precision="mixed_float16"), ("precision", "tf32", "mixed_float16")),
         (_changed("settings", xla=True), ("xla", "no", "yes")),
         (_changed("settings", input="host"), ("input", "device", "host")),
         (_changed("settings", all_reduce="nccl"), ("all-reduce", "auto", "nccl")),

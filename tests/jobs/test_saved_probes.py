@@ -26,7 +26,7 @@ def test_the_latest_whole_probe_of_devices_and_settings_is_found() -> None:
     one = find_device(second, DEVICES[1])
     assert isinstance(one, DeviceProbe)
     assert one.device == 1
-    assert best_probe(DEVICES, SMALL.model_copy(update={"precision": "tf32"})) is None
+    assert best_probe(DEVICES, SMALL.model_copy(update={"precision": "float32"})) is None
     assert best_probe(DEVICES, SMALL.model_copy(update={"all_reduce": "one-device"})) == found
     changed = DEVICES[0].model_copy(update={"profile": QUICK.model_copy(update={"beta_s": 1.0})})
     assert best_probe([changed], SMALL) is None

@@ -1,0 +1,83 @@
+"""A worker, which measures, and a training script have the same settings: both are written down where the model is
+built, and compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.cli.program import ROOT, SHORT, gpubalance
+
+# A user's file. Both processes build the model with it, and both have all that sets them up behind them then.
+MINE = """
+import json, os, sys
+import keras, tensorflow as tf
+import gpubalance
+
+OF_ENVIRONMENT = ("CUDA", "KERAS", "NVIDIA", "OMP", "TF_", "XLA")
+
+def settings():
+    threads, gpus = tf.config.threading, tf.config.list_physical_devices("GPU")
+    variables = {name: value for name, value in os.environ.items() if name.startswith(OF_ENVIRONMENT)}
+    return {
+        "floatx": keras.config.floatx(),
+        "image data format": keras.config.image_data_format(),
+        "policy": keras.config.dtype_policy().name,
+        "TF32": tf.config.experimental.tensor_float_32_execution_enabled(),
+        "XLA": tf.config.optimizer.get_jit(),
+        "graph optimizer": tf.config.optimizer.get_experimental_options(),
+        "placed softly": tf.config.get_soft_device_placement(),
+        "threads between operations": threads.get_inter_op_parallelism_threads(),
+        "threads within one": threads.get_intra_op_parallelism_threads(),
+        "memory growth": [tf.config.experimental.get_memory_growth(gpu) for gpu in gpus],
+        "devices": [device.name for device in tf.config.list_logical_devices()],
+        "environment": variables,
+    }
+
+def build():
+    with open(os.environ["SETTINGS_OF"], "w") as file:
+        json.dump(settings(), file)
+    return keras.Sequential([keras.Input((9,)), keras.layers.Dense(10, "softmax", dtype="float32")])
+
+if __name__ == "__main__":
+    split = gpubalance.Split([0, 1], [16, 8], precision=sys.argv[1])
+    with split.scope():
+        build()
+"""
+# What differs on purpose: how much TensorFlow logs, and that a worker's Keras has this backend.
+ON_PURPOSE = ("TF_CPP_MIN_LOG_LEVEL", "KERAS_BACKEND")
+
+
+def test_what_measures_and_what_trains_have_the_same_settings(tmp_path: Path, two_gpus: dict[str, str]) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(MINE)
+    (tmp_path / "keras.json").write_text('{"image_data_format": "channels_first"}')
+    variables = {**two_gpus, "KERAS_HOME": str(tmp_path)}
+    measured, trained = tmp_path / "measured.json", tmp_path / "trained.json"
+
+    own = {**variables, "SETTINGS_OF": str(measured)}
+    split = ("--gpus", "0,1", "--batches", "16,8", "--precision", "float32")
+    run = ("run", "--model", f"{mine}:build", *split, "--baseline", "none", *SHORT, "--quiet")
+    gpubalance(*run, code=0, environment=own)
+    inherited = {name: one for name, one in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    script = {**inherited, **variables, "SETTINGS_OF": str(trained)}
+    command = [sys.executable, str(mine), "float32"]
+    subprocess.run(command, env=script, cwd=ROOT, check=True, capture_output=True)
+
+    found, expected = settings_of(measured), settings_of(trained)
+    assert found == expected
+    assert found["image data format"] == "channels_first"  # the user's own
+    assert found["TF32"] is False
+    assert found["memory growth"] == [True, True]
+
+
+def settings_of(path: Path) -> dict[str, Any]:
+    """What one of them has written down."""
+    found: dict[str, Any] = json.loads(path.read_text())
+    for name in ON_PURPOSE:
+        found["environment"].pop(name, None)
+    return found

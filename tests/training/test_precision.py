@@ -1,0 +1,110 @@
+"""A plan's precision is what its model trains in, and another one is told."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import UsageError
+from gpubalance.jobs.plan.plan import plan
+from gpubalance.results.plan import Plan
+from gpubalance.settings.choices import Precision
+from gpubalance.settings.requests import PlanRequest
+from gpubalance.training.load import load_plan
+from gpubalance.training.split import Split
+from tests.cli.program import QUICK_PAIR
+from tests.jobs.probes import probe_of
+from tests.late import keras, tf
+from tests.training.models import classifier
+from tests.training.samples import numbers
+
+X, Y = numbers(96)
+POLICY = "so its scope sets the policy"
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """They are the whole process's."""
+    yield
+    set_here("float32", tf32=True)
+
+
+def set_here(policy: str, *, tf32: bool) -> None:
+    keras.config.set_dtype_policy(policy)
+    tf.config.experimental.enable_tensor_float_32_execution(tf32)
+
+
+def planned(precision: Precision) -> Plan:
+    devices, _ = simulated_devices(QUICK_PAIR)
+    made = plan(probe_of(devices), devices, PlanRequest(global_batch=48))
+    settings = made.settings.model_copy(update={"precision": precision})
+    return made.model_copy(update={"settings": settings, "model": None})
+
+
+@pytest.mark.parametrize(
+    ("precision", "policy", "tf32"),
+    [
+        ("float32", "float32", False),
+        ("tf32", "float32", True),
+        ("mixed_float16", "mixed_float16", True),
+        ("mixed_bfloat16", "mixed_bfloat16", True),
+    ],
+)
+def test_the_plans_precision_rules_in_its_scope(tmp_path: Path, precision: Precision, policy: str, tf32: bool) -> None:
+    set_here("float32", tf32=not tf32)
+    path = tmp_path / "plan.json"
+    path.write_text(planned(precision).model_dump_json())
+    split = load_plan(path, simulate=QUICK_PAIR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with split.scope():
+            model = classifier()()
+        assert tf.config.experimental.tensor_float_32_execution_enabled() is tf32
+        assert model.layers[0].dtype_policy.name == policy
+        split.fit(model, X, Y, verbose=0)
+
+
+def test_another_precision_than_was_measured_is_told_by_fit_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    split = load_plan(planned("float32"), simulate=QUICK_PAIR)
+    with split.scope():
+        model = classifier()()
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    told = r"the split is for float32, and the model .* trains in tf32: .* --precision tf32 finds"
+    with pytest.warns(UserWarning, match=told):
+        split.fit(model, X, Y, verbose=0)
+    with split.scope():
+        keras.config.set_dtype_policy("mixed_bfloat16")
+        other = classifier()()
+    with pytest.warns(UserWarning, match="for float32, and the model .* trains in mixed_bfloat16"):
+        split.fit(other, X, Y, verbose=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        split.fit(model, X, Y, verbose=0)  # it has been said
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    with pytest.warns(UserWarning, match="was measured without NVIDIA_TF32_OVERRIDE, as"):
+        split.fit(model, X, Y, verbose=0)
+
+
+def test_a_policy_that_the_script_has_set_is_replaced_with_a_warning() -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+    told = f"{POLICY} float32 instead of mixed_float16: gpubalance balance --precision mixed_float"
+    with pytest.warns(UserWarning, match=told), load_plan(planned("tf32"), simulate=QUICK_PAIR).scope():
+        assert keras.config.dtype_policy().name == "float32"
+
+
+def test_a_split_by_hand_leaves_the_precision_to_the_script_or_sets_its_own() -> None:
+    set_here("mixed_bfloat16", tf32=False)
+    with Split(batches=[8, 4], simulate=2).scope():
+        assert keras.config.dtype_policy().name == "mixed_bfloat16"
+    assert not tf.config.experimental.tensor_float_32_execution_enabled()
+    with Split(batches=[8, 4], simulate=2, precision="mixed_bfloat16").scope():
+        assert tf.config.experimental.tensor_float_32_execution_enabled()
+    with pytest.raises(UsageError, match="precision is 'half'\n  → give float32, tf32, mixed_float"):
+        Split(batches=[8, 4], simulate=2, precision="half")  # type: ignore[arg-type]
