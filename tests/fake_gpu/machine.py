@@ -8,19 +8,40 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from tests import stand_in
-from tests.fake_gpu.plugin import NoFakeGpus, site_packages
+from tests.fake_gpu.build import NoFakeGpus, site_packages
 
 ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
+class Fault:
+    """What goes wrong on a GPU at the `number`-th operation of that name in a process, and at each one after it.
+
+    With `samples`, only operations count that have an input whose first dimension is as large. The kinds, whose texts
+    are those of TensorFlow's build with CUDA:
+
+    - "no_algorithm": cuDNN finds no algorithm for a convolution, for lack of memory
+    - "cudnn", "cublas": the library can't be started, for lack of memory
+    - "nccl": GPUs can't be connected, at "CollectiveReduceV2" or "NcclAllReduce"
+    - "illegal_address": the kernel reads what is not its own, and TensorFlow aborts the process
+    - "hang": the kernel never ends
+    """
+
+    kind: Literal["no_algorithm", "cudnn", "cublas", "nccl", "illegal_address", "hang"]
+    operation: str
+    number: int = 1
+    samples: int = 0
+
+
+@dataclass(frozen=True)
 class Gpu:
-    """A GPU, with the time that its work takes: each kernel takes `launch_us`, `kernel_ms` and the time of its
-    FLOPs and of the bytes of its inputs and outputs.
+    """A GPU, with the time that its work takes: each kernel takes `launch_us`, `kernel_ms`, and the longer of the times
+    of its FLOPs and of the bytes of its inputs and outputs.
 
     `uuid` and `bus` are NVML's; None: made from the GPU's number. `more` has lines for the NVML stand-in, as
     ("temperature 60", "throttle 4").
@@ -36,6 +57,7 @@ class Gpu:
     uuid: str | None = None
     bus: str | None = None
     capability: tuple[int, int] = (8, 6)
+    faults: tuple[Fault, ...] = ()
     more: tuple[str, ...] = ()
 
 
@@ -77,6 +99,8 @@ def _lines(number: int, gpu: Gpu) -> Iterator[str]:
     yield f"pcie_gbytes_per_s {gpu.pcie_gbytes_per_s}"
     yield f"launch_us {gpu.launch_us}"
     yield f"kernel_ms {gpu.kernel_ms}"
+    for fault in gpu.faults:
+        yield f"fault {fault.kind} {fault.operation} {fault.number} {fault.samples}"
     yield from gpu.more
 
 

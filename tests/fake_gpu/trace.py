@@ -14,13 +14,14 @@ class Operation:
 
     `kind` is one of these:
 
-    - "kernel", "all_reduce": `name` is TensorFlow's operation, `node` its name in the graph
+    - "kernel", "all_reduce": `name` is TensorFlow's operation, `node` its name in the graph; `bytes` are a kernel's
+      inputs and outputs, a sum's values
     - "to_device", "to_host", "between": a copy; the last is from one GPU to another, or within one
     - "allocate": TensorFlow's allocator gets memory; "refuse": there is not as much left
 
-    `stream` is "compute", "to_device", "to_host" or "between". The host queued it at `queued_at_s`; it then took
-    `host_s` to compute a kernel's values, which a real GPU's host would not take. Times are those of
-    `time.monotonic()` and `time.perf_counter()`, in all processes of this machine.
+    `stream` is "compute", "to_device", "to_host", "between", or "collective" for sums. The host queued it at
+    `queued_at_s`; it then took `host_s` to compute a kernel's values, which a real GPU's host would not take. Times are
+    those of `time.monotonic()` and `time.perf_counter()`, in all processes of this machine.
     """
 
     process: int
@@ -33,6 +34,7 @@ class Operation:
     starts_s: float
     ends_s: float
     bytes: int
+    flops: int
     host_s: float
 
 
