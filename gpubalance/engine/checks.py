@@ -40,9 +40,10 @@ def move(values: Any, target: str) -> Any:
 def copy(source: str, target: str, nbytes: int, move: Callable[[Any, str], Any] = move) -> dict[str, Any]:
     """Makes random bytes on the host, puts them on `source`, moves them to `target`, and reads them back from there."""
     sent = np.random.default_rng().integers(1, 256, nbytes, np.uint8)  # without zeros, which a broken copy gives
+    # A tensor for each copy, as TensorFlow keeps what it has copied of one, and copies nothing the next time.
     with tf.device(source):
-        there = tf.identity(sent)
-    moved, seconds = _fastest([source, target], lambda: move(there, target))
+        there = [tf.identity(sent) for _ in range(_TIMES)]
+    moved, seconds = _fastest([source, target], lambda: move(there.pop(), target))
     came = moved.numpy()
     differs = came != sent
     return {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine.pace import Clock, PacedClock
@@ -35,14 +37,34 @@ class Points:
         self._sizes = [batch, micro_batch]
         self._stamps: list[Any] = []
 
-    def begin(self, data: Any) -> Any:
-        """Returns the data; a paced replica gets it when its step begins, if its memory holds a micro-batch."""
+    @contextmanager
+    def begin(self, data: Any) -> Iterator[Any]:
+        """Yields the data for what the replica computes in the block.
+
+        A paced replica gets it when its step begins. A stamped one computes nothing of the block before its stamp.
+        """
         if not self._called:
-            return data
-        # On a GPU the stamp waits for all queued work, as the marker is computed on the device after that.
+            yield data
+            return
         numbers = [values for values in tf.nest.flatten(data) if values.dtype != tf.string]
         first = tf.reshape(numbers[0], [-1])[0] if numbers else 0.0
-        return self._call(self._clock.begin, self._sizes, tf.negative(tf.cast(first, tf.float32)), data)
+        # On a GPU the stamp waits for all that was queued before, as the marker is computed there after that.
+        with tf.control_dependencies([] if self._paced else [self._host_is_there()]):
+            marker = tf.negative(tf.cast(first, tf.float32))
+        data = self._call(self._clock.begin, self._sizes, marker, data)
+        with tf.control_dependencies([] if self._paced else [marker]):
+            yield data
+
+    def _host_is_there(self) -> Any:
+        """A number on the replica's device that is available once the host's side of the step runs.
+
+        A copy to the host waits for all kernels that are queued when sender and receiver meet. So its receiver, which
+        begins with the host's side, must be there before the marker: else the stamp would wait for the first kernels of
+        the step too. On a GPU an int32 stays in the host's memory, so that this waits for no kernel.
+        """
+        with tf.device("/CPU:0"), tf.control_dependencies(self._sizes[:1]):
+            there = _on_its_own(tf.numpy_function(lambda: np.int32(0), [], tf.int32))
+        return tf.identity(there)
 
     def computed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
         """Returns the gradients; a paced replica gets them when its profile's compute time is over."""
@@ -75,16 +97,23 @@ class Points:
     def _call(self, function: Callable[..., float], sizes: Sequence[Any], marker: Any, values: Any) -> Any:
         """Calls the clock on the host when `marker` is there; returns `values`, on a paced device after the call.
 
-        TensorFlow chains the stateful ops of all replicas in a function, so that sleeping replicas would take turns:
-        this op is told to run independently. On a GPU nothing waits for the call, or measuring would slow the step.
+        On a GPU nothing waits for the call, or measuring would slow the step.
         """
         # Stamps wait for the one before: on a busy host the first of two could be taken after the second.
         with tf.device("/CPU:0"), tf.control_dependencies(self._stamps[-1:]):
-            stamp = tf.numpy_function(lambda *given: function(*given[:-1]), [*sizes, marker], tf.float64)
-        stamp.set_shape(())
-        tf.compat.v1.get_default_graph().experimental_acd_manager.run_independently(stamp.op)
+            stamp = _on_its_own(tf.numpy_function(lambda *given: function(*given[:-1]), [*sizes, marker], tf.float64))
         self._stamps.append(stamp)
         return _after(stamp, values) if self._paced else values
+
+
+def _on_its_own(number: Any) -> Any:
+    """The result of a call on the host, a scalar, which other replicas' calls do not wait for.
+
+    TensorFlow chains the stateful ops of all replicas in a function, so that sleeping replicas would take turns.
+    """
+    number.set_shape(())
+    tf.compat.v1.get_default_graph().experimental_acd_manager.run_independently(number.op)
+    return number
 
 
 def _after(op: Any, values: Any) -> Any:

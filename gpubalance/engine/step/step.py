@@ -94,11 +94,11 @@ class _Replica:
         batch = batch_of(data)
         clock = self._place.clocks[number]
         points = Points(clock, batch, size if kind.micro else batch, stamped=kind.stamped)
-        data = points.begin(data)
-        if kind.micro:
-            sums, grads = over_micro_batches(self._computed, data, global_batch, size)
-        else:
-            sums, grads = self._computed(data, weight)
+        with points.begin(data) as data:
+            if kind.micro:
+                sums, grads = over_micro_batches(self._computed, data, global_batch, size)
+            else:
+                sums, grads = self._computed(data, weight)
         noise = sums[0]
         summed = over_replicas(points.computed(noise, [sums, *grads]))
         sums, *summed = points.summed(noise, summed)
