@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from gpubalance.cli.heartbeat import EVERY_S, Heartbeat
 from gpubalance.cli.output import say
 from gpubalance.cli.remaining import Remaining
 from gpubalance.errors import TimeLimitPassed
@@ -26,7 +28,14 @@ if TYPE_CHECKING:
 
 _SLOWER, _ROUND_S = 1.5, 10  # the slowdown of a busy machine; proposed limits are multiples of this
 # Attempts and their outcomes stay above the screen.
-_STAY = (events.RoundDone, events.CutDone, events.PipeWindowDone, events.TrialDone, events.CommandEnded)
+_STAY = (
+    events.Planned,
+    events.RoundDone,
+    events.CutDone,
+    events.PipeWindowDone,
+    events.TrialDone,
+    events.CommandEnded,
+)
 
 
 @cache
@@ -34,13 +43,14 @@ def _texts() -> Mapping[type, Callable[[Any], str]]:
     """The line for each kind of event that has one; the others are for a screen."""
     from gpubalance.render.independent import turn_text
     from gpubalance.render.layers import cut_done_text, pipe_window_text
-    from gpubalance.render.plan import round_text
+    from gpubalance.render.plan import own_batch_text, round_text
     from gpubalance.render.probe import point_text, trial_text
     from gpubalance.render.queue import begun_text, ended_text
     from gpubalance.render.run import window_text
 
     return {
         events.Doing: lambda e: f"… {e.text}",
+        events.Planned: lambda e: own_batch_text(e.plan),
         events.RoundDone: lambda e: round_text(e.round, e.devices),
         events.WindowDone: lambda e: window_text(e.number, e.of, e.name, e.devices, e.measurement),
         events.CutDone: lambda e: cut_done_text(e.round, e.devices, e.global_batch),
@@ -54,18 +64,28 @@ def _texts() -> Mapping[type, Callable[[Any], str]]:
 
 
 class Progress:
-    """A listener that shows events as they come, or nothing if quiet. On a terminal its `with` block has a screen."""
+    """A listener that shows events as they come, or nothing if quiet.
 
-    def __init__(self, *, quiet: bool) -> None:
+    On a terminal its `with` block has a screen. Elsewhere a line says what is being done, and how much is left, when
+    nothing else was said for `every_s` seconds of a phase.
+    """
+
+    def __init__(self, *, quiet: bool, every_s: float = EVERY_S) -> None:
         self._quiet = quiet
+        self._every_s = every_s
         self._screen: LiveScreen | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._saying = threading.Lock()
         self._remaining = Remaining()
+        self._in_a_phase, self._doing = False, "working"
 
     def __enter__(self) -> Self:
         from gpubalance.cli.live import LiveScreen, can_redraw
 
         if not self._quiet and can_redraw():
             self._screen = LiveScreen(self._remaining)
+        elif not self._quiet:
+            self._heartbeat = Heartbeat(self._say_still, self._every_s)
         return self
 
     def __exit__(
@@ -73,6 +93,8 @@ class Progress:
     ) -> None:
         if isinstance(error, TimeLimitPassed):
             self._tell_what_it_takes(error)
+        if self._heartbeat is not None:
+            self._heartbeat.end()
         if self._screen is not None:
             with suppress(OSError):  # the terminal may be gone, but not the result
                 self._screen.close()
@@ -89,13 +111,17 @@ class Progress:
         self._remaining.take(event)
         if self._quiet:
             return
+        if isinstance(event, events.Doing):
+            self._doing = event.text
+        elif isinstance(event, events.PhaseBegun):
+            self._in_a_phase = True
         text = f"… {self._remaining.line}" if isinstance(event, events.PhaseBegun) else ""
         if type(event) in _texts():
             text = _texts()[type(event)](event)
         line = "\n".join(prose(clean_lines(text), _width()))
         if self._screen is None:
             if line:
-                say(line, sys.stderr)
+                self._say(line)
             return
         try:
             self._screen.show(event)
@@ -103,6 +129,19 @@ class Progress:
                 self._screen.say(line)
         except OSError:
             self._quiet = True
+
+    def _say(self, line: str) -> None:
+        with self._saying:
+            say(line, sys.stderr)
+        if self._heartbeat is not None:
+            self._heartbeat.said()
+
+    def _say_still(self) -> None:
+        """Says what is still being done, once a phase has begun: a queue has none, and says when commands end."""
+        if self._in_a_phase:
+            left = f"; {self._remaining.short}" if self._remaining.short else ""
+            with self._saying:
+                say(f"… still {clean_lines(self._doing)}{left}", sys.stderr)
 
 
 def _width() -> int:

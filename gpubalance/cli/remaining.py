@@ -14,6 +14,7 @@ class Remaining:
     def __init__(self) -> None:
         self._phase = events.PhaseBegun("", 1, 0)
         self._began_s = self._until_s = time.monotonic()
+        self._later_s = 0.0  # for the phases after this one
 
     def take(self, event: events.Event) -> None:
         """Notes a new phase, or a better estimate; any other event says nothing."""
@@ -22,8 +23,9 @@ class Remaining:
             if not self._phase.name:
                 self._began_s = now_s
             self._phase, self._until_s = event, now_s + event.left_s
+            self._later_s = event.left_s - event.seconds
         elif isinstance(event, events.TimeLeft):
-            self._until_s = now_s + event.seconds
+            self._until_s, self._later_s = now_s + event.seconds, event.later_s
 
     @property
     def line(self) -> str:
@@ -38,9 +40,15 @@ class Remaining:
 
     @property
     def short(self) -> str:
-        """The text for a screen: `phase 2 of 4, about 3 min of 6 left`; without a time once it has passed."""
+        """The text while it works: `phase 2 of 4, about 3 min of 6 left`; empty before the first phase.
+
+        When a phase takes longer than expected nobody knows its end, so no time is told.
+        """
         where = [f"phase {self._phase.number} of {self._phase.of}"] if self._phase.of > 1 else []
-        return ", ".join([*where, *([f"about {self._of_whole}"] if self._left_s > 0 else [])])
+        if not self._phase.left_s:  # of a command that goes on
+            return ", ".join(where)
+        is_overdue = self._until_s - time.monotonic() <= self._later_s
+        return ", ".join([*where, "longer than expected" if is_overdue else f"about {self._of_whole}"])
 
     @property
     def whole_s(self) -> float:
@@ -50,7 +58,7 @@ class Remaining:
     @property
     def _left_s(self) -> float:
         """The seconds that are left, at least those of the later phases."""
-        return max(self._until_s - time.monotonic(), self._phase.left_s - self._phase.seconds)
+        return max(self._until_s - time.monotonic(), self._later_s)
 
     @property
     def _of_whole(self) -> str:

@@ -27,7 +27,7 @@ class Samples:
 
     held_at_most = 1  # batches at a time on the devices
     differs = False  # in shape
-    samples = None  # as many as are asked for
+    samples = own_batch = None  # as many as are asked for
 
     def __init__(self, model: Any, targets: Sequence[Target], *, seed: int) -> None:
         # In the structure of a call, with tuples for lists, which tf.data would stack.

@@ -94,6 +94,7 @@ class Session:
             "memory_limit_bytes": self._limits,
             "warned": self._verdict.warned,
             "refused": self._verdict.refused,
+            "own_batch": self.source.own_batch,
         }
 
     def _goes_on(self, own: bool) -> bool:

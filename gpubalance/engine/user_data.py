@@ -11,7 +11,8 @@ import keras
 import tensorflow as tf
 from keras.src.trainers.data_adapters import get_data_adapter
 
-from gpubalance.engine.feed import Batches, are_open, cleaned, joined, regrouped, samples_of
+from gpubalance.engine.batch_sizes import batch_of, static_batch_of
+from gpubalance.engine.feed import Batches, are_open, cleaned, is_batched, joined, regrouped, samples_of
 from gpubalance.engine.keras_inside import is_keras_own
 from gpubalance.engine.labels import classes_of
 from gpubalance.engine.pool import Pool
@@ -55,6 +56,17 @@ class UserData(Pool):
     def usual_remedies(self) -> tuple[Remedy, ...]:
         """What usually makes such data faster, at which lines of the user's code."""
         return self._made.usual_remedies(self._given)
+
+    @cached_property
+    def own_batch(self) -> int | None:
+        """The number of samples in the user's own batches; None for arrays, single samples, or where none is known."""
+        given = self._given
+        with self._told():
+            if isinstance(given, keras.utils.PyDataset):
+                return len(keras.tree.flatten(given[0])[0])
+            if self._is_arrays or not is_batched(given, self._model):
+                return None
+            return static_batch_of(given) or batch_of(given)
 
     def joined_from(self, global_batch: int) -> int | None:
         """The number of samples in the user's own batches if they are regrouped for this size; None if they stay."""

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from gpubalance.results.independent import OwnWindow
 from gpubalance.results.layers import LayersRound
-from gpubalance.results.plan import Round
+from gpubalance.results.plan import Plan, Round
 from gpubalance.results.probe import CurvePoint, Trial
 from gpubalance.results.queue import QueuedCommand, RunningCommand
 from gpubalance.results.run import Measurement
@@ -37,9 +37,10 @@ class PhaseBegun(NamedTuple):
 
 
 class TimeLeft(NamedTuple):
-    """About how many seconds the phase still needs, and after `Phases` the whole command."""
+    """About how many seconds the phase still needs; after `Phases` the whole command, `later_s` for later phases."""
 
     seconds: float
+    later_s: float = 0.0
 
 
 class TimingDone(NamedTuple):
@@ -98,6 +99,12 @@ class DeviceDone(NamedTuple):
     device: Device
 
 
+class Planned(NamedTuple):
+    """A split is planned before any is tried, and the user's own batches become others."""
+
+    plan: Plan
+
+
 class RoundDone(NamedTuple):
     """A split was tried on the way to the best one."""
 
@@ -147,7 +154,7 @@ class QueueSeen(NamedTuple):
     left_s: float | None
 
 
-Going = Doing | PhaseBegun | TimeLeft | TimingDone
+Going = Doing | PhaseBegun | TimeLeft | TimingDone | Planned
 Done = WindowDone | TurnDone | PointDone | TrialDone | DeviceDone | RoundDone | CutDone | PipeWindowDone
 OfQueue = CommandBegun | CommandEnded | QueueSeen
 Event = Going | Done | OfQueue

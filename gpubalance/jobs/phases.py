@@ -40,6 +40,7 @@ _BLOCKS_S = 12.0
 _WINDOW_S = 5.0
 _ROUNDS = 2
 _LONGER, _LONGER_S = 2.0, 30.0  # than announced, times and seconds: this is told
+_OVERDUE = 1.25  # times what a phase was expected to take: its time and that of the later ones are corrected
 _KEPT = 500
 _TOOK = TypeAdapter(dict[str, Seconds])  # by the phases' keys
 # These fields change nothing about how long a phase takes.
@@ -130,8 +131,9 @@ def _usual_s(request: MeasureRequest) -> dict[str, float]:
 class Phases:
     """A watch that completes what a job tells of its phases: their numbers, and how long they and the rest take.
 
-    It says so when it knows that the command takes more than twice as long as was announced. Of a `resumed` command
-    nobody knows how much is left: it announces no times, and keeps none.
+    The first phase that takes clearly longer than expected is taken for half over then, and all later ones are expected
+    to take as many times longer. It says so when it knows that the command takes more than twice as long as was
+    announced. Of a `resumed` command nobody knows how much is left: it announces no times, and keeps none.
     """
 
     def __init__(
@@ -149,7 +151,7 @@ class Phases:
         self._took_s = defaultdict[str, float](float)  # by the phases' keys
         self._number: int | None = None
         self._began_s = self._phase_began_s = self._until_s = self._announced_s = 0.0
-        self._is_told = resumed
+        self._is_told = self._is_corrected = resumed
         limit_s = request.time_limit_s if isinstance(request, ProbeRequest) else request.measuring.time_limit_s
         self._limit_s = math.inf if limit_s is None or resumed else limit_s
 
@@ -161,8 +163,9 @@ class Phases:
                 return
             event = self._begin(number)
         elif isinstance(event, TimeLeft):
-            event = TimeLeft(event.seconds + self._later_s)
+            event = TimeLeft(event.seconds + self._later_s, self._later_s)
             self._until_s = self._clock() + event.seconds
+        self._correct()
         self._tell_if_longer()
         self._watch(event)
         if self._announced_s > self._limit_s:
@@ -198,6 +201,25 @@ class Phases:
     def _later_s(self) -> float:
         """The time for the phases after the present one."""
         return sum(phase.seconds for phase in self._phases[(self._number or 0) + 1 :])
+
+    def _correct(self) -> None:
+        """Corrects, once, what is left if the present phase is overdue."""
+        if self._number is None or self._is_corrected:
+            return
+        took_s, expected_s = self._clock() - self._phase_began_s, self._phases[self._number].seconds
+        if took_s <= _OVERDUE * expected_s:
+            return
+        self._is_corrected = True
+        self._lengthen(2 * took_s / expected_s)
+        left_s = took_s + self._later_s
+        self._until_s = self._clock() + left_s
+        self._watch(TimeLeft(left_s, self._later_s))
+
+    def _lengthen(self, times: float) -> None:
+        """Expects the phases after the present one to take so many times longer."""
+        at = (self._number or 0) + 1
+        later = [phase.model_copy(update={"seconds": times * phase.seconds}) for phase in self._phases[at:]]
+        self._phases = [*self._phases[:at], *later]
 
     def _tell_if_longer(self) -> None:
         left_s = max(0.0, self._until_s - self._clock())

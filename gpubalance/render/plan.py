@@ -9,10 +9,10 @@ from gpubalance.numbers.units import format_percent, format_rate, three_digits
 from gpubalance.planning.noise import efficiency
 from gpubalance.render.fields import device_grid, names_of
 from gpubalance.render.rates import gains_told, per_s, pipeline_told
-from gpubalance.render.run import epoch_text, measured_text, most_fed, run_told, step_text
+from gpubalance.render.run import epoch_text, measured_text, most_fed, run_headline, run_told, step_text
 from gpubalance.render.table import BLANK, Grid, Part, sparkline
 from gpubalance.results.gap import SoloGap
-from gpubalance.results.plan import LearningRate, LeftOut, Plan, Round
+from gpubalance.results.plan import LearningRate, LeftOut, Plan, Round, SplitPrediction
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
 
@@ -44,7 +44,7 @@ def round_text(tried: Round, devices: Sequence[Device]) -> str:
 def plan_told(plan: Plan, epoch: int | None = None) -> Iterator[Part]:
     """The answer, each device, and the learning rate; for a plan that was run its measurement, not the prediction."""
     given = plan.predicted.noise_scale is None and plan.predicted.by_global_batch
-    maximised = "only samples/s were maximised; --noise-scale weighs learning too" if given else ""
+    maximised = "this maximises samples/s only; --noise-scale also considers learning progress" if given else ""
     yield from pipeline_told(plan.pipeline, plan.predicted.solo_sum)
     if plan.run is not None:
         yield from run_told(plan.run, epoch, plan.pipeline)
@@ -58,18 +58,28 @@ def plan_told(plan: Plan, epoch: int | None = None) -> Iterator[Part]:
         yield (
             f"based on what the balance of {plan.balanced} measured of these devices together" if plan.balanced else ""
         )
-    yield "; ".join(filter(None, (bounds_text(plan), maximised)))
+    yield bounds_text(plan)
+    yield maximised
+    yield _at_even(plan.predicted.best_at_even)
     yield from _goodput(plan)
     yield from (_left_out(plan, one) for one in plan.left_out)
     yield _accumulation(plan)
-    yield _advice(plan.learning_rate) if plan.learning_rate else ""
+    yield own_batch_text(plan)
+    yield _advice(plan)
+
+
+def plan_headline(plan: Plan) -> str:
+    """What the split gives: as measured if it was run, else as predicted."""
+    if plan.run is not None:
+        return run_headline(plan.run)
+    how = "predicted" if plan.balance is None else "from its measurements, not yet proven by a run"
+    rate = f"{per_s(plan.predicted.throughput)} {how}"
+    return f"batches {' '.join(map(str, plan.batches))}: {rate}, model {plan.settings.model}"
 
 
 def _answer(plan: Plan, epoch: int | None) -> Iterator[str]:
     predicted = plan.predicted
-    how = "predicted" if plan.balance is None else "from its measurements, not yet proven by a run"
-    rate = f"{per_s(predicted.throughput)} {how}"
-    yield f"batches {' '.join(map(str, plan.batches))}: {rate}, model {plan.settings.model}"
+    yield plan_headline(plan)
     yield from gains_told(predicted, predicted, plan.split, "is predicted to give", plan.batch_multiple)
     if epoch is not None:
         rates = {"the even split": predicted.even.throughput} if predicted.even is not None else {}
@@ -127,6 +137,14 @@ def _goodput(plan: Plan) -> Iterator[Part]:
         yield f"goodput at global batches of {min(rates)} to {max(rates)}: {ticks}"
 
 
+def _at_even(best: SplitPrediction | None) -> str:
+    """What the best split gives with the even split's global batch, where that is not the plan's own."""
+    if best is None:
+        return ""
+    batch, rate = best.split.global_batch, per_s(best.throughput)
+    return f"the even split's --global-batch {batch}: {best.split}, {rate} predicted"
+
+
 def _left_out(plan: Plan, one: LeftOut) -> str:
     label = plan.label(one.device)
     if plan.shares[one.device].limit < plan.batch_multiple:
@@ -150,14 +168,35 @@ def _percent(part: float) -> str:
     return format_percent(part, 0 if part >= 0.0995 else 1)
 
 
-def _advice(rate: LearningRate) -> str:
+def own_batch_text(plan: Plan) -> str:
+    """What becomes of the user's own batches and of the learning rate; empty if they stay, or are unknown."""
+    own, new = plan.own_batch, plan.global_batch
+    if own in (None, new):
+        return ""
+    steps = f"{three_digits(new / own)} × fewer" if new > own else f"{three_digits(own / new)} × more"
+    rate, kept = plan.learning_rate, plan.predicted.best_at_own
+    learning = f", learning rate × {_factors(rate)}" if rate and rate.from_batch == own else ""
+    gives = f" and is predicted to give {per_s(kept.throughput)}" if kept else ""
+    return f"your batch of {own} → {new}: {steps} steps an epoch{learning}; --global-batch {own} keeps it{gives}"
+
+
+def _advice(plan: Plan) -> str:
+    """How to change the learning rate, unless that was told with the user's own batch."""
+    rate = plan.learning_rate
+    if rate is None or rate.from_batch == plan.own_batch != plan.global_batch:
+        return ""
     if rate.from_batch == rate.to_batch:
         return f"global batch {rate.to_batch}, as before: the learning rate stays"
-    sgd = f"{rate.linear:.3g} with SGD and a warm-up (Goyal 2017)"
+    otherwise = "otherwise pass --from-batch"
+    return f"learning rate: if yours was tuned for batch {rate.from_batch}, multiply by {_factors(rate)}; {otherwise}"
+
+
+def _factors(rate: LearningRate) -> str:
+    """`1.25 (SGD with warm-up) or 1.12 (Adam)`."""
+    sgd = f"{rate.linear:.3g} (SGD with warm-up)"
     if rate.measured is not None:
-        sgd = f"{rate.measured:.3g} with SGD by the noise scale (McCandlish 2018)"
-    tuned = f"if tuned at a global batch of {rate.from_batch} (--from-batch says at which)"
-    return f"learning rate: {tuned}, times {sgd}, {rate.square_root:.3g} with Adam (Malladi 2022)"
+        sgd = f"{rate.measured:.3g} (SGD, by the noise scale)"
+    return f"{sgd} or {rate.square_root:.3g} (Adam)"
 
 
 class Loss(NamedTuple):

@@ -87,15 +87,23 @@ def probe_told(probe: Probe) -> Iterator[Part]:
 
     More than four devices get one line each.
     """
-    total = sum(one.solo_best.throughput for one in probe.probes if one.solo_best)
-    yield from pipeline_told(probe.pipeline, total)
-    held = ", on batches of --data held on it" if probe.settings.data else ""
-    yield f"each device alone{held}: {per_s(total)} in total, model {probe.settings.model}"
+    yield from pipeline_told(probe.pipeline, _total(probe))
+    yield probe_headline(probe)
     for one in probe.probes:
         yield from _device(probe.devices[one.device], one, whole=len(probe.probes) <= _MOST_WHOLE)
     if not probe.complete:
         yield BLANK
         yield "This probe is incomplete: --resume continues it."
+
+
+def probe_headline(probe: Probe) -> str:
+    """`each device alone: 2255 samples/s in total, model small`."""
+    held = ", on batches of --data held on it" if probe.settings.data else ""
+    return f"each device alone{held}: {per_s(_total(probe))} in total, model {probe.settings.model}"
+
+
+def _total(probe: Probe) -> float:
+    return sum(one.solo_best.throughput for one in probe.probes if one.solo_best)
 
 
 def _device(device: Device, one: DeviceProbe, *, whole: bool) -> Iterator[str]:

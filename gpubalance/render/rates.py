@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpubalance.numbers.ratio import ratio
 from gpubalance.numbers.units import format_percent, format_rate
 from gpubalance.results.common import Interval, Throughput
 from gpubalance.results.plan import Predicted
-from gpubalance.results.run import Baselines, Measurement, Pipeline, Run, alone_in_use
+from gpubalance.results.run import Baselines, Pipeline, Run, alone_in_use
 from gpubalance.settings.shares import Shares
 
 _NOTHING_USUAL = "no usual remedy is missing: do less for each sample, or do it once, beforehand"
@@ -40,44 +39,27 @@ def within(interval: Interval) -> str:
 def gains_told(
     of: Run | Predicted, against: Baselines | Predicted, split: Shares, gave: str, multiple: int = 1
 ) -> Iterator[str]:
-    """What a split gains over the even one, what the largest equal shares give, and how near it is to the ceiling.
+    """What a split gains over the even one, and how near it is to the ceiling.
 
-    A larger global batch alone is faster, so one that is not the even split's is told.
+    A larger global batch alone is faster, so one that is not the even split's is told. A run finds the largest shares
+    that fit, a plan knows only multiples of its probe's.
     """
     even, interval = against.even, of.speedup_ci95 if isinstance(of, Run) else None
     if even is not None and even.split == split.of_used:
         yield f"this is the even split, {even.split}"
     elif even is not None and of.speedup_over_even is not None:
-        gain = f"{of.speedup_over_even:.3f} × the even split {even.split}{within(interval)}"
         batch, own = even.split.global_batch, split.global_batch
-        other = f" with a global batch of {batch}, not {own}" if batch != own else ""
+        which, other = "even split", ""
+        if batch != own:
+            steps = f" in multiples of {multiple}" if multiple > 1 else ""
+            which, other = f"largest even split that fits{steps},", f" with a global batch of {batch}, not {own}"
+        gain = f"{of.speedup_over_even:.3f} × the {which} {even.split}{within(interval)}"
         yield f"{gain}, which {gave} {per_s(_median(even.throughput))}{other}"
-    yield largest_even_text(against, multiple)
     if of.scaling_efficiency is not None:
         alone = f"what the devices gave alone, {per_s(against.solo_sum)} in total"
         if isinstance(against, Baselines) and not all(split.batches):
             alone += f", {format_rate(alone_in_use(against.solo_best, split.batches))} of those in use"
         yield f"{format_percent(of.scaling_efficiency, 1)} of {alone}"
-
-
-def largest_even_text(against: Baselines | Predicted, multiple: int = 1) -> str:
-    """What Keras does if the even split needs micro-batches, equal shares with their own global batch; else empty.
-
-    Beside it is what the best split of that global batch gives. A run finds the largest shares that fit, a plan knows
-    only multiples of its probe's.
-    """
-    even, best = against.largest_even, against.best_at_largest_even
-    if even is None:
-        return ""
-    which = f" and in multiples of {multiple}" if multiple > 1 else ""
-    text = f"equal shares in one piece{which}, {even.split}, a global batch of {even.split.global_batch}"
-    text = f"{text}: {per_s(_median(even.throughput))}"
-    if best is None or best.split == even.split:
-        return text
-    value, known = _median(best.throughput) / _median(even.throughput), ""
-    if isinstance(best, Measurement) and isinstance(even, Measurement):
-        known = within(ratio(value, best.step_time_s.samples, even.step_time_s.samples).ci95)
-    return f"{text}; {best.split} gives {value:.3f} × that{known}"
 
 
 def _median(rate: Throughput | float) -> float:

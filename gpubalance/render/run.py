@@ -90,14 +90,19 @@ def step_text(of: Run | Predicted, parts: Sequence[Replica | Share]) -> str:
     return f"step {format_seconds(step_s)} = {' + '.join(told.values())}{imbalance}"
 
 
-def _answer(run: Run) -> Iterator[str]:
-    """What the split gives, compared with the even split and with the devices alone."""
+def run_headline(run: Run) -> str:
+    """`batches 820 568: 2166 samples/s ± 0.0 %, model small`."""
     batches = " ".join(map(str, run.batches))
     if run.split.accumulates:
         batches += f" in micro-batches {' '.join(map(str, run.micro_batches))}"
-    yield from pipeline_told(run.pipeline, run.baselines.solo_sum, in_front=True)
     held = " on batches held on the devices" if run.settings.data and not run.pipeline else ""
-    yield f"batches {batches}: {rate_text(run.throughput)}{held}, model {run.settings.model}"
+    return f"batches {batches}: {rate_text(run.throughput)}{held}, model {run.settings.model}"
+
+
+def _answer(run: Run) -> Iterator[str]:
+    """What the split gives, compared with the even split and with the devices alone."""
+    yield from pipeline_told(run.pipeline, run.baselines.solo_sum, in_front=True)
+    yield run_headline(run)
     yield from gains_told(run, run.baselines, run.split, "gave")
 
 

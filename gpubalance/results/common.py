@@ -44,6 +44,17 @@ def unsound(field: str, what: str) -> PydanticCustomError:
     return PydanticCustomError("unsound", "{field}: {what}", {"field": field, "what": what})
 
 
+def without_former(*names: str) -> Any:
+    """A validator that drops fields which files of an earlier gpubalance have, and nothing needs any more."""
+
+    def dropped(given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if name not in names}
+
+    return model_validator(mode="before")(dropped)
+
+
 def check_length(field: str, found: int, count: int) -> None:
     """Raises `unsound` unless there is one value for each device."""
     if found != count:

@@ -25,6 +25,7 @@ from gpubalance.results.common import (
     check_unlike,
     has_a_split,
     unsound,
+    without_former,
 )
 from gpubalance.results.gap import SoloGap
 from gpubalance.results.run import Measurement, Pipeline, Run
@@ -79,21 +80,24 @@ class Goodput(Record):
 class Predicted(Record):
     """What the step-time models predict. `solo_sum` is of all the plan's devices, with samples or without.
 
-    `even` has the same global batch. If it needs micro-batches, `largest_even` is the largest equal shares that fit in
-    one piece, and `best_at_largest_even` the best split of their global batch. `by_global_batch` has the fastest split
-    for some global batches that the devices can take, with samples for all the plan's devices.
+    `even` has the same global batch, or, where that does not fit in one piece, is the largest equal shares that do;
+    then `best_at_even` is the best split of their global batch. `best_at_own` is that of the user's own batches, if the
+    plan has others, with a batch for each of its devices. `by_global_batch` has the fastest split for some global
+    batches that the devices can take, with samples for all the plan's devices.
 
     With a `noise_scale` in samples, `efficiency` is what a sample is worth, `goodput` throughput times that, and
     `by_goodput` has both for the chosen split and for those that it is compared with.
     """
+
+    _of_now = without_former("largest_even", "best_at_largest_even")
 
     step_time_s: Positive
     throughput: Positive
     sync_s: Number
     imbalance: Ratio
     even: SplitPrediction | None
-    largest_even: SplitPrediction | None = None
-    best_at_largest_even: SplitPrediction | None = None
+    best_at_even: SplitPrediction | None = None
+    best_at_own: SplitPrediction | None = None
     speedup_over_even: Annotated[Ratio | None, Shown("× over even")]
     solo_sum: Annotated[Number | None, Shown(unit="samples/s")]
     scaling_efficiency: Annotated[Part | None, Shown("of the solo sum")]
@@ -155,16 +159,17 @@ class Plan(OfSplit, OfModel):
     """A split for these devices, this model and these settings; each device is identified by its UUID.
 
     `sync_s` is null if it was unknown and taken as 0. `probed` is the time of the probe that the plan is based on;
-    `environment` and `code` are that probe's. `balanced` is the time of a balance whose measurements the plan uses too;
-    null without one, and if the plan is itself a balance's. `pipeline` is the user's input pipeline, as the balance or
-    the probe measured it; null for random samples. `reached_by` is how its hosts are reached, null if they are this
-    machine; the command itself is not kept, as only a command line may name one.
+    `environment`, `code` and `own_batch` are that probe's. `balanced` is the time of a balance whose measurements the
+    plan uses too; null without one, and if the plan is itself a balance's. `pipeline` is the user's input pipeline, as
+    the balance or the probe measured it; null for random samples. `reached_by` is how its hosts are reached, null if
+    they are this machine; the command itself is not kept, as only a command line may name one.
     """
 
     kind: Literal["plan"] = "plan"
     probed: str
     balanced: str | None = None
     code: str = ""
+    own_batch: Size | None = None
     environment: Environment | None = None
     global_batch: Count
     batch_multiple: Size
@@ -202,10 +207,11 @@ class Plan(OfSplit, OfModel):
         shares = [(share.device, share.batch, share.micro_batch) for share in self.shares]
         if shares != list(zip(range(count), self.batches, self.micro_batches, strict=True)):
             raise unsound("shares", "not those of batches and micro_batches")
-        for name in ("even", "largest_even", "best_at_largest_even"):
+        used = len(self.split.used)
+        for name, of in (("even", used), ("best_at_even", used), ("best_at_own", count)):
             other = getattr(self.predicted, name)
             if other is not None:
-                check_length(f"predicted.{name}.batches", len(other.batches), len(self.split.used))
+                check_length(f"predicted.{name}.batches", len(other.batches), of)
         if self.balance and self.balance.solo_gap:
             check_length("balance.solo_gap.slowdown", len(self.balance.solo_gap.slowdown), count)
         return self

@@ -25,6 +25,7 @@ from gpubalance.results.common import (
     Throughput,
     Warning_,
     check_length,
+    without_former,
 )
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.results.timing import Remedy
@@ -116,15 +117,12 @@ def alone_in_use(bests: Sequence[SoloBest] | None, batches: Sequence[int]) -> fl
 class Baselines(Record):
     """What a run is compared with. `even` was measured in turns with it; the solo figures come from a probe.
 
-    `even` has the run's global batch, in micro-batches if it does not fit in one piece. In that case `largest_even`,
-    measured for one window, is the largest equal shares that do fit, and in a balance `best_at_largest_even`, measured
-    right after it, is the best split of their global batch. If no micro-batches fit either,
-    `even` itself is the largest equal shares.
+    `even` has the run's global batch, or, where that does not fit in one piece, is the largest equal shares that do.
     """
 
+    _of_now = without_former("largest_even", "best_at_largest_even")
+
     even: Measurement | None
-    largest_even: Measurement | None = None
-    best_at_largest_even: Measurement | None = None
     solo_best: tuple[SoloBest, ...] | None
     solo_sum: Annotated[Number | None, Shown(unit="samples/s")]
 

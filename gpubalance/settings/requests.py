@@ -257,7 +257,8 @@ class PlanRequest(Record):
     )
     from_batch: Count | None = _split(
         "--from-batch B",
-        "The global batch that your learning rate was tuned for. Default: the best device's best batch alone.",
+        "The global batch that your learning rate was tuned for. Default: the batch of --data, else the best device's "
+        "best batch alone.",
     )
     noise_scale: Annotated[float, Field(gt=0, le=1e12)] | None = _split(
         "--noise-scale N|FILE",

@@ -8,14 +8,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from gpubalance.engine.batch_sizes import batch_of, static_batch_of
 from gpubalance.engine.feed import is_batched, regrouped
 from gpubalance.errors import BadInput
 
 UNKNOWN_SIZE = int(tf.data.UNKNOWN_CARDINALITY)
-# TensorFlow's classes of datasets that pass batches on; the first is the base of Repeat, Shuffle, Prefetch and others.
-# These names and the attribute with the batch's size are TensorFlow's internals: of others the size is unknown.
-_HANDED_ON = {"UnaryUnchangedStructureDataset", "_ZipDataset", "_ConcatenateDataset"}
-_HANDED_ON |= {"_MapDataset", "_ParallelMapDataset"}
 
 
 def in_batches_of(global_batch: int | None, model: Any, options: dict[str, Any]) -> None:
@@ -104,19 +101,3 @@ def other_batches(shares: Sequence[int], global_batch: int) -> str:
         f"leave batch_size out or give batches of {global_batch}; gpubalance balance --global-batch {sum(shares)} "
         f"--batch-multiple 1 finds the split of {sum(shares)}"
     )
-
-
-def static_batch_of(data: Any) -> int | None:
-    """The size that all of a dataset's batches have; None where TensorFlow does not promise it."""
-    shape = getattr(tf.nest.flatten(data.element_spec)[0], "shape", None)
-    return shape[0] if shape is not None and shape.rank else None
-
-
-def batch_of(data: Any) -> int | None:
-    """The size that the dataset's own `batch` gives its batches, of which some may be smaller; None if unknown."""
-    size = getattr(data, "_batch_size", None)
-    if size is not None:
-        return int(size)
-    hands_on = not _HANDED_ON.isdisjoint(kind.__name__ for kind in type(data).__mro__)
-    sizes = {batch_of(one) for one in data._inputs()} if hands_on else set()
-    return sizes.pop() if len(sizes) == 1 else None

@@ -140,7 +140,8 @@ class Ready(Record):
     """The model is built.
 
     `memory_limit_bytes` is what TensorFlow's allocator may take on each device, None if unknown. `warned` and `refused`
-    are what a split would tell of the model. `graph` has the blocks of a model that is to be cut.
+    are what a split would tell of the model. `graph` has the blocks of a model that is to be cut. `own_batch` is the
+    number of samples in the batches of the user's data, None if it is unknown.
     """
 
     model: Model
@@ -148,6 +149,7 @@ class Ready(Record):
     warned: tuple[str, ...] = ()
     refused: Refusal | None = None
     graph: Graph | None = None
+    own_batch: Annotated[int, Field(ge=1)] | None = None
 
 
 class Measured(Record):

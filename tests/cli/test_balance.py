@@ -81,7 +81,7 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(tm
     assert [share.limit for share in after.shares] == [share.limit for share in balance.shares]
     assert after.predicted.throughput == pytest.approx(balance.predicted.throughput, rel=0.02)
     assert "sync-unknown" not in told.stdout
-    assert "learning rate: if tuned at a global batch of " in told.stdout
+    assert "learning rate: if yours was tuned for batch " in told.stdout
     assert plan_of("plan", str(file)).batches == after.batches
     assert [device.index for device in plan_of("plan", str(file), "--gpus", "1").devices] == [1]
     uncut = plan_of(*command, "--accumulate", "auto")

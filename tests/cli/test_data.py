@@ -76,7 +76,9 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     assert "on batches held on the devices" in " ".join(made.stdout.split())
     again = here("plan", *PAIR, *DATA, "--epoch", "1000", cwd=folder)
     binds = "your input pipeline gives 100 samples/s"
-    assert answer_of(subject(folder / "plan.json").result).headline.startswith(binds)
+    page = answer_of(subject(folder / "plan.json").result)
+    assert page.headline.startswith(f"batches {' '.join(map(str, plan.batches))}: ")
+    assert str(page.parts[0]).startswith(binds)
     for done in (made, again):
         assert done.stdout.startswith(binds)
         assert max(map(len, done.stdout.split("\nnext: ")[0].splitlines())) <= 80
@@ -96,6 +98,32 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     assert here(*run, "--data", "mine.py:other", cwd=folder).returncode == 7
     warned = here(*run, *DATA, *SHORT, "--json", code=0, cwd=folder)
     assert [one["code"] for one in json.loads(warned.stdout)["warnings"]].count("data-changed") == 1
+
+
+def test_what_becomes_of_ones_own_batches_is_told_before_a_split_is_tried_and_after(
+    folder: Path, engine_that: Callable[[str], None]
+) -> None:
+    engine_that("def own_batch(): return 64")
+    done = here("balance", *PAIR, *DATA, *SHORT, "-o", "plan.json", code=0, cwd=folder)
+    made = Plan.model_validate_json((folder / "plan.json").read_text())
+    kept, rate = known(made.predicted.best_at_own), known(made.learning_rate)
+    assert (made.own_batch, kept.split.global_batch, rate.from_batch) == (64, 64, 64)
+    assert rate.linear == pytest.approx(made.global_batch / 64)
+    told = (
+        f"your batch of 64 → {made.global_batch}: {made.global_batch / 64:.3g} × fewer steps an epoch, learning rate × "
+    )
+    assert (
+        f"{told}{rate.linear:.3g} (SGD with warm-up) or {rate.square_root:.3g} (Adam); --global-batch 64 keeps it"
+        in (" ".join(done.stdout.split()))
+    )
+    assert done.stderr.index("your batch of 64 → ") < done.stderr.index("round 1")
+    same = here("balance", *PAIR, *DATA, *SHORT, "--global-batch", "64", code=0, cwd=folder)
+    assert "your batch of 64" not in same.stderr
+    assert "global batch 64, as before: the learning rate stays" in same.stdout
+    asked = here("plan", *PAIR, *DATA, "--from-batch", "100", code=0, cwd=folder)
+    text = " ".join(asked.stdout.split())
+    assert "steps an epoch; --global-batch 64 keeps it and is predicted to give " in text
+    assert "learning rate: if yours was tuned for batch 100, multiply by " in text
 
 
 def test_probe_holds_the_pipeline_against_the_devices_in_sum(folder: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from functools import cache
 
 import pytest
 
+from gpubalance.cli.progress import Progress
 from gpubalance.cli.remaining import Remaining
-from gpubalance.jobs.events import PhaseBegun, TimeLeft
+from gpubalance.jobs.events import Doing, PhaseBegun, TimeLeft
 from tests.cli.program import ROOT
 from tests.cli.terminal import Seen, command_in_terminal
 
@@ -130,15 +132,28 @@ def test_devices_with_models_of_their_own_stand_alone_and_at_once_beside_each_ot
     assert [line for line in seen.pictures[-1] if line] == ["the result"]
 
 
-def test_what_is_left_is_corrected_and_never_less_than_the_phases_to_come() -> None:
+def test_where_no_screen_counts_down_lines_say_what_is_still_done(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(quiet=False, every_s=0.01) as tell:
+        tell(Doing("measuring GPU:0 alone"))
+        time.sleep(0.1)
+        assert "still" not in capsys.readouterr().err  # as in a queue, which may take a night
+        tell(PhaseBegun("GPU:0 alone", 1, 3, 600.0, 1200.0))
+        said = ""
+        while said.count("still") < 3:
+            said += capsys.readouterr().err
+    assert said.endswith("… still measuring GPU:0 alone; phase 1 of 3, about 20 min of 20 left\n")
+
+
+def test_what_is_left_counts_down_and_no_time_is_told_of_an_overdue_phase() -> None:
     remaining = Remaining()
     assert (remaining.short, remaining.whole_s) == ("", 0.0)
     remaining.take(PhaseBegun("GPU:0 alone", 1, 3, 600.0, 1200.0))
     assert remaining.line == "phase 1 of 3, GPU:0 alone: about 10 min; about 20 min in all"
-    remaining.take(TimeLeft(1500.0))
+    remaining.take(TimeLeft(1500.0, 900.0))
     assert remaining.short == "phase 1 of 3, about 25 min of 25 left"
-    remaining.take(TimeLeft(0.0))  # it takes longer than was thought
-    assert remaining.short == "phase 1 of 3, about 10 min of 10 left"
+    remaining.take(TimeLeft(900.0, 900.0))  # it takes longer than was thought
+    assert remaining.short == "phase 1 of 3, longer than expected"
+    assert round(remaining.whole_s) == 900
     remaining.take(PhaseBegun("rounds", 2, 3, 60.0, 300.0))
     assert remaining.line == "phase 2 of 3, rounds: about 60 s; about 5 min of 5 left"
     remaining.take(PhaseBegun("proof", 3, 3, 0.0, 0.0))

@@ -55,39 +55,37 @@ def test_devices_are_those_that_are_named_in_their_order_and_those_with_samples(
 
 
 @pytest.mark.parametrize(
-    ("options", "even", "micro_batches"),
+    ("options", "even"),
     [
-        ("--gpus 0 --batches 8", None, None),
-        ("--gpus 1 --batches 300 --micro-batches 110", None, None),
-        ("--batches 30 20 --baseline none", None, None),
-        ("--batches 20 20", [20, 20], [20, 20]),
-        ("--batches 60 60 --micro-batches 60 30", [60, 60], [60, 60]),
+        ("--gpus 0 --batches 8", None),
+        ("--gpus 1 --batches 300 --micro-batches 110", None),
+        ("--batches 30 20 --baseline none", None),
+        ("--batches 20 20", [20, 20]),
+        ("--batches 60 60 --micro-batches 60 30", [60, 60]),
         # GPU:1 holds 1.25 GiB: 0.25 + 0.125 GiB and 112 samples of 8 MiB.
-        ("--batches 200 100", [150, 150], [75, 75]),
-        ("--batches 336 336 --micro-batches 112 112", [336, 336], [112, 112]),
-        ("--batches 200 150 --micro-batches 200 40", [175, 175], [88, 88]),
+        ("--batches 200 100", [112, 112]),
+        ("--batches 336 336 --micro-batches 112 112", [112, 112]),
+        ("--batches 200 150 --micro-batches 200 40", [112, 112]),
     ],
 )
-def test_what_a_split_is_compared_with(options: str, even: list[int] | None, micro_batches: list[int] | None) -> None:
-    """With the same global batch; the largest equal shares in one piece stand beside it where they are others."""
+def test_what_a_split_is_compared_with(options: str, even: list[int] | None) -> None:
+    """The even split of its global batch, or the largest that fits in one piece."""
     result = run_json(*TINY_PAIR, *options.split())
-    found, largest = result["baselines"]["even"], result["baselines"]["largest_even"]
-    assert (even, micro_batches) == ((found["batches"], found["micro_batches"]) if found else (None, None))
+    found = result["baselines"]["even"]
+    assert even == (found["batches"] if found else None)
+    assert found is None or found["micro_batches"] == found["batches"]
     assert (result["speedup_over_even"] is None) == (even is None)
-    assert (result["speedup_over_even"] == 1.0) == (micro_batches == result["micro_batches"])
-    assert (largest and largest["batches"]) == (None if even == micro_batches else [112, 112])
-    assert found is None or found["global_batch"] == result["global_batch"]
-    assert "even-split-does-not-fit" not in [warning["code"] for warning in result["warnings"]]
+    assert (result["speedup_over_even"] == 1.0) == (even == result["batches"] == result["micro_batches"])
+    assert not [warning for warning in result["warnings"] if "even" in warning["code"]]
 
 
-def test_where_no_micro_batches_fit_a_split_is_compared_with_the_largest_equal_shares(tmp_path: Path) -> None:
-    script = "def holds(device, size): return size not in (75, 50, 38) and size <= (208, 112)[device.index]\n"
+def test_where_no_equal_shares_fit_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
+    script = "def holds(device, size): return size == (204, 96)[device.index]\n"
     split = ("--batches", "204", "96", *SHORT, "--json")
     done = here("run", *TINY_PAIR, *split, code=0, environment=engine(tmp_path, script))
     result = json.loads(done.stdout)
-    assert result["baselines"]["even"]["batches"] == [112, 112]
-    assert result["baselines"]["largest_even"] is None
-    assert "even-split-does-not-fit" in [warning["code"] for warning in result["warnings"]]
+    assert result["baselines"]["even"] is None
+    assert "even-split-out-of-memory" in [warning["code"] for warning in result["warnings"]]
 
 
 def test_a_split_that_runs_out_of_memory_jointly_is_told_what_fits() -> None:
@@ -154,10 +152,8 @@ def trained_by(folder: Path, *arguments: str) -> list[str]:
 
 def test_equal_shares_are_found_by_the_memory_line_and_nothing_is_warmed_up_twice(tmp_path: Path) -> None:
     trained = trained_by(tmp_path, "--batches", "200", "100")
-    # 113 samples are refused before a step; an even split that memory does not hold is not tried in one piece.
-    assert list(dict.fromkeys(trained)) == ["200 100", "112 112", "150 150"]
-    # 112 fit: that is tried, and then measured at once.
-    assert 1 + 5 <= trained.count("112 112") < 1 + 12
+    # 113 samples are refused before a step; an even split that memory does not hold is not tried.
+    assert list(dict.fromkeys(trained)) == ["200 100", "112 112"]
 
 
 def test_xla_compiles_each_split_so_each_is_warmed_up_whole_and_once(tmp_path: Path) -> None:

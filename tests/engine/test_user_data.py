@@ -131,6 +131,14 @@ def test_every_form_comes_in_batches_of_the_split_epoch_after_epoch(data: Any, n
     assert len(found[0]) == (3 if name == "arrays" else 2)
 
 
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("in_batches", 7), ("cached", 5), ("in_parts", 6), ("one_by_one", None), ("arrays", None), ("endless", None)],
+)
+def test_the_size_of_the_users_own_batches_is_known(data: Any, name: str, size: int | None) -> None:
+    assert data(name).own_batch == size
+
+
 def test_held_samples_are_the_users_and_as_many_as_are_asked_for(data: Any) -> None:
     inputs, labels = data("in_batches").make(70)
     assert (inputs.shape, labels.shape) == ((70, 4), (70,))

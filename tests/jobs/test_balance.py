@@ -13,6 +13,7 @@ from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import Probe
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
+from gpubalance.settings.shares import Shares
 from tests.jobs.drawn import nothing_kept, quiet
 from tests.jobs.probes import QUICK, SMALL, devices_of, holding_nothing, of_config, probe_of
 from tests.known import known
@@ -61,11 +62,12 @@ def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     made, how = balanced(devices, joint, baseline="even", accumulate=1)
     run = known(how.run)
     assert known(run.speedup_over_even) >= 1.1
-    even, largest = known(run.baselines.even), known(run.baselines.largest_even)
-    assert even.global_batch == made.global_batch > largest.global_batch
-    best = known(run.baselines.best_at_largest_even)
-    assert best.global_batch == largest.global_batch
-    assert f"; {best.split} gives " in " ".join(told(made).split())
+    even, best = known(run.baselines.even), known(made.predicted.best_at_even)
+    assert even.split == Shares((112, 112))
+    text = " ".join(told(made).split())
+    assert " × the largest even split that fits, 112/112 (" in text
+    assert f" samples/s with a global batch of 224, not {made.global_batch}" in text
+    assert f"--global-batch 224: {best.split}, {best.throughput:.0f} samples/s predicted" in text
     assert run.imbalance <= 1.02
     # The profile's joint run takes more than the gradients say.
     assert how.rounds[0].outcome == "oom"

@@ -195,7 +195,7 @@ def test_a_probe_is_not_held_against_a_run(compared: Compared) -> None:
 
 
 def test_what_makes_a_result_doubtful_goes_with_it(compared: Compared) -> None:
-    codes = ("throttled", "throttled", "even-split-does-not-fit")
+    codes = ("throttled", "throttled", "even-split-out-of-memory")
     warnings = tuple(Warning_(code=code, message="m", next="n") for code in codes)
     found = compared(BASELINE, OTHER.model_copy(update={"complete": False, "warnings": warnings})).results[1]
     assert [warning.code for warning in found.warnings] == ["throttled"]

@@ -99,7 +99,25 @@ def test_that_it_takes_over_twice_as_long_is_told_once_as_soon_as_it_is_known() 
     silent = Command()
     silent.phase("proof", 500)
     silent.phases(Doing("measuring on"))
-    assert silent.told[0].endswith(" that were announced")
+    assert silent.told[0].endswith(" that were announced: about 8 min more")
+
+
+def test_the_first_overdue_phase_corrects_what_is_left_once() -> None:
+    command = Command()
+    command.phase(NAMES[0], _usual_s()[0])
+    command.phases(Doing("in time"))
+    assert not [event for event in command.events if isinstance(event, TimeLeft)]
+    command.now_s += _usual_s()[0]
+    for _ in range(2):  # it has taken twice as long by now, and is taken for half over
+        command.phases(Doing("overdue"))
+    later_s = 4 * sum(_usual_s()[1:])
+    assert [event for event in command.events if isinstance(event, TimeLeft)] == [
+        TimeLeft(2 * _usual_s()[0] + later_s, later_s)
+    ]
+    begun = command.phase(NAMES[1], 100 * _usual_s()[1])
+    assert (begun.seconds, begun.left_s) == (4 * _usual_s()[1], later_s)
+    command.phases(Doing("overdue"))
+    assert len([event for event in command.events if isinstance(event, TimeLeft)]) == 1
 
 
 def test_a_time_limit_that_is_too_short_is_told_at_once() -> None:

@@ -132,23 +132,24 @@ def test_memory_binds_and_micro_batches_unbind_if_asked_for() -> None:
     assert within.predicted.throughput > 1.15 * without.predicted.throughput
 
 
-def test_the_even_split_is_predicted_for_the_same_global_batch() -> None:
+def test_a_plan_predicts_the_largest_even_split_that_fits_and_the_best_split_of_its_global_batch() -> None:
     made = planned("quick-pair", sync_s=0.006)
-    even, largest = known(made.predicted.even), known(made.predicted.largest_even)
-    best = known(made.predicted.best_at_largest_even)
+    even, best = known(made.predicted.even), known(made.predicted.best_at_even)
     limit = made.shares[1].limit
-    assert even.split.global_batch == made.global_batch
-    assert even.split == Shares.even(made.global_batch, 2).in_pieces(2)
-    # Each micro-batch of the slower device has its fixed cost.
-    assert even.step_time_s == pytest.approx(0.006 + 2 * 0.008 + 0.0003 * made.global_batch / 2)
-    assert largest.split == Shares((limit, limit))
-    assert largest.step_time_s == pytest.approx(0.006 + 0.008 + 0.0003 * limit)
-    assert best.split.global_batch == largest.split.global_batch
-    assert best.throughput > 1.1 * largest.throughput
+    assert even.split == Shares((limit, limit))
+    assert even.step_time_s == pytest.approx(0.006 + 0.008 + 0.0003 * limit)
+    assert best.split.global_batch == even.split.global_batch < made.global_batch
+    assert best.throughput > 1.1 * even.throughput
     text = " ".join(told(made).split())
-    equal = f"{limit}/{limit}, a global batch of {2 * limit}: {largest.throughput:.0f} samples/s"
-    assert f"one piece and in multiples of 8, {equal}" in text
-    assert f"; {best.split} gives {best.throughput / largest.throughput:.3f} × that" in text
+    ratio = made.predicted.throughput / even.throughput
+    assert f"{ratio:.3f} × the largest even split that fits in multiples of 8, {limit}/{limit}, which is" in text
+    assert f"--global-batch {2 * limit}: {best.split}, {best.throughput:.0f} samples/s predicted" in text
+
+
+def test_an_even_split_that_fits_has_the_same_global_batch() -> None:
+    made = planned("quick-pair", sync_s=0.006, global_batch=208)
+    assert known(made.predicted.even).split == Shares((104, 104))
+    assert made.predicted.best_at_even is None
 
 
 def test_a_limit_that_is_no_memorys_is_called_what_it_is() -> None:
@@ -195,12 +196,12 @@ def test_with_a_noise_scale_the_split_that_learns_fastest_is_chosen_and_held_aga
     assert rate.measured == pytest.approx((1 + scale / old) / (1 + scale / new))
     text = " ".join(told(made).split())
     assert "goodput is samples/s times what each sample is worth" in text
-    assert "with SGD by the noise scale (McCandlish 2018)" in text
+    assert f"multiply by {rate.measured:.3g} (SGD, by the noise scale) or {rate.square_root:.3g} (Adam)" in text
 
 
 def test_without_a_noise_scale_it_is_said_what_was_maximised_where_the_global_batch_is_free() -> None:
-    text = "only samples/s were maximised"
-    assert text in told(planned())
+    text = "this maximises samples/s only; --noise-scale also considers learning progress"
+    assert text in told(planned()).splitlines()
     assert text not in told(planned(global_batch=1024))
     by_batch = planned().predicted.by_global_batch
     totals = [one.split.global_batch for one in by_batch]

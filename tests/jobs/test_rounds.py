@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
+import pytest
+
 from gpubalance.jobs.balance.balance import Balancing
 from gpubalance.jobs.balance.together import Together
 from gpubalance.numbers.stats import half_width
@@ -12,6 +14,7 @@ from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, noisy_devices, nothing_kept
 from tests.jobs.probes import CONFIGS, SMALL, probe_of, proof_of
+from tests.known import known
 
 PAIR = CONFIGS / "quick-pair.toml"
 
@@ -44,3 +47,26 @@ def test_the_even_split_is_proposed_if_it_is_faster_than_the_best_that_was_found
     assert proof_of(made).speedup_over_even == 1.0
     (warning,) = [one for one in made.warnings if one.code == "even-is-faster"]
     assert "and the even split 64/64 beside it" in warning.message
+
+
+@pytest.mark.parametrize("asked", [{}, {"batch_multiple": 8}, {"global_batch": 312}], ids=str)
+def test_the_largest_even_split_that_fits_is_proposed_if_it_is_faster_and_as_asked(asked: dict[str, int]) -> None:
+    """The second device just holds 115 samples, more than the planner's multiples of 8 allow."""
+    (first, second), joint = noisy_devices(PAIR, 0.01)
+    memory = known(second.profile).memory_at(115, joint.extra_memory)
+    profile = known(second.profile).model_copy(update={"memory": memory})
+    devices = (first, second.model_copy(update={"memory_bytes": memory, "profile": profile}))
+    request = BalanceRequest(
+        devices=devices, settings=SMALL, joint=joint, plan=PlanRequest(**asked), measuring=Measuring()
+    )
+    party = cast("Party", DrawnParty(devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 115 else 2.0))
+    made = Balancing(request, probe_of(devices), party, lambda _: None, nothing_kept()).run()
+    (warning,) = [one for one in made.warnings if one.code == "even-is-faster"]
+    assert "and the even split 115/115 beside it" in warning.message
+    if asked:
+        assert made.batches != (115, 115)
+        assert "not what --global-batch, --batch-multiple or --margin asks for" in warning.message
+        assert warning.next.endswith("gpubalance run --batches 115 115")
+    else:
+        assert made.batches == (115, 115)
+        assert proof_of(made).speedup_over_even == 1.0

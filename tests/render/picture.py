@@ -52,7 +52,7 @@ def lines() -> list[Text]:
     """The live screens of the even split and of the found one, and the summary without the script."""
     plan = read_record(DATA / "pair-balance.json", Plan)
     run = known(plan.run)
-    even = known(run.baselines.largest_even)
+    even = known(run.baselines.even)
     return [
         Text(f"$ gpubalance run --simulate configs/gtx1080ti-gtx1080.toml {even.split.options}", "bold"),
         *_screen(run.devices, even),

@@ -57,11 +57,10 @@ def test_the_bars_of_a_step_are_its_times_and_those_of_the_gap_all_of_it() -> No
     found = bars(drawn(subject, "step"))
     assert [bar.get_width() for bar in found] == pytest.approx(wanted)
     assert {bar.get_hatch() or "" for bar in found} >= {"", HATCHES[WAIT], HATCHES[SYNC]}
-    largest = known(run.baselines.largest_even)
-    assert "global batches differ" not in drawn(subject, "step").text
-    older = inside(run, "baselines", even=largest)
-    told = drawn(replace(subject, result=older), "step").text
-    assert f"Their global batches differ: {largest.global_batch} and {run.global_batch}" in told
+    batches = f"{known(run.baselines.even).global_batch} and {run.global_batch}"
+    assert f"Their global batches differ: {batches}" in drawn(subject, "step").text
+    alike = inside(run, "baselines", even=run.model_copy(update={"batches": run.batches[::-1]}))
+    assert "global batches differ" not in drawn(replace(subject, result=alike), "step").text
     # The even split is above the chosen one, and each row ends with the step.
     assert found[0].get_y() > found[-1].get_y()
     ends = [bar.get_x() + bar.get_width() for bar in found]

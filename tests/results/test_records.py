@@ -10,6 +10,7 @@ import pytest
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record, read_result
+from gpubalance.results.run import Run
 from tests.cli.program import ROOT
 
 DATA = ROOT / "tests" / "render" / "data"
@@ -18,6 +19,14 @@ DATA = ROOT / "tests" / "render" / "data"
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.json")), ids=lambda path: path.stem)
 def test_real_results_are_read(path: Path) -> None:
     assert read_result(path).schema_version == 1
+
+
+def test_a_file_with_more_baselines_than_there_are_now_is_read_too(tmp_path: Path) -> None:
+    content = json.loads((DATA / "pair-run.json").read_text())
+    content["baselines"] |= {"largest_even": content["baselines"]["even"], "best_at_largest_even": None}
+    path = tmp_path / "older.json"
+    path.write_text(json.dumps(content))
+    assert read_record(path, Run) == read_record(DATA / "pair-run.json", Run)
 
 
 def test_texts_of_a_file_are_harmless_to_show(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ else happens is Python, in the file that ENGINE_STAND_IN_SCRIPT names, which may
     holds(device, size)                whether so many samples at a time fit; where not, it is out of memory
     pulled(samples)                    seconds in which the user's data gives a batch of so many; else 10 µs a sample
     joined_from(global_batch)          samples in the user's own batches, where such ones are made of them
+    own_batch()                        samples in the user's own batches; else that is not known
     samples()                          how many samples the user's data has; else that is not known
     loss_is_finite()                   whether a timing's loss is a number
     unlike()                           whether batches differ in shape
@@ -64,6 +65,7 @@ class Session:
             "model": {"name": self.settings.model, "parameters": 648, "gradient_bytes": 2592},
             "memory_limit_bytes": tuple(device.memory_bytes for device in self._devices[self._own]),
             "refused": self._call("refused"),
+            "own_batch": self._call("own_batch") if self.settings.data else None,
         }
 
     def step_flops(self) -> float | None:

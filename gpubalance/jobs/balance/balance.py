@@ -8,7 +8,7 @@ from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, Partial
 from gpubalance.jobs.balance.reuse import probe_for
 from gpubalance.jobs.balance.together import Together, TriedSplit
 from gpubalance.jobs.endings import giving, lost_gpus_told
-from gpubalance.jobs.events import Doing, PhaseBegun, RoundDone, Watch
+from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.keep.saved import keep_balance, solo_bests_of
 from gpubalance.jobs.measure.joint import JointRun, party_for
@@ -76,6 +76,7 @@ class Balancing:
             best = self.known.best()
             planned = None if self._rounds_are_over else self._worth_a_round(best)
             if planned is not None:
+                self._tell_first(planned)
                 often = self.known.too_often(planned.split)
                 if often is None:
                     self._try(planned)
@@ -132,6 +133,11 @@ class Balancing:
             return best.planned if best.may_give(value) else promised
         doubtful = known.in_doubt()
         return doubtful.planned if doubtful else None
+
+    def _tell_first(self, planned: Allocation) -> None:
+        """Says, before the first round, what becomes of the user's own batches, if they have another size."""
+        if not self.rounds and self.probe.own_batch not in (None, planned.split.global_batch):
+            self.watch(Planned(plan_of(self.known, planned)))
 
     def _not_steady(self, tried: Tried) -> None:
         """Goes on with the median of all measurements, as the devices' speed comes and goes."""
@@ -222,7 +228,7 @@ class Balancing:
         """Runs a split in turns with the even split, then checks whether its devices are as fast as before.
 
         A device may have changed its speed during the run: its present speed decides. If the even split is clearly
-        faster, as on a machine whose speed comes and goes, it is the one to prove.
+        faster, as on a machine whose speed comes and goes, it is proven too.
         """
         key = self._key("out of memory in a proof", planned.split)
         ran_out = self.journal.had(key, TriedSplit)
@@ -249,30 +255,35 @@ class Balancing:
         sizes = {one.device: (one.batch, one.micro_batch) for one in even.replicas}
         batches, micro_batches = zip(*(sizes.get(i, (0, 0)) for i in range(len(self.request.devices))), strict=True)
         split = Shares(batches, micro_batches)
-        if split.accumulates and self.request.plan.accumulate == 1:
-            return
-        rate, even_rate = (format_rate(one.throughput.median) for one in (proof, even))
+        rate, even_rate = format_rate(proof.throughput.median), format_rate(even.throughput.median)
         facts = {"split": planned.split, "rate": rate, "even": split, "even_rate": even_rate}
-        self.warnings.append(warning("even-is-faster", **facts))
+        facts["even_batches"] = " ".join(map(str, split.batches))
+        counts = self._is_as_asked(split)
+        self.warnings.append(warning("even-is-faster" if counts else "even-is-faster/not-asked", **facts))
         self.watch(Doing(self.warnings[-1].message))
-        self.known.learn(replace(planned, split=split, step_time_s=even.step_time_s.median), even)
+        if counts:
+            allocated = replace(planned, split=split, step_time_s=even.step_time_s.median)
+            self.known.learn(allocated, even)
+            self._prove(allocated)  # which it needs, as the largest that fits may be above the limits of the planner
+
+    def _is_as_asked(self, split: Shares) -> bool:
+        """Whether it has the global batch and the multiples that were asked for, and leaves memory free."""
+        asked = self.request.plan
+        if asked.global_batch not in (None, split.global_batch):
+            return False
+        if any(batch % (asked.batch_multiple or 1) for batch in split.batches):
+            return False
+        return not asked.margin_bytes or self.known.fits(split)
 
     def _proof(self, planned: Allocation) -> tuple[Run, Measurement]:
         """The run of the split in turns with the even split, and what its devices do at the end of it."""
         self.watch(PhaseBegun("proof"))
         self.watch(Doing(f"proving {planned.split}, in turns with the even split"))
         solo = solo_bests_of(self.probe, self.request.devices, planned.split)
-        used = planned.split.used
-
-        def best_of(global_batch: int) -> Shares | None:
-            """The best split of a global batch in one piece if that uses the same devices, else None."""
-            found = best_at(self.known.problem, used, global_batch)
-            return found.split if found and len(found.split.used) == len(used) else None
-
         asked, party = self.together.run_request(planned.split), self.together.gather(planned.split)
-        proof = JointRun(asked, party, self.watch, self.journal, solo, self.proofs, best_of)
+        proof = JointRun(asked, party, self.watch, self.journal, solo, self.proofs)
         try:
-            return proof.run(), proof.own.last.measurement(used)
+            return proof.run(), proof.own.last.measurement(planned.split.used)
         except GpubalanceError as error:
             if self.known.best(proven=True) is not None:
                 error.partial = self.so_far()
@@ -285,7 +296,12 @@ class Balancing:
         plan = plan_of(known, tried.as_measured)
         joined_from = self.pipeline.joined_from if self.pipeline else None
         gap = None if run is None else known.solo_gap(plan.split, run)
+        predicted, even = plan.predicted, run.baselines.even if run else None
+        if even is not None:  # what fits was tried: it may be another than was predicted
+            best = best_at(known.problem, plan.split.used, even.global_batch, plan.split)
+            predicted = predicted.model_copy(update={"best_at_even": best})
         changes = {
+            "predicted": predicted,
             "settings": self.request.settings,
             "pipeline": self.pipeline or plan.pipeline,
             "balance": Balance(rounds=tuple(self.rounds), run=run, solo_gap=gap),

@@ -22,7 +22,7 @@ from gpubalance.settings.record import Record
 from gpubalance.text import clean
 
 # Warnings that do not concern the compared figures.
-_BESIDE = ("even-split-does-not-fit", "even-split-out-of-memory", "stamps-cost", "margin-unknown")
+_BESIDE = ("even-split-out-of-memory", "stamps-cost", "margin-unknown")
 
 # What a result has for each of its devices that was used.
 Part = Replica | OwnModel | Stage | DeviceProbe | Share

@@ -1,12 +1,12 @@
-"""Runs a split in turns with the even split, and makes the result."""
+"""Runs a split in turns with its baseline, the even split, and makes the result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
-from gpubalance.errors import BadInput, OutOfMemory
+from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.endings import giving
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing, Watch, WindowDone
@@ -27,9 +27,6 @@ from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
-
-# How many numbers of micro-batches are tried until the even split fits, as sums of gradients take memory too.
-_PIECES_TRIED = 3
 
 
 def party_for(
@@ -53,16 +50,14 @@ def party_for(
 
 @dataclass
 class JointRun:
-    """A run of a split in windows, in turns with those of the even split of its global batch.
+    """A run of a split in windows, in turns with those of the even split.
 
     `asked` may have devices without samples; the party has none of them. `solo` is what the devices gave alone, to
     compare with. `proof` tells the runs of one `balance` apart. With `pipeline` batches come from the user's own
     pipeline, and a third series has the same batches held on the devices.
 
-    There is no `even` series if the split `is_even` itself. If the even split needs micro-batches, `largest_even` has
-    the largest equal shares in one piece, as Keras would take them, and `best_at_largest` their global batch in the
-    split that `best_of` gives for it, if that is known and another. Both are measured for one window, as soon as they
-    are known to fit.
+    `even` is what Keras would run: the split's global batch in equal shares, or the largest equal shares that fit in
+    one piece. There is none if the split `is_even` itself.
     """
 
     asked: RunRequest
@@ -71,12 +66,9 @@ class JointRun:
     journal: Journal
     solo: tuple[SoloBest, ...] | None = None
     proof: int = 0
-    best_of: Callable[[int], Shares | None] = lambda _: None
     pipeline: bool = False
     even: Series | None = None
     is_even: bool = False
-    largest_even: Series | None = None
-    best_at_largest: Series | None = None
     alone: Pipeline | None = None
     again: int = 0  # windows of its split that an interrupted run left
     complete: bool = False
@@ -106,7 +98,7 @@ class JointRun:
     @property
     def series(self) -> list[Series]:
         """The series that are measured in turns."""
-        return [one for one in (self.own, self.even, self.held) if one is not None]
+        return [series for series in (self.own, self.even, self.held) if series is not None]
 
     def _series(self, split: Shares, name: str = "") -> Series:
         watch, pipeline = self.watch if name in ("", "even") else None, self.pipeline and name != "held"
@@ -142,76 +134,36 @@ class JointRun:
         self.again += series is self.own and self.journal.again[Window] > before
 
     def _warm_up_even(self) -> None:
-        """Finds out how the even split fits and warms it up; if it does not fit at all, says so and gives it up."""
-        split, devices = self.request.split, self.request.devices
-        even = Shares.even(split.global_batch, len(devices))
+        """Finds the largest even split that fits and warms it up; if not even one does, says so and gives it up."""
+        split = self.request.split
+        even = Shares.even(split.global_batch, len(self.request.devices))
         self.is_even = even == split
         if self.is_even:
             return
-        fitting = Fitting(self.party, self.request, self.watch, self.own.peaks)
-        where = fitting.too_small_for(even)
         try:
-            if where is None:
-                self.even = self._warm(even)
-                return
+            self.even = self._largest(even)
         except OutOfMemory as error:
-            where = "a device" if error.replica is None else devices[error.replica].label
-        try:
-            self._divide(even, where, fitting)
-        except OutOfMemory as again:
-            self._give_up(again)
+            self._give_up(error)
 
     def _give_up(self, error: OutOfMemory) -> None:
         self.watch(Doing(f"{error.message}: going on without the even split"))
         self.even = None
         self.warnings.append(warning("even-split-out-of-memory", what=error.message))
 
-    def _divide(self, even: Shares, where: str, fitting: Fitting) -> None:
-        """Takes the even split in micro-batches, beside the largest equal shares in one piece, or only those."""
-        self.watch(Doing(f"the even split {even} does not fit on {where}; looking for the largest equal shares"))
-        share = fitting.largest_even_share(max(even.batches))
-        if share == max(even.batches):
-            self.even = self._warm(even)
-            return
-        shares = Shares((share,) * len(even.batches))
-        largest = self._beside(shares, "largest even")  # now, as it has just been trained with
-        best = self._best_beside(shares)
-        divided = self._in_pieces(even, share)
-        if divided is None:
-            self.even = self._series(shares, "even")
-            self.warnings.append(warning("even-split-does-not-fit", even=even, where=where, smaller=shares))
-            return
-        self.largest_even, self.best_at_largest = largest, best
-        self.is_even = divided.split == self.own.split
-        self.even = None if self.is_even else divided
-
-    def _beside(self, split: Shares, name: str) -> Series:
-        """A window of another split, no longer than a round, as nothing is decided by it."""
-        series, length = self._series(split, name), Length.of_round(self.measuring.duration_s)
-        self._window(series, 1, length, f"measuring {split}, a global batch of {split.global_batch}")
-        return series
-
-    def _best_beside(self, equal: Shares) -> Series | None:
-        """The best split of these equal shares' global batch, measured; None if it is unknown or does not fit."""
-        best = self.best_of(equal.global_batch)
-        try:
-            return None if best in (None, equal) else self._beside(best, "best at largest even")
-        except OutOfMemory as error:
-            self.watch(Doing(f"{error.message}: going on without it"))
-            return None
-
-    def _in_pieces(self, even: Shares, share: int) -> Series | None:
-        """The even split in the fewest micro-batches that fit, warmed up; None if it can't be done in micro-batches."""
-        fewest = -(-max(even.batches) // share)
-        for count in range(fewest, fewest + _PIECES_TRIED):
+    def _largest(self, even: Shares) -> Series:
+        """The even split, or the largest equal shares that fit in one piece, warmed up."""
+        devices = self.request.devices
+        fitting = Fitting(self.party, self.request, self.watch, self.own.peaks)
+        where = fitting.too_small_for(even)
+        if where is None:
             try:
-                return self._warm(even.in_pieces(count))
-            except OutOfMemory:
-                continue
-            except BadInput as error:  # a model that can't be trained in micro-batches
-                self.watch(Doing(error.message))
-                break
-        return None
+                return self._warm(even)
+            except OutOfMemory as error:
+                where = "a device" if error.replica is None else devices[error.replica].label
+        self.watch(Doing(f"the even split {even} does not fit on {where}; looking for the largest that does"))
+        share = fitting.largest_even_share(max(even.batches))
+        fits = share == max(even.batches)  # on a second try
+        return self._warm(even if fits else Shares((share,) * len(devices)))
 
     def _warm(self, split: Shares) -> Series:
         self.watch(Doing(f"warming up the even split {split}, to compare with"))
@@ -224,10 +176,11 @@ class JointRun:
         asked, own, facts, solo = self.asked, self.own, self.party.facts, self.solo
         if not own.windows:
             return None
-        beside = [one if one and one.windows else None for one in (self.even, self.largest_even, self.best_at_largest)]
-        used, began_s = asked.split.used, min(one.began_s for one in (own, *beside) if one)
+        used, began_s, even = asked.split.used, own.began_s, None
+        if self.even is not None and self.even.windows:
+            began_s = min(began_s, self.even.began_s)
+            even = self.even.measurement(used, began_s)
         measured = own.measurement(used, began_s)
-        even, largest, best = (one.measurement(used, began_s) if one else None for one in beside)
         rate, times = measured.throughput.median, measured.step_time_s.samples
         faster = even and ratio(rate / even.throughput.median, times, even.step_time_s.samples)
         solo_sum = sum(one.throughput for one in solo) if solo else None
@@ -245,8 +198,6 @@ class JointRun:
             stamp_cost=own.stamp_cost,
             baselines=Baselines(
                 even=measured if self.is_even else even,
-                largest_even=largest,
-                best_at_largest_even=best,
                 solo_best=solo,
                 solo_sum=solo_sum,
             ),

@@ -76,11 +76,6 @@ _ROWS = {
     ),
     "not-exact": ("{text}", "gpubalance guide train says what a split trains exactly"),
     "not-for-a-split": ("gpubalance balance will refuse this model: {why}", "{advice}"),
-    "even-split-does-not-fit": (
-        "the even split {even} runs out of memory on {where}: "
-        "compared with {smaller} instead, the largest equal shares that fit",
-        "nothing to do: no equal split of this global batch is possible on these devices",
-    ),
     "even-split-out-of-memory": (
         "{what}, in turns with the run's split: there is no even split to compare with",
         "compare with smaller batches, or measure with --baseline none",
@@ -88,6 +83,11 @@ _ROWS = {
     "even-is-faster": (
         "{split} gave {rate} samples/s and the even split {even} beside it {even_rate}: the faster of them counts",
         "close other programs, and balance again: the devices were not as fast as when they were planned for",
+    ),
+    "even-is-faster/not-asked": (
+        "{split} gave {rate} samples/s and the even split {even} beside it {even_rate}, "
+        "but that is not what --global-batch, --batch-multiple or --margin asks for",
+        "balance again without them, or run it: gpubalance run --batches {even_batches}",
     ),
     "batches-joined": (
         "the dataset's own batches have {own} samples and differ in shape: batches of {size} were made from them, "

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from gpubalance.planning.allocate import allocated
 from gpubalance.planning.noise import efficiency
-from gpubalance.planning.problem import Allocation, Load, Problem, throughput
+from gpubalance.planning.problem import Allocation, Problem, throughput
 from gpubalance.planning.sync import of_some
 from gpubalance.results.plan import Goodput, SplitPrediction
 from gpubalance.settings.device import Device
@@ -18,36 +17,32 @@ from gpubalance.settings.shares import Shares
 _MOST_DEVICES = 16  # each global batch costs one run of the solver
 _GLOBAL_BATCHES = 24
 
-_Three: TypeAlias = tuple[SplitPrediction | None, SplitPrediction | None, SplitPrediction | None]
 
+def even_split(problem: Problem, split: Shares, sync_s: float) -> SplitPrediction | None:
+    """The even split of that split's devices and global batch, or the largest equal shares that fit in one piece.
 
-def even_splits(problem: Problem, split: Shares, sync_s: float) -> _Three:
-    """The even split of that split's devices and global batch, if it has several.
-
-    If a device can't take its share in one piece, the even split is in the fewest micro-batches that fit; then the
-    largest equal shares in one piece and the best split of their global batch are there too, else None.
+    None if the split has one device, or the devices hold less than a sample each.
     """
     loads = tuple(problem.loads[i] for i in split.used)
     limit = min(load.limit for load in loads)
     if len(loads) == 1 or not limit or split.global_batch < len(loads):
-        return None, None, None
+        return None
     even = Shares.even(split.global_batch, len(loads))
-    if max(even.batches) <= limit:
-        return _prediction(loads, even, sync_s), None, None
-    largest = Shares((limit,) * len(loads))
-    best = best_at(problem, split.used, largest.global_batch)
-    return (
-        _prediction(loads, even.in_pieces(-(-max(even.batches) // limit)), sync_s),
-        _prediction(loads, largest, sync_s),
-        _foretold(best.split, best.step_time_s) if best else None,
-    )
+    if max(even.batches) > limit:
+        even = Shares((limit,) * len(loads))
+    parts = zip(loads, even.batches, strict=True)
+    busy_s = max(load.compute_s(batch, batch) + load.update_s for load, batch in parts)
+    return _foretold(even, sync_s + busy_s)
 
 
-def best_at(problem: Problem, used: Sequence[int], global_batch: int) -> Allocation | None:
-    """The fastest split of that global batch over the `used` devices, without micro-batches.
+def best_at(problem: Problem, used: Sequence[int], global_batch: int | None, split: Shares) -> SplitPrediction | None:
+    """The fastest split of a global batch over the `used` devices, without micro-batches.
 
-    If the problem's multiple does not divide the global batch, their greatest common divisor replaces it.
+    None if that is unknown or the global batch of `split`, or if the devices can't take it. If the problem's multiple
+    does not divide it, their greatest common divisor replaces that.
     """
+    if global_batch in (None, split.global_batch):
+        return None
     asked = replace(
         of_some(problem, used),
         multiple=math.gcd(problem.multiple, global_batch),
@@ -55,13 +50,8 @@ def best_at(problem: Problem, used: Sequence[int], global_batch: int) -> Allocat
         max_global_batch=None,
         micro_batches=1,
     )
-    return allocated(asked)
-
-
-def _prediction(loads: Sequence[Load], split: Shares, sync_s: float) -> SplitPrediction:
-    parts = zip(loads, split.batches, split.micro_batches, strict=True)
-    busy_s = max(load.compute_s(batch, micro) + load.update_s for load, batch, micro in parts)
-    return _foretold(split, sync_s + busy_s)
+    best = allocated(asked)
+    return _foretold(best.split, best.step_time_s) if best else None
 
 
 def _foretold(split: Shares, step_s: float) -> SplitPrediction:

@@ -160,9 +160,10 @@ class Knowledge:
 
     def _fitting(self, *, proven: bool = False) -> list[Tried]:
         present = [one for one in self._tried.values() if one.seen]
-        return [one for one in present if one.run or (not proven and self._fits(one.planned.split))]
+        return [one for one in present if one.run or (not proven and self.fits(one.planned.split))]
 
-    def _fits(self, split: Shares) -> bool:
+    def fits(self, split: Shares) -> bool:
+        """Whether no device is given more at a time than the planner allows it by now."""
         return all(size <= load.limit for size, load in zip(split.micro_batches, self._loads, strict=True))
 
     def ran_out(self, split: Shares, limits: Iterable[tuple[int, int]]) -> None:

@@ -10,7 +10,7 @@ from gpubalance.devices.hosts import reached_by
 from gpubalance.errors import UsageError
 from gpubalance.jobs.keep.saved import balance_by, holds_nothing
 from gpubalance.jobs.measure.warnings import warning
-from gpubalance.jobs.plan.beside import by_global_batch, by_goodput, even_splits
+from gpubalance.jobs.plan.beside import best_at, by_global_batch, by_goodput, even_split
 from gpubalance.jobs.plan.knowledge import WORTH_A_ROUND, Knowledge
 from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_WITHIN, best_split, problem_of
 from gpubalance.planning.allocate import allocated, gain
@@ -82,6 +82,7 @@ def plan_of(known: Knowledge, found: Allocation) -> Plan:
         probed=probe.created,
         settings=probe.settings,
         code=probe.code,
+        own_batch=probe.own_batch,
         environment=probe.environment,
         model=probe.model,
         devices=known.devices,
@@ -95,7 +96,7 @@ def plan_of(known: Knowledge, found: Allocation) -> Plan:
         predicted=_predicted(known, problem, found),
         left_out=_left_out(problem, found),
         accumulation=_accumulation(problem, found),
-        learning_rate=_learning_rate(probes, found.split.global_batch, request),
+        learning_rate=_learning_rate(probe, probes, found.split.global_batch, request),
         pipeline=probe.pipeline,
         reached_by=reached_by(),
         warnings=(
@@ -133,7 +134,8 @@ def _is_memory(one: DeviceProbe, load: Load, multiple: int) -> bool:
 def _predicted(known: Knowledge, problem: Problem, found: Allocation) -> Predicted:
     busy_s = [found.compute_s[i] + problem.loads[i].update_s for i in found.split.used]
     sync_s, noise_scale = found.step_time_s - max(busy_s), known.request.noise_scale
-    even, largest_even, at_largest_even = even_splits(problem, found.split, sync_s)
+    even, everywhere = even_split(problem, found.split, sync_s), range(len(problem.loads))
+    even_batch = even.split.global_batch if even else None
     bests = [one.solo_best for one in known.probes if not holds_nothing(one)]
     solo_sum = sum(best.throughput for best in bests if best) if all(bests) else None
     return Predicted(
@@ -142,8 +144,8 @@ def _predicted(known: Knowledge, problem: Problem, found: Allocation) -> Predict
         sync_s=sync_s,
         imbalance=max(busy_s) * len(busy_s) / sum(busy_s),
         even=even,
-        largest_even=largest_even,
-        best_at_largest_even=at_largest_even,
+        best_at_even=best_at(problem, found.split.used, even_batch, found.split),
+        best_at_own=best_at(problem, everywhere, known.probe.own_batch, found.split),
         speedup_over_even=even and found.throughput / even.throughput,
         solo_sum=solo_sum,
         scaling_efficiency=solo_sum and found.throughput / solo_sum,
@@ -179,10 +181,10 @@ def _left_out(problem: Problem, found: Allocation) -> tuple[LeftOut, ...]:
     )
 
 
-def _learning_rate(probes: Sequence[DeviceProbe], new: int, request: PlanRequest) -> LearningRate | None:
-    """From the batch that is asked for, or at which the best device alone is at its best, as was trained before."""
+def _learning_rate(probe: Probe, probes: Sequence[DeviceProbe], new: int, request: PlanRequest) -> LearningRate | None:
+    """From the batch that is asked for, else that of the user's data, else that of the best device alone."""
     bests = [(one.solo_best.throughput, one.solo_best.batch) for one in probes if one.solo_best is not None]
-    old = request.from_batch or (max(bests)[1] if bests else None)
+    old = request.from_batch or probe.own_batch or (max(bests)[1] if bests else None)
     if old is None:
         return None
     return LearningRate(

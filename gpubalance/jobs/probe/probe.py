@@ -188,6 +188,7 @@ class _Probing:
             created=now(),
             settings=request.settings,
             code=self.code,
+            own_batch=facts.own_batch if facts else None,
             environment=environment(request.driver) if facts else None,
             model=facts.model if facts else None,
             devices=request.devices,

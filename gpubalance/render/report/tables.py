@@ -57,7 +57,11 @@ _LEADS = {
     "split_why_not": Shown("the batch split"),
 }
 # The splits that the chosen one is compared with, by the fields that they are in.
-_SPLITS = {"even": "even", "largest_even": "largest even", "best_at_largest_even": "the best split of its global batch"}
+_SPLITS = {
+    "even": "even",
+    "best_at_even": "the best split of the even split's global batch",
+    "best_at_own": "the best split of your own global batch",
+}
 # What is told once for the whole result, or is no figure.
 _APART = {"devices", "settings", "environment", "model", "warnings", "probes", "by_global_batch", "profile"}
 # What a result was made with, beside its settings.

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from gpubalance.guide.chapters import read_chapter
 from gpubalance.render.independent import independent_told
 from gpubalance.render.layers import layers_told
-from gpubalance.render.plan import plan_told
-from gpubalance.render.probe import probe_told
+from gpubalance.render.plan import plan_headline, plan_told
+from gpubalance.render.probe import probe_headline, probe_told
 from gpubalance.render.queue import queue_told
-from gpubalance.render.run import run_told
+from gpubalance.render.run import run_headline, run_told
 from gpubalance.render.table import BLANK, Grid, Part
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
@@ -29,6 +29,12 @@ _TOLD: dict[type[Reported], Callable[[Any], Iterator[Part]]] = {
     Independent: independent_told,
     Layers: layers_told,
     Queue: queue_told,
+}
+# Of these a terminal may tell first what the user's input pipeline gives.
+_HEADLINES: dict[type[Reported], Callable[[Any], str]] = {
+    Probe: probe_headline,
+    Plan: plan_headline,
+    Run: run_headline,
 }
 _CHAPTERS = ("numbers", "batch")
 _TABLE = re.compile(r"(?m)^(?:## (.*)|(.*):)\n\n(?:[^#|\n].*\n+)*\| number \| formula \|.*\n\|[-|]+\|\n((?:\|.*\|\n)+)")
@@ -47,9 +53,13 @@ def told_of(result: Reported) -> Iterator[Part]:
 
 
 def answer_of(result: Reported) -> Answer:
-    """The same without pictures, which are charts in a report."""
-    first, *others = (part for part in told_of(result) if isinstance(part, str | Grid) and part not in ("", BLANK))
-    return Answer(str(first), tuple(others))
+    """The same without pictures, which are charts in a report, and beginning with what the devices gave."""
+    parts = [part for part in told_of(result) if isinstance(part, str | Grid) and part not in ("", BLANK)]
+    headline = str(parts[0])
+    if type(result) in _HEADLINES:
+        headline = _HEADLINES[type(result)](result)
+    parts.remove(headline)
+    return Answer(headline, tuple(parts))
 
 
 class Formula(NamedTuple):

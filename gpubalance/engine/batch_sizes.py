@@ -1,0 +1,28 @@
+"""How many samples a tf.data.Dataset has in its batches, as far as TensorFlow knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+# TensorFlow's classes of datasets that pass batches on; the first is the base of Repeat, Shuffle, Prefetch and others.
+# These names and the attribute with the batch's size are TensorFlow's internals: of others the size is unknown.
+_HANDED_ON = {"UnaryUnchangedStructureDataset", "_ZipDataset", "_ConcatenateDataset"}
+_HANDED_ON |= {"_MapDataset", "_ParallelMapDataset"}
+
+
+def static_batch_of(data: Any) -> int | None:
+    """The size that all of a dataset's batches have; None where TensorFlow does not promise it."""
+    shape = getattr(tf.nest.flatten(data.element_spec)[0], "shape", None)
+    return shape[0] if shape is not None and shape.rank else None
+
+
+def batch_of(data: Any) -> int | None:
+    """The size that the dataset's own `batch` gives its batches, of which some may be smaller; None if unknown."""
+    size = getattr(data, "_batch_size", None)
+    if size is not None:
+        return int(size)
+    hands_on = not _HANDED_ON.isdisjoint(kind.__name__ for kind in type(data).__mro__)
+    sizes = {batch_of(one) for one in data._inputs()} if hands_on else set()
+    return sizes.pop() if len(sizes) == 1 else None
