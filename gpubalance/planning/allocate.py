@@ -157,21 +157,23 @@ class _Solver:
 
         "memory": its limit, though the granule would be in time, or the global batch is free. "speed": the others would
         wait for it. "granularity": they would wait for a granule, but not for a sample. "global batch": neither, but
-        all samples are given. "sync": one device alone is faster.
+        all samples that were asked for are given. "sync": one device alone is faster.
         """
         kinds, k = self._fleet.kind_of, np.ceil(units / np.maximum(sizes, 1)).clip(1)
+        with_a_granule = np.maximum(sizes, np.ceil((units + 1) / k))
+        granule = self._fleet.pieces_s(units + 1, with_a_granule, kinds) <= deadline_s
         later_s = deadline_s + (k - 1) * self._fleet.update_s[kinds]  # an update follows only the last of k pieces
-        granule, sample = (
-            k * self._fleet.piece_s((units + more) / k, kinds) <= later_s for more in (1, 1 / self._multiple)
-        )
+        sample = k * self._fleet.piece_s((units + 1 / self._multiple) / k, kinds) <= later_s
         free = self._problem.global_batch is None  # at the best deadline the limits alone then stop a device
+        at_most = self._problem.max_global_batch
+        all_given = not free or (at_most is not None and units.sum() >= self._most)
         full = units + 1 > k * self._fleet.limit[kinds]
         alone = np.count_nonzero(units) == 1
         binds: list[Binds] = np.select(
             [
                 full & (granule | free),
                 granule & alone & (units == 0),
-                granule | (alone & (units > 0)),  # nobody waits for it
+                all_given & (granule | (alone & (units > 0))),  # nobody waits for it
                 sample & ~full,
             ],
             ["memory", "sync", "global batch", "granularity"],

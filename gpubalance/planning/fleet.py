@@ -108,11 +108,11 @@ class Fleet:
         least: Floats = np.full(units.shape, np.inf)
         for sizes in self._sizes:
             some = np.nonzero(units <= self._micro_batches * sizes[kinds])[0]
-            times = self._pieces_s(units[some], sizes[kinds[some]], kinds[some])
+            times = self.pieces_s(units[some], sizes[kinds[some]], kinds[some])
             least[some] = np.minimum(least[some], times)
         return least
 
-    def _pieces_s(self, units: Floats, size: Floats, kinds: Ints) -> Floats:
+    def pieces_s(self, units: Floats, size: Floats, kinds: Ints) -> Floats:
         """Seconds of u granules in micro-batches of that size, with the update."""
         full = np.ceil(units / size) - 1
         full_s = self.piece_s(size, kinds) - self.update_s[kinds]
@@ -128,9 +128,9 @@ class Fleet:
         chosen, times = np.zeros(len(units)), np.zeros(len(units))
         for sizes in [units, *self._sizes[:, kinds]]:
             size = np.minimum(sizes, self.limit[kinds]).clip(1)
-            time_s = self._pieces_s(units, size, kinds)
+            time_s = self.pieces_s(units, size, kinds)
             even = np.maximum(1, np.ceil(units / np.ceil(units / size).clip(1)))
-            even_s = self._pieces_s(units, even, kinds)
+            even_s = self.pieces_s(units, even, kinds)
             as_soon = even_s <= time_s * (1 + TIE)
             able = (chosen == 0) & (units > 0) & (units <= self._micro_batches * size) & (time_s <= deadline_s)
             chosen = np.where(able, np.where(as_soon, even, size), chosen)

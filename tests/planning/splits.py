@@ -123,6 +123,8 @@ def assert_split(problem: Problem, found: Allocation) -> None:
     assert found.step_time_s == pytest.approx(max(busy_s) + sync_s, rel=1e-13)
     assert found.split.global_batch == (problem.global_batch or found.split.global_batch)
     assert found.split.global_batch <= (problem.max_global_batch or math.inf)
+    if problem.global_batch is None and problem.max_global_batch is None:
+        assert "global batch" not in found.binds
 
 
 def assert_best(problem: Problem) -> None:

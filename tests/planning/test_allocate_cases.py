@@ -64,6 +64,11 @@ def test_what_binds() -> None:
     assert allocate(Problem(both[:1], max_global_batch=8)).binds == ("global batch",)
     flat = Load(Curve((1, 64), (0.1, 0.1)), 64)
     assert allocate(Problem((flat, flat), global_batch=64)).binds == ("global batch", "global batch")
+    # A granule more in three micro-batches is one of 40, beyond the plateau that a sample more would not leave.
+    plateaus = Load(Curve((20, 37, 74, 85, 91), (0.0996, 0.0996, 0.547, 0.547, 0.547)), 121)
+    in_threes = allocate(Problem((plateaus, plateaus), sync_s=0.05, multiple=8, micro_batches=3))
+    assert in_threes.split.micro_batches == (32, 32)
+    assert in_threes.binds == ("granularity", "granularity")
 
 
 def test_flat_devices_share_evenly_and_rounding_breaks_nothing() -> None:
