@@ -136,11 +136,32 @@ def _part(values: Any, place: Any, device: str) -> Any:
 
 
 def cleaned(batch: Any) -> Any:
-    """The batch without missing parts at its end: Keras gives an empty Optional for labels or weights it lacks."""
+    """The batch without missing parts at its end: Keras gives an empty Optional for labels or weights it lacks.
+
+    Each sample has its own weight.
+    """
     if not isinstance(batch, tuple):
         return batch
     there = [part for part in batch if part is not None and not isinstance(part, tf.experimental.Optional)]
-    return tuple(there) if len(there) == len(batch) or batch[len(there) - 1] is there[-1] else batch
+    return _weight_each(tuple(there) if len(there) == len(batch) or batch[len(there) - 1] is there[-1] else batch)
+
+
+def _weight_each(batch: Any) -> Any:
+    """The batch with a weight for each sample where it has one for all of them, which Keras takes as well."""
+    if not _has_one_weight(batch):
+        return batch
+    inputs, labels, weights = batch
+    count = tf.shape(tf.nest.flatten(inputs)[0])[:1]
+    return inputs, labels, tf.nest.map_structure(lambda one: tf.fill(count, one) if _is_number(one) else one, weights)
+
+
+def _has_one_weight(batch: Any) -> bool:
+    """Whether a batch, or a dataset's element_spec, has a sample weight that is one number."""
+    return isinstance(batch, tuple) and len(batch) == 3 and any(map(_is_number, tf.nest.flatten(batch[2])))
+
+
+def _is_number(part: Any) -> bool:
+    return getattr(getattr(part, "shape", None), "rank", None) == 0
 
 
 def samples_of(batch: Any) -> int:
@@ -209,8 +230,9 @@ def regrouped(data: tf.data.Dataset, model: Any, global_batch: int) -> tf.data.D
     Open batches stay as they are. All are prefetched, which TensorFlow itself does only under some options.
     """
     if not is_batched(data, model):
-        data = data.batch(global_batch, num_parallel_calls=tf.data.AUTOTUNE)
-    elif not are_open(data, model) and {shape[0] for shape in _shapes_of(data)} != {global_batch}:
+        return data.batch(global_batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    data = _with_weights(data)
+    if not are_open(data, model) and {shape[0] for shape in _shapes_of(data.element_spec)} != {global_batch}:
         data = data.rebatch(global_batch)
     return data.prefetch(tf.data.AUTOTUNE)
 
@@ -220,18 +242,27 @@ def joined(data: tf.data.Dataset, global_batch: int) -> tf.data.Dataset:
 
     They serve to measure, not to train: what a user pads with, and whether a mask hides it, is unknown.
     """
-    return data.unbatch().padded_batch(global_batch).prefetch(tf.data.AUTOTUNE)
+    return _with_weights(data).unbatch().padded_batch(global_batch).prefetch(tf.data.AUTOTUNE)
+
+
+def _with_weights(data: tf.data.Dataset) -> tf.data.Dataset:
+    """The dataset of batches, in which each sample has its own weight."""
+    return data.map(lambda *parts: _weight_each(parts)) if _has_one_weight(data.element_spec) else data
 
 
 def are_open(data: tf.data.Dataset, model: Any) -> bool:
     """Whether it has open batches, which may differ in more than the number of samples, as padded sentences do."""
-    open_shapes = any(shape.rank is None or None in shape[1:] for shape in _shapes_of(data))
+    open_shapes = any(shape.rank is None or None in shape[1:] for shape in _shapes_of(data.element_spec))
     return is_batched(data, model) and open_shapes
 
 
 def is_batched(data: tf.data.Dataset, model: Any) -> bool:
-    """Whether it has batches: if all parts have the same first dimension, or, in doubt, by the rank of model inputs."""
-    shapes = [shape for shape in _shapes_of(data) if shape.rank is not None]
+    """Whether it has batches: if all parts have the same first dimension, or, in doubt, by the rank of model inputs.
+
+    A sample weight that is one number may be that of a batch.
+    """
+    parts = data.element_spec[:2] if _has_one_weight(data.element_spec) else data.element_spec
+    shapes = [shape for shape in _shapes_of(parts) if shape.rank is not None]
     if any(shape.rank == 0 for shape in shapes):
         return False
     first = {shape[0] for shape in shapes}
@@ -241,7 +272,7 @@ def is_batched(data: tf.data.Dataset, model: Any) -> bool:
     return bool(shapes[0].rank >= min(len(given.shape) for given in inputs))
 
 
-def _shapes_of(data: tf.data.Dataset) -> list[tf.TensorShape]:
+def _shapes_of(element_spec: Any) -> list[tf.TensorShape]:
     """The shape of each part, of unknown rank if TensorFlow does not say."""
-    specs = [getattr(spec, "shape", None) for spec in tf.nest.flatten(data.element_spec)]
+    specs = [getattr(spec, "shape", None) for spec in tf.nest.flatten(element_spec)]
     return [tf.TensorShape(None) if shape is None else shape for shape in specs]

@@ -16,6 +16,8 @@ from gpubalance.settings.device import Device, JointProfile
 
 # The UUIDs that were visible when CUDA and TensorFlow first looked for GPUs in this process: they look only once.
 _shown: list[str] = []
+# The indices of simulated devices in the order of their first use: each is the CPU device of its place here.
+_simulated: list[int] = []
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,11 @@ def take_names(devices: Sequence[Device]) -> tuple[str, ...]:
 
     Raises EnvironmentFault if it was used before without them.
     """
-    gpus = [device.uuid for device in devices if not device.simulated]
-    if gpus and not _shown:
+    if devices[0].simulated:
+        _simulated.extend(device.index for device in devices if device.index not in _simulated)
+        return use_devices(devices, cpus=[_simulated.index(device.index) for device in devices])
+    gpus = [device.uuid for device in devices]
+    if not _shown:
         os.environ.update(gpu_environment(devices))
         _shown.extend(gpus)
     if not set(gpus) <= set(_shown):

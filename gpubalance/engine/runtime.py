@@ -45,9 +45,10 @@ def set_up(devices: Sequence[Device], settings: Settings, *, seed: int, joins: b
     return use_devices(devices, joins=joins)
 
 
-def use_devices(devices: Sequence[Device], *, joins: bool = False) -> tuple[str, ...]:
+def use_devices(devices: Sequence[Device], *, joins: bool = False, cpus: Sequence[int] = ()) -> tuple[str, ...]:
     """TensorFlow's names for these devices, in order. Sets TensorFlow up for them unless it already has them.
 
+    `cpus` are the numbers of simulated devices' CPU devices; without them they count from 0.
     Raises EnvironmentFault if it was used before without them, or leaves one out, and for a Keras whose internals are
     not known: see keras_inside.
     """
@@ -56,10 +57,13 @@ def use_devices(devices: Sequence[Device], *, joins: bool = False) -> tuple[str,
             f"Keras {keras.__version__} is not known here, and its internals may differ",
             remedy="pip install 'keras>=3.12,<3.16'",
         )
-    return _set_up_cpus(len(devices)) if devices[0].simulated else _set_up_gpus(devices, joins=joins)
+    if devices[0].simulated:
+        return _set_up_cpus(cpus or range(len(devices)))
+    return _set_up_gpus(devices, joins=joins)
 
 
-def _set_up_cpus(count: int) -> tuple[str, ...]:
+def _set_up_cpus(numbers: Sequence[int]) -> tuple[str, ...]:
+    count = max(numbers) + 1
     cpu = tf.config.list_physical_devices("CPU")[0]
     if len(tf.config.get_logical_device_configuration(cpu) or ()) < count:  # else they are already configured
         cores, threading = len(os.sched_getaffinity(0)), tf.config.threading
@@ -71,14 +75,15 @@ def _set_up_cpus(count: int) -> tuple[str, ...]:
             tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
         except RuntimeError as error:
             raise used_before(f"has fewer CPU devices than {count}") from error
-    return tuple(f"CPU:{i}" for i in range(count))
+    return tuple(f"CPU:{number}" for number in numbers)
 
 
 def used_before(how: str) -> EnvironmentFault:
     """The error of a process whose TensorFlow, which is set up only once, lacks what a split needs."""
     return EnvironmentFault(
         f"TensorFlow was used before the split's devices were set up, and {how}",
-        remedy="enter split.scope() before anything else that uses TensorFlow; of several splits, the largest's first",
+        remedy="enter split.scope() before anything else that uses TensorFlow, as making a dataset does; of several "
+        "splits, the largest's first",
     )
 
 

@@ -53,6 +53,19 @@ def normalised() -> Any:
     return compiled([keras.Input((6,)), *body, layers.Dense(3, "softmax")], metrics=["accuracy"])
 
 
+def normalised_behind_a_loss() -> Any:
+    """A model whose first layer adds to the loss before a layer waits for the other devices."""
+    body = [layers.Dense(16, activity_regularizer="l2"), layers.BatchNormalization(synchronized=True)]
+    return compiled([keras.Input((6,)), *body, layers.Dense(3, "softmax")])
+
+
+def in_float64() -> Any:
+    """A model with all kinds of numbers that are summed: gradients, layers' states, losses' divisors."""
+    body = [layers.Dense(16, dtype="float64"), layers.BatchNormalization(synchronized=True, dtype="float64")]
+    loss = losses.SparseCategoricalCrossentropy(reduction="mean_with_sample_weight", dtype="float64")
+    return compiled([keras.Input((6,)), *body, layers.Dense(3, "softmax", dtype="float64")], loss, "adam")
+
+
 def subclassed() -> Any:
     class Subclassed(keras.Model):
         def __init__(self, **named: Any) -> None:

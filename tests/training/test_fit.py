@@ -21,7 +21,7 @@ from gpubalance.training.load import load_plan
 from gpubalance.training.split import Split
 from tests.cli.program import ROOT
 from tests.jobs.probes import probe_of
-from tests.late import keras, layers, tf
+from tests.late import keras, layers, ops, optimizers, tf
 from tests.training.cases import apart, in_split, simulated
 from tests.training.models import classifier, compiled, dense, subclassed
 from tests.training.samples import numbers
@@ -205,6 +205,52 @@ def test_moving_averages_are_those_of_all_samples(micro_batches: Any) -> None:
     variance = model.layers[0].moving_variance.value
     copies = tf.nest.flatten(split.place.strategy.experimental_local_results(variance))
     assert copies[0].numpy() == pytest.approx(copies[-1].numpy())
+
+
+def test_one_weight_for_all_of_a_batch_is_each_samples() -> None:
+    """In batches of the split's size, and in others. A sample may have one weight, too."""
+    one_device, split = untrained(), simulated((70, 30))
+    model = in_scope(split, one_device.get_weights())
+    of = tf.data.Dataset
+    samples = of.from_tensor_slices((X, Y))
+
+    def weighted(size: int, weights: Any) -> Any:
+        with_weights = of.zip((samples.batch(size), of.from_tensor_slices(weights)))
+        return with_weights.map(lambda batch, weight: (*batch, weight))
+
+    weights = np.array([0.5, 2.0, 1.0, 3.0], np.float32)
+    of_each = np.repeat(weights, 60)
+    kinds = {
+        "in global batches": (weighted(100, weights[:3]), np.repeat(weights[:3], 100)[:240]),
+        "in other batches": (weighted(60, weights), of_each),
+        "of single samples": (of.from_tensor_slices((X, Y, of_each)), of_each),
+    }
+    for name, (mine, its) in kinds.items():
+        split.fit(model, mine, verbose=0)
+        one_device.fit(X, Y, sample_weight=its, batch_size=100, shuffle=False, verbose=0)
+        assert apart(model, one_device) < 1e-6, name
+
+
+def test_each_device_draws_noise_of_its_own_and_the_same_with_the_same_seed() -> None:
+    def mean(_: Any, p: Any) -> Any:
+        return ops.mean(p)
+
+    def only_noise() -> Any:
+        as_it_is = layers.Dense(1, use_bias=False, kernel_initializer="ones")
+        noise = [keras.Input((1,)), layers.GaussianNoise(1.0, seed=1), as_it_is]
+        return compiled(noise, "mse", optimizers.SGD(0.0), metrics=[mean])
+
+    def drawn() -> dict[str, list[float]]:
+        """The means of the noise of two samples, one on each device, and of its squares."""
+        split, model = in_split(only_noise, batches=(1, 1))
+        zeros = np.zeros((2, 1), np.float32)
+        found: dict[str, list[float]] = split.fit(model, zeros, zeros, epochs=2, verbose=0).history
+        return found
+
+    found = drawn()
+    for square, mean_of_both in zip(found["loss"], found["mean"], strict=True):
+        assert square - mean_of_both**2 > 1e-3
+    assert found == drawn()
 
 
 def test_one_model_takes_data_of_several_kinds() -> None:

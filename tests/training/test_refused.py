@@ -43,6 +43,15 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do() -> None:
         split.fit(model, X, Y)
 
 
+def test_a_model_of_other_simulated_devices_is_refused_as_it_would_be_on_gpus() -> None:
+    first, others = (Split(gpus, batches=[70, 30], simulate=3) for gpus in ([0, 1], [1, 2]))
+    with first.scope():
+        model = classifier()()
+    with pytest.raises(BadInput, match=r"was built outside this split's scope\(\)"):
+        others.fit(model, X, Y, verbose=0)
+    Split([0, 1], batches=[30, 70], simulate=3).fit(model, X, Y, verbose=0)
+
+
 def test_what_a_split_cannot_do_is_told_in_a_sentence() -> None:
     split = simulated((70, 30))
     with split.scope():

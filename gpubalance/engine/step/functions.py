@@ -85,9 +85,9 @@ class Functions:
         if is_new:
             self._traced[key] = layout, self._trace(what, kind, layout)
         with tf.device("/CPU:0"):  # else one GPU would have to send them to the others
-            weights = tf.constant(dealt.weights, tf.float32)
+            weights = tf.constant(dealt.weights, tf.float64)
             at_a_time = tf.constant(micro_batches, tf.int32)
-            total = tf.constant(float(dealt.samples))
+            total = tf.constant(dealt.samples, tf.float64)
         return self._traced[key][1](dealt.values, weights, total, at_a_time), is_new
 
     def _trace(self, what: str, kind: Kind, signature: Any) -> Any:
@@ -100,7 +100,7 @@ class Functions:
         else:
             step = (training if what == "train" else testing)(model, place, self._verdicts[what], kind)
         each, values = (place.replicas,), (signature,) * len(place.names)
-        numbers = [tf.TensorSpec(each, tf.float32), tf.TensorSpec((), tf.float32), tf.TensorSpec(each, tf.int32)]
+        numbers = [tf.TensorSpec(each, tf.float64), tf.TensorSpec((), tf.float64), tf.TensorSpec(each, tf.int32)]
         made = tf.function(step, input_signature=[values, *numbers], autograph=False)
         try:
             return made.get_concrete_function()

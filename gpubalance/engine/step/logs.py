@@ -11,7 +11,7 @@ import tensorflow as tf
 from gpubalance.engine.sources import SAMPLES, ancestors, sources
 from gpubalance.engine.step.gradients import handles
 from gpubalance.engine.step.part import Part
-from gpubalance.engine.step.sums import weighed
+from gpubalance.engine.step.sums import weighed, wide
 from gpubalance.engine.step.verdict import MEAN, Verdict
 from gpubalance.errors import BadInput
 
@@ -37,7 +37,8 @@ class Logs:
         values = _flat(values)
         if self._values is None:
             self.note(values, part)
-        return [weighed(tf.cast(values[name], tf.float32), part.weight, power) for name, power in self._powers.items()]
+        numbers = {name: tf.cast(values[name], wide(values[name].dtype)) for name in self._powers}
+        return [weighed(numbers[name], part.weight, power) for name, power in self._powers.items()]
 
     def note(self, values: Mapping[str, Any], part: Part) -> dict[str, Any]:
         """Takes the first part's logs and returns those that depend on samples.

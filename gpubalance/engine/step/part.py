@@ -67,7 +67,7 @@ class Part:
     `results` has the metrics' results that the step asked for, by the tensor's id: the tensor, the metric and which of
     its results it is. `graph` is the one that the step is traced in, `taken_after` how many operations it had when the
     gradients were taken, `taken_inside` whether that was in a branch or a loop of it. `added`: how many
-    losses layers have added.
+    losses layers have added, `losses` those of each layer by its id.
     """
 
     weight: Any
@@ -85,6 +85,7 @@ class Part:
     taken_after: int = 0
     taken_inside: bool = False
     added: int = 0
+    losses: dict[int, list[Any]] = field(default_factory=dict)
     results: dict[int, tuple[Any, Any, int]] = field(default_factory=dict)
 
     def tell(self, text: str) -> None:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from gpubalance.engine.keras_inside import is_keras_own
 from gpubalance.engine.step.points import number_of_replica
-from gpubalance.engine.step.sums import weighed
+from gpubalance.engine.step.sums import weighed, wide
 from gpubalance.engine.step.verdict import MEAN, SUM, Verdict
 
 
@@ -31,7 +31,7 @@ class State:
         self._counted = [(variable, tf.convert_to_tensor(variable.value)) for variable in self._weighed]
 
     def shares(self, weight: Any) -> list[Any]:
-        """What a part with that weight has changed in each layer's variable, float32, to be summed over all parts.
+        """What a part with that weight has changed in each layer's variable, in numbers to be summed over all parts.
 
         Weighs what it has counted in its own metrics, too.
         """
@@ -97,7 +97,7 @@ def _change(before: Any, now: Any) -> Any:
     """A change as a number that every device can add, also of whole numbers and truths."""
     if before.dtype.is_bool:
         return tf.cast(now, tf.float32) - tf.cast(before, tf.float32)
-    return tf.cast(now - before, tf.float32)
+    return tf.cast(now - before, wide(before.dtype))
 
 
 def _changed(before: Any, change: Any) -> Any:

@@ -29,6 +29,7 @@ from gpubalance.engine.step.sums import (
     over_replicas,
     refuse_what_cannot_accumulate,
     squared_norm,
+    together,
     with_norms,
 )
 from gpubalance.engine.step.verdict import Verdict
@@ -109,7 +110,7 @@ class _Replica:
         stamps = points.finished(weight, self._variables)
         if kind.noisy:
             with tf.control_dependencies([stamps]):  # so that the stamped times do not include the norms
-                stamps = with_norms(stamps, noise, summed, scale)
+                stamps = with_norms(stamps, tf.cast(noise, tf.float32), summed, scale)
         return logged, _everyones(stamps) if self._place.cluster is not None and kind.stamped else stamps
 
     def _computed(self, data: Any, weight: Any) -> tuple[Any, list[Any]]:
@@ -130,7 +131,7 @@ class _Replica:
         noise = squared_norm(grads) / tf.cast(batch_of(data), tf.float32) if kind.noisy else tf.zeros(())
         shares = [*logs.of_part(own_logs, part), *self._state.shares(weight)]
         with tf.control_dependencies(self._state.counted() if kind.stamped else []):  # metrics are compute, too
-            return tf.concat([tf.reshape(one, [-1]) for one in (noise, *shares)], axis=0), grads
+            return together([noise, *shares]), grads
 
     def _taken(self, sums: Any) -> list[Any]:
         """Gives layers their new states, from the sums over all replicas; returns the logs that depend on samples."""

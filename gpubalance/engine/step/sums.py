@@ -27,11 +27,32 @@ def weighed(value: Any, weight: Any, power: Any) -> Any:
     return value if isinstance(power, int) and power == SUM else value * tf.cast(weight**power, value.dtype)
 
 
+def wide(dtype: Any) -> Any:
+    """The dtype in which numbers of this one are weighed and summed: float64 for float64, else float32."""
+    return tf.float64 if dtype == tf.float64 else tf.float32
+
+
+def together(values: Sequence[Any]) -> Any:
+    """The numbers of all these tensors in one vector, in the widest of their dtypes."""
+    dtype = tf.float64 if any(value.dtype == tf.float64 for value in values) else tf.float32
+    return tf.concat([tf.reshape(tf.cast(value, dtype), [-1]) for value in values], axis=0)
+
+
 def over_replicas(grads: Sequence[Any]) -> list[Any]:
-    """The sums of the replicas' gradients; None stays None. An infinity on one replica reaches all of them."""
-    context, there = tf.distribute.get_replica_context(), [grad for grad in grads if grad is not None]
-    summed = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, there))
-    return [None if grad is None else next(summed) for grad in grads]
+    """The sums of the replicas' gradients; None stays None. An infinity on one replica reaches all of them.
+
+    Those of each dtype apart: TensorFlow packs what it sums together into one tensor.
+    """
+    context, summed = tf.distribute.get_replica_context(), list(grads)
+    places: dict[Any, list[int]] = {}
+    for place, grad in enumerate(grads):
+        if grad is not None:
+            places.setdefault(grad.dtype, []).append(place)
+    for alike in places.values():
+        sums = context.all_reduce(tf.distribute.ReduceOp.SUM, [grads[place] for place in alike])
+        for place, total in zip(alike, sums, strict=True):
+            summed[place] = total
+    return summed
 
 
 class Rows:
@@ -73,7 +94,7 @@ def over_micro_batches(
         end = first + index * micro_batch
         begin = tf.maximum(0, end - micro_batch)
         some = tf.nest.map_structure(lambda values: values[begin:end], data)
-        return gradients(some, tf.cast(batch_of(some), tf.float32) / global_batch)
+        return gradients(some, tf.cast(batch_of(some), tf.float64) / global_batch)
 
     def add(index: Any, total: Any, sums: Any) -> tuple[Any, Any, Any]:
         # A loop's body forgets its device, and so a nested function would take another replica's weights.

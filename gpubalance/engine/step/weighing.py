@@ -17,13 +17,16 @@ from keras.src.losses import loss as keras_loss
 
 from gpubalance.engine.keras_inside import is_keras_own
 from gpubalance.engine.step.part import Added, Change, Part, Reduced, in_parts, replaced
+from gpubalance.engine.step.points import number_of_replica
 from gpubalance.engine.step.state import metrics_of
-from gpubalance.engine.step.sums import weighed
+from gpubalance.engine.step.sums import weighed, wide
 from gpubalance.errors import BadInput
 from gpubalance.system.versions import numbers
 
 # Keras divides a replica's loss by the number of replicas, and undoes that for the log: here it does neither.
 _SCALING = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
+# Between the seeds of two replicas: far from the small numbers that users give to layers.
+_SEEDS_APART = 0x9E3779B9
 # Keras divides what a regularizer of activities returns by the layer's samples since this version.
 _DIVIDES = numbers(keras.__version__) >= (3, 14)
 
@@ -36,6 +39,8 @@ def weighing(model: Any) -> Iterator[None]:
         undo.enter_context(in_parts(keras_loss, reduce_weighted_values=_reduced))
         undo.enter_context(in_parts(keras_loss.Loss, __call__=_called))
         undo.enter_context(in_parts(keras.Variable, assign=_assigned))
+        undo.enter_context(_own_losses())
+        undo.enter_context(in_parts(keras.random.SeedGenerator, next=_own_seed))
         for metric in metrics_of(model):
             undo.enter_context(in_parts(metric, result=_result_of(metric)))
         for layer in model._flatten_layers():
@@ -46,6 +51,13 @@ def weighing(model: Any) -> Iterator[None]:
             if isinstance(layer, keras.layers.BatchNormalization):
                 undo.enter_context(in_parts(layer, _moments=_moments_of(layer)))
         yield
+
+
+def _own_seed(part: Part, draw: Any, generator: Any, *arguments: Any, **named: Any) -> Any:
+    """Keras' next seed of a generator, which is the same on all replicas, made the replica's own: so noise is too."""
+    seed = draw(generator, *arguments, **named)
+    replica = number_of_replica() if part.probing is None else 0
+    return seed + tf.constant([replica * _SEEDS_APART, 0], seed.dtype) if replica else seed
 
 
 def _called(part: Part, call: Any, loss: Any, *arguments: Any, **named: Any) -> Any:
@@ -76,30 +88,52 @@ def _reduced(
     if reduction == "sum":  # of an inner one the calling loss decides what becomes of it: a mean, or it is refused
         own = None if is_inner else 1.0
     elif mask is not None or by_weights:
-        own = _part_of_the_sum(part, sample_weight if by_weights else None, mask)
+        own = _part_of_the_sum(part, sample_weight if by_weights else None, mask, wide(loss.dtype))
     if own is not None:
-        loss *= tf.cast(own / part.weight, loss.dtype)
+        loss *= tf.cast(own / tf.cast(part.weight, wide(loss.dtype)), loss.dtype)
     if part.probing is not None and len(part.calling) == 1:
         part.probing.losses.append(Reduced(part.calling[0], values, loss))
     return loss
 
 
-def _part_of_the_sum(part: Part, sample_weight: Any, mask: Any) -> Any:
+def _part_of_the_sum(part: Part, sample_weight: Any, mask: Any, dtype: Any) -> Any:
     """This replica's fraction of the loss's divisor: of the samples that the mask leaves, or of the sample weights."""
     if part.micro:
         raise BadInput(
             "the model's loss divides by weights or a mask, which micro-batches do not have of the whole batch",
             remedy="Split(...) without micro_batches=, or a plan without: gpubalance balance --accumulate off",
         )
-    merged = sample_weight if mask is None else keras_loss.apply_mask(sample_weight, mask, "float32", "sum")
-    own = tf.reduce_sum(tf.cast(merged, tf.float32))
+    merged = sample_weight if mask is None else keras_loss.apply_mask(sample_weight, mask, dtype.name, "sum")
+    own = tf.reduce_sum(tf.cast(merged, dtype))
     if part.probing is None:
         everyones = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
     else:
-        given = part.probing.divisors[len(part.probing.divided)]
-        part.probing.divided.append(own)
+        given = tf.cast(part.probing.divisors[len(part.probing.divided)], dtype)
+        part.probing.divided.append(tf.cast(own, tf.float32))
         everyones = tf.where(given > 0, given, own)
     return tf.stop_gradient(tf.math.divide_no_nan(own, everyones))
+
+
+@contextmanager
+def _own_losses() -> Iterator[None]:
+    """Makes what layers add to the loss the part's own.
+
+    A layer keeps them until its model is called again, which another replica does meanwhile: where a synchronised layer
+    waits for all of them, each would go on with what the last one has added.
+    """
+
+    def add(part: Part, _: Any, layer: Any, losses: Any) -> None:
+        part.losses.setdefault(id(layer), []).extend(keras.tree.flatten(losses))
+
+    def own(part: Part, _: Any, layer: Any) -> list[Any]:
+        return part.losses.get(id(layer), [])
+
+    def clear(part: Part, clear_all: Any, layer: Any) -> None:
+        part.losses.pop(id(layer), None)
+        clear_all(layer)  # calls this for the layers inside it
+
+    with in_parts(keras.Layer, add_loss=add, _get_own_losses=own, _clear_losses=clear):
+        yield
 
 
 def _adding(layer: Any) -> Any:
