@@ -1,4 +1,4 @@
-"""A machine of two unlike GPUs."""
+"""A machine of two unlike GPUs. Where there can be none, all tests of this folder are skipped, with one line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fake_gpu.build import NoFakeGpus, needed
 from tests.fake_gpu.machine import Gpu, fake_gpus
 
 FASTER = Gpu("NVIDIA GeForce RTX 3060", memory_bytes=3 << 30, gflops=4.0, gbytes_per_s=2.0)
@@ -16,3 +17,10 @@ SLOWER = Gpu("NVIDIA GeForce RTX 3050", memory_bytes=2 << 30, gflops=2.0, gbytes
 def two_gpus(tmp_path: Path) -> dict[str, str]:
     """The variables of a process on a machine of two GPUs, the first twice as fast, with half as much memory again."""
     return fake_gpus(tmp_path, FASTER, SLOWER)
+
+
+def pytest_runtest_setup() -> None:
+    try:
+        needed()
+    except NoFakeGpus as why:
+        pytest.skip(str(why))

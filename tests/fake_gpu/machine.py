@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -61,19 +61,24 @@ class Gpu:
     more: tuple[str, ...] = ()
 
 
-def fake_gpus(
+def fake_gpus(folder: Path, *gpus: Gpu, **more: Any) -> dict[str, str]:
+    """The variables of `machine`; skips the test where the plugin can't be compiled."""
+    try:
+        return machine(folder, *gpus, **more)
+    except NoFakeGpus as why:
+        pytest.skip(str(why))
+
+
+def machine(
     folder: Path, *gpus: Gpu, driver: str = "575.57.08", cuda: int = 12090, more: tuple[str, ...] = ()
 ) -> dict[str, str]:
     """Variables that give a child process a machine with these GPUs, in NVML and in TensorFlow.
 
     Add them to the child's own, without CUDA_VISIBLE_DEVICES unless some are to be hidden. The machine's files are
-    written into `folder`; `more` has lines for the NVML stand-in of the machine as a whole. Skips the test where the
+    written into `folder`; `more` has lines for the NVML stand-in of the machine as a whole. Raises NoFakeGpus where the
     plugin can't be compiled.
     """
-    try:
-        plugin = site_packages()
-    except NoFakeGpus as why:
-        pytest.skip(str(why))
+    plugin = site_packages()
     trace = folder / "fake-gpu-trace"
     trace.mkdir(exist_ok=True)
     lines = [f"driver {driver}", f"cuda {cuda}", f"nvml 12.{driver}", *more]
@@ -106,16 +111,23 @@ def _lines(number: int, gpu: Gpu) -> Iterator[str]:
 
 def child(code: str, variables: Mapping[str, str], *arguments: str, timeout_s: float = 120) -> str:
     """Runs Python code on such a machine, from the checkout's folder; returns what it prints. It must end well."""
+    done = child_process(code, variables, *arguments, timeout_s=timeout_s)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def child_process(
+    code: str, variables: Mapping[str, str], *arguments: str, timeout_s: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """The same, however it ends."""
     hidden = ("CUDA_VISIBLE_DEVICES",)  # which the tests set for their own process
     own = {name: value for name, value in os.environ.items() if name not in hidden}
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        env={**own, "TF_CPP_MIN_LOG_LEVEL": "3", **variables},
+        env={**own, "TF_CPP_MIN_LOG_LEVEL": "2", **variables},
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
         timeout=timeout_s,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout

@@ -1,0 +1,137 @@
+"""The fake GPUs themselves: order, values, time, memory and faults are as a GPU's."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_gpu import Fault, Gpu, Operation, child, child_process, fake_gpus, operations
+
+MIB = 1 << 20
+MEMORY = 300 * MIB
+PROGRAM = "import json; from tests.fake_gpu import on_gpus; print(json.dumps(on_gpus.{}()))"
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Two GPUs whose kernels take 20 ms each, and whose link takes 0.4 s for 800 KiB."""
+    first = Gpu("First", memory_bytes=MEMORY, kernel_ms=20.0, pcie_gbytes_per_s=0.002)
+    second = replace(first, name="Second", bus="00000000:0A:00.0")
+    return fake_gpus(tmp_path_factory.mktemp("machine"), first, second)
+
+
+@pytest.fixture(scope="module")
+def told(machine: dict[str, str]) -> dict[str, Any]:
+    """What a process on this machine tells."""
+    told: dict[str, Any] = json.loads(child(PROGRAM.format("all_of_it"), machine))
+    return told
+
+
+@pytest.fixture(scope="module")
+def trace(machine: dict[str, str], told: dict[str, Any]) -> list[Operation]:
+    """What its GPUs have done."""
+    return operations(machine)
+
+
+def test_tensorflow_describes_them_as_cuda_s(told: dict[str, Any]) -> None:
+    first, second = (gpu["told"] for gpu in told["descriptions"])
+    assert first == "device: 0, name: First, pci bus id: 0000:01:00.0, compute capability: 8.6"
+    assert second == "device: 1, name: Second, pci bus id: 0000:0A:00.0, compute capability: 8.6"
+
+
+def test_the_host_runs_ahead_of_a_stream_and_waits_for_it_to_read(told: dict[str, Any], trace: list[Operation]) -> None:
+    seen = told["products"]
+    done = [one for one in trace if seen["began_s"] <= one.queued_at_s <= seen["read_s"]]
+    products = [one for one in done if one.name == "MatMul"]
+    assert len(products) == 10
+    assert all(later.starts_s >= earlier.ends_s for earlier, later in pairwise(products))
+    assert seen["queued_s"] < products[-1].starts_s
+    read = next(one for one in done if one.kind == "to_host")
+    assert products[-1].ends_s <= read.starts_s
+    assert read.ends_s <= seen["read_s"]
+
+
+def test_values_are_the_cpu_s(told: dict[str, Any]) -> None:
+    assert told["difference"] < 1e-5
+
+
+def test_flops_are_those_that_tensorflow_tells(told: dict[str, Any], trace: list[Operation]) -> None:
+    counted = {one.node: one.flops for one in trace if one.node in told["flops"]}
+    assert len(counted) == 10
+    assert counted == told["flops"]
+
+
+def test_a_sum_is_made_on_a_stream_of_its_own(told: dict[str, Any], trace: list[Operation]) -> None:
+    """It begins when the values of both GPUs are there; meanwhile each computes; sums are made one after another."""
+    assert told["sums"] == [[6.0, 6.0], [8.0, 8.0]]
+    for device in (0, 1):
+        first, second = [one for one in trace if one.kind == "all_reduce" and one.device == device][-2:]
+        beside = [one for one in trace if "beside_the_sum" in one.node and one.device == device][-3:]
+        assert first.stream == "collective"
+        assert first.ends_s <= second.starts_s
+        assert first.starts_s < beside[0].starts_s < first.ends_s
+        for values in [one for one in trace if "summed_values" in one.node][-2:]:
+            assert values.ends_s <= first.starts_s
+
+
+def test_memory_ends_where_the_gpu_s_does(told: dict[str, Any], trace: list[Operation]) -> None:
+    limit = told["descriptions"][1]["memory_bytes"]
+    found = told["out_of_memory"]
+    assert limit - MIB < found["peak"] <= limit < MEMORY
+    assert "OOM when allocating tensor with shape[256,1024] and type float" in found["says"]
+    assert "device:GPU:1" in found["says"]
+    taken = [one.bytes for one in trace if one.kind == "allocate" and one.device == 1]
+    assert sum(taken) <= limit
+
+
+def test_a_gpu_in_parts_has_the_memory_of_each(tmp_path: Path) -> None:
+    whole = Gpu(memory_bytes=MEMORY)
+    peaks = json.loads(child(PROGRAM.format("parts"), fake_gpus(tmp_path, whole, whole)))
+    for peak, limit in zip(peaks, (20 * MIB, 40 * MIB), strict=True):
+        assert limit - MIB < peak <= limit
+
+
+FAULTS = (
+    Fault("no_algorithm", "Conv2D", samples=8),
+    Fault("cudnn", "DepthwiseConv2dNative"),
+    Fault("cublas", "MatMul", number=2),
+    Fault("nccl", "CollectiveReduceV2"),
+)
+SAYS = {
+    "a smaller convolution": "no error",
+    "a convolution": "NotFoundError: .*No algorithm worked!  Error messages:\n  Profiling failure on CUDNN engine .*"
+    "RESOURCE_EXHAUSTED: Allocating [0-9]+ bytes exceeds the memory limit of [0-9]+ bytes.",
+    "a depthwise convolution": "InternalError: .*No DNN in stream executor.",
+    "the first product": "no error",
+    "the second product": "InternalError: .*No Blas support for stream",
+    "a sum": r"InternalError: .*NCCL: unhandled cuda error \(run with NCCL_DEBUG=INFO for details\)",
+}
+
+
+def test_faults_come_when_they_shall_and_say_what_cuda_s_say(tmp_path: Path) -> None:
+    program = """
+import json
+from tests.fake_gpu import on_gpus
+print(json.dumps([on_gpus.faults(), on_gpus.hangs()]))
+on_gpus.leave()
+"""
+    gpus = (Gpu(faults=FAULTS), Gpu(faults=(Fault("hang", "Sin"),)))
+    says, hangs = json.loads(child(program, fake_gpus(tmp_path, *gpus)))
+    assert says.keys() == SAYS.keys()
+    for what, text in SAYS.items():
+        assert re.match(text, says[what], re.DOTALL), says[what]
+    assert hangs
+
+
+def test_an_illegal_address_ends_the_process(tmp_path: Path) -> None:
+    variables = fake_gpus(tmp_path, Gpu(faults=(Fault("illegal_address", "Sin"),)))
+    done = child_process("import tensorflow as tf; print(tf.sin(tf.ones(2)).numpy())", variables)
+    assert done.returncode < 0
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered" in done.stderr
+    assert done.stdout == ""
