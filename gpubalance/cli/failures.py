@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -36,6 +37,10 @@ def ours(error: Exception, arguments: Sequence[str]) -> GpubalanceError | None:
         said = error.format_message().rstrip(".")
         command = [one for one in arguments[:1] if one in COMMANDS]  # of some of its errors Typer does not say it
         remedy = " ".join([program(), *command, "--help"])
+        after = next((number for number, one in enumerate(arguments) if one in COMMANDS), 0)
+        if after and arguments[0].startswith("-"):  # an option of a command stands before it
+            reordered = [arguments[after], *arguments[:after], *arguments[after + 1 :]]
+            remedy = f"put it after the command: {program()} {shlex.join(reordered)}"
         return UsageError(said[0].lower() + said[1:], remedy=remedy) if said else None
     told = f"{type(error).__name__}: {error}"
     row = match(str(error))

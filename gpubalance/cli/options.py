@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from gpubalance.cli.complete import models
+from gpubalance.cli.own_code import refuse_unusable
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import UsageError
 from gpubalance.settings.choices import (
@@ -125,12 +126,13 @@ def settings_on(devices: Sequence[Device], asked: Settings) -> Settings:
 def _refuse_unknown(model: str, data: str) -> None:
     """Raises UsageError for a file, BadInput for another name that is none; the worker would, but seconds later."""
     for flag, name in (("--model", model), ("--data", data)):
-        if name:
-            refuse_name(flag, name)
         file = name.rpartition(":")[0] or name
         if file.endswith((".py", SAVED_MODEL)) and not Path(file).is_file():
-            remedy = f"give its path: {flag} folder/{'saved.keras' if file == name else 'train.py:function'}"
-            raise UsageError(f"{flag}: there is no file {clean(file)}", remedy=remedy)
+            like = "train.py:function" if file.endswith(".py") else "saved.keras"
+            raise UsageError(f"{flag}: there is no file {clean(file)}", remedy=f"give its path: {flag} folder/{like}")
+        if name:
+            refuse_unusable(flag, name)
+            refuse_name(flag, name)
     applications = models()
     if model and applications and not names_file_or_code(model):
         refuse_unknown_model(model, applications)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -41,7 +42,7 @@ class Profile(Record):
     def _all_have_hosts_or_none(self) -> Profile:
         without = [number for number, one in enumerate(self.device) if one.host is None]
         if without and len(without) < len(self.device):
-            raise ValueError(f"device {without[0]} has no host, and other devices name theirs")
+            raise ValueError(f"device {without[0] + 1} has no host, and other devices name theirs")
         return self
 
 
@@ -53,8 +54,14 @@ def load_profile(path: Path, option: str = OPTION) -> Profile:
         return Profile.model_validate(document)
     except ValidationError as error:
         raise BadInput(
-            f"{path}: {first_fault(error)}", remedy="gpubalance guide profiles lists every key of a profile"
+            f"{path}: {_counted_from_1(first_fault(error))}",
+            remedy="gpubalance guide profiles lists every key of a profile",
         ) from None
+
+
+def _counted_from_1(fault: str) -> str:
+    """The fault of a device, as one counts the tables in the file: `device 2: beta_s: Field required`."""
+    return re.sub(r"^device\.(\d+)\.?", lambda found: f"device {int(found[1]) + 1}: ", fault)
 
 
 def simulated_devices(

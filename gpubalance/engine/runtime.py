@@ -80,11 +80,8 @@ def _set_up_cpus(numbers: Sequence[int]) -> tuple[str, ...]:
 
 def used_before(how: str) -> EnvironmentFault:
     """The error of a process whose TensorFlow, which is set up only once, lacks what a split needs."""
-    return EnvironmentFault(
-        f"TensorFlow was used before the split's devices were set up, and {how}",
-        remedy="enter split.scope() before anything else that uses TensorFlow, as making a dataset does; of several "
-        "splits, the largest's first",
-    )
+    row = known("used-before")
+    return EnvironmentFault(f"{row.message}, and {how}", cause=row.cause, remedy=row.remedy)
 
 
 def _set_up_gpus(devices: Sequence[Device], *, joins: bool) -> tuple[str, ...]:

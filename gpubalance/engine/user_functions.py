@@ -41,17 +41,38 @@ def user_function(name: str, option: str) -> Callable[[], Any]:
 
     `__name__` is not `__main__` there, so code under `if __name__ == "__main__":` does not run. Raises BadInput if
     there is no such function, or if the import would train or save a model; its message names the `option`. An error
-    in the user's own code passes through.
+    in the user's own code passes through. --data may also name what its function would return.
     """
     refuse_name(option, name)
     place, _, attribute = name.rpartition(":")
     load = _load_file if place.endswith(".py") else _load_module
     module = load(place, option, _harmless(place, attribute))
-    function = getattr(module, attribute, None)
-    if not callable(function):
+    found = getattr(module, attribute, None)
+    if found is None:
         names = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
         raise BadInput(f"{place} has no function {attribute!r}", remedy=f"it has: {', '.join(names) or 'none'}")
-    return function  # type: ignore[no-any-return]
+    if callable(found) and not isinstance(found, keras.Model):
+        _refuse_arguments(option, name, found)
+        return found  # type: ignore[no-any-return]
+    if option == "--data":
+        return lambda: found
+    raise BadInput(
+        f"{option} {name} is a {type(found).__name__}, not a function",
+        remedy=f"wrap it in one: each device builds its own, def build(): return {attribute}",
+    )
+
+
+def _refuse_arguments(option: str, name: str, function: Callable[..., Any]) -> None:
+    """Raises BadInput for a function that can't be called without arguments."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise BadInput(
+            f"{option} {name} needs arguments: {error}",
+            remedy="it must be callable without arguments: give them defaults, or wrap it in a function",
+        ) from None
+    except ValueError:  # one of C's, without a signature
+        return
 
 
 @contextmanager

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
+_UNKNOWN = "extra_forbidden"  # pydantic's type of the fault of a field that the record has not
 _LEAST_BYTES = 1 << 20  # of memory: fewer bytes mean a number without its unit
 
 
@@ -65,14 +66,20 @@ class Record(BaseModel):
 
 
 def first_fault(error: ValidationError) -> str:
-    """The place of the first wrong field, `device.0.alpha_s`, and what is wrong with it."""
-    first = error.errors(include_url=False)[0]
+    """The place of the first wrong field, `device.0.alpha_s`, and what is wrong with it.
+
+    An unknown one comes first: it may be a missing one, misspelt.
+    """
+    faults = error.errors(include_url=False)
+    first = next((fault for fault in faults if fault["type"] == _UNKNOWN), faults[0])
     where, what = clean(".".join(map(str, first["loc"])), 100), fault_text(first)
     return f"{where}{what}" if where else what.lstrip(": .")
 
 
 def fault_text(fault: ErrorDetails) -> str:
     """What pydantic finds wrong, to follow the field's name: ` 0 should be greater than 0`, `: Field required`."""
+    if fault["type"] == _UNKNOWN:
+        return ": unknown key"
     words = clean(fault["msg"].removeprefix("Value error, "))
     given = clean(short_repr(fault["input"]), 40)
     if words.startswith("Input "):

@@ -35,14 +35,19 @@ def broken(folder: Path, name: str = "tensorflow", error: str = "SystemExit('it 
     return {"PYTHONPATH": os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")])}
 
 
+def heed_signals() -> None:
+    """Undoes what a child would inherit: in a shell's background SIGINT is ignored, and under nohup SIGHUP."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start(
     *arguments: str, environment: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [PROGRAM, *arguments],
         stdin=subprocess.DEVNULL,
-        # If the tests run in a shell's background, SIGINT is ignored, which children would inherit.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed_signals,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -24,7 +24,7 @@ SHORT = ("--windows", "1", "--duration", "0.6", "--round-duration", "0.5")
     [
         ("--global-batch 128 --max-global-batch 64", 2, "batch of 128\n  → the nearest that is possible: 64"),
         ("--margin 100GiB", 5, "no device can keep 100 GiB free: the largest has "),
-        ("--global-batch 100000", 2, "no split has a global batch of 100000"),
+        ("--global-batch 100000", 2, "a global batch of 100,000 is too large: at most "),
     ],
 )
 def test_what_is_not_possible_is_told_before_anything_is_measured(wanted: str, code: int, told: str) -> None:

@@ -29,6 +29,8 @@ no_input = lambda: keras.Sequential([keras.layers.Dense(2)])
 no_weights = lambda: keras.Sequential([keras.Input((4,)), keras.layers.Flatten()])
 text = lambda: keras.Sequential([keras.Input((1,), dtype="string"), keras.layers.TextVectorization(vocabulary=["a"])])
 a_string = lambda: "a model"
+a_model = no_weights()
+of_a_size = lambda size: no_weights()
 
 def breaks():
     raise RuntimeError("of the user's own")
@@ -165,6 +167,8 @@ class _Touches:
         ("{file}:fixed_batch", "takes batches of 7 only"),
         ("{file}:no_input", "input shapes are unknown"),
         ("{file}:no_weights", "no weights to train"),
+        ("{file}:a_model", "a_model is a Sequential, not a function wrap it in one"),
+        ("{file}:of_a_size", "needs arguments: missing a required argument: 'size' it must be callable without"),
         ("{file}:a_string", "gave a value of type str, not a Keras model return a Keras model there"),
     ],
 )

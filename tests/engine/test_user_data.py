@@ -34,6 +34,8 @@ class InParts(keras.utils.PyDataset):
 in_parts = lambda: InParts(workers=2)
 in_parts_by_one = lambda: InParts()
 endless = lambda: one_by_one().repeat()
+made_by_the_import = in_batches()
+with_one_weight = lambda: in_batches().map(lambda x, y: (x, y, 0.5))
 named = lambda: tf.data.Dataset.from_tensor_slices(({"image": IMAGES}, LABELS))
 
 def fails():
@@ -91,7 +93,7 @@ def breaks():
         raise ValueError("bad file 7")
     return one_by_one().map(lambda x, y: (tf.ensure_shape(tf.numpy_function(broken, [x], tf.float32), (4,)), y))
 """
-GOOD = ["one_by_one", "in_batches", "arrays", "in_parts", "endless", "named"]
+GOOD = ["one_by_one", "in_batches", "made_by_the_import", "arrays", "with_one_weight", "in_parts", "endless", "named"]
 WRONG = {
     "fails": "fails failed:\n  File ",
     "quits": "failed:\n  File (.|\n)*SystemExit: set DATA_DIR",
@@ -128,7 +130,7 @@ def test_every_form_comes_in_batches_of_the_split_epoch_after_epoch(data: Any, n
     for inputs, labels, *_ in found:
         inputs = inputs["image"] if isinstance(inputs, dict) else inputs
         assert (inputs.shape, labels.shape[0]) == ((12, 4), 12)
-    assert len(found[0]) == (3 if name == "arrays" else 2)
+    assert len(found[0]) == (3 if name in ("arrays", "with_one_weight") else 2)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ REFUSED = {
         ("--model small --data nothere.py:data", 2, "--data: there is no file nothere.py\n"),
         ("--model net.h5", 4, "net.h5: a file of that kind may hold code"),
         ("--model nothere.keras", 2, "there is no file nothere.keras\n  → give its path: --model folder/saved.keras\n"),
-        ("--data train.py", 4, "--data 'train.py' names no function\n"),
+        ("--data train.py", 2, "there is no file train.py\n  → give its path: --data folder/train.py:function\n"),
         ("--batchs 8 8", 2, "no such option: --batchs (Possible options: --batches, --micro-batches)\n"),
         ("plan.json", 2, "got unexpected extra argument(s) (plan.json)\n  → gpubalance run --help\n"),
         ("--batches", 2, "option '--batches' requires an argument"),

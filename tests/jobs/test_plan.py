@@ -164,6 +164,7 @@ def test_a_limit_that_is_no_memorys_is_called_what_it_is() -> None:
 def test_a_global_batch_that_only_micro_batches_make_possible_says_so() -> None:
     with pytest.raises(UsageError) as error:
         planned(global_batch=2400)
+    assert error.value.message == "a global batch of 2,400 is too large: at most 1,744 fit"
     assert error.value.remedy == "the nearest that is possible: 1744; or --accumulate auto does it, in micro-batches"
 
 

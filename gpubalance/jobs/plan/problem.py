@@ -123,7 +123,19 @@ def best_split(problem: Problem) -> Allocation:
         remedies = [f"the nearest that is possible: {' or '.join(map(str, nearest))}"] if nearest else []
         if error.above is None and allocated(replace(problem, micro_batches=AUTO_MICRO_BATCHES)):
             remedies.append("--accumulate auto does it, in micro-batches")
-        raise UsageError(str(error), remedy="; or ".join(remedies)) from None
+        raise UsageError(_why_not(problem, error), remedy="; or ".join(remedies)) from None
     except TooFineError as error:
         remedy = "a larger --batch-multiple, fewer micro-batches with --accumulate, or a --max-global-batch"
         raise UsageError(str(error), remedy=remedy) from None
+
+
+def _why_not(problem: Problem, error: NoSplitError) -> str:
+    """Why no split has the global batch that is asked for."""
+    wanted = problem.global_batch
+    if wanted is None or problem.max_global_batch is not None:
+        return str(error)
+    if error.above is None and error.below is not None:
+        return f"a global batch of {wanted:,} is too large: at most {error.below:,} fit"
+    if wanted % problem.multiple:
+        return f"a global batch of {wanted:,} is no multiple of {problem.multiple} (--batch-multiple)"
+    return str(error)

@@ -1,0 +1,76 @@
+"""Finds what is wrong with the name of a user's function by its file: that is read, not run, before a worker starts."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from gpubalance.errors import BadInput
+from gpubalance.text import clean
+
+# What a name has that likely builds what the option is for.
+_LIKELY = {"--model": ("build", "model"), "--data": ("data",)}
+# Code that may make names which can't be read from it.
+_MAKES_NAMES = {"globals", "vars", "setattr", "exec", "__getattr__"}
+
+
+def refuse_unusable(option: str, name: str) -> None:
+    """Raises BadInput if a file of Python is no Python, or if the name has no function of it that can be called.
+
+    A function that the file may get in another way, such as by an import, is left to the worker.
+    """
+    place, _, wanted = name.rpartition(":")
+    file = place or name
+    if not file.endswith(".py"):
+        return
+    module = _parsed(option, Path(file))
+    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
+    there = f"it has: {', '.join(map(clean, functions)) or 'none'}"
+    if not (place and wanted):
+        likely = [one for one in functions if any(word in one for word in _LIKELY[option])]
+        first = next(iter(likely or functions), "function")
+        raise BadInput(
+            f"{option} {clean(name)} names no function of that file",
+            remedy=f"name the function: {option} {clean(file)}:{clean(first)}; {there}",
+        )
+    if wanted in functions:
+        _refuse_arguments(option, name, functions[wanted])
+    elif not _may_have(module, wanted):
+        raise BadInput(f"{clean(place)} has no function {clean(wanted)!r}", remedy=there)
+
+
+def _parsed(option: str, file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_bytes())
+    except SyntaxError as error:
+        where = f", line {error.lineno}" if error.lineno else ""
+        raise BadInput(f"{option}: {clean(str(file))}{where}: {error.msg}", remedy="correct it there") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"{option}: {clean(str(file))} can't be read: {clean(str(error))}") from None
+
+
+def _refuse_arguments(option: str, name: str, function: ast.FunctionDef) -> None:
+    if function.decorator_list:  # which may give what it needs
+        return
+    given = function.args
+    positional = [*given.posonlyargs, *given.args]
+    needed = positional[: len(positional) - len(given.defaults)]
+    needed += [one for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
+    if needed:
+        raise BadInput(
+            f"{option} {clean(name)} needs arguments: {', '.join(one.arg for one in needed)}",
+            remedy="it must be callable without arguments: give them defaults, or wrap it in a function",
+        )
+
+
+def _may_have(module: ast.Module, wanted: str) -> bool:
+    """Whether the file has the name in any other place, or code that may make it."""
+    names = set[str]()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+    return wanted in names or "*" in names or not names.isdisjoint(_MAKES_NAMES)

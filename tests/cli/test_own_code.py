@@ -1,0 +1,50 @@
+"""The name of a user's function, told to be wrong by its file before TensorFlow is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import here
+
+TRAIN = """
+from functools import partial
+import elsewhere
+
+def build(width=8): ...
+def dataset(): ...
+def of(path, *, size): ...
+made = partial(build, 3)
+
+raise RuntimeError("it is read, not run")
+"""
+
+
+@pytest.mark.parametrize(
+    ("named", "code", "told"),
+    [
+        ("--model train.py", 4, "name the function: --model train.py:build; it has: build, dataset, of"),
+        ("--model train.py:", 4, "name the function: --model train.py:build; it has: build, dataset, of"),
+        ("--model train.py:build --data train.py", 4, "name the function: --data train.py:dataset; it has:"),
+        ("--model train.py:biuld", 4, "train.py has no function 'biuld'\n  → it has: build, dataset, of"),
+        ("--model train.py:of", 4, "--model train.py:of needs arguments: path, size\n  → it must be callable without"),
+        ("--model trian.py", 2, "there is no file trian.py\n  → give its path: --model folder/train.py:function"),
+        ("--model broken.py:build", 4, "broken.py, line 1: "),
+    ],
+)
+@pytest.mark.usefixtures("in_process")
+def test_a_name_that_is_wrong_is_told_before_tensorflow_starts(
+    named: str, code: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(TRAIN)
+    Path("broken.py").write_text("def build(:\n")
+    done = here("run", "--simulate", "2", "--batches", "16", "8", *named.split(), code=code)
+    assert told in done.stderr
+    assert "starting TensorFlow" not in done.stderr
+
+
+def test_an_option_before_the_command_is_told_where_it_belongs() -> None:
+    done = here("--simulate", "2", "run", "--batches", "16", "8", code=2)
+    assert "put it after the command: gpubalance run --simulate 2 --batches 16 8" in done.stderr
