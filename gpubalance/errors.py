@@ -128,7 +128,8 @@ class Interrupted(GpubalanceError):
 class OutOfMemory(NothingFits):
     """A device's memory did not hold its batch. `replica` is its place in the run, None if unknown.
 
-    `memory_peak_bytes` is what each device held or, for a simulated one, would have needed; empty if unknown.
+    `memory_peak_bytes` is what each device held or, for a simulated one, would have needed; empty if unknown. `fault`
+    is the error that it is if no smaller batch trains: cuDNN, cuBLAS and NCCL say the same of other faults.
     """
 
     def __init__(
@@ -138,7 +139,10 @@ class OutOfMemory(NothingFits):
         replica: int | None = None,
         memory_peak_bytes: tuple[int | None, ...] = (),
         log: str = "",
+        fault: EnvironmentFault | None = None,
     ) -> None:
-        super().__init__(message, cause=known("out-of-memory").cause, remedy=known("out-of-memory").remedy, log=log)
+        told = fault or known("out-of-memory")
+        super().__init__(message, cause=told.cause, remedy=told.remedy, log=log)
+        self.fault = fault
         self.replica = replica
         self.memory_peak_bytes = memory_peak_bytes

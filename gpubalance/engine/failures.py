@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOfMemory
-from gpubalance.remedies import match
+from gpubalance.remedies import Known, match
 from gpubalance.settings.requests import Settings
 
 # What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes raise InvalidArgument or Python's errors.
 _OF_THE_DEVICE = (tf.errors.InternalError, tf.errors.UnavailableError, tf.errors.AbortedError)
 # What TensorFlow raises when another process of a cluster has ended or fallen silent.
 _OF_A_PEER = (*_OF_THE_DEVICE[1:], tf.errors.CancelledError, tf.errors.DeadlineExceededError)
-_REPLICA = (
-    re.compile(r"OOM on replica (\d+)"),  # a simulated device
-    re.compile(r"device:(?:GPU|CPU):(\d+)", re.IGNORECASE),
-    re.compile(r"GPU_(\d+)_bfc"),
-    re.compile(r"\breplica_(\d+)/"),
+# The device that a copy goes to, whose memory is full: its key names the one that it comes from first.
+_COPIED_TO = re.compile(r"Key: [^;\s]+;[0-9a-f]+;([^;\s]+);")
+_DEVICE = (
+    re.compile(r"device:(GPU:\d+)", re.IGNORECASE),
+    re.compile(r"(GPU_\d+)_bfc"),
+    re.compile(r"device:(CPU:\d+)", re.IGNORECASE),
 )
+_SIMULATED = re.compile(r"OOM on replica (\d+)")
+_NODE = re.compile(r"\breplica_(\d+)/")
 
 
 class TaskFailedError(Exception):
@@ -32,15 +36,20 @@ class TaskFailedError(Exception):
         self.doing = doing
 
 
-def explain(error: BaseException, settings: Settings | None = None) -> GpubalanceError:
+def explain(error: BaseException, settings: Settings | None = None, names: Sequence[str] = ()) -> GpubalanceError:
     """The error: OutOfMemory, BadInput for the user's model or flags, else EnvironmentFault. Logs the traceback.
 
-    `settings` are those of the training that failed, None for a check of `doctor`.
+    `settings` are those of the training that failed, None for a check of `doctor`. `names` are TensorFlow's for the
+    replicas' devices, `GPU:0`.
     """
     if isinstance(error, GpubalanceError):
         return error
     traceback.print_exception(error)
-    found = _of_training(error, settings) if settings else EnvironmentFault(f"{type(error).__name__}: {_line(error)}")
+    found = (
+        _of_training(error, settings, names)
+        if settings
+        else EnvironmentFault(f"{type(error).__name__}: {_line(error)}")
+    )
     # The table knows TensorFlow's and Keras' texts; a user's own exception may say anything.
     row = None if found.remedy else match(str(error))
     if row:
@@ -53,13 +62,19 @@ def tells_of_a_peer(error: BaseException) -> bool:
     return isinstance(error, _OF_A_PEER)
 
 
-def _of_training(error: BaseException, settings: Settings) -> GpubalanceError:
+def _of_training(error: BaseException, settings: Settings, names: Sequence[str]) -> GpubalanceError:
     text, line, model, errors = str(error), _line(error), settings.model, tf.errors
     if isinstance(error, MemoryError):
         return EnvironmentFault(f"this host's memory does not hold it: {line}", remedy="use smaller batches")
     cancelled = isinstance(error, errors.CancelledError) and "RESOURCE_EXHAUSTED" in text
     if cancelled or isinstance(error, errors.ResourceExhaustedError):
-        return OutOfMemory(_line(error, "OOM"), replica=failing_replica(text))
+        return OutOfMemory(_line(error, "OOM"), replica=failing_replica(text, names))
+    row = memory_row(error)
+    if row:
+        told = next(one.strip() for one in text.splitlines() if match(one) is row)
+        message = f"training {model} failed on the device: {told[:500]}"
+        fault = EnvironmentFault(message, cause=row.cause, remedy=row.remedy)
+        return OutOfMemory(told[:500], replica=failing_replica(text, names), fault=fault)
     if isinstance(error, _OF_THE_DEVICE) and "ompil" not in text:
         return EnvironmentFault(f"training {model} failed on the device: {line}")
     if settings.xla and "xla" in text.lower():
@@ -74,10 +89,29 @@ def _of_training(error: BaseException, settings: Settings) -> GpubalanceError:
     return EnvironmentFault(f"training {model} failed: {type(error).__name__}: {line}")
 
 
-def failing_replica(text: str) -> int | None:
-    """The replica that TensorFlow's out-of-memory text names, or None."""
-    found = filter(None, (pattern.search(text) for pattern in _REPLICA))
-    return next((int(match[1]) for match in found), None)
+def memory_row(error: BaseException) -> Known | None:
+    """The row of an error by which cuDNN, cuBLAS or NCCL may tell of a lack of memory, else None."""
+    row = match(str(error)) if isinstance(error, tf.errors.OpError) else None
+    return row if row and row.memory else None
+
+
+def failing_replica(text: str, names: Sequence[str]) -> int | None:
+    """The replica whose memory an error's text is about, or None.
+
+    `names` are TensorFlow's names of the replicas' devices; in a text of GPUs the CPU is the host.
+    """
+    simulated, copied = _SIMULATED.search(text), _COPIED_TO.search(text)
+    if simulated:
+        return int(simulated[1])
+    if copied:
+        text = copied[1]
+    for pattern in _DEVICE:
+        found = pattern.search(text)
+        name = found[1].upper().replace("_", ":") if found else ""
+        if name in names:
+            return names.index(name)
+    node = _NODE.search(text)
+    return int(node[1]) if node else None
 
 
 def _line(error: BaseException, holding: str = "") -> str:

@@ -21,7 +21,7 @@ class Known:
 
     `signs` are regular expressions, any of which is enough; a row without any is found only by its code. `fatal` means
     that the error ends a process: only such rows are searched for in a dead worker's log, as logs hold many harmless
-    complaints.
+    complaints. `memory` means that a lack of the GPU's memory may look so: it is one if a smaller batch trains.
     """
 
     code: str
@@ -30,6 +30,7 @@ class Known:
     remedy: str
     signs: Sequence[str] = ()
     fatal: bool = False
+    memory: bool = False
 
 
 @functools.cache

@@ -145,6 +145,7 @@ class Ensemble:
         """The time of a batch on each device that may hold it, and what it takes there beside the weights."""
         import tensorflow as tf
 
+        from gpubalance.engine.failures import memory_row
         from gpubalance.engine.runtime import memory_bytes, reset_memory_peak
 
         times_s: list[float | None] = [None] * len(limits)
@@ -159,7 +160,9 @@ class Ensemble:
                 before = memory_bytes(name, "current") or 0
                 with tf.device(name):
                     took_s = [_seconds(model, batch) for _ in range(1 + _TIMED)]
-            except tf.errors.ResourceExhaustedError:
+            except tf.errors.OpError as error:
+                if not isinstance(error, tf.errors.ResourceExhaustedError) and not memory_row(error):
+                    raise
                 continue
             if name.startswith("GPU"):
                 working[device] = (memory_bytes(name, "peak") or 0) - before

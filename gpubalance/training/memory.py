@@ -17,7 +17,7 @@ def out_of_memory(
 
     `tried` has the shares of the last step that began, None before the first.
     """
-    replica = _replica(text, names)
+    replica = failing_replica(text, names)
     where, having, less = "a device", "before its first step", "take smaller batches"
     if tried is not None:
         having = f"with the batches {tried}"
@@ -49,10 +49,3 @@ def _less(devices: Sequence[Device], own: Shares, tried: Shares, replica: int, *
         f"take it in parts, gpubalance.Split({gpus}, {batches}, micro_batches={parts}), or less there, "
         f"gpubalance.Split({gpus}, {fewer}), and half of that again while it does not fit"
     )
-
-
-def _replica(text: str, names: Sequence[str]) -> int | None:
-    """The replica that ran out of memory. TensorFlow names a GPU by its number in the process, not in the split."""
-    named = (i for i, name in enumerate(names) if name.startswith("GPU") and f"device:{name} " in text)
-    found = next(named, failing_replica(text))
-    return found if found is not None and found < len(names) else None

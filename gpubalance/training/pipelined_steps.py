@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.failures import TaskFailedError
+from gpubalance.engine.failures import TaskFailedError, memory_row
 from gpubalance.engine.keras_inside import is_keras_own, name_of
 from gpubalance.engine.pipeline.blocks import Blocks
 from gpubalance.engine.pipeline.calls import Calls
@@ -119,7 +119,7 @@ class PipelinedSteps(KerasFunctions):
             return work()
         except TaskFailedError as failed:
             cause = failed.__cause__
-            if isinstance(cause, tf.errors.ResourceExhaustedError):
+            if isinstance(cause, tf.errors.ResourceExhaustedError) or (cause and memory_row(cause)):
                 raise self._cut.out_of_memory(failed.device, failed.doing) from cause
             raise (cause or failed) from None
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from gpubalance.engine.failures import memory_row
 from gpubalance.engine.feed import Dealt, Feed, are_open, is_batched
 from gpubalance.engine.step import built
 from gpubalance.engine.step.functions import Functions, at_a_time
@@ -60,11 +61,17 @@ class Steps(KerasFunctions):
             self._alike.begin(data.sizes(bound))
             with self.used(bound):
                 return method(model, **bound)
-        except tf.errors.ResourceExhaustedError as error:
-            names, split = self._place.names, self._split
-            raise out_of_memory(str(error), names, split.devices, split.shares, self._begun, trains=trains) from error
-        except tf.errors.InvalidArgumentError as error:  # of a graph, whose own text is a hundred lines
-            raise BadInput(f"{method.__name__} of the model {model.name} failed:\n{own_traceback(error)}") from None
+        except tf.errors.OpError as error:
+            row = memory_row(error)
+            if row or isinstance(error, tf.errors.ResourceExhaustedError):
+                names, split = self._place.names, self._split
+                told = out_of_memory(str(error), names, split.devices, split.shares, self._begun, trains=trains)
+                told.cause = row.cause if row else told.cause
+                raise told from error
+            if isinstance(error, tf.errors.InvalidArgumentError):  # of a graph, whose own text is a hundred lines
+                failed = f"{method.__name__} of the model {model.name} failed"
+                raise BadInput(f"{failed}:\n{own_traceback(error)}") from None
+            raise
         except (AttributeError, ValueError) as error:
             if self._has_labels or not _OF_NOTHING.search(str(error)):
                 raise

@@ -260,8 +260,9 @@ class Failed(Record):
     Input is "refused" if it was checked and found wrong; otherwise training failed, perhaps because of it. A "peer" is
     another worker of a cluster, whose failure TensorFlow reported here.
 
-    Out of memory, `memory_peak_bytes` is what each device held or, as a simulated one knows, would have needed. `doing`
-    is what a pipeline's device was doing when it failed or, with the fault "hang", has been doing for too long.
+    Memory is `disguised` if the message may tell of another fault too: then it is one of memory if a smaller batch
+    trains. Out of memory, `memory_peak_bytes` is what each device held or, as a simulated one knows, would have needed.
+    `doing` is what a pipeline's device was doing when it failed or, with the fault "hang", has been doing for too long.
     """
 
     fault: Literal["memory", "refused", "input", "environment", "peer", "hang"]
@@ -270,6 +271,7 @@ class Failed(Record):
     remedy: str = ""
     replica: int | None = None
     memory_peak_bytes: tuple[int | None, ...] = ()
+    disguised: bool = False
     doing: str = ""
 
 

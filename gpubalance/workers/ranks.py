@@ -200,6 +200,8 @@ _MEMORY, _DEATH, _OWN, _SILENCE, _PEER, _NOTHING = range(6)
 def _blame(said: Said) -> int:
     """How well it explains other failures: one that is out of memory, ends or is silent leaves the others waiting."""
     if isinstance(said, Failed):
+        if said.disguised:  # another's lack of memory may end NCCL here
+            return _OWN
         return {"memory": _MEMORY, "peer": _PEER}.get(said.fault, _OWN)
     if isinstance(said, PartialResult | EnvironmentFault):
         return _DEATH

@@ -168,12 +168,18 @@ class _Serving:
                 return Failed(fault="hang", message=str(error), replica=error.device, doing=error.doing)
             told = self._failed(error.__cause__, training)
             return told.model_copy(update={"replica": error.device, "doing": error.doing})
-        found = explain(error, training.settings if training else None)
+        devices = training.devices if training else ()
+        # A worker sees only its devices, in their order.
+        kind = "CPU" if devices and devices[0].simulated else "GPU"
+        names = [f"{kind}:{number}" for number in range(len(devices))]
+        found = explain(error, training.settings if training else None, names)
         about: dict[str, Any] = {"message": found.message, "cause": found.cause, "remedy": found.remedy}
         if training and training.cluster and tells_of_a_peer(error):
             return Failed(fault="peer", **about)
         if isinstance(found, OutOfMemory):
             peaks = self._session.memory_peaks() if self._session else ()
+            if found.fault is not None:
+                about |= {"message": found.fault.message, "disguised": True}
             return Failed(fault="memory", replica=found.replica, memory_peak_bytes=peaks, **about)
         if isinstance(found, BadInput):
             return Failed(fault="refused" if isinstance(error, BadInput) else "input", **about)

@@ -208,7 +208,10 @@ class Worker:
         if reply.fault == "memory":
             doing = f"in {reply.doing}" if reply.doing else "while the model was built"
             message = f"{where} ran out of memory {f'with batches {split}' if split else doing}"
-            raise OutOfMemory(message, replica=replica, memory_peak_bytes=reply.memory_peak_bytes, log=log)
+            told = {"cause": reply.cause, "remedy": reply.remedy, "log": log}
+            fault = EnvironmentFault(reply.message, **told) if reply.disguised else None
+            peaks = reply.memory_peak_bytes
+            raise OutOfMemory(message, replica=replica, memory_peak_bytes=peaks, log=log, fault=fault)
         kind = _KINDS.get(reply.fault, EnvironmentFault)
         # A fault in the user's model has their own traceback as its message, which the log would only repeat.
         log = "" if issubclass(kind, BadInput) else log

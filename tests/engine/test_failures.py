@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError
+from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOfMemory
 from gpubalance.remedies import known
 from gpubalance.settings.requests import Settings
 from tests.late import tf
@@ -15,10 +16,10 @@ SETTINGS = Settings(model="small")
 USERS = Settings(model="mine.py:model")
 
 
-def explain(error: BaseException, settings: Settings | None = None) -> GpubalanceError:
+def explain(error: BaseException, settings: Settings | None = None, names: Sequence[str] = ()) -> GpubalanceError:
     from gpubalance.engine import failures
 
-    return failures.explain(error, settings)
+    return failures.explain(error, settings, names)
 
 
 def test_tensorflows_errors_are_known_by_their_texts() -> None:
@@ -76,16 +77,73 @@ def test_a_check_tells_its_error_too() -> None:
     assert explain(own) is own
 
 
+# Of a copy that TensorFlow makes within a step: from where, an incarnation, to where, which edge.
+COPY = (
+    "SameWorkerRecvDone unable to allocate output tensor. Key: /job:localhost/replica:0/task:0/device:{};"
+    "899591e1dcfebd12;/job:localhost/replica:0/task:0/device:{};edge_11_IteratorGetNext;0:0\n"
+    "\t [[{{{{node replica_1/IteratorGetNext/_2}}}}]]"
+)
+SHAPED = "OOM when allocating tensor with shape[820,64] on /job:localhost/replica:0/task:0/device:{} by"
+
+
 @pytest.mark.parametrize(
-    ("text", "replica"),
+    ("text", "kind", "replica"),
     [
-        ("MemoryError: OOM on replica 1: batch 710 needs 9 bytes of 8", 1),
-        ("OOM when allocating tensor with shape[820,64] on /job:localhost/replica:0/task:0/device:GPU:1 by", 1),
-        ("failed to allocate memory [[{{node replica_2/conv/Conv2D}}]]", 2),
-        ("out of memory", None),
+        ("MemoryError: OOM on replica 1: batch 710 needs 9 bytes of 8", "CPU", 1),
+        (SHAPED.format("GPU:1"), "GPU", 1),
+        (SHAPED.format("CPU:1"), "CPU", 1),
+        (SHAPED.format("CPU:0"), "GPU", None),  # the host
+        (COPY.format("CPU:0", "GPU:1"), "GPU", 1),
+        (COPY.format("GPU:0", "GPU:1"), "GPU", 1),
+        (COPY.format("GPU:1", "CPU:0"), "GPU", None),
+        (COPY.format("CPU:0", "CPU:1"), "CPU", 1),
+        ("device:CPU:0 waits for device:GPU:1", "GPU", 1),
+        ("Allocator (GPU_1_bfc) ran out of memory trying to allocate 1.2GiB", "GPU", 1),
+        ("failed to allocate memory [[{{node replica_2/conv/Conv2D}}]]", "GPU", 2),
+        ("out of memory", "GPU", None),
     ],
 )
-def test_which_replica_an_out_of_memory_is_about(text: str, replica: int | None) -> None:
+def test_which_replica_an_out_of_memory_is_about(text: str, kind: str, replica: int | None) -> None:
     from gpubalance.engine.failures import failing_replica
 
-    assert failing_replica(text) == replica
+    assert failing_replica(text, [f"{kind}:{number}" for number in range(3)]) == replica
+
+
+def test_a_gpu_has_tensorflows_number_which_is_not_its_place_in_the_split() -> None:
+    from gpubalance.engine.failures import failing_replica
+
+    assert failing_replica(SHAPED.format("GPU:1"), ["GPU:2", "GPU:1"]) == 1
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, USERS], ids=["ours", "the user's"])
+def test_what_may_be_a_lack_of_memory_is_one_with_the_fault_that_it_is_else(
+    settings: Settings,
+) -> None:
+    """As cuDNN, cuBLAS and NCCL say it, in errors of a graph."""
+    errors = tf.errors
+    for kind, text, code in (
+        (errors.NotFoundError, "No algorithm worked!  Error messages:", "no-room"),
+        (
+            errors.InternalError,
+            "Failed to create cuBLAS handle: failed to create cublas handle: the resource",
+            "no-room",
+        ),
+        (errors.InternalError, "CUDNN failed to allocate the scratch space for the runner", "no-room"),
+        (errors.InternalError, "Failed to allocate 4.0MiB (4194304 bytes) from NCCL: unhandled", "nccl-memory"),
+        (errors.InternalError, "NCCL: unhandled cuda error (run with NCCL_DEBUG=INFO). Set NCCL_DEBUG=WARN", "nccl"),
+        (errors.InternalError, "Dst tensor is not initialized.", "no-room"),
+        (errors.UnknownError, "CUDA_ERROR_OUT_OF_MEMORY: out of memory", "out-of-memory"),
+    ):
+        graph = (
+            f"Graph execution error:\n\nDetected at node replica_1/Conv2D\n{text}\n\t [[{{{{node replica_1/Conv2D}}}}]]"
+        )
+        failure = explain(kind(None, None, graph), settings, ["GPU:0", "GPU:1"])
+        assert isinstance(failure, OutOfMemory)
+        assert failure.replica == 1
+        fault = failure.fault
+        assert fault is not None
+        assert fault.message == f"training {settings.model} failed on the device: {text}"
+        assert (fault.cause, fault.remedy) == (known(code).cause, known(code).remedy)
+    # What the user's own code says is no library's.
+    own = explain(RuntimeError("Dst tensor is not initialized."), settings)
+    assert not isinstance(own, OutOfMemory)

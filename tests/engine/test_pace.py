@@ -118,7 +118,7 @@ def test_a_step_past_a_devices_memory_raises_tensorflows_own_error_and_begins_on
     steps = Steps(dense_model, adam, profiles, JointProfile(extra_memory=50))
     with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
         steps.step(*data(172), (86, 86))
-    assert failing_replica(str(caught.value)) == lacks
+    assert failing_replica(str(caught.value), steps.names) == lacks
     paced_clocks = [clock for clock in steps.clocks if isinstance(clock, PacedClock)]
     assert [clock.free_s for clock in paced_clocks] == [0.0, 0.0]  # the first step's beginning sets it
     steps.step(*data(170), (85, 85))

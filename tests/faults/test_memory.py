@@ -1,4 +1,4 @@
-"""Rows 14 to 17: memory runs out. The engine's stand-in raises what TensorFlow raises; what sorts it is real."""
+"""Rows 14 to 17 and 41: memory runs out. The engine's stand-in raises what TensorFlow raises; what sorts it is real."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
+from gpubalance.remedies import known_errors
 from gpubalance.results.plan import Plan
 from tests.cli.program import QUICK_PAIR
 from tests.faults.machine import BRIEF, Machine, in_step
@@ -68,19 +69,46 @@ def test_17_what_is_suggested_lowers_only_what_does_not_fit(tmp_path: Path) -> N
     assert "this fits, tried: --batches 208 80" in done.stderr
 
 
-def balanced(tmp_path: Path, fails: str, *options: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+TOLD = "ResourceExhaustedError(None, None, 'OOM on replica 1')"
+NO_ALGORITHM = "NotFoundError(None, None, 'No algorithm worked! [[{{node replica_1/conv/Conv2D}}]]')"
+
+
+def test_41_a_disguised_lack_of_memory_in_a_joint_run_is_of_its_device_and_what_fits_is_told(
+    tmp_path: Path,
+) -> None:
+    machine = Machine(tmp_path, in_step(f"raise tf.errors.{NO_ALGORITHM}", when="batches[1] > 32"))
+    done = machine.refuses(5, "run", "--gpus", "0", "1", "--batches", "64", "64")
+    assert "error: out of memory: GPU:1 (NVIDIA GeForce GTX 1080) at batch 64" in done.stderr
+    assert "this fits, tried: --batches 64 32\n" in done.stderr
+
+
+def test_41_what_no_smaller_batch_mends_is_the_fault_that_it_says(tmp_path: Path) -> None:
+    """One sample each tells that: a worker of a GPU takes long to start."""
+    steps = "def built(devices):\n    note()\n" + in_step(f"raise tf.errors.{NO_ALGORITHM}")
+    machine = Machine(tmp_path, steps)
+    done = machine.refuses(3, "run", "--gpus", "0", "1", "--batches", "64", "64")
+    told = "error: training probe failed on the device: No algorithm worked! [[{{node replica_1/"
+    assert told in done.stderr
+    assert known_errors()["no-room"].remedy in done.stderr
+    assert len(machine.noted()) == 2
+
+
+def balanced(
+    tmp_path: Path, fails: str, *options: str, code: int = 0, error: str = TOLD
+) -> subprocess.CompletedProcess[str]:
     """A balance whose joint run runs out of memory if `fails`, though each device alone holds 128 samples."""
     (tmp_path / "pair.toml").write_text(TWO_ALIKE)
     save(probe_of(simulated_devices(str(tmp_path / "pair.toml"))[0]))
-    steps = in_step("raise tf.errors.ResourceExhaustedError(None, None, 'OOM on replica 1')", when=fails)
+    steps = in_step(f"raise tf.errors.{error}", when=fails)
     short = (*BRIEF, "--round-duration", "0.2", "--accumulate", "off", "--json")
     return Machine(tmp_path, steps).runs(
         "balance", "--simulate", str(tmp_path / "pair.toml"), *short, *options, code=code
     )
 
 
-def test_17_an_out_of_memory_of_the_joint_run_only_steps_back_and_is_told(tmp_path: Path) -> None:
-    done = balanced(tmp_path, "max(batches) > 64")
+@pytest.mark.parametrize("error", [TOLD, NO_ALGORITHM], ids=["told", "disguised"])
+def test_17_41_an_out_of_memory_of_the_joint_run_only_steps_back_and_is_told(tmp_path: Path, error: str) -> None:
+    done = balanced(tmp_path, "max(batches) > 64", error=error)
     plan = Plan.model_validate_json(done.stdout)
     rounds = known(plan.balance).rounds
     assert (rounds[0].outcome, rounds[-1].outcome) == ("oom", "measured")

@@ -68,13 +68,15 @@ class Together:
         """(device, micro-batch that fits) of each device that was given more than it holds beside the others.
 
         Empty if the failure was chance: if it is not `believed`, and the whole split fits when it is tried once more.
-        Raises NothingFits if no split fits.
+        Raises NothingFits if no split fits, or the fault that only looks like a lack of memory.
         """
         party, used = self.gather(split), split.used
         request = self.run_request(split).of_used
         fits = Fitting(party, request, self.watch).suggest(error, believed=believed)
         if fits == request.split:
             return []
+        if fits is None and error.fault is not None:
+            raise error.fault
         if fits is None:
             raise NothingFits(error.message, remedy="not even one sample a device fits: use a smaller model")
         sizes = enumerate(zip(fits.micro_batches, request.split.micro_batches, strict=True))

@@ -181,7 +181,7 @@ class Turns:
             if isinstance(error, BadInput | TimeLimitPassed):
                 raise error
             one = self.replicas[number]
-            one.error = error
+            one.error = error.fault or error if isinstance(error, OutOfMemory) else error
             self.watch(Doing(f"{one.device.label} dropped out: {error.message}"))
             if isinstance(error, OutOfMemory) and not self.alone[number].windows:
                 self.journal.helps = False  # its memory will not hold its batch the next time either

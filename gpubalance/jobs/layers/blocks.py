@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -82,8 +81,11 @@ def _at_size(party: Party, blocks: Sequence[int], size: int) -> list[BlockTimed]
 
     while left:
         before = len(found)
-        with contextlib.suppress(OutOfMemory):
+        try:
             party.ask(collect)
+        except OutOfMemory as error:
+            if error.fault is not None and not found:
+                raise error.fault from None
         left = left[len(found) - before + 1 :]
     return found
 

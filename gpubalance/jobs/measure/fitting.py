@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubalance.errors import NothingFits, OutOfMemory
+from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.saved import probe_of
 from gpubalance.numbers.units import format_bytes
@@ -48,6 +48,8 @@ class Fitting:
         `believed`: another program may have had the memory for a moment.
         """
         wanted = self._split.micro_batches
+        if failed.fault is not None and not self._trains_at_all():
+            return None
         lowered = self._lowered(failed, blamed=True) or self._lowered(failed, blamed=False)
         if lowered is None:
             return None
@@ -62,6 +64,10 @@ class Fitting:
             if is_new and self._tried(self._with(larger)) is not None:
                 return self._with(larger)
         return self._with(sizes)
+
+    def _trains_at_all(self) -> bool:
+        """Whether the fewest samples train: else what looks like a lack of memory is another fault."""
+        return self._tried(self._with((1,) * len(self._split.batches))) is not None
 
     def _lowered(self, failed: OutOfMemory, *, blamed: bool) -> tuple[Sizes, Peaks, set[int]] | None:
         """Micro-batches that fit, after halving those that errors blame, or all; their peaks; and which were halved."""
@@ -136,10 +142,13 @@ class Fitting:
         )
         return min(share, max(low, found.fits or 0))
 
-    def error(self, error: OutOfMemory) -> NothingFits:
+    def error(self, error: OutOfMemory) -> GpubalanceError:
         """The error of a run whose split does not fit; it names a split that was tried and does, if there is one."""
         self._watch(Doing(f"{error.message}; looking for what fits"))
         fitting, devices, split = self.suggest(error), self._devices, self._split
+        if fitting is None and error.fault is not None:
+            error.fault.partial = error.partial
+            return error.fault
         word = "micro-batch" if split.accumulates else "batch"
         full = [] if error.replica is None else [error.replica]
         if fitting is not None:

@@ -201,13 +201,18 @@ class Bench:
         """
         try:
             return self.ask(lambda worker: self._point(worker, batch, length))
-        except (EnvironmentFault, BadInput) as error:
-            smaller_passed = any(smaller < batch for smaller in self.points)
-            bad = not smaller_passed and (batch == 1 or isinstance(error, BadInput))
-            if bad or isinstance(error, Refused):
+        except OutOfMemory as error:
+            if error.fault is None:
                 raise
-            self.fault = self.fault or (None if smaller_passed else error)
-            raise OutOfMemory(error.message, log=error.log) from None
+            fault: EnvironmentFault | BadInput = error.fault
+        except (EnvironmentFault, BadInput) as error:
+            fault = error
+        smaller_passed = any(smaller < batch for smaller in self.points)
+        bad = not smaller_passed and (batch == 1 or isinstance(fault, BadInput))
+        if bad or isinstance(fault, Refused):
+            raise fault
+        self.fault = self.fault or (None if smaller_passed else fault)
+        raise OutOfMemory(fault.message, log=fault.log)
 
     def _point(self, worker: Worker, batch: int, length: Length) -> CurvePoint:
         """Warms a batch size up and measures it until it is known.

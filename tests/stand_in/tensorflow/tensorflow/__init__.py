@@ -7,6 +7,11 @@ class _OpError(Exception):
 
 
 class errors:
+    OpError = _OpError
+
+    class NotFoundError(_OpError):
+        pass
+
     class ResourceExhaustedError(_OpError):
         pass
 
