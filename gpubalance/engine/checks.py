@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine import cuda_libraries, runtime
+from gpubalance.system import versions
 
 _TIMES = 3  # the first is slower: it makes buffers, streams and NCCL's rings
 
@@ -24,10 +25,11 @@ def inspect() -> dict[str, Any]:
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
         "cuda": build.get("cuda_version"),
-        "cudnn": build.get("cudnn_version"),
+        "cudnn": versions.least_cudnn() or build.get("cudnn_version"),
         "capabilities": tuple(build.get("cuda_compute_capabilities", ())),
         "libraries": problems,
         "cudnn_loaded": None if isinstance(cudnn, str) else cuda_libraries.cudnn_version(cudnn),
+        "cudnn_file": None if isinstance(cudnn, str) else cudnn._name,
     }
 
 

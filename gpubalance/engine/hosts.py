@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.cluster import Cluster
 
 # After this long the others notice a process that is stopped or cut off. They notice at once one that has died.
@@ -16,7 +17,7 @@ _HEARTBEAT_S = 10
 _SHUTDOWN_S = 5
 
 
-def join(cluster: Cluster, kind: str, all_reduce: str) -> Any:
+def join(cluster: Cluster, kind: str, all_reduce: AllReduce) -> Any:
     """The strategy of the whole cluster, once all its processes are there. Must be the first use of TensorFlow.
 
     Stock MultiWorkerMirroredStrategy wants the same number of devices in every process: here each has one, of that
@@ -39,10 +40,19 @@ def join(cluster: Cluster, kind: str, all_reduce: str) -> Any:
         rpc_layer="grpc",
         num_accelerators={kind: 1},
     )
-    collectives = tf.distribute.experimental.CommunicationImplementation
-    chosen = {"nccl": collectives.NCCL}.get(all_reduce, collectives.RING if kind == "CPU" else collectives.AUTO)
+    chosen = implementation_of(all_reduce, kind)
     options = tf.distribute.experimental.CommunicationOptions(implementation=chosen)
     return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+
+
+def implementation_of(all_reduce: AllReduce, kind: str) -> Any:
+    """How TensorFlow's collectives sum between hosts: `auto` is NCCL for GPUs, the ring over gRPC for CPUs.
+
+    TensorFlow's own AUTO is the ring for GPUs too: CollectiveParamResolverLocal takes NCCL only if it is asked for.
+    """
+    collectives = tf.distribute.experimental.CommunicationImplementation
+    by_nccl = all_reduce == "nccl" or (all_reduce == "auto" and kind == "GPU")
+    return collectives.NCCL if by_nccl else collectives.RING
 
 
 def what_all_say(strategy: Any, cluster: Cluster | None) -> Callable[[float], tuple[float, ...]]:

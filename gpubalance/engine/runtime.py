@@ -19,7 +19,7 @@ import tensorflow as tf
 from gpubalance.engine import cuda_libraries, hosts, precision
 from gpubalance.errors import EnvironmentFault
 from gpubalance.remedies import known
-from gpubalance.settings.choices import names_file_or_code
+from gpubalance.settings.choices import AllReduce, names_file_or_code
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
@@ -187,7 +187,7 @@ class _Strategy(tf.distribute.MirroredStrategy):  # type: ignore[misc]
 
 
 @functools.cache
-def build_strategy(names: tuple[str, ...], all_reduce: str, cluster: Cluster | None = None) -> Any:
+def build_strategy(names: tuple[str, ...], all_reduce: AllReduce, cluster: Cluster | None = None) -> Any:
     """The process's only MirroredStrategy on these devices, so that a model built for one split can train with another.
 
     `auto` is TensorFlow's own choice: NCCL for GPUs, a ring for CPUs. In a cluster it is the whole cluster's strategy.

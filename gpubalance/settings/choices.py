@@ -10,7 +10,7 @@ from gpubalance.errors import BadInput
 from gpubalance.text import clean
 
 Precision = Literal["float32", "tf32", "mixed_float16", "mixed_bfloat16"]
-AllReduce = Literal["auto", "nccl", "hierarchical", "one-device"]
+AllReduce = Literal["auto", "nccl", "ring", "hierarchical", "one-device"]
 Input = Literal["device", "host"]
 Baseline = Literal["even", "none"]
 
@@ -26,9 +26,9 @@ SAVED_MODEL = ".keras"
 UNSAFE_MODELS = (".h5", ".hdf5", ".pkl", ".pickle", ".joblib", ".pt", ".pth")
 
 
-def one_of(choice: Any, but: str = "") -> str:
-    """The words of a choice, `but` that one, as one lists them: `auto, nccl, hierarchical or one-device`."""
-    *words, last = [word for word in get_args(choice) if word != but]
+def one_of(choice: Any) -> str:
+    """The words of a choice as one lists them: `auto, nccl, ring, hierarchical or one-device`."""
+    *words, last = get_args(choice)
     return f"{', '.join(words)} or {last}"
 
 

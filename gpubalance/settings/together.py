@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubalance.errors import UsageError
-from gpubalance.settings.choices import AllReduce, one_of
+from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.device import Device, hosts_of
 
 
@@ -17,13 +17,15 @@ def refuse_together(devices: Sequence[Device], all_reduce: AllReduce) -> None:
             remedy="name one slice",
         )
     if devices[0].simulated and all_reduce == "nccl":
-        raise UsageError("--all-reduce nccl needs GPUs", remedy=f"use {one_of(AllReduce, but='nccl')}")
-    if len(hosts_of(devices)) > 1 and all_reduce not in ("auto", "nccl"):
+        raise UsageError("--all-reduce nccl needs GPUs", remedy="use auto")
+    if len(hosts_of(devices)) > 1 and all_reduce not in ("auto", "nccl", "ring"):
         hosts = ", ".join(host for host in hosts_of(devices) if host)
         raise UsageError(
             f"--all-reduce {all_reduce} works on one host only, and the devices are on {hosts}",
-            remedy="use auto or nccl",
+            remedy="use auto, nccl or ring",
         )
+    if len(hosts_of(devices)) == 1 and all_reduce == "ring":
+        raise UsageError("--all-reduce ring is for several hosts, and the devices are on one", remedy="use auto")
     # TensorFlow sums two groups of n // 2 devices, and so drops what the last device has:
     # `aggregate_gradients_using_hierarchical_copy` in its cross_device_utils.py.
     if all_reduce == "hierarchical" and len(devices) > 1 and len(devices) % 2:

@@ -40,6 +40,16 @@ def numbers(version: str | None) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version or "")))
 
 
+def least_cudnn() -> str | None:
+    """The oldest cuDNN that the installed TensorFlow says it needs, such as `9.3.0.75`; None if it does not say.
+
+    Its build info has the major version only.
+    """
+    needs = importlib.metadata.requires("tensorflow") or () if _version(("tensorflow",)) else ()
+    found = (re.match(r"nvidia-cudnn-cu\d+\b.*>=([\d.]+)", one) for one in needs)
+    return next((one[1] for one in found if one), None)
+
+
 def too_old(driver: str | None, serves: str | None, built_for: str | None) -> str | None:
     """Why a driver that serves CUDA up to `serves` can't run a TensorFlow built for a newer CUDA; None if it can.
 

@@ -200,7 +200,7 @@ class Inspected(Record):
     """What TensorFlow's build needs, and for each CUDA library why it can't be loaded, None if it can.
 
     `capabilities` are the build's: `sm_60` is code, `compute_90` is compiled by a newer GPU's driver. `cudnn` is the
-    version it is built for, `cudnn_loaded` that of the loaded library.
+    version it is built for, `cudnn_loaded` that of the loaded library, which is `cudnn_file`.
     """
 
     tensorflow: str
@@ -210,6 +210,7 @@ class Inspected(Record):
     capabilities: tuple[str, ...]
     libraries: dict[str, str | None]
     cudnn_loaded: str | None
+    cudnn_file: str | None = None
 
 
 class Copy(Record):

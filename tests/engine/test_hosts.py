@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.errors import DeadlinePassed
+from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build, Measure
@@ -33,6 +34,20 @@ def model():
     model.compile("sgd", "mse")
     return model
 """
+
+
+@pytest.mark.parametrize(
+    ("all_reduce", "of_gpus", "of_cpus"),
+    [("auto", "NCCL", "RING"), ("nccl", "NCCL", "NCCL"), ("ring", "RING", "RING")],
+)
+def test_gpus_of_several_hosts_sum_by_nccl_and_cpus_by_the_ring(
+    all_reduce: AllReduce, of_gpus: str, of_cpus: str
+) -> None:
+    """TensorFlow's own AUTO is the ring for both."""
+    from gpubalance.engine.hosts import implementation_of
+
+    found = [implementation_of(all_reduce, kind).name for kind in ("GPU", "CPU")]
+    assert found == [of_gpus, of_cpus]
 
 
 def test_a_device_that_does_not_end_its_compute_is_told(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ REFUSED = {
         ("--duration nan", 2, "--duration 'nan' should be a finite number"),
         ("--precision fp16", 2, "--precision 'fp16' should be 'float32', 'tf32', 'mixed_float16' or 'mixed_b"),
         ("--all-reduce nccl", 2, "needs GPUs"),
+        ("--all-reduce ring", 2, "is for several hosts, and the devices are on one\n  → use auto\n"),
         ("--model '\udc80.py:build'", 2, "--model '\\udc80.py:build' should be a valid string, "),
         ("-o /nowhere/run.json", 3, "can't write -o /nowhere/run.json: No such file or directory"),
         ("-o /tmp", 2, "is not a file"),

@@ -12,28 +12,31 @@ import pytest
 
 from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.health import nvidia_cards, read_peer_to_peer
+from gpubalance.devices.link import Link, own_link, watched_links
 from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.doctor import machine
 from gpubalance.jobs.doctor.check import guarded
 from gpubalance.jobs.doctor.machine import available_memory, driver_checks, gpu_checks, looked
-from gpubalance.jobs.doctor.work import Steps, memory_growth, tensorflow_devices
+from gpubalance.jobs.doctor.work import Steps, links, memory_growth, tensorflow_devices
 from gpubalance.remedies import known
 from gpubalance.results.checkup import Check, Checkup
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
+from gpubalance.system import versions
+from gpubalance.system.versions import numbers
 from gpubalance.workers.messages import Inspected, Surveyed
 from tests.cli.program import here
 from tests.cli.terminal import command_in_terminal
 from tests.faults.machine import PLAIN, TI
 from tests.stand_in import TWO_UNLIKE_GPUS, environment, loaded
 
-# What tf.sysconfig.get_build_info() says of TensorFlow 2.21 from PyPI, with all of its libraries loaded.
+# What the build info and metadata of TensorFlow 2.21 from PyPI say, with all of its libraries loaded.
 BUILD = Inspected(
     tensorflow="2.21.0",
     keras="3.15.1",
     cuda="12.5.1",
-    cudnn="9",
+    cudnn="9.3.0.75",
     capabilities=("sm_60", "sm_70", "sm_80", "sm_89", "compute_90"),
     libraries={"libcudart.so.12": None, "libcudnn.so.9": None},
     cudnn_loaded="9.10.2",
@@ -189,13 +192,18 @@ def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
         ("9.11.0", "6.1", "failure", "cudnn-without-this-gpu"),
         ("9.21.0", "7.0", "failure", "cudnn-without-this-gpu"),
         ("9.21.0", "7.5", "ok", None),
-        ("8.9.4", "8.6", "failure", "cuda-library-missing"),
+        ("8.9.4", "8.6", "failure", "cudnn-too-old"),
+        ("9.1.0", "8.6", "failure", "cudnn-too-old"),
+        ("9.3.0", "8.6", "ok", None),
         (None, "8.6", "skipped", None),
     ],
 )
 def test_cudnn_is_held_against_each_gpu(loaded: str | None, capability: str, status: str, row: str | None) -> None:
-    found = BUILD.model_copy(update={"cudnn_loaded": loaded})
+    found = BUILD.model_copy(update={"cudnn_loaded": loaded, "cudnn_file": "/opt/cudnn/libcudnn.so.9"})
     check = machine.cudnn(found, [gpu(0, "8.9"), gpu(1, capability)])
+    if row == "cudnn-too-old":
+        told = f"{loaded} was loaded from /opt/cudnn/libcudnn.so.9, TensorFlow is built for 9.3.0.75"
+        assert check.detail.startswith(told)
     assert check.status == status
     assert check.next == (known(row).remedy if row else None)
     if row == "cudnn-without-this-gpu":
@@ -205,10 +213,72 @@ def test_cudnn_is_held_against_each_gpu(loaded: str | None, capability: str, sta
 
 @pytest.mark.parametrize(
     ("capability", "status"),
-    [("6.1", "ok"), ("8.6", "ok"), ("9.0", "ok"), ("12.0", "warning"), ("5.2", "failure"), ("3.5", "failure")],
+    [("6.1", "ok"), ("8.6", "ok"), ("9.0", "ok"), ("10.0", "warning"), ("5.2", "failure"), ("3.5", "failure")],
 )
 def test_the_build_has_code_for_a_gpu_or_the_driver_makes_it(capability: str, status: str) -> None:
     assert machine.capabilities(BUILD, [gpu(0, capability)]).status == status
+
+
+def test_an_rtx_50_is_a_failure_until_the_build_has_code_for_it() -> None:
+    pair = [gpu(0, "8.6"), gpu(1, "12.0")]
+    check = machine.capabilities(BUILD, pair)
+    assert check.status == "failure"
+    assert check.detail.startswith("none for GPU:1 (compute capability 12.0): TensorFlow's wheels up to ")
+    assert check.next == known("gpu-too-new").remedy
+    built = BUILD.model_copy(update={"capabilities": (*BUILD.capabilities, "sm_120")})
+    assert machine.capabilities(built, pair).status == "ok"
+
+
+def test_a_driver_that_tensorflow_crashes_on_is_told_though_cuda_allows_it() -> None:
+    reading = Reading(driver_version="525.78.01", cuda_driver_version="12.0")
+    check = machine.driver_for_build(BUILD, reading)
+    assert (check.status, check.next) == ("warning", known("driver-crashes").remedy)
+    older = BUILD.model_copy(update={"tensorflow": "2.17.1"})
+    assert machine.driver_for_build(older, reading).status == "ok"
+    newer = reading.model_copy(update={"driver_version": "535.54.03"})
+    assert machine.driver_for_build(BUILD, newer).status == "ok"
+
+
+def test_the_installed_tensorflow_says_which_cudnn_it_needs() -> None:
+    assert numbers(versions.least_cudnn())[:1] == (9,)
+
+
+LINKS = """
+gpu 0 max_link_width 16
+gpu 0 max_link_generation 3
+gpu 0 link_width 16
+gpu 0 series link_generation 1 1 3
+gpu 1 max_link_width 16
+gpu 1 max_link_generation 3
+gpu 1 link_width 4
+gpu 1 link_generation 3
+"""
+
+
+def test_a_card_in_a_slot_of_fewer_lanes_is_told_by_its_link_under_load(tmp_path: Path) -> None:
+    """The first one lowers its generation while it is idle."""
+    ti, plain = (
+        Device(index=i, uuid=uuid, name="card", memory_bytes=1, simulated=False, bus_id=f"0000:0{i}:00.0")
+        for i, uuid in enumerate((TI, PLAIN))
+    )
+    with loaded(environment(tmp_path, TWO_UNLIKE_GPUS + LINKS)):
+        with watched_links([TI, PLAIN, "GPU-none"]) as seen:
+            while seen.get(TI) != Link(16, 3):
+                time.sleep(0.05)
+        good, slow = links([ti, plain], seen)
+        assert (good.status, good.detail) == ("ok", "PCIe 3.0 x16 under load (GPU:0)")
+        told = "GPU:1 (card) ran at PCIe 3.0 x4 under load, and the card could PCIe 3.0 x16: "
+        assert (slow.status, slow.next) == ("warning", known("pcie-link").remedy)
+        assert slow.detail.startswith(told)
+        (unseen,) = links([plain], {})
+        assert unseen.status == "skipped"
+        # NVML may count only what card and slot have together; Linux says what the card has.
+        (tmp_path / "0000:00:00.0").mkdir()
+        (tmp_path / "0000:00:00.0" / "max_link_width").write_text("32\n")
+        assert own_link(ti, tmp_path) == Link(32, 3)
+        assert own_link(plain, tmp_path) == Link(16, 3)
+    with loaded(environment(tmp_path, TWO_UNLIKE_GPUS)):
+        assert own_link(ti, tmp_path) is None
 
 
 def test_tensorflows_list_is_held_against_nvmls() -> None:

@@ -12,7 +12,8 @@
      gpu N p2p M STATUS         may it read GPU M's memory? 0: yes
      gpu N temperature (°C), power, power_limit, power_default (mW), energy (mJ), clock_graphics|sm|memory|video (MHz),
            max_clock_graphics|sm|memory|video (MHz), cores, throttle (bits),
-           ecc_corrected, ecc_uncorrected (since the driver was loaded), persistence, display
+           ecc_corrected, ecc_uncorrected (since the driver was loaded), persistence, display,
+           link_width, link_generation, max_link_width, max_link_generation
      [gpu N] error KEY CODE     the call for that field returns CODE; KEY `handle`, `count`, `processes_v3`,
                                 `compute`, `graphics`, `process_name` too, and `all` for every call on that GPU;
                                 `temperature_v` and `throttle_events` 13 are a driver without the newer call
@@ -384,6 +385,16 @@ int nvmlDeviceGetEnforcedPowerLimit(struct node *node, unsigned *out) {
 }
 int nvmlDeviceGetPowerManagementDefaultLimit(struct node *node, unsigned *out) {
     return unsigned_number(node, "power_default", out);
+}
+int nvmlDeviceGetCurrPcieLinkWidth(struct node *node, unsigned *out) { return unsigned_number(node, "link_width", out); }
+int nvmlDeviceGetMaxPcieLinkWidth(struct node *node, unsigned *out) {
+    return unsigned_number(node, "max_link_width", out);
+}
+int nvmlDeviceGetCurrPcieLinkGeneration(struct node *node, unsigned *out) {
+    return unsigned_number(node, "link_generation", out);
+}
+int nvmlDeviceGetGpuMaxPcieLinkGeneration(struct node *node, unsigned *out) {
+    return unsigned_number(node, "max_link_generation", out);
 }
 int nvmlDeviceGetP2PStatus(struct node *node, struct node *other, unsigned kind, unsigned *out) {
     int code = kind > 1 ? NOT_SUPPORTED : fault(node, "p2p");

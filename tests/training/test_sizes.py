@@ -19,7 +19,7 @@ EACH = "give a whole number for each device, in the order of gpus: 4 and 3, not 
 
 BOTH = "ratios divide a batch of any size"
 PAIR = {"batches": [8, 4]}
-WORDS = "auto, nccl, hierarchical or one-device"
+WORDS = "auto, nccl, ring, hierarchical or one-device"
 ODD = (
     "--all-reduce hierarchical drops the gradients of one of the devices if their number is odd, "
     "and these are 3 devices"
@@ -42,7 +42,7 @@ ODD = (
         ({"ratios": [4]}, f"the number of ratios is 1, that of devices 2 → {EACH}"),
         (PAIR | {"ratios": [2, 1]}, f"batches and ratios can't both be given: {BOTH} → leave one of them out"),
         (PAIR | {"all_reduce": "ring"}, f"all_reduce is 'ring' → give {WORDS}"),
-        (PAIR | {"all_reduce": "nccl"}, "--all-reduce nccl needs GPUs → use auto, hierarchical or one-device"),
+        (PAIR | {"all_reduce": "nccl"}, "--all-reduce nccl needs GPUs → use auto"),
         ({"batches": [8, 0, 4, 4], "simulate": 4, "all_reduce": "hierarchical"}, f"{ODD} → use one-device"),
         (PAIR | {"simulate": -1}, "simulate=-1: from 1 to 64 devices"),
         (PAIR | {"simulate": True}, "simulate=True: it is a number of plain CPU devices, or a profile file"),

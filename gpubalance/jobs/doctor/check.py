@@ -25,6 +25,7 @@ _WHAT = {
     "cudnn": "cuDNN",
     "compute-capability": "TensorFlow's code",
     "tensorflow-devices": "TensorFlow's GPUs",
+    "pcie-link": "PCIe link",
     "peer-to-peer": "copies between devices",
     "all-reduce": "all-reduce",
 }

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpubalance.devices.gpus import Gpu, Reading
+from gpubalance.devices.link import watched_links
 from gpubalance.devices.machine import read_gpus, select
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault, Interrupted, UsageError
 from gpubalance.jobs.doctor.check import failed, guarded, skipped
 from gpubalance.jobs.doctor.machine import driver_checks, gpu_checks, host_checks, software_checks
-from gpubalance.jobs.doctor.work import Steps, all_reduce, copies, tensorflow_devices
+from gpubalance.jobs.doctor.work import Steps, all_reduce, copies, links, tensorflow_devices
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.checkup import AllReduceTime, Check, Checkup, Checkups, CopyTime
 from gpubalance.results.common import now
@@ -121,7 +122,10 @@ class _Patient:
     def _work(self, party: Party, model: str | None) -> Iterator[Finding]:
         devices, watch = self.devices, self.watch
         steps = Steps(Settings(model=model or default_model(simulated=devices[0].simulated)), watch)
-        yield from steps.checks(devices, self.joint)
+        gpus = [device for device in devices if device.told_by_nvml]
+        with watched_links([device.uuid for device in gpus]) as seen:
+            yield from steps.checks(devices, self.joint)
+        yield from guarded("pcie-link", links(gpus, seen))
         if any(device.uuid.startswith("MIG-") for device in devices):
             devices = devices[:1]  # CUDA shows a process one MIG slice only
         if len(devices) == 1:

@@ -27,6 +27,10 @@ Look = Callable[[], tuple[int, Path | None]]
 _GIB = 2**30
 _CUDNN_WITHOUT_OLD = (9, 11)
 _OLD_BEFORE = (7, 5)
+# Where the driver should compile TensorFlow's PTX, and by report does not: tensorflow issues 99592, 101746, 111958.
+_PTX_FAILS_FROM = (12, 0)
+# https://github.com/tensorflow/tensorflow/issues/78784: 525.78.01, with TensorFlow 2.18.
+_CRASHING_BRANCH, _CRASHES_FROM = 525, (2, 18)
 # NCCL moves gradients through it where GPUs can't reach each other; Docker gives 64 MiB.
 _SHARED = Path("/dev/shm")  # noqa: S108  (asked for its size, nothing is written)
 _CGROUP = Path("/sys/fs/cgroup")
@@ -150,6 +154,9 @@ def driver_for_build(found: Inspected, reading: Reading) -> Check:
     problem = too_old(version, serves, found.cuda)
     if problem:
         return explained("tensorflow-driver", "driver-too-old", problem)
+    if numbers(version)[:1] == (_CRASHING_BRANCH,) and numbers(found.tensorflow) >= _CRASHES_FROM:
+        detail = f"driver {version} serves CUDA {found.cuda}, and TensorFlow {found.tensorflow} may crash on it"
+        return explained("tensorflow-driver", "driver-crashes", detail, "warning")
     return ok("tensorflow-driver", f"{found.cuda} is served by driver {version or 'of unknown version'}")
 
 
@@ -168,9 +175,10 @@ def cudnn(found: Inspected, gpus: Sequence[Gpu]) -> Check:
     loaded, built = numbers(found.cudnn_loaded), numbers(found.cudnn)
     if not loaded:
         return skipped("cudnn", "cuDNN was not loaded")
-    if loaded[: len(built)] < built:
-        detail = f"{found.cudnn_loaded} was loaded, TensorFlow is built for {found.cudnn}"
-        return explained("cudnn", "cuda-library-missing", detail)
+    if loaded[:2] < built[:2]:
+        where = f" from {found.cudnn_file}" if found.cudnn_file else ""
+        detail = f"{found.cudnn_loaded} was loaded{where}, TensorFlow is built for {found.cudnn}"
+        return explained("cudnn", "cudnn-too-old", detail)
     old = [gpu for gpu in gpus if (0,) < numbers(gpu.compute_capability) < _OLD_BEFORE]
     if old and loaded[:2] >= _CUDNN_WITHOUT_OLD:
         detail = f"{found.cudnn_loaded} has no code for {_with_capability(old)}"
@@ -194,6 +202,9 @@ def capabilities(found: Inspected, gpus: Sequence[Gpu]) -> Check:
     if without:
         built = ", ".join(found.capabilities)
         return explained(code, "capability-too-old", f"none for {_with_capability(without)}. It is built for {built}")
+    too_new = [gpu for gpu in slow if own[gpu.index] >= _PTX_FAILS_FROM]
+    if too_new:
+        return explained(code, "gpu-too-new", f"none for {_with_capability(too_new)}")
     if slow:
         detail = f"none for {_with_capability(slow)}: the driver compiles it at the first start, for minutes"
         return check(code, "warning", detail, "wait once. `export CUDA_CACHE_MAXSIZE=4294967296` keeps all of it")

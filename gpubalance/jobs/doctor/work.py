@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import permutations
 
 from gpubalance.devices.health import read_peer_to_peer
-from gpubalance.jobs.doctor.check import check, explained, guarded, ok
+from gpubalance.devices.link import Link, own_link
+from gpubalance.jobs.doctor.check import check, explained, guarded, ok, skipped
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.numbers.units import format_bytes, format_seconds
 from gpubalance.remedies import known, match
@@ -86,6 +88,19 @@ class Steps:
 
 def _failures(checks: Sequence[Check]) -> list[Check]:
     return [found for found in checks if found.status == "failure"]
+
+
+def links(devices: Sequence[Device], seen: Mapping[str, Link]) -> Iterator[Check]:
+    """The check of each GPU's PCIe link, as it was while the GPU worked, against the card's own."""
+    for device in devices:
+        now, own = seen.get(device.uuid), within_or(None, partial(own_link, device))
+        if now is None or own is None:
+            yield skipped("pcie-link", f"the driver does not say ({device.label})")
+        elif now.width < own.width or now.generation < own.generation:
+            slow = f"{device.label} ({device.name}) ran at {now} under load, and the card could {own}"
+            yield explained("pcie-link", "pcie-link", slow, "warning")
+        else:
+            yield ok("pcie-link", f"{now} under load ({device.label})")
 
 
 def copies(party: Party, devices: Sequence[Device], watch: Watch) -> Iterator[Check | CopyTime]:

@@ -1,0 +1,82 @@
+"""The PCIe link of a GPU: its lanes and generation now, and what the card itself could. Changes nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from gpubalance.devices.nvml import Card, with_gpu
+from gpubalance.settings.device import Device
+
+_PCI = Path("/sys/bus/pci/devices")
+_EVERY_S = 0.2
+_ENDS_WITHIN_S = 5.0  # a driver that hangs does not hold the doctor up
+
+
+class Link(NamedTuple):
+    """Lanes, and the generation of PCIe."""
+
+    width: int
+    generation: int
+
+    def __str__(self) -> str:
+        """`PCIe 4.0 x16`."""
+        return f"PCIe {self.generation}.0 x{self.width}"
+
+
+def own_link(device: Device, folder: Path = _PCI) -> Link | None:
+    """The most that the card can, whatever its slot; None if NVML does not say.
+
+    By its documentation NVML's largest width is that of card and slot together, so Linux is asked
+    for the card's own too. NVML's largest generation of the GPU is the card's.
+    """
+
+    def link(card: Card) -> Link | None:
+        width, generation = card.ask("MaxPcieLinkWidth"), card.ask("GpuMaxPcieLinkGeneration")
+        return Link(max(width, _width_in(folder, device)), generation) if width and generation else None
+
+    return with_gpu(device.uuid, link)
+
+
+def _width_in(folder: Path, device: Device) -> int:
+    """The card's lanes by Linux, 0 if that does not say."""
+    try:
+        text = (folder / (device.bus_id or "none") / "max_link_width").read_text().strip()
+    except OSError:
+        return 0
+    return int(text) if text.isdigit() else 0
+
+
+@contextmanager
+def watched_links(uuids: Sequence[str]) -> Iterator[dict[str, Link]]:
+    """The fastest link of each of the GPUs while the block runs, by UUID; without those that NVML does not tell.
+
+    An idle GPU lowers its generation to save power, so the block must have them work.
+    """
+    fastest = dict[str, Link]()
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(_EVERY_S):
+            for uuid in uuids:
+                now = with_gpu(uuid, _link_now)
+                if now is not None:
+                    before = fastest.get(uuid, now)
+                    width = max(before.width, now.width)
+                    fastest[uuid] = Link(width, max(before.generation, now.generation))
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield fastest
+    finally:
+        ended.set()
+        thread.join(_ENDS_WITHIN_S)
+
+
+def _link_now(card: Card) -> Link | None:
+    width, generation = card.ask("CurrPcieLinkWidth"), card.ask("CurrPcieLinkGeneration")
+    return Link(width, generation) if width and generation else None
