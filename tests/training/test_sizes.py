@@ -41,7 +41,7 @@ ODD = (
         ({"ratios": [0.57, 0.43]}, f"ratios are a list of whole numbers, not [0.57, 0.43] → {EACH}"),
         ({"ratios": [4]}, f"the number of ratios is 1, that of devices 2 → {EACH}"),
         (PAIR | {"ratios": [2, 1]}, f"batches and ratios can't both be given: {BOTH} → leave one of them out"),
-        (PAIR | {"all_reduce": "ring"}, f"all_reduce is 'ring' → give {WORDS}"),
+        (PAIR | {"all_reduce": "tree"}, f"all_reduce is 'tree' → give {WORDS}"),
         (PAIR | {"all_reduce": "nccl"}, "--all-reduce nccl needs GPUs → use auto"),
         ({"batches": [8, 0, 4, 4], "simulate": 4, "all_reduce": "hierarchical"}, f"{ODD} → use one-device"),
         (PAIR | {"simulate": -1}, "simulate=-1: from 1 to 64 devices"),
