@@ -93,7 +93,7 @@ class KerasFunctions(ABC):
         try:
             with (
                 replaced(self.model, _distribute_strategy=None, **own),
-                replaced(TFEpochIterator, _get_iterator=_batches_of),
+                replaced(TFEpochIterator, __init__=_on_the_host(TFEpochIterator.__init__), _get_iterator=_batches_of),
                 warnings.catch_warnings(),
             ):
                 # A regrouped dataset does not know its length, so Keras warns when it ends.
@@ -133,6 +133,17 @@ class KerasFunctions(ABC):
         if logs is None:
             raise StopIteration
         return logs
+
+
+def _on_the_host(begin: Callable[..., None]) -> Callable[..., None]:
+    """Keras' way to begin an iterator over epochs, which would put arrays whole into the first GPU's memory."""
+    import tensorflow as tf
+
+    def begin_on_the_host(epochs: Any, *arguments: Any, **options: Any) -> None:
+        with tf.device("/CPU:0"):
+            begin(epochs, *arguments, **options)
+
+    return begin_on_the_host
 
 
 def _batches_of(epochs: Any) -> Any:

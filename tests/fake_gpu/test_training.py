@@ -1,0 +1,98 @@
+"""A training script on two unlike GPUs, of which it names the second first, after it has used TensorFlow.
+
+So TensorFlow has all their memory, and numbers them by itself. One process does it all.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.fake_gpu import Gpu, child, fake_gpus, operations
+
+MEMORY_BYTES = 60 << 20, 40 << 20
+GPUS = tuple(Gpu(name, memory_bytes=size) for name, size in zip(("first", "second"), MEMORY_BYTES, strict=True))
+SAMPLES = 60_000  # a hundred megabytes, more than either memory
+_SCRIPT = f"""
+import json, time, warnings
+import keras
+import numpy as np
+import tensorflow as tf
+import gpubalance
+from gpubalance.engine import runtime
+
+tf.ones(3) + 1.0  # before the scope
+told = {{}}
+
+def build():
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.Conv2D(8, 3, activation="relu"), keras.layers.Flatten(), keras.layers.Dense(10)]
+    model = keras.Sequential([keras.Input((12, 12, 3)), *layers])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss, metrics=["accuracy"], jit_compile=False)
+    return model
+
+def fit(model, samples, **options):
+    return model.fit(x[:samples], y[:samples], epochs=2, shuffle=False, verbose=0, **options).history
+
+random = np.random.default_rng(0)
+x, y = random.random(({SAMPLES}, 12, 12, 3), np.float32), random.integers(0, 10, {SAMPLES})
+split = gpubalance.Split(gpus=[1, 0], batches=[24, 40])
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    with split.scope():
+        model = build()
+told["warned"] = [str(one.message) for one in warned]
+told["names"] = split.place.names
+told["limits"] = runtime.memory_limits_bytes(split.devices, split.place.names)
+told["began_s"] = time.perf_counter()
+logs = fit(model, 320)
+told["ended_s"] = time.perf_counter()
+with tf.device("/CPU:0"):
+    alone = build()
+    logs_alone = fit(alone, 320, batch_size=64)
+both = zip(model.get_weights(), alone.get_weights())
+told["weights_apart"] = max(float(abs(mine - its).max()) for mine, its in both)
+told["logs_apart"] = max(abs(np.subtract(logs[name], logs_alone[name])).max() for name in logs_alone)
+fit(model, {SAMPLES}, steps_per_epoch=1)
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return fake_gpus(tmp_path_factory.mktemp("training"), *GPUS)
+
+
+@pytest.fixture(scope="module")
+def told(machine: dict[str, str]) -> dict[str, Any]:
+    """What the script has found. It ends well only if arrays that no GPU's memory holds can be trained on."""
+    found: dict[str, Any] = json.loads(child(_SCRIPT, machine).splitlines()[-1])
+    return found
+
+
+def test_memory_growth_that_comes_too_late_is_told(told: dict[str, Any]) -> None:
+    (text,) = told["warned"]
+    assert "TensorFlow was used before the split's devices were set up, and took all of the GPUs' memory" in text
+
+
+def test_each_gpu_gets_its_own_batch_whatever_tensorflow_calls_it(
+    told: dict[str, Any], machine: dict[str, str]
+) -> None:
+    """The trace calls them as NVML does."""
+    assert told["names"] == ["GPU:1", "GPU:0"]
+    assert told["limits"] == [MEMORY_BYTES[1], MEMORY_BYTES[0]]
+    for device, batch in ((1, 24), (0, 40)):
+        copied = {
+            one.bytes
+            for one in operations(machine)
+            if one.kind == "to_device" and one.device == device and told["began_s"] < one.queued_at_s < told["ended_s"]
+        }
+        assert batch * 12 * 12 * 3 * 4 in copied
+
+
+def test_it_trains_as_one_device_does(told: dict[str, Any]) -> None:
+    assert told["weights_apart"] < 1e-6
+    assert told["logs_apart"] < 1e-6
