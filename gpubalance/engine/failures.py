@@ -45,11 +45,10 @@ def explain(error: BaseException, settings: Settings | None = None, names: Seque
     if isinstance(error, GpubalanceError):
         return error
     traceback.print_exception(error)
-    found = (
-        _of_training(error, settings, names)
-        if settings
-        else EnvironmentFault(f"{type(error).__name__}: {_line(error)}")
-    )
+    if settings is None:
+        found: GpubalanceError = EnvironmentFault(f"{type(error).__name__}: {_line(error)}")
+    else:
+        found = _of_training(error, settings, names)
     # The table knows TensorFlow's and Keras' texts; a user's own exception may say anything.
     row = None if found.remedy else match(str(error))
     if row:

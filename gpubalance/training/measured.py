@@ -8,7 +8,7 @@ import shlex
 import sys
 import warnings
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import keras
 
@@ -65,8 +65,7 @@ def use_measured(wanted: Precision | None) -> None:
     precision.use(wanted)
     if policy not in (own, keras.config.floatx()):
         warnings.warn_explicit(
-            f"the split is for {wanted}, so its scope sets the policy {own} instead of {policy}: "
-            f"gpubalance balance --precision {policy} finds the split of that",
+            f"the split is for {wanted}, so its scope sets the policy {own} instead of {policy}{_balance_in(policy)}",
             UserWarning,
             *users_line(),
         )
@@ -80,12 +79,19 @@ def unlike_precision(model: Any, wanted: Precision | None) -> str:
     if own != wanted:
         return (
             f"the split is for {wanted}, and the model {model.name} trains in {own}: build it in split.scope(), and "
-            f"set no other policy or TF32; gpubalance balance --precision {own} finds the split of that"
+            f"set no other policy or TF32{_balance_in(own)}"
         )
     set_here = [name for name in OVERRULING if name in os.environ]
     if set_here:
         return f"the split was measured without {' and '.join(set_here)}, as they change a step: unset them"
     return ""
+
+
+def _balance_in(other: str) -> str:
+    """What measures in that precision; empty for a policy that is none of ours."""
+    if other not in get_args(Precision):
+        return ""
+    return f"; gpubalance balance --precision {other} finds the split of that"
 
 
 def _balance(plan: Plan, simulate: Simulate, *, is_named: bool) -> str:

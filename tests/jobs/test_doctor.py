@@ -359,6 +359,15 @@ def test_without_a_driver_it_says_so_first_and_checks_the_rest(tmp_path: Path) -
     assert f"error: {checkup.checks[0].what}: {checkup.checks[0].detail}" in done.stderr
 
 
+def test_what_may_be_a_lack_of_memory_is_told_as_what_it_says(engine_that: Callable[[str], None]) -> None:
+    """Nothing smaller is tried."""
+    raised = "tf.errors.NotFoundError(None, None, 'No algorithm worked!')"
+    engine_that(f"import tensorflow as tf\ndef step(*_):\n    raise {raised}\n")
+    (check,) = Steps(Settings(model="small"), lambda _: None).checks(simulated_devices("1")[0], JointProfile())
+    assert check.detail.startswith("CPU:0: training small failed on the device: No algorithm worked!: ")
+    assert check.next == known("no-room").remedy
+
+
 def test_a_training_step_that_crashes_is_a_failed_check(engine_that: Callable[[str], None]) -> None:
     engine_that("import os\ndef built(devices):\n    os.abort()\n")
     steps = Steps(Settings(model="small"), lambda _: None)

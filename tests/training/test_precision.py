@@ -94,7 +94,7 @@ def test_another_precision_than_was_measured_is_told_by_fit_once(
 
 def test_a_policy_that_the_script_has_set_is_replaced_with_a_warning() -> None:
     keras.config.set_dtype_policy("mixed_float16")
-    told = f"{POLICY} float32 instead of mixed_float16: gpubalance balance --precision mixed_float"
+    told = f"{POLICY} float32 instead of mixed_float16; gpubalance balance --precision mixed_float"
     with pytest.warns(UserWarning, match=told), load_plan(planned("tf32"), simulate=QUICK_PAIR).scope():
         assert keras.config.dtype_policy().name == "float32"
 

@@ -55,6 +55,7 @@ def progress(devices):
     return {progress} if devices[0].host == "beta" else 5
 """
 OOM = "raise tf.errors.ResourceExhaustedError(0, 0, 'OOM when allocating on device:GPU:0')"
+NCCL = "raise tf.errors.InternalError(0, 0, 'NCCL: unhandled cuda error. Set NCCL_DEBUG=WARN for detail.')"
 LOST = "raise tf.errors.UnavailableError(0, 0, 'x')"
 STOPS = "os.kill(os.getpid(), signal.SIGSTOP)"
 WAITS = "time.sleep(600)"
@@ -67,6 +68,7 @@ HANGS = f"sys.stderr = None; {WAITS}"  # whatever it has put in the place of std
         ("os.abort()", WAITS, 4, PartialResult, "^beta:0: the worker was ended by SIGABRT while"),
         ("os.abort()", LOST, 4, PartialResult, "^beta:0: .* SIGABRT"),
         (OOM, WAITS, 4, OutOfMemory, "^beta:0 ran out of memory with batches 80/40/24$"),
+        (f"time.sleep(0.3); {OOM}", NCCL, 4, OutOfMemory, "^beta:0 ran out of memory with batches"),
         (HANGS, LOST, 4, DeadlinePassed, "^beta:0 said nothing while .*, and alpha:0, alpha:1 lost it$"),
         ("pass", LOST, 4, DeadlinePassed, "^alpha:0, alpha:1, beta:0 lost each other while training"),
         (HANGS, WAITS, 4, DeadlinePassed, "^beta:0 said .*; the others wait, as it has not computed its gradients$"),
@@ -74,7 +76,7 @@ HANGS = f"sys.stderr = None; {WAITS}"  # whatever it has put in the place of std
         (WAITS, WAITS, 5, DeadlinePassed, "^alpha:0, alpha:1, beta:0 said .*; each waits for the others, or for"),
     ],
     ids=[
-        *("a death", "a death that others tell of", "memory", "silence", "a cut link"),
+        *("a death", "a death that others tell of", "memory", "memory that NCCL tells of", "silence", "a cut link"),
         *("a device or a program hangs", "a process is stopped", "all wait"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from gpubalance.errors import GpubalanceError
+from gpubalance.errors import GpubalanceError, OutOfMemory
 from gpubalance.remedies import known, match
 from gpubalance.results.checkup import Check, Status
 
@@ -53,6 +53,8 @@ def explained(code: str, row: str, detail: str, status: Status = "failure") -> C
 
 def failed(code: str, error: Exception, where: str = "") -> Check:
     """The failure of a check that raised this error."""
+    if isinstance(error, OutOfMemory) and error.fault is not None:
+        error = error.fault  # nothing smaller is tried here
     if isinstance(error, GpubalanceError):
         cause = f": {error.cause}" if error.cause else ""
         return check(code, "failure", f"{where}{error.message}{cause}", error.remedy or None)
