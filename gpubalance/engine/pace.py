@@ -177,7 +177,7 @@ def clocks(
     """A clock for each replica, in order. In a cluster each process uses only its own."""
     together: list[PacedClock] = []
     joined = len(profiles) > 1
-    own = joint if joined else JointProfile(contention=joint.contention)
+    own = joint.among(profiles) if joined else JointProfile(contention=joint.contention)
     made = [
         PacedClock(replica, profile, own, together, seed, joined, in_cluster) if profile else Clock()
         for replica, profile in enumerate(profiles)

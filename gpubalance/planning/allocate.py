@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from gpubalance.planning.deadline import Value, best_deadline
 from gpubalance.planning.fleet import TIE, Fleet, Floats, Ints
 from gpubalance.planning.problem import Allocation, Binds, NoSplitError, Problem, TooFineError
-from gpubalance.planning.sync import on_fewer_hosts
 from gpubalance.settings.shares import Shares
 
 # Rounding in a sum of times; well below TIE.
@@ -22,45 +22,31 @@ def allocate(problem: Problem) -> Allocation:
 
     Problem: a device computes b samples, a multiple of the granularity, in c(b) seconds (see `Fleet`), which never fall
     as b grows, and updates its weights in u seconds; without samples it does neither. Maximise the objective of B = Σb
-    and T = max (c(b) + u) + s. Here s is sync if two devices or more have samples, and 0 for one alone, which waits for
-    nobody. B is the global batch, or at most the largest one. A required device gets at least one granule.
+    and T = max (c(b) + u) + s. Here s is the sync of the devices that have samples, and 0 for one alone, which waits
+    for nobody. B is the global batch, or at most the largest one. A required device gets at least one granule.
 
     (Only the all-reduce is a barrier: a device that has updated begins its next batch. So each device's own update adds
     to its own compute, and T has no separate max u over all devices.)
 
-    Method: by a deadline T a device can have done any number of granules up to a maximum, F(T). So the best split
-    belongs to the deadline at which (min(ΣF(T), largest B), T + s) is worth the most, or for one device alone (max
-    F(T), T): see `best_deadline`. A split that is charged s but uses one device is no better than that device alone.
+    Method: by a deadline T a device can have done any number of granules up to a maximum, F(T). So with one s for all
+    sets the best split belongs to the deadline at which (min(ΣF(T), largest B), T + s) is worth the most, or for one
+    device alone (max F(T), T): see `best_deadline`. A split that is charged s but uses one device is no better than
+    that device alone. With several, that search runs over all devices and over each measured set: a set takes what is
+    measured for the smallest of them around it, so the best of the results is the best of all splits.
 
-    If sync is less over fewer hosts, the same search also runs on each host alone, and on the 2, 3, … hosts whose
-    devices give the most. A better result replaces the first.
-
-    Ties, within 1e-12, are decided in this order: several devices before one alone, so that a device is left out only
-    if that is better; the shorter step, which is the smaller global batch; batches as even as the deadline allows; the
-    first of equal devices. A device takes the fewest micro-batches that keep the deadline, as even as they can be in
-    no more time.
+    Ties, within 1e-12, are decided in this order: more devices before fewer, so that a device is left out only if that
+    is better; the shorter step, which is the smaller global batch; batches as even as the deadline allows; the first of
+    equal devices. A device takes the fewest micro-batches that keep the deadline, as even as they can be in no more
+    time.
     """
-    best = _on_these(problem)
-    for fewer in on_fewer_hosts(problem):
-        found = allocated(fewer)
-        if found is not None and problem.value(found) > problem.value(best) * (1 + TIE):
-            away = [load.limit and not left.limit for load, left in zip(problem.loads, fewer.loads, strict=True)]
-            best = replace(
-                found, binds=tuple("sync" if gone else why for gone, why in zip(away, found.binds, strict=True))
-            )
-    return best
-
-
-def _on_these(problem: Problem) -> Allocation:
-    """The best split if the sync does not depend on which devices are used; of near ties, the fewest micro-batches."""
-    best = _Solver(problem).best()
+    best = _of_all_sets(problem)
     if not problem.within or problem.global_batch is not None:
         return best
     bar = problem.value(best) * (1 - problem.within)
     low, high = 0, problem.micro_batches
     while high - low > 1:  # the best never falls with K: a split for K is one for K + 1 too
         middle = (low + high) // 2
-        fewer = allocated(replace(problem, micro_batches=middle, within=0.0, sync_of_fewer_s=()))
+        fewer = allocated(replace(problem, micro_batches=middle, within=0.0))
         if fewer and problem.value(fewer) >= bar:
             high, best = middle, fewer
         else:
@@ -68,16 +54,67 @@ def _on_these(problem: Problem) -> Allocation:
     return best
 
 
+def _of_all_sets(problem: Problem) -> Allocation:
+    """The best split of any set of devices."""
+    everything = frozenset(range(len(problem.loads)))
+    best = _of_some(problem, everything)
+    for some in sorted(problem.sync.measured, key=len, reverse=True):
+        found = _of_some_or_none(problem, some)
+        if found and (best is None or problem.value(found) > problem.value(best) * (1 + TIE)):
+            best = bound_by_sync(problem, found, some)
+    if best is None:
+        raise NoSplitError("no split has all the devices that must have samples")
+    return best
+
+
+def _of_some(problem: Problem, some: frozenset[int]) -> Allocation | None:
+    """The best split over these devices, or a part of them that needs no more sync than they do, if there is one."""
+    sync_s = problem.sync.of(some)
+    found = _Solver(only(problem, some), sync_s).best()
+    used = frozenset(found.split.used)
+    if problem.sync.of(used) <= sync_s:
+        return found
+    # A part that was measured takes longer than the whole: what is asked for has a device that this part lacks.
+    lacking = sorted(some - problem.sync.around(used))
+    tried = (_of_some_or_none(requiring(problem, {device}), some) for device in lacking)
+    return max(filter(None, tried), key=problem.value, default=None)
+
+
+def _of_some_or_none(problem: Problem, some: frozenset[int]) -> Allocation | None:
+    try:
+        return _of_some(problem, some)
+    except (NoSplitError, TooFineError):
+        return None
+
+
+def requiring(problem: Problem, devices: Set[int]) -> Problem:
+    """The problem in which these devices get samples, too."""
+    loads = (replace(load, required=load.required or i in devices) for i, load in enumerate(problem.loads))
+    return replace(problem, loads=tuple(loads))
+
+
+def only(problem: Problem, devices: Set[int]) -> Problem:
+    """The problem in which the other devices can do nothing."""
+    loads = (load if number in devices else replace(load, limit=0) for number, load in enumerate(problem.loads))
+    return replace(problem, loads=tuple(loads))
+
+
+def bound_by_sync(problem: Problem, found: Allocation, some: frozenset[int]) -> Allocation:
+    """A split of some devices, in which the others could have samples but for the sync that they may cost."""
+    binds = list(found.binds)
+    for number, load in enumerate(problem.loads):
+        if number not in some and load.limit:
+            binds[number] = "sync"
+    return replace(found, binds=tuple(binds))
+
+
 def gain(problem: Problem, device: int) -> float | None:
     """The fraction by which a device raises the objective: below 0 if it is not worth adding.
 
     The best split with at least one granule on it, against the best without it; None if there is no such split.
     """
-    load = problem.loads[device]
-    within, without = (
-        allocated(replace(problem, loads=(*problem.loads[:device], changed, *problem.loads[device + 1 :])))
-        for changed in (replace(load, required=True), replace(load, limit=0))
-    )
+    others = {*range(len(problem.loads))} - {device}
+    within, without = allocated(requiring(problem, {device})), allocated(only(problem, others))
     return problem.value(within) / problem.value(without) - 1 if within and without else None
 
 
@@ -90,10 +127,11 @@ def allocated(problem: Problem) -> Allocation | None:
 
 
 class _Solver:
-    """One problem, in granules."""
+    """One problem, in granules, as if every set of devices took `sync_s`."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, sync_s: float) -> None:
         self._problem = problem
+        self._sync_s = sync_s
         self._multiple = problem.multiple
         asked = [batch for batch in (problem.global_batch, problem.max_global_batch) if batch is not None]
         self._fleet = Fleet(
@@ -106,14 +144,14 @@ class _Solver:
         most = problem.max_global_batch
         possible = float(self._fleet.count @ self._fleet.largest)
         self._most = possible if most is None else min(possible, most // self._multiple)
-        self._least = 1.0
+        self._least = max(1.0, self._fleet.required)
         self._check()
         if problem.global_batch is not None:
             self._least = self._most = problem.global_batch / self._multiple
 
     def best(self) -> Allocation:
         """The solution; `allocate` states the problem and the method."""
-        deadline_s, worth = best_deadline(self._fleet, self._value(self._problem.sync_s))
+        deadline_s, worth = best_deadline(self._fleet, self._value(self._sync_s))
         above = worth * (1 + TIE)
         alone_s, worth_alone = best_deadline(self._fleet, self._value(0.0), alone=True, above=above)
         return self._allocation(alone_s, alone=True) if worth_alone else self._allocation(deadline_s, alone=False)
@@ -128,7 +166,7 @@ class _Solver:
         return Allocation(
             split=Shares(self._samples(units), self._samples(sizes)),
             compute_s=tuple(computes.tolist()),
-            step_time_s=float(times.max()) + (self._problem.sync_s if used.sum() > 1 else 0.0),
+            step_time_s=float(times.max()) + (self._sync_s if used.sum() > 1 else 0.0),
             binds=tuple(self._binds(units, sizes, deadline_s)),
         )
 
@@ -193,22 +231,22 @@ class _Solver:
 
     def _check(self) -> None:
         """Raises NoSplitError if no split meets the request."""
-        problem, multiple = self._problem, self._multiple
+        problem, multiple, least = self._problem, self._multiple, int(self._least) * self._multiple
         if math.isinf(self._first_s):
             raise NoSplitError(f"no device's batch limit allows a batch of {multiple}")
-        if self._most < 1:
+        if self._most < self._least:
             raise NoSplitError(
-                f"a global batch of at most {problem.max_global_batch} is less than the least batch, {multiple}",
-                above=multiple if problem.global_batch is None else None,
+                f"a global batch of at most {problem.max_global_batch} is less than the least batch, {least}",
+                above=least if problem.global_batch is None else None,
             )
         if problem.global_batch is None:
             return
         wanted, rest = divmod(problem.global_batch, multiple)
-        if rest or not 1 <= wanted <= self._most:
-            below, above = min(wanted, int(self._most)), max(1, wanted + 1)
+        if rest or not self._least <= wanted <= self._most:
+            below, above = min(wanted, int(self._most)), max(int(self._least), wanted + 1)
             raise NoSplitError(
                 f"no split has a global batch of {problem.global_batch}",
-                below * multiple if below >= 1 else None,
+                below * multiple if below >= self._least else None,
                 above * multiple if above <= self._most else None,
             )
 

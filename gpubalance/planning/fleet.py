@@ -154,15 +154,21 @@ class Fleet:
         return done
 
     @property
+    def required(self) -> float:
+        """How many devices must get samples."""
+        return float(self.count @ self.floor)
+
+    @property
     def may_be_alone(self) -> NDArray[np.bool_]:
-        """The kinds of which one device may do the whole step: those able to do a granule, or only the required one."""
-        able: NDArray[np.bool_] = (self.limit >= 1) & (self.floor == self.floor.max())
+        """The kinds of which one device may do the whole step: those able to do a granule and all that is required."""
+        able: NDArray[np.bool_] = (self.limit >= 1) & (self.floor == self.required)
         return able
 
     @property
     def first_s(self) -> float:
-        """When the first granule can be done, or the required device's first; ∞ if none can."""
-        return float(self.piece_s(np.ones(len(self.count)))[self.may_be_alone].min(initial=np.inf))
+        """When the first granule can be done, or the last of the required devices' first ones; ∞ if never."""
+        begun_s = np.where(self.limit >= 1, self.piece_s(np.ones(len(self.count))), np.inf)
+        return float(begun_s[self.floor > 0].max() if self.required else begun_s.min())
 
     @property
     def last_s(self) -> float:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from gpubalance.planning.model import Curve, Line
+from gpubalance.planning.sync import Syncs
 from gpubalance.settings.shares import Shares, pieces
 
 Binds: TypeAlias = Literal["speed", "memory", "granularity", "global batch", "sync"]
@@ -39,7 +40,7 @@ class Load:
     """A device: its compute time over the batch, above 0, and the most samples that it can take in one micro-batch.
 
     `update_s` is its weight update: once a step, whatever its batch and micro-batches. `host` is a number. A `required`
-    device gets samples whether it is worth it or not; at most one is.
+    device gets samples whether it is worth it or not.
     """
 
     model: Line | Curve
@@ -55,16 +56,15 @@ class Load:
 
 @dataclass(frozen=True)
 class Problem:
-    """The devices, and what the split is for. Batches are multiples of `multiple`; `sync_s` is the sync over all hosts.
+    """The devices, and what the split is for. Batches are multiples of `multiple`; `sync` is known by sets of devices.
 
-    `sync_of_fewer_s` is the sync over 1, 2, … of the loads' hosts if that is less; empty if unknown. `micro_batches` is
-    the most that a device's batch may be divided into; 1 is no accumulation. With a free global batch, the plan takes
-    the fewest micro-batches worth at least (1 − `within`) of the best: the batch grows only if that clearly pays.
+    `micro_batches` is the most that a device's batch may be divided into; 1 is no accumulation. With a free global
+    batch, the plan takes the fewest micro-batches worth at least (1 − `within`) of the best: the batch grows only if
+    that clearly pays.
     """
 
     loads: tuple[Load, ...]
-    sync_s: float = 0.0
-    sync_of_fewer_s: tuple[float, ...] = ()
+    sync: Syncs = field(default_factory=Syncs)
     multiple: int = 1
     global_batch: int | None = None
     max_global_batch: int | None = None

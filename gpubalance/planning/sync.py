@@ -1,74 +1,61 @@
-"""A step's sync over several hosts, and the hosts that a split may do without."""
+"""A step's sync: a function of the set of devices in use, measured for a set or bounded by what was."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from itertools import combinations
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gpubalance.planning.problem import Problem
-
-_ROUNDING = 1e-9
+# A device that took less than this part of a set's sync in another set is not what that set waits for.
+_CLEARLY_LESS = 0.9
 
 
-def sync_over_hosts(measured: Mapping[int, float], hosts: int) -> tuple[float, ...]:
-    """Seconds of sync over 1, 2, … `hosts` hosts, from measurements over some numbers of hosts.
+@dataclass(frozen=True)
+class Syncs:
+    """Seconds of sync by the set of devices in use; devices are the numbers of a problem's loads.
 
-    A ring all-reduce of g bytes takes w + α·2(H − 1) + 2(H − 1)/H · g/v: w within a host, α the network's latency, v
-    its slowest link. The terms are fitted, none below 0, and as few as explain the measurements: only the link's for a
-    single measurement. Measured values are returned as they are.
+    A `measured` set takes what was measured. Any other takes at most what its smallest measured superset does; without
+    one it is taken for the longest that was measured, or `otherwise_s` if nothing was.
     """
-    every = range(1, hosts + 1)
-    known = measured.keys() >= set(every) or not measured
-    fitted_s = {} if known else _fitted(measured, hosts)
-    return tuple(measured.get(number, fitted_s.get(number, 0.0)) for number in every)
 
+    measured: Mapping[frozenset[int], float] = field(default_factory=dict)
+    otherwise_s: float = 0.0
 
-def _fitted(measured: Mapping[int, float], hosts: int) -> dict[int, float]:
-    """The first of the nearest fits by a subset of the terms, with no term below 0."""
-    seconds = np.array(list(measured.values()))
-    table, whole = _terms(list(measured)), _terms(range(1, hosts + 1))
-    best, nearest = np.zeros(hosts), np.inf
-    for count in (1, 2, 3):
-        for terms in combinations(range(3), count):
-            fitted, *_ = np.linalg.lstsq(table[:, terms], seconds)
-            off = float(np.abs(table[:, terms] @ fitted - seconds).max())
-            if fitted.min() >= 0 and off < nearest - _ROUNDING:
-                best, nearest = whole[:, terms] @ fitted, off
-    return dict(enumerate(best.tolist(), 1))
+    def of(self, used: Set[int]) -> float:
+        """The measured sync with these devices in use, else the most that it takes; 0 for one alone."""
+        if len(used) < 2:
+            return 0.0
+        return self.measured.get(self.around(used), self.longest_s)
 
+    @property
+    def longest_s(self) -> float:
+        """The longest that was measured."""
+        return max(self.measured.values(), default=self.otherwise_s)
 
-def _terms(hosts: Iterable[int]) -> NDArray[np.float64]:
-    """The factor of each term for so many hosts: the link's, the latency's, and that of the time within a host."""
-    h = np.array(list(hosts), float)
-    return np.column_stack([2 * (h - 1) / h, 2 * (h - 1), np.ones_like(h)])
+    def least(self, used: Set[int]) -> float:
+        """The sync with these devices in use, else the least that it takes if a step waits for its slowest device.
 
+        Some of a measured set are clearly faster, as they took less in another one. So its sync is that of the rest,
+        and of every set that has all of the rest.
+        """
+        known = [seconds for some, seconds in self.measured.items() if self._slow(some) <= used]
+        return min(self.of(used), max(known, default=0.0))
 
-def with_sync(problem: Problem, measured: Mapping[int, float]) -> Problem:
-    """The problem with the sync measured over these numbers of hosts."""
-    over = sync_over_hosts(measured, len({load.host for load in problem.loads}))
-    return replace(problem, sync_s=over[-1], sync_of_fewer_s=over[:-1])
+    def within(self, devices: Sequence[int]) -> Syncs:
+        """The syncs of these devices alone, numbered anew in this order."""
+        number = {device: new for new, device in enumerate(devices)}
+        inside = {some: seconds for some, seconds in self.measured.items() if some <= number.keys()}
+        renumbered = {frozenset(number[device] for device in some): seconds for some, seconds in inside.items()}
+        return Syncs({frozenset(number.values()): self.of(number.keys()), **renumbered})
 
+    def around(self, used: Set[int]) -> frozenset[int]:
+        """The smallest measured set that has all these devices; an empty one if there is none."""
+        around = [some for some in self.measured if some >= used]
+        return min(around, key=lambda some: (len(some), self.measured[some]), default=frozenset())
 
-def of_some(problem: Problem, devices: Iterable[int]) -> Problem:
-    """The problem of some of its devices alone, with the sync over the hosts that have them."""
-    loads = tuple(problem.loads[device] for device in devices)
-    over = (*problem.sync_of_fewer_s, problem.sync_s)
-    most = len({load.host for load in loads}) if problem.sync_of_fewer_s else 1
-    return replace(problem, loads=loads, sync_s=over[most - 1], sync_of_fewer_s=over[: most - 1])
+    def _slow(self, some: frozenset[int]) -> set[int]:
+        """The devices of a measured set that may be what it waits for."""
+        return {device for device in some if self._most(device) >= _CLEARLY_LESS * self.measured[some]}
 
-
-def on_fewer_hosts(problem: Problem) -> Iterator[Problem]:
-    """The problem on each host alone, and on the 2, 3, … hosts that give the most; each with its own sync."""
-    rates = defaultdict[int, float](float)  # of each host's devices, each alone at its limit
-    for load in problem.loads if problem.sync_of_fewer_s else ():
-        rates[load.host] += load.limit / (load.model.step_time_s(load.limit) + load.update_s) if load.limit else 0.0
-    hosts = sorted(rates, key=lambda host: (-rates[host], host))
-    for count, sync_s in enumerate(problem.sync_of_fewer_s, 1):
-        for left in [{*hosts[:count]}] if count > 1 else [{host} for host in hosts]:
-            loads = tuple(load if load.host in left else replace(load, limit=0) for load in problem.loads)
-            yield replace(problem, loads=loads, sync_s=sync_s, sync_of_fewer_s=())
+    def _most(self, device: int) -> float:
+        """The most that a device can cost: the shortest sync of the measured sets that have it."""
+        return min(seconds for some, seconds in self.measured.items() if device in some)

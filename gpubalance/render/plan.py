@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from gpubalance.numbers.units import format_percent, format_rate, three_digits
+from gpubalance.numbers.units import format_percent, format_rate, format_seconds, three_digits
 from gpubalance.planning.noise import efficiency
 from gpubalance.render.fields import device_grid, names_of
 from gpubalance.render.rates import gains_told, per_s, pipeline_told
@@ -27,7 +27,7 @@ _REASONS = {
     "speed": "could take more, but the others would wait",
     "granularity": "could take more, but not {multiple} more without making the others wait",
     "global batch": "could take more of a larger global batch",
-    "sync": "is faster alone",
+    "sync": "costs more sync than it adds",
 }
 _WAITED_FOR = {"speed", "granularity"}  # if all devices have these, nobody would wait
 
@@ -151,8 +151,27 @@ def _left_out(plan: Plan, one: LeftOut) -> str:
         return f"{label} is left out: it has no room for a batch of {plan.batch_multiple}"
     if one.gain is None:
         return f"{label} has no samples"
-    slower = "no faster with it" if one.gain >= 0 else f"{_percent(-one.gain)} slower with it"
-    return f"{label} is not worth adding: {slower}"
+    why = f", as it {_REASONS['sync']}" if plan.shares[one.device].binds == "sync" else ""
+    return f"{label} is left out{why}: {_without(plan, one.gain)}{_syncs(plan, one.sync_s)}"
+
+
+def _without(plan: Plan, gain: float) -> str:
+    """By how much the devices in use are faster without another one."""
+    if gain >= 0:
+        return "no faster with it"
+    times = 1 / (1 + gain)
+    faster = f"{_percent(times - 1)} faster" if times < 2 else f"{times:.1f} times as fast"
+    first, *others = plan.split.used
+    return f"{faster} without it" if others else f"{plan.label(first)} is {faster} alone"
+
+
+def _syncs(plan: Plan, with_it_s: float | None) -> str:
+    """The sync with a device that is left out, and without it, where that is less."""
+    without_s = plan.predicted.sync_s
+    if with_it_s is None or with_it_s <= without_s:
+        return ""
+    without = f", {format_seconds(without_s)} without" if without_s else ""
+    return f" (sync {format_seconds(with_it_s)} with it{without})"
 
 
 def _accumulation(plan: Plan) -> str:

@@ -109,10 +109,15 @@ class Predicted(Record):
 
 
 class LeftOut(Record):
-    """A device without samples. `gain` is the fraction by which it would change throughput; null if unknown."""
+    """A device without samples. `gain` is the fraction by which it would change throughput beside those in use, or in
+    their place if the global batch is too small for all; null if unknown.
+
+    `sync_s` is the sync of the devices in use and it, as measured; null if they were not measured together.
+    """
 
     device: Count
     gain: Annotated[Part | None, Shown("throughput would change by")]
+    sync_s: Annotated[Number | None, Shown("sync with it")] = None
 
 
 class Accumulation(OfSplit):
@@ -158,11 +163,12 @@ class Balance(Record):
 class Plan(OfSplit, OfModel):
     """A split for these devices, this model and these settings; each device is identified by its UUID.
 
-    `sync_s` is null if it was unknown and taken as 0. `probed` is the time of the probe that the plan is based on;
-    `environment`, `code` and `own_batch` are that probe's. `balanced` is the time of a balance whose measurements the
-    plan uses too; null without one, and if the plan is itself a balance's. `pipeline` is the user's input pipeline, as
-    the balance or the probe measured it; null for random samples. `reached_by` is how its hosts are reached, null if
-    they are this machine; the command itself is not kept, as only a command line may name one.
+    `sync_s` is that of the devices in use, of all of them if one is used; null if it was unknown and taken as 0.
+    `probed` is the time of the probe that the plan is based on; `environment`, `code` and `own_batch` are that probe's.
+    `balanced` is the time of a balance whose measurements the plan uses too; null without one, and if the plan is
+    itself a balance's. `pipeline` is the user's input pipeline, as the balance or the probe measured it; null for
+    random samples. `reached_by` is how its hosts are reached, null if they are this machine; the command itself is not
+    kept, as only a command line may name one.
     """
 
     kind: Literal["plan"] = "plan"

@@ -29,7 +29,8 @@ class DriftPoint(Record):
 class DeviceProfile(Record):
     """How a simulated device behaves: a step's compute of b samples takes alpha_s + beta_s · b seconds.
 
-    Its weight update takes update_s, whatever the batch, without noise or drift.
+    Its weight update takes update_s, whatever the batch, without noise or drift. A joint run's sync takes sync_s at
+    least, as if its link were slow.
     Its memory is base_memory + b · memory_per_sample bytes (plus the joint run's extra) and may not exceed `memory`, if
     that is given. `noise` is the relative standard deviation of a step's compute time.
     """
@@ -38,6 +39,7 @@ class DeviceProfile(Record):
     alpha_s: Seconds
     beta_s: Seconds
     update_s: Seconds = 0.0
+    sync_s: Seconds = 0.0
     memory: Annotated[Bytes, Field(gt=0)] | None = None
     base_memory: Bytes = 0
     memory_per_sample: Bytes = 0
@@ -63,7 +65,8 @@ class DeviceProfile(Record):
 class JointProfile(Record):
     """What simulated devices cost each other: a joint run adds `sync_s` to each step, and bytes on every device.
 
-    Over several hosts the seconds are added to what the real all-reduce takes.
+    A device in use with a longer sync of its own replaces these seconds. Over several hosts they are added to what the
+    real all-reduce takes.
 
     While several devices compute, in a joint run or each with its own model, compute takes `contention` times as long.
     Activations sent from one device to another take `link_latency_s` plus their bytes / `link_bytes_per_s` (null: no
@@ -75,6 +78,11 @@ class JointProfile(Record):
     contention: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)] = 1.0
     link_bytes_per_s: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)] | None = None
     link_latency_s: Seconds = 0.0
+
+    def among(self, profiles: Iterable[DeviceProfile | None]) -> JointProfile:
+        """What a joint run of these devices adds: the longest sync of any of them counts."""
+        own = [profile.sync_s for profile in profiles if profile]
+        return self.model_copy(update={"sync_s": max([self.sync_s, *own])})
 
 
 class Device(Record):

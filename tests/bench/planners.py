@@ -15,6 +15,7 @@ from gpubalance.planning.model import Curve, Line, monotone_curve
 from gpubalance.planning.pipeline import problem as cut
 from gpubalance.planning.pipeline.place import NoPlacementError, place
 from gpubalance.planning.problem import Load, Problem
+from gpubalance.planning.sync import Syncs
 from tests.planning.pipeline.brute import shortest
 from tests.planning.pipeline.problems import chain_graph, drawn
 
@@ -49,7 +50,7 @@ _CASES: dict[str, tuple[Any, Callable[[int], dict[str, Any]]]] = {
     "lines, a largest global batch": (_line, lambda n: {"max_global_batch": 500 * n}),
     "curves, free global batch": (_curve, lambda _: {}),
     "curves, a global batch": (_curve, lambda n: {"global_batch": 1_000 * n}),
-    "lines through 0, no sync": (_through_zero, lambda _: {"sync_s": 0.0}),
+    "lines through 0, no sync": (_through_zero, lambda _: {"sync": Syncs()}),
     "lines, up to 8 micro-batches": (_line, lambda _: {"micro_batches": 8}),
     "lines, the same, a global batch": (_line, lambda n: {"global_batch": 1_000 * n, "micro_batches": 8}),
 }
@@ -66,7 +67,7 @@ def plan() -> Iterator[str]:
 def _split(name: str, devices: int) -> Problem:
     random, (device, of) = Random(devices), _CASES[name]
     loads = tuple(Load(device(random), random.randint(100, _LIMIT)) for _ in range(devices))
-    return Problem(loads, **{"sync_s": 0.05, **of(devices)})
+    return Problem(loads, **{"sync": Syncs(otherwise_s=0.05), **of(devices)})
 
 
 def _seconds(find: Callable[[T], object], problems: Sequence[T]) -> float:

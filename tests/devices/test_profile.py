@@ -31,6 +31,14 @@ def test_the_published_pair_has_the_published_numbers() -> None:
     assert fast.memory_at(1024) <= known(ti.memory_bytes) < fast.memory_at(1024, joint.extra_memory)
 
 
+def test_the_longest_sync_of_the_devices_in_use_counts() -> None:
+    devices, joint = simulated_devices(str(CONFIGS / "gtx1070-m40-gtx750.toml"))
+    profiles = [device.profile for device in devices]
+    assert joint.among(profiles).sync_s == 0.1
+    assert joint.among(profiles[:3]).sync_s == 0.078
+    assert joint.model_copy(update={"sync_s": 0.2}).among(profiles).sync_s == 0.2
+
+
 @pytest.mark.parametrize("source", ["3", 3])
 def test_a_number_makes_plain_cpu_devices(source: int | str) -> None:
     devices, joint = simulated_devices(source)

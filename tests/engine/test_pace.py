@@ -44,9 +44,9 @@ def test_replicas_overlap() -> None:
 
 
 def test_no_part_is_shorter_than_in_the_profile_and_the_update_is_each_devices_own() -> None:
-    """A device alone has an update too; each micro-batch has the fixed cost."""
-    profiles = [paced(0.01, 0.004, update_s=0.04), paced(0.02, 0.001, update_s=0.2)]
-    joint = Steps(dense_model, adam, profiles, JointProfile(sync_s=0.03))
+    """A device alone has an update too; each micro-batch has the fixed cost. The longest sync of the devices counts."""
+    profiles = [paced(0.01, 0.004, update_s=0.04, sync_s=0.03), paced(0.02, 0.001, update_s=0.2, sync_s=0.02)]
+    joint = Steps(dense_model, adam, profiles, JointProfile(sync_s=0.01))
     alone = stamps_of(Steps(dense_model, adam, profiles[:1]), (5,))
     for parts, least_s in ((None, (0.01 + 0.004 * 16, 0.02 + 0.001 * 40)), ((8, 40), (0.02 + 0.004 * 16, 0.06))):
         stamps = stamps_of(joint, (16, 40), parts)

@@ -81,7 +81,7 @@ class DrawnWorker:
         self._times = [ComputeTimes(p, seed=noise_seed(seed, i)) for i, p in enumerate(self._profiles)]
         self._updates_s = tuple(profile.update_s for profile in self._profiles)
         self._off = [0.0] * len(self._times)
-        self._joint = joint if len(devices) > 1 else JointProfile()
+        self._joint = joint.among(self._profiles) if len(devices) > 1 else JointProfile()
         self._correlation = correlation
         self._elapsed_s = 0.0
         self._clock_s = clock_s

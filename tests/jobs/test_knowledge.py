@@ -58,7 +58,7 @@ def test_a_devices_update_is_its_own_wherever_it_trains() -> None:
     together = [profile.alpha_s + profile.beta_s * b for profile, b in zip(profiles, (64, 32), strict=True)]
     known.learn(planned(64, 32), measurement_of((64, 32), together, sync_s=0.004, update_s=0.005))
     problem = known.problem
-    assert problem.sync_s == pytest.approx(0.004)
+    assert problem.sync.of({0, 1}) == pytest.approx(0.004)
     assert [load.update_s for load in problem.loads] == pytest.approx([0.005, 0.005])
     assert [load.model.step_time_s(64) for load in problem.loads] == pytest.approx(
         [profile.alpha_s + profile.beta_s * 64 for profile in profiles]
@@ -76,7 +76,7 @@ def test_rare_slow_steps_are_neither_sync_nor_a_splits_own() -> None:
         step_s = usual.step_time_s.median + slow_s
         slowly = inside(usual, "step_time_s", median=step_s, samples=(step_s,))
         known.learn(split, slowly.model_copy(update={"slow_s": slow_s}))
-        assert known.problem.sync_s == pytest.approx(0.004)
+        assert known.problem.sync.of({0, 1}) == pytest.approx(0.004)
     assert best_of(known) == (120, 80)
 
 
@@ -109,7 +109,7 @@ def test_a_device_has_changed_its_speed_if_the_same_split_takes_it_longer(
     learn(known, *first)
     learn(known, *then)
     assert list(known.changed()) == changed
-    assert known.request.sync_s == pytest.approx(0.004)
+    assert known.problem.sync.of({0, 1}) == pytest.approx(0.004)
 
 
 def test_what_noise_leaves_open_is_no_change() -> None:

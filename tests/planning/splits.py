@@ -17,6 +17,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem, throughput
+from gpubalance.planning.sync import Syncs
 from gpubalance.settings.shares import pieces
 
 # Sixty-fourths are added without rounding: so unlike splits take exactly as long, and ties are real.
@@ -53,7 +54,7 @@ def problems(draw: st.DrawFn, micro: int = 3) -> Problem:
     total = st.none() | st.integers(1, devices * limit + 4)
     return Problem(
         tuple(draw(st.lists(loads(limit), min_size=devices, max_size=devices))),
-        sync_s=draw(st.just(0.0) | seconds),
+        sync=Syncs(otherwise_s=draw(st.just(0.0) | seconds)),
         multiple=draw(st.sampled_from([1, 1, 2, 3])),
         global_batch=draw(total),
         max_global_batch=draw(st.none() | total),
@@ -84,15 +85,34 @@ def options(problem: Problem, load: Load) -> dict[int, float]:
 
 
 def all_splits(problem: Problem) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """(global batch, step time, devices in use) of all splits."""
+    """(global batch, step time, number of devices in use) of all splits."""
     of_device = [options(problem, load) for load in problem.loads]
     for load, times in zip(problem.loads, of_device, strict=True):
         if load.required:
             times.pop(0)
     totals = reduce(np.add.outer, [np.array(list(times), dtype=int) for times in of_device])
     compute = reduce(np.maximum.outer, [np.array(list(times.values()), dtype=float) for times in of_device])
-    used = reduce(np.add.outer, [np.array([b > 0 for b in times], dtype=int) for times in of_device])
-    return totals, compute + np.where(used > 1, problem.sync_s, 0.0), used
+    in_use = [np.array([b > 0 for b in times], dtype=int) for times in of_device]
+    which = reduce(np.add.outer, [used << device for device, used in enumerate(in_use)])
+    syncs = np.array([sync_s(problem, subset) for subset in subsets(len(problem.loads))])
+    return totals, compute + syncs[which], reduce(np.add.outer, in_use)
+
+
+def subsets(devices: int) -> list[set[int]]:
+    """All sets of devices, each at the number whose bits are its devices."""
+    return [{device for device in range(devices) if bits >> device & 1} for bits in range(1 << devices)]
+
+
+def sync_s(problem: Problem, used: set[int]) -> float:
+    """A set's sync: measured, or that of the smallest measured set that it is a part of."""
+    measured = problem.sync.measured
+    if len(used) < 2:
+        return 0.0
+    for size in range(len(used), len(problem.loads) + 1):
+        around = [seconds for some, seconds in measured.items() if len(some) == size and used <= some]
+        if around:
+            return min(around)
+    return max(measured.values(), default=problem.sync.otherwise_s)
 
 
 def brute(problem: Problem) -> tuple[float, list[int]]:
@@ -119,8 +139,7 @@ def assert_split(problem: Problem, found: Allocation) -> None:
             assert compute_s == pytest.approx(time_s(load, batch, micro), rel=1e-12)
         else:
             assert micro == compute_s == 0
-    sync_s = problem.sync_s if len(busy_s) > 1 else 0
-    assert found.step_time_s == pytest.approx(max(busy_s) + sync_s, rel=1e-13)
+    assert found.step_time_s == pytest.approx(max(busy_s) + sync_s(problem, {*found.split.used}), rel=1e-13)
     assert found.split.global_batch == (problem.global_batch or found.split.global_batch)
     assert found.split.global_batch <= (problem.max_global_batch or math.inf)
     if problem.global_batch is None and problem.max_global_batch is None:
@@ -181,7 +200,7 @@ def by_integer_program(problem: Problem, rate: float | None) -> float:
         assert isinstance(load.model, Line)
         constrain({b: 1, y: -k * load.limit}, -np.inf, 0)
         fixed_s = k * load.model.alpha_s + load.update_s
-        constrain({b: load.model.beta_s, y: fixed_s, 0: -1}, -np.inf, -problem.sync_s)
+        constrain({b: load.model.beta_s, y: fixed_s, 0: -1}, -np.inf, -problem.sync.otherwise_s)
     for i in range(len(problem.loads)):
         constrain({2 + 2 * n: 1 for n, (of, _) in enumerate(pairs) if of == i}, 0, 1)
     samples = [1 + 2 * n for n in range(len(pairs))]

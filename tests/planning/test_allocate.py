@@ -17,6 +17,7 @@ from gpubalance.planning.deadline import best_deadline
 from gpubalance.planning.fleet import Fleet
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem
+from gpubalance.planning.sync import Syncs
 from gpubalance.settings.shares import Shares
 from tests.planning.splits import (
     all_splits,
@@ -61,7 +62,7 @@ def test_a_device_is_forced_in_where_another_is_done_before_it(global_batch: int
 def test_every_global_batch_is_possible_in_micro_batches(of: list[Load], micro: int, total: int, fixed: bool) -> None:
     """Small limits and many micro-batches, of which the first is often a smaller one."""
     only: dict[str, Any] = {"global_batch" if fixed else "max_global_batch": total}
-    assert_best(Problem(tuple(of), sync_s=0.125, micro_batches=micro, **only))
+    assert_best(Problem(tuple(of), sync=Syncs(otherwise_s=0.125), micro_batches=micro, **only))
 
 
 def given_to(problem: Problem, found: Allocation) -> list[tuple[list[tuple[int, float]], int]]:
@@ -103,7 +104,7 @@ def test_it_is_the_smallest_global_batch_that_is_as_fast(problem: Problem) -> No
 def test_equal_devices_get_the_even_split(model: Line | Curve, devices: int, total: int, sync_s: float) -> None:
     if total < devices:
         return
-    problem = Problem((Load(model, total),) * devices, sync_s=sync_s, global_batch=total)
+    problem = Problem((Load(model, total),) * devices, sync=Syncs(otherwise_s=sync_s), global_batch=total)
     found = allocate(problem)
     if sum(batch > 0 for batch in found.split.batches) == devices:
         assert found.split.batches == Shares.even(total, devices).batches
@@ -120,7 +121,7 @@ def test_never_slower_than_a_feasible_even_split(of: list[Load], data: st.DataOb
     step_s = sync_s + max(time_s(load, batch, batch) + load.update_s for load, batch in zip(of, even, strict=True))
     wanted: dict[str, Any] = data.draw(st.sampled_from([{"global_batch": total}, {"max_global_batch": total}, {}]))
     micro = data.draw(st.integers(1, 4))
-    found = allocate(Problem(tuple(of), sync_s=sync_s, micro_batches=micro, **wanted))
+    found = allocate(Problem(tuple(of), sync=Syncs(otherwise_s=sync_s), micro_batches=micro, **wanted))
     assert found.throughput >= total / step_s * (1 - 1e-12)
 
 
@@ -130,7 +131,7 @@ def test_an_integer_program_finds_no_shorter_step(seed: int, micro: int) -> None
     random = Random(seed)
     of = random_loads(random, 12 // micro, 200 // micro)
     total = random.randint(12, sum(load.limit for load in of))
-    problem = Problem(of, sync_s=random.choice([0, 0.03]), global_batch=total, micro_batches=micro)
+    problem = Problem(of, sync=Syncs(otherwise_s=random.choice([0, 0.03])), global_batch=total, micro_batches=micro)
     found = allocate(problem)
     assert_split(problem, found)
     assert found.step_time_s <= by_integer_program(problem, None) * (1 + 1e-6)
@@ -143,7 +144,8 @@ def test_an_integer_program_finds_no_higher_throughput(seed: int, micro: int) ->
     random = Random(seed)
     of = random_loads(random, 8 // micro, 120 // micro)
     most = random.choice([None, random.randint(8, sum(load.limit for load in of))])
-    problem = Problem(of, sync_s=random.uniform(0.01, 0.05), max_global_batch=most, micro_batches=micro)
+    sync = Syncs(otherwise_s=random.uniform(0.01, 0.05))
+    problem = Problem(of, sync, max_global_batch=most, micro_batches=micro)
     found = allocate(problem)
     assert_split(problem, found)
     assert by_integer_program(problem, found.throughput) >= -1e-5 * found.split.global_batch
@@ -203,10 +205,10 @@ def test_many_devices_are_as_good_as_their_bounds(seed: int, multiple: int, micr
     random = Random(seed)
     kinds = random_loads(random, 40, 3000)
     of = tuple(random.choices(kinds, k=200))
-    problem = Problem(of, sync_s=random.uniform(0, 0.1), multiple=multiple, micro_batches=micro)
+    problem = Problem(of, sync=Syncs(otherwise_s=random.uniform(0, 0.1)), multiple=multiple, micro_batches=micro)
     found = allocate(problem)
     assert_split(problem, found)
     fleet = Fleet(of, multiple=multiple, micro_batches=micro)
     deadlines = np.linspace(fleet.first_s, fleet.last_s, 2000)
-    rates = fleet.most(deadlines) @ fleet.count * multiple / (deadlines + problem.sync_s)
+    rates = fleet.most(deadlines) @ fleet.count * multiple / (deadlines + problem.sync.otherwise_s)
     assert found.throughput >= rates.max() * (1 - 1e-12)

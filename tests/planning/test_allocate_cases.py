@@ -10,15 +10,16 @@ import pytest
 from gpubalance.planning.allocate import allocate, gain
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Load, NoSplitError, Problem, TooFineError
+from gpubalance.planning.sync import Syncs
 from tests.planning.splits import assert_split
 
 FAST, SLOW = Load(Line(0.01, 0.001, 0.0), 256), Load(Line(0.01, 0.004, 0.0), 256)
 
 
 def test_accumulation_only_where_it_pays() -> None:
-    alike = allocate(Problem((FAST, FAST), sync_s=0.001, micro_batches=8, within=0.05))
+    alike = allocate(Problem((FAST, FAST), sync=Syncs(otherwise_s=0.001), micro_batches=8, within=0.05))
     assert alike.split.batches == alike.split.micro_batches == (256, 256)
-    dear = allocate(Problem((FAST, FAST), sync_s=0.1, micro_batches=8, within=0.05))
+    dear = allocate(Problem((FAST, FAST), sync=Syncs(otherwise_s=0.1), micro_batches=8, within=0.05))
     assert dear.split.global_batch > 512
     assert dear.split.micro_batches == (256, 256)
     # Memory holds back the fast one: it does its micro-batches while the slow one does its only one.
@@ -28,19 +29,19 @@ def test_accumulation_only_where_it_pays() -> None:
 
 
 def test_a_device_that_is_not_worth_its_sync_is_left_out() -> None:
-    problem = Problem((FAST, SLOW), sync_s=0.2)
+    problem = Problem((FAST, SLOW), sync=Syncs(otherwise_s=0.2))
     found = allocate(problem)
     assert found.split.batches == (256, 0)
     assert found.step_time_s == found.compute_s[0]
     assert found.binds == ("memory", "sync")
     assert (gain(problem, 1) or 0.0) < 0
-    assert gain(replace(problem, sync_s=0.001), 1) == pytest.approx(0.25, abs=0.02)
+    assert gain(replace(problem, sync=Syncs(otherwise_s=0.001)), 1) == pytest.approx(0.25, abs=0.02)
     assert gain(Problem((FAST,)), 0) is None  # without the only one nothing is left
 
 
 def test_the_update_is_charged_to_one_device_alone_as_to_several() -> None:
     """320 samples in 334 ms are more than 256 in 274, though not than 256 in the 266 ms without an update."""
-    updating = Problem(tuple(replace(load, update_s=0.008) for load in (FAST, SLOW)), sync_s=0.06)
+    updating = Problem(tuple(replace(load, update_s=0.008) for load in (FAST, SLOW)), sync=Syncs(otherwise_s=0.06))
     found = allocate(updating)
     assert found.split.batches == (256, 64)
     assert found.compute_s == pytest.approx((0.266, 0.266))
@@ -66,7 +67,7 @@ def test_what_binds() -> None:
     assert allocate(Problem((flat, flat), global_batch=64)).binds == ("global batch", "global batch")
     # A granule more in three micro-batches is one of 40, beyond the plateau that a sample more would not leave.
     plateaus = Load(Curve((20, 37, 74, 85, 91), (0.0996, 0.0996, 0.547, 0.547, 0.547)), 121)
-    in_threes = allocate(Problem((plateaus, plateaus), sync_s=0.05, multiple=8, micro_batches=3))
+    in_threes = allocate(Problem((plateaus, plateaus), sync=Syncs(otherwise_s=0.05), multiple=8, micro_batches=3))
     assert in_threes.split.micro_batches == (32, 32)
     assert in_threes.binds == ("granularity", "granularity")
 

@@ -1,9 +1,9 @@
-"""Sync over several hosts: what is fitted explains what was measured, and a split is of as many hosts as pay."""
+"""Sync by the set of devices in use: what is known of a set, and the best split of any set."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -12,62 +12,113 @@ from hypothesis import strategies as st
 from gpubalance.planning.allocate import allocate, gain
 from gpubalance.planning.model import Line
 from gpubalance.planning.problem import Load, Problem
-from gpubalance.planning.sync import sync_over_hosts, with_sync
+from gpubalance.planning.sync import Syncs
+from tests.planning.splits import assert_best, problems, random_loads, subsets
 
-seconds = st.floats(0.001, 1.0)
-
-
-@given(within=seconds, latency=seconds, link=seconds, seen=st.sets(st.integers(1, 9), min_size=3))
-def test_three_measurements_tell_all_others(within: float, latency: float, link: float, seen: set[int]) -> None:
-    true = [within + latency * 2 * (h - 1) + link * 2 * (h - 1) / h for h in range(1, 10)]
-    assert sync_over_hosts({h: true[h - 1] for h in seen}, 9) == pytest.approx(true)
+_DRAWN = 300
 
 
-@given(at=st.integers(2, 9), measured=seconds)
-def test_one_measurement_is_the_links(at: int, measured: float) -> None:
-    over = sync_over_hosts({at: measured}, 9)
-    assert over[at - 1] == measured
-    assert over[0] == 0
-    assert list(over) == sorted(over)
-    assert over[8] < 2 * over[1] + 1e-9  # a ring moves less than twice the gradients, however many there are
+def measured(**seconds: float) -> Syncs:
+    """`ab=0.1` is a sync of 0.1 s measured with the devices 0 and 1 in use."""
+    return Syncs({frozenset("abcd".index(name) for name in names): s for names, s in seconds.items()})
 
 
-def test_what_is_not_measured_is_taken_for_nothing() -> None:
-    assert sync_over_hosts({}, 3) == (0, 0, 0)
-    assert sync_over_hosts({1: 0.01}, 1) == (0.01,)
+def devices(names: str) -> set[int]:
+    return {"abcd".index(name) for name in names}
 
 
-devices = st.builds(
-    Load,
-    st.builds(Line, st.floats(0.005, 0.05), st.floats(0.001, 0.01), st.just(0.0)),
-    st.integers(1, 6),
-    st.floats(0, 0.01),
-    st.integers(0, 1),
+@pytest.mark.parametrize(
+    ("used", "seconds"),
+    [
+        ("abcd", 0.1),
+        ("abc", 0.08),  # measured
+        ("ab", 0.08),  # abc and abd are the smallest around it
+        ("ad", 0.09),
+        ("cd", 0.1),
+        ("a", 0.0),  # waits for nobody
+    ],
 )
+def test_a_set_that_was_not_measured_takes_what_the_smallest_measured_one_around_it_does(
+    used: str, seconds: float
+) -> None:
+    assert measured(abcd=0.1, abc=0.08, abd=0.09).of(devices(used)) == seconds
 
 
-@given(loads=st.lists(devices, min_size=2, max_size=4), sync_s=seconds, part=st.floats(0, 1))
-def test_the_best_of_two_hosts_is_that_of_all_splits(loads: list[Load], sync_s: float, part: float) -> None:
-    loads[0], loads[1] = replace(loads[0], host=0), replace(loads[1], host=1)
-    problem = with_sync(Problem(tuple(loads)), {1: part * sync_s, 2: sync_s})
-
-    def value(batches: tuple[int, ...]) -> float:
-        used = [(load, batch) for load, batch in zip(loads, batches, strict=True) if batch]
-        slowest = max(load.model.step_time_s(batch) + load.update_s for load, batch in used)
-        over = len({load.host for load, _ in used})
-        return sum(batches) / (slowest + (0.0 if len(used) == 1 else problem.sync_s if over == 2 else part * sync_s))
-
-    every = (batches for batches in itertools.product(*(range(load.limit + 1) for load in loads)) if any(batches))
-    found = allocate(problem)
-    assert problem.value(found) == pytest.approx(max(map(value, every)))
-    assert value(found.split.batches) == pytest.approx(problem.value(found))
+def test_a_set_that_no_measured_one_is_around_is_taken_for_the_longest() -> None:
+    assert measured(ab=0.1, ac=0.2).of(devices("bd")) == 0.2
+    assert Syncs(otherwise_s=0.3).of(devices("ab")) == 0.3
+    assert Syncs().of(devices("ab")) == 0.0
 
 
-def test_a_host_behind_a_slow_network_is_left_out_and_told_why() -> None:
-    fast, slow = Load(Line(0.02, 0.001, 0.0), 100), Load(Line(0.02, 0.002, 0.0), 100, host=1)
-    problem = with_sync(Problem((fast, fast, slow)), {1: 0.001, 2: 0.5})
+@pytest.mark.parametrize(
+    ("syncs", "used", "seconds"),
+    [
+        (measured(abcd=0.1), "abc", 0.0),  # any of the four may be the slow one
+        (measured(abcd=0.1, abc=0.099), "abd", 0.0),
+        (measured(abcd=0.1, ab=0.099), "abc", 0.099),  # leaving d out helped nothing, so leaving c in does not either
+        (measured(abcd=0.1, abc=0.05), "ad", 0.1),  # it is d
+        (measured(abcd=0.1, abc=0.05), "ab", 0.0),
+    ],
+)
+def test_a_set_with_all_devices_that_may_be_the_slow_one_takes_as_long(syncs: Syncs, used: str, seconds: float) -> None:
+    assert syncs.least(devices(used)) == seconds
+
+
+def test_of_some_devices_it_is_the_same_under_their_new_numbers() -> None:
+    syncs = measured(abcd=0.1, bd=0.02).within([3, 1, 2])
+    assert syncs.of({0, 1}) == 0.02
+    assert syncs.of({0, 1, 2}) == syncs.of({1, 2}) == 0.1
+
+
+@st.composite
+def with_sets(draw: st.DrawFn) -> Problem:
+    """A problem in which some sets, or all, have a sync of their own: a part may also need more than the whole."""
+    problem = draw(problems())
+    several = [frozenset(one) for one in subsets(len(problem.loads)) if len(one) > 1]
+    if not several:
+        return problem
+    seconds = st.integers(0, 16).map(lambda n: n / 64)
+    return replace(problem, sync=Syncs(draw(st.dictionaries(st.sampled_from(several), seconds))))
+
+
+@given(problem=with_sets())
+def test_no_split_of_any_set_is_better(problem: Problem) -> None:
+    assert_best(problem)
+
+
+@given(problem=with_sets(), data=st.data())
+def test_none_with_some_devices_forced_in_is_better(problem: Problem, data: st.DataObject) -> None:
+    forced = data.draw(st.sets(st.integers(0, len(problem.loads) - 1)))
+    loads = (replace(load, required=number in forced) for number, load in enumerate(problem.loads))
+    assert_best(replace(problem, loads=tuple(loads)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_links_of_their_own_are_solved_as_by_brute_force(seed: int) -> None:
+    """Every set of up to four devices takes the longest of its devices' own syncs, or any other time."""
+    random = Random(seed)
+    for _ in range(_DRAWN // 4):
+        loads = random_loads(random, random.randint(2, 4), 6)
+        own = [random.uniform(0, 0.1) for _ in loads]
+        sets = [frozenset(one) for one in subsets(len(loads)) if len(one) > 1]
+        by_links = {one: max(own[device] for device in one) for one in sets}
+        at_will = {one: random.uniform(0, 0.1) for one in sets}
+        syncs = Syncs(random.choice([by_links, at_will]))
+        assert_best(Problem(loads, syncs, global_batch=random.choice([None, None, random.randint(1, 9)])))
+
+
+def test_a_device_that_costs_more_sync_than_it_adds_is_left_out_and_told_why() -> None:
+    fast, slow = Load(Line(0.02, 0.001, 0.0), 100), Load(Line(0.02, 0.002, 0.0), 100)
+    problem = Problem((fast, fast, slow), measured(abc=0.5, ab=0.001))
     found = allocate(problem)
     assert found.split.batches == (100, 100, 0)
-    assert found.binds[2] == "sync"
+    assert found.binds == ("memory", "memory", "sync")
     assert (gain(problem, 2) or 0.0) < 0
-    assert allocate(with_sync(problem, {1: 0.001, 2: 0.002})).split.used == (0, 1, 2)
+    assert allocate(replace(problem, sync=measured(abc=0.002, ab=0.001))).split.used == (0, 1, 2)
+
+
+def test_in_a_thousand_devices_the_measured_set_is_found() -> None:
+    loads = tuple(Load(Line(0.02, 0.001 + 1e-6 * number, 0.0), 100) for number in range(1000))
+    without = frozenset(range(990))
+    syncs = Syncs({frozenset(range(1000)): 0.1, without: 0.05})
+    assert allocate(Problem(loads, syncs)).split.used == tuple(sorted(without))

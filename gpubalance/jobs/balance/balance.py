@@ -20,6 +20,7 @@ from gpubalance.jobs.plan.knowledge import WORTH_A_ROUND, Knowledge, Tried
 from gpubalance.jobs.plan.plan import plan_of
 from gpubalance.jobs.plan.problem import best_split, check_asked
 from gpubalance.numbers.units import format_rate
+from gpubalance.planning.leaving import without_some
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan, Round
@@ -112,7 +113,8 @@ class Balancing:
         return counted >= self.request.rounds
 
     def _worth_a_round(self, best: Tried | None) -> Allocation | None:
-        """The next split to measure: one that promises more, else one whose place among the best is in doubt, or None.
+        """The next split to measure: one that promises more; one whose devices may need much less sync than all that
+        are in use; one whose place among the best is in doubt; or None.
 
         The best itself is measured once more while it may give what another promises. Raises NothingFits if none was
         measured and the devices have stepped back from what was asked for.
@@ -131,6 +133,9 @@ class Balancing:
         value = 0.0 if known.has(promised.split) else known.problem.value(promised)
         if value > (1 + WORTH_A_ROUND) * best.value:
             return best.planned if best.may_give(value) else promised
+        fewer = self._without_some((1 + WORTH_A_ROUND) * best.value)
+        if fewer is not None:
+            return fewer
         doubtful = known.in_doubt()
         return doubtful.planned if doubtful else None
 
@@ -138,6 +143,12 @@ class Balancing:
         """Says, before the first round, what becomes of the user's own batches, if they have another size."""
         if not self.rounds and self.probe.own_batch not in (None, planned.split.global_batch):
             self.watch(Planned(plan_of(self.known, planned)))
+
+    def _without_some(self, above: float) -> Allocation | None:
+        """A split of fewer devices that may be worth more than that, as their sync is not known."""
+        if self.request.settings.all_reduce == "hierarchical":  # it can't sum an odd number of them
+            return None
+        return without_some(self.known.problem, above)
 
     def _not_steady(self, tried: Tried) -> None:
         """Goes on with the median of all measurements, as the devices' speed comes and goes."""
@@ -171,8 +182,11 @@ class Balancing:
     def _round(self, planned: Allocation) -> TriedSplit:
         split = planned.split
         self.watch(PhaseBegun("rounds"))
-        again = " once more" if self.known.has(split) else ""
-        self.watch(Doing(f"round {len(self.rounds) + 1}: {split}{again}"))
+        why = " once more" if self.known.has(split) else ""
+        away = [self.request.devices[device].label for device in self.known.tried_without(split)]
+        if away:
+            why = f", as sync may be less without {', '.join(away)}"
+        self.watch(Doing(f"round {len(self.rounds) + 1}: {split}{why}"))
         tried = self._measured(split)
         if not self.rounds:
             self.journal.once("probe", Probe, lambda: self.probe)

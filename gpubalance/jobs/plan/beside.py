@@ -9,7 +9,6 @@ from dataclasses import replace
 from gpubalance.planning.allocate import allocated
 from gpubalance.planning.noise import efficiency
 from gpubalance.planning.problem import Allocation, Problem, throughput
-from gpubalance.planning.sync import of_some
 from gpubalance.results.plan import Goodput, SplitPrediction
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
@@ -44,7 +43,7 @@ def best_at(problem: Problem, used: Sequence[int], global_batch: int | None, spl
     if global_batch in (None, split.global_batch):
         return None
     asked = replace(
-        of_some(problem, used),
+        _of_some(problem, used),
         multiple=math.gcd(problem.multiple, global_batch),
         global_batch=global_batch,
         max_global_batch=None,
@@ -52,6 +51,12 @@ def best_at(problem: Problem, used: Sequence[int], global_batch: int | None, spl
     )
     best = allocated(asked)
     return _foretold(best.split, best.step_time_s) if best else None
+
+
+def _of_some(problem: Problem, devices: Sequence[int]) -> Problem:
+    """The problem of some of its devices alone, numbered anew."""
+    loads = tuple(problem.loads[device] for device in devices)
+    return replace(problem, loads=loads, sync=problem.sync.within(devices))
 
 
 def _foretold(split: Shares, step_s: float) -> SplitPrediction:
@@ -104,7 +109,7 @@ def by_goodput(
         (problem.value(best), device.label, best)
         for number, (load, device) in enumerate(zip(problem.loads, devices, strict=True))
         if load.limit >= problem.multiple
-        and (best := allocated(replace(of_some(problem, [number]), global_batch=None)))
+        and (best := allocated(replace(_of_some(problem, [number]), global_batch=None)))
         and len(devices) > 1
     ]
     if alone:

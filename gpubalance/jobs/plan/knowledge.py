@@ -14,7 +14,7 @@ from gpubalance.jobs.plan.problem import find_probes, problem_of
 from gpubalance.numbers.stats import half_width, median
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Allocation, Objective, Problem, throughput
-from gpubalance.planning.sync import with_sync
+from gpubalance.planning.sync import Syncs
 from gpubalance.results.gap import Ran, SoloGap, divide_gap
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
@@ -97,14 +97,12 @@ class Knowledge:
     """
 
     def __init__(self, probe: Probe, devices: Sequence[Device], request: PlanRequest) -> None:
-        self.probe, self.devices, self._request = probe, tuple(devices), request
+        self.probe, self.devices, self.request = probe, tuple(devices), request
         self.probes = find_probes(probe, devices)
         self._asked = problem_of(probe, self.probes, request)
         self._alone = self._asked.loads
         self._loads = list(self._alone)
-        hosts = len({load.host for load in self._alone})
-        # The sync by the number of hosts that a split uses.
-        self._syncs_s = {} if request.sync_s is None else {hosts: request.sync_s}
+        self._syncs_s: dict[frozenset[int], float] = {}  # of each set of devices, as last measured
         self._tried: dict[Shares, Tried] = {}
         self._steady = True  # whether a device that changed its speed keeps the new one
         # For each device at its present speed, by micro-batch: its compute times together over those alone.
@@ -112,14 +110,22 @@ class Knowledge:
         self._changes: dict[int, float] = {}
 
     @property
-    def request(self) -> PlanRequest:
-        """The plan's request, with the sync that is known now."""
-        return self._request.model_copy(update={"sync_s": self.problem.sync_s if self._syncs_s else None})
-
-    @property
     def problem(self) -> Problem:
         """The solver's problem by what is known now."""
-        return with_sync(replace(self._asked, loads=tuple(self._loads)), self._syncs_s)
+        syncs = Syncs(self._syncs_s, self.request.sync_s or 0.0)
+        return replace(self._asked, loads=tuple(self._loads), sync=syncs)
+
+    def sync_s(self, split: Shares) -> float | None:
+        """Seconds of sync of the devices that a split uses, of all devices if that is one; None if it is unknown."""
+        if self.request.sync_s is None and not self._syncs_s:
+            return None
+        used = split.used if len(split.used) > 1 else range(len(self.devices))
+        return self.problem.sync.of({*used})
+
+    def tried_without(self, split: Shares) -> list[int]:
+        """The devices that a split leaves out of the smallest set around its own whose sync is known."""
+        used = {*split.used}
+        return sorted(self.problem.sync.around(used) - used) if len(used) > 1 else []
 
     def alone_s(self, device: int, split: Shares) -> float:
         """A device's compute time in seconds for its part of a split, by its own probe."""
@@ -197,10 +203,10 @@ class Knowledge:
             self._factors[device][split.micro_batches[device]].append(factor)
             model, load = self._model(device), self._loads[device]
             self._loads[device] = replace(load, model=model, update_s=replica.update_s)
-        if len(measured.replicas) > 1 and self._request.sync_s is None:
-            over = len({self._loads[replica.device].host for replica in measured.replicas})
+        if len(measured.replicas) > 1 and self.request.sync_s is None:
             usual_s = measured.step_time_s.median - measured.slow_s
-            self._syncs_s[over] = max(0.0, usual_s - max(r.busy_s for r in measured.replicas))
+            sync_s = max(0.0, usual_s - max(r.busy_s for r in measured.replicas))
+            self._syncs_s[frozenset(split.used)] = sync_s
 
     def too_often(self, split: Shares) -> Tried | None:
         """All that was measured of a split, if another measurement of it would help no more; else None."""

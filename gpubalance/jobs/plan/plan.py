@@ -13,7 +13,7 @@ from gpubalance.jobs.measure.warnings import warning
 from gpubalance.jobs.plan.beside import best_at, by_global_batch, by_goodput, even_split
 from gpubalance.jobs.plan.knowledge import WORTH_A_ROUND, Knowledge
 from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_WITHIN, best_split, problem_of
-from gpubalance.planning.allocate import allocated, gain
+from gpubalance.planning.allocate import allocated, gain, requiring
 from gpubalance.planning.noise import efficiency, learning_rate_factor
 from gpubalance.planning.problem import Allocation, Load, Problem
 from gpubalance.results.common import now
@@ -77,6 +77,7 @@ def _best(problem: Problem, found: Plan) -> Allocation:
 def plan_of(known: Knowledge, found: Allocation) -> Plan:
     """The record of a split, with what is predicted for it by what is known."""
     probe, probes, request, problem = known.probe, known.probes, known.request, known.problem
+    sync_s = known.sync_s(found.split)
     return Plan(
         created=now(),
         probed=probe.created,
@@ -91,7 +92,7 @@ def plan_of(known: Knowledge, found: Allocation) -> Plan:
         global_batch=found.split.global_batch,
         batch_multiple=problem.multiple,
         margin_bytes=request.margin_bytes,
-        sync_s=request.sync_s,
+        sync_s=sync_s,
         shares=_shares(problem, found, probes),
         predicted=_predicted(known, problem, found),
         left_out=_left_out(problem, found),
@@ -100,7 +101,7 @@ def plan_of(known: Knowledge, found: Allocation) -> Plan:
         pipeline=probe.pipeline,
         reached_by=reached_by(),
         warnings=(
-            *([warning("sync-unknown")] if request.sync_s is None and len(found.split.used) > 1 else []),
+            *([warning("sync-unknown")] if sync_s is None and len(found.split.used) > 1 else []),
             *([warning("batches-differ")] if any(point.unlike for one in probes for point in one.curve) else []),
         ),
     )
@@ -175,10 +176,22 @@ def _accumulation(problem: Problem, found: Allocation) -> Accumulation | None:
 def _left_out(problem: Problem, found: Allocation) -> tuple[LeftOut, ...]:
     # Allow the same number of micro-batches with a device as without it, or their gain would be taken for the device's.
     problem = replace(problem, micro_batches=max(found.split.counts), within=0.0)
-    idle = [i for i, batch in enumerate(found.split.batches) if not batch]
+    used = frozenset(found.split.used)
+    idle = [device for device in range(len(problem.loads)) if device not in used]
     return tuple(
-        LeftOut(device=i, gain=gain(problem, i) if number < _MOST_EXPLAINED else None) for number, i in enumerate(idle)
+        LeftOut(
+            device=device,
+            gain=_gain_beside(problem, used, device) if number < _MOST_EXPLAINED else None,
+            sync_s=problem.sync.measured.get(used | {device}),
+        )
+        for number, device in enumerate(idle)
     )
+
+
+def _gain_beside(problem: Problem, used: frozenset[int], device: int) -> float | None:
+    """What a device adds to those in use; instead of them if the global batch is too small for all; None for none."""
+    beside = gain(requiring(problem, used), device)
+    return gain(problem, device) if beside is None else beside
 
 
 def _learning_rate(probe: Probe, probes: Sequence[DeviceProbe], new: int, request: PlanRequest) -> LearningRate | None:

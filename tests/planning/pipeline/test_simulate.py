@@ -17,6 +17,7 @@ from gpubalance.planning.pipeline.place import Placement, place, placings_of
 from gpubalance.planning.pipeline.problem import Cut, Problem, Segment
 from gpubalance.planning.pipeline.schedule import DeadlockError, inputs_of, simulate
 from gpubalance.planning.pipeline.timeline import Task, bubble_bound, pipeline_throughput
+from gpubalance.planning.sync import Syncs
 from gpubalance.results.layers import StepTimeline
 from tests.planning.pipeline.problems import drawn, even_problem
 
@@ -115,7 +116,7 @@ def test_two_transfers_over_one_line_take_turns() -> None:
 @pytest.mark.parametrize(("sync_s", "layers_win"), [(0.012, False), (0.05, False), (0.5, True)])
 def test_the_published_pair_is_for_the_split_unless_its_sync_is_slow(sync_s: float, layers_win: bool) -> None:
     loads = tuple(of_splits.Load(card, limit) for card, limit in zip(CARDS, LIMITS, strict=True))
-    split = allocate(of_splits.Problem(loads, sync_s=sync_s)).throughput
+    split = allocate(of_splits.Problem(loads, sync=Syncs(otherwise_s=sync_s))).throughput
     layers = pipeline_throughput([128 / card.step_time_s(128) for card in CARDS], 16)
     assert (layers > split) == layers_win
 
