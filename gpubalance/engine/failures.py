@@ -23,6 +23,8 @@ _DEVICE = (
     re.compile(r"(GPU_\d+)_bfc"),
     re.compile(r"device:(CPU:\d+)", re.IGNORECASE),
 )
+# Of several errors of one step.
+_OF_ROOT = re.compile(r"^\(\d+\) [A-Z_]+:\s*")
 _SIMULATED = re.compile(r"OOM on replica (\d+)")
 _NODE = re.compile(r"\breplica_(\d+)/")
 
@@ -67,13 +69,13 @@ def _of_training(error: BaseException, settings: Settings, names: Sequence[str])
         return EnvironmentFault(f"this host's memory does not hold it: {line}", remedy="use smaller batches")
     cancelled = isinstance(error, errors.CancelledError) and "RESOURCE_EXHAUSTED" in text
     if cancelled or isinstance(error, errors.ResourceExhaustedError):
-        return OutOfMemory(_line(error, "OOM"), replica=failing_replica(text, names))
+        return OutOfMemory(line, replica=failing_replica(text, names))
     row = memory_row(error)
     if row:
-        told = next(one.strip() for one in text.splitlines() if match(one) is row)
-        message = f"training {model} failed on the device: {told[:500]}"
+        told = _shown(next(one for one in text.splitlines() if match(one) is row))
+        message = f"training {model} failed on the device: {told}"
         fault = EnvironmentFault(message, cause=row.cause, remedy=row.remedy)
-        return OutOfMemory(told[:500], replica=failing_replica(text, names), fault=fault)
+        return OutOfMemory(told, replica=failing_replica(text, names), fault=fault)
     if isinstance(error, _OF_THE_DEVICE) and "ompil" not in text:
         return EnvironmentFault(f"training {model} failed on the device: {line}")
     if settings.xla and "xla" in text.lower():
@@ -113,7 +115,12 @@ def failing_replica(text: str, names: Sequence[str]) -> int | None:
     return int(node[1]) if node else None
 
 
-def _line(error: BaseException, holding: str = "") -> str:
-    """The first line of an error's text that is not empty and has `holding` in it; else all of the text."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip() and holding in line]
-    return (lines or [str(error).strip()])[0][:500]
+def _line(error: BaseException) -> str:
+    """What an error says in one line: its first one, of a step's error the one before the node."""
+    before, node, _ = str(error).strip().partition("\n\t [[{{node")
+    lines = before.splitlines() or [""]
+    return _shown(lines[-1 if node else 0])
+
+
+def _shown(line: str) -> str:
+    return _OF_ROOT.sub("", line.strip())[:500]
