@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gpubalance.cli.options import Care, Devices, Epoch, Reporting, asked_of
+from gpubalance.cli.options import Care, Devices, Epoch, Reporting, Scripting, asked_of
 from gpubalance.cli.parameters import Without
 from gpubalance.settings.requests import BalanceRequest, PlanRequest, Proof, Rounds, Settings
 
@@ -25,6 +25,7 @@ def balance(
     measuring: Annotated[Proof, Without("baseline")],
     care: Care,
     reporting: Reporting,
+    scripting: Scripting,
     *,
     watch: Any = None,
 ) -> Any:
@@ -32,6 +33,7 @@ def balance(
     # `watch` is a listener, as `Watch` is: nothing is shown then. The plan is returned, None after a dry run.
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import uses
+    from gpubalance.cli.script import check_script, following_script, write_script
     from gpubalance.jobs.balance.balance import balance as job
     from gpubalance.render.plan import plan_told
 
@@ -42,7 +44,14 @@ def balance(
     def told(plan: Plan) -> Iterable[Part]:
         return plan_told(plan, epoch.epoch)
 
-    def following(plan: Plan) -> Following:
-        return uses(plan, gpus.simulate, reporting.output)
+    if scripting.script is not None:
+        check_script(scripting.script, request.settings)
 
-    return measured(machine, request, care, reporting, job, told, following, watch=watch)
+    def following(plan: Plan) -> Following:
+        command, lines = uses(plan, gpus.simulate, reporting.output)
+        return command, following_script(scripting.script) or lines
+
+    plan = measured(machine, request, care, reporting, job, told, following, watch=watch)
+    if plan is not None and scripting.script is not None:
+        write_script(scripting.script, plan, reporting.output, gpus.simulate)
+    return plan

@@ -28,7 +28,7 @@ def layers(
     machine = gpus.machine()
     request = LayersRequest(**asked_of(machine, gpus, settings, least=2), measuring=measuring, **dict(cutting))
     _check_one_host(request.devices)
-    following = layers_uses(reporting.output, gpus.simulate)
+    following = layers_uses(reporting.output, gpus.simulate, request.settings)
     measured(machine, request, care, reporting, job, layers_told, lambda _: following)
 
 

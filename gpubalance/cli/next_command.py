@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpubalance.cli.command import COMMANDS
+from gpubalance.cli.own_code import as_data
 from gpubalance.settings.choices import default_model, names_file_or_code
 from gpubalance.text import clean_lines
 
@@ -41,7 +42,7 @@ def uses(plan: Plan, simulate: str | None, path: Path | None) -> Following:
 
     if plan.devices[0].simulated and simulate is None:
         return "", ()
-    script = _script(plan, simulate, path)
+    script = _training("split", made_in_a_script(plan, simulate, path), plan.settings)
     if len({plan.devices[share.device].host for share in plan.shares if share.batch}) > 1:
         # Only load_plan can tell which of the processes it is in.
         via = typed_for_hosts()[2:]  # the plan knows its hosts
@@ -49,12 +50,12 @@ def uses(plan: Plan, simulate: str | None, path: Path | None) -> Following:
     return _run_command(plan, simulate, path), script
 
 
-def layers_uses(path: Path | None, simulate: str | None) -> Following:
+def layers_uses(path: Path | None, simulate: str | None, settings: Settings) -> Following:
     """The command that draws the result in that file, and the lines that train in its stages; none without a file."""
     if path is None:
         return "", ()
     loaded = f"load_layers({str(path)!r}{f', simulate={simulate!r}' if simulate else ''})"
-    return _line("report", str(path), "--html", str(path.with_suffix(".html"))), _training("layers", loaded)
+    return _line("report", str(path), "--html", str(path.with_suffix(".html"))), _training("layers", loaded, settings)
 
 
 def resuming(arguments: Sequence[str], without: str | None = None) -> str:
@@ -88,7 +89,8 @@ def _simulated(simulate: str | None) -> list[str]:
     return [*(["--simulate", simulate] if simulate else []), *typed_for_hosts()]
 
 
-def _script(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, ...]:
+def made_in_a_script(plan: Plan, simulate: str | None, path: Path | None) -> str:
+    """The call of `gpubalance` that makes a plan's split: from its file, or by hand without one."""
     simulated = f", simulate={simulate!r}" if simulate else ""
     split = plan.split.of_used
     gpus = [plan.devices[number].index for number in plan.split.used]
@@ -100,17 +102,23 @@ def _script(plan: Plan, simulate: str | None, path: Path | None) -> tuple[str, .
         if getattr(plan.settings, name) != getattr(usual, name)
     ]
     by_hand = f"Split({gpus}, {list(split.batches)}{micro}{''.join(settings)}{simulated})"
-    made = f"load_plan({str(path)!r}{simulated})" if path else by_hand
-    return _training("split", made)
+    return f"load_plan({str(path)!r}{simulated})" if path else by_hand
 
 
-def _training(name: str, made: str) -> tuple[str, ...]:
-    """The lines of a script that train with what is made."""
-    return (
-        clean_lines(f"{name} = gpubalance.{made}"),
-        f"with {name}.scope(): model = build_model()  # compiled in here too",
-        f"{name}.fit(model, dataset, epochs=10)",
-    )
+def _training(name: str, made: str, settings: Settings) -> tuple[str, ...]:
+    """The lines of a script that train with what is made, by the names of the user's own functions."""
+    place, _, build = settings.model.rpartition(":")
+    data = as_data(settings.data) if settings.data else "dataset"
+    lines = [
+        f"{name} = gpubalance.{made}",
+        f"with {name}.scope(): model = {build if place else 'build_model'}()  # compiled in here too",
+        f"{name}.fit(model, {data}, epochs=10)",
+    ]
+    if place:
+        lines.insert(0, f"# in {place}")
+    else:
+        lines.insert(0, f"# for a model like {settings.model}: balance your own first, --model train.py:build_model")
+    return tuple(map(clean_lines, lines))
 
 
 def _run_command(plan: Plan, simulate: str | None, path: Path | None) -> str:

@@ -80,6 +80,12 @@ class Epoch(Record):
     )
 
 
+class Scripting(Record):
+    script: Path | None = output_option(
+        "--script FILE", "Write a Python script that trains your model and data with it."
+    )
+
+
 class Reporting(Record):
     """How a result is printed, where it is written, and what is written meanwhile."""
 

@@ -39,6 +39,20 @@ def refuse_unusable(option: str, name: str) -> None:
         raise BadInput(f"{clean(place)} has no function {clean(wanted)!r}", remedy=there)
 
 
+def as_data(name: str) -> str:
+    """What a line of Python has for the data of that name: a call of the function, or what the file has made."""
+    place, _, wanted = name.rpartition(":")
+    try:
+        module = ast.parse(Path(place).read_bytes())
+    except (OSError, ValueError, SyntaxError, RecursionError):  # a module's name, or a file that has gone
+        return f"{wanted}()"
+    made = [
+        node.value for node in module.body if isinstance(node, ast.Assign) and wanted in map(ast.unparse, node.targets)
+    ]
+    is_function = not made or isinstance(made[-1], ast.Lambda) or "partial(" in ast.unparse(made[-1])
+    return f"{wanted}()" if is_function else wanted
+
+
 def _parsed(option: str, file: Path) -> ast.Module:
     try:
         return ast.parse(file.read_bytes())

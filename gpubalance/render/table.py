@@ -45,7 +45,9 @@ def summary(
     if next_command:
         lines += ["", f"next: {next_command}"]
     if script:
-        lines += ["or, after `import gpubalance`, train your own model with it:", *(f"  {line}" for line in script)]
+        is_command = len(script) == 1
+        how = "or train with it:" if is_command else "or, after `import gpubalance`, train your own model with it:"
+        lines += [how, *(f"  {line}" for line in script)]
     return "\n".join(lines)
 
 

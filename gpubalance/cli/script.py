@@ -1,0 +1,82 @@
+"""Writes a whole training script: the user's own model and data, with the split of a plan."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpubalance.cli.next_command import made_in_a_script
+from gpubalance.cli.output import check_file, write_file
+from gpubalance.cli.own_code import as_data
+from gpubalance.errors import UsageError
+from gpubalance.text import clean_lines
+
+if TYPE_CHECKING:
+    from gpubalance.results.plan import Plan
+    from gpubalance.settings.requests import Settings
+
+_SCRIPT = '''"""Trains {build} of {place} with the split that gpubalance found. It is yours to change."""
+
+import os
+import sys
+
+import gpubalance
+
+os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), {start!r}))  # where gpubalance was started
+sys.path[:0] = {folders!r}
+
+if __name__ == "__main__":
+    split = gpubalance.{made}
+    with split.scope():  # before anything else uses TensorFlow, as your file may
+        from {model_module} import {build}
+        from {data_module} import {data}
+
+        model = {build}()
+    if not model.compiled:
+        sys.exit("compile the model in {build}: model.compile(optimizer, loss)")
+    data = {given}
+    parts = data if isinstance(data, tuple) else (data,)  # arrays are (x, y) or (x, y, sample_weight)
+    split.fit(model, **dict(zip(("x", "y", "sample_weight"), parts)), epochs=10)
+'''
+
+
+def check_script(path: Path, settings: Settings) -> None:
+    """Raises UsageError if there is nothing to write, or the file exists; EnvironmentFault if it can't be written."""
+    if ":" not in settings.model or settings.data is None:
+        raise UsageError(
+            "--script writes the training of a model and data of yours",
+            remedy="name both: --model train.py:build --data train.py:dataset",
+        )
+    if path.exists():
+        raise UsageError(f"{path} exists, and --script replaces no file", remedy="give another name")
+    check_file("--script", path, overwrite=False)
+
+
+def following_script(path: Path | None) -> tuple[str, ...]:
+    """The line that starts the script, if one is wanted."""
+    return (clean_lines(f"{shlex.join(['python', str(path)])}  # written by --script"),) if path else ()
+
+
+def write_script(path: Path, plan: Plan, plan_file: Path | None, simulate: str | None) -> None:
+    """Writes a script that trains in the folder of now, wherever it is started. Raises EnvironmentFault."""
+    place, _, build = plan.settings.model.rpartition(":")
+    data_place, _, data = (plan.settings.data or "").rpartition(":")
+    folders = {str(Path(one).parent) for one in (place, data_place) if one.endswith(".py")}
+    text = _SCRIPT.format(
+        build=build,
+        data=data,
+        place=place,
+        start=os.path.relpath(Path.cwd(), path.resolve().parent),
+        folders=sorted(folders) or ["."],
+        made=made_in_a_script(plan, simulate, plan_file),
+        model_module=_module(place),
+        data_module=_module(data_place),
+        given=as_data(plan.settings.data or ""),
+    )
+    write_file("--script", path, text)
+
+
+def _module(place: str) -> str:
+    return Path(place).stem if place.endswith(".py") else place

@@ -1,0 +1,99 @@
+"""What a plan's training looks like in a script: the lines that are printed, and the file of --script."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpubalance.cli.next_command import uses
+from gpubalance.cli.script import write_script
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.plan.plan import plan
+from gpubalance.results.plan import Plan
+from gpubalance.settings.requests import PlanRequest
+from tests.cli.program import QUICK_PAIR, here
+from tests.jobs.probes import probe_of
+
+TRAIN = """
+import keras, numpy as np, tensorflow as tf
+
+samples = tf.data.Dataset.from_tensor_slices((np.zeros((48, 4), "float32"), np.zeros(48)))  # which uses TensorFlow
+
+def build():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+def arrays():
+    return np.zeros((48, 4), "float32"), np.zeros(48), np.ones(48)
+
+def bare():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+
+made = samples.batch(16)
+"""
+
+
+def planned(model: str, data: str | None) -> Plan:
+    devices = simulated_devices(QUICK_PAIR)[0]
+    made = plan(probe_of(devices), devices, PlanRequest(global_batch=24, sync_s=0.0))
+    return made.model_copy(update={"settings": made.settings.model_copy(update={"model": model, "data": data})})
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a user's file in a folder of its own, in which the program is started."""
+    monkeypatch.chdir(tmp_path)
+    Path("my/code").mkdir(parents=True)
+    Path("my/code/train.py").write_text(TRAIN)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "lines"),
+    [
+        ("my/code/train.py:build", "my/code/train.py:arrays", ["# in my/code/train.py", "build()", "arrays()"]),
+        ("my/code/train.py:build", "my/code/train.py:made", ["# in my/code/train.py", "build()", "made,"]),
+        ("my.module:build", "my.module:data", ["# in my.module", "build()", "data()"]),
+        ("small", None, ["# for a model like small: balance your own first", "build_model()", "dataset,"]),
+    ],
+)
+@pytest.mark.usefixtures("project")
+def test_the_printed_lines_have_the_names_that_were_given(model: str, data: str | None, lines: list[str]) -> None:
+    first, split, scope, fit = uses(planned(model, data), "2", Path("plan.json"))[1]
+    assert first.startswith(lines[0])
+    assert split == "split = gpubalance.load_plan('plan.json', simulate='2')"
+    assert f"model = {lines[1]}" in scope
+    assert f"fit(model, {lines[2]}" in fit
+
+
+@pytest.mark.parametrize(
+    ("build", "data", "ends"),
+    [("build", "arrays", ""), ("build", "made", ""), ("bare", "made", "compile the model in bare")],
+)
+def test_the_script_runs_as_it_is_written(project: Path, build: str, data: str, ends: str) -> None:
+    made = planned(f"my/code/train.py:{build}", f"my/code/train.py:{data}")
+    Path("plan.json").write_text(made.model_dump_json())
+    Path("scripts").mkdir()
+    script = Path("scripts/go.py")
+    write_script(script, made, Path("plan.json"), QUICK_PAIR)
+    done = subprocess.run([sys.executable, project / script], cwd="/", capture_output=True, text=True)
+    assert done.returncode == bool(ends), done.stderr
+    assert ends in done.stderr
+    assert ("Epoch 10/10" in done.stdout) == (not ends)
+
+
+@pytest.mark.usefixtures("project", "in_process")
+def test_what_no_script_can_be_written_for_is_told_first() -> None:
+    own = ("--model", "my/code/train.py:build", "--data", "my/code/train.py:made")
+    for options, script, says in (
+        (own[:2], "go.py", "name both: --model train.py:build --data train.py:dataset"),
+        ((), "go.py", "name both"),
+        (own, "my/code/train.py", "my/code/train.py exists, and --script replaces no file"),
+    ):
+        done = here("balance", "--simulate", QUICK_PAIR, *options, "--script", script, code=2)
+        assert says in done.stderr
+        assert "starting TensorFlow" not in done.stderr
