@@ -109,15 +109,12 @@ def _training(name: str, made: str, settings: Settings) -> tuple[str, ...]:
     """The lines of a script that train with what is made, by the names of the user's own functions."""
     place, _, build = settings.model.rpartition(":")
     data = as_data(settings.data) if settings.data else "dataset"
-    lines = [
+    model, whose = (f"{build}()", f"of {place}") if place else ("build_model()", "balance yours first")
+    lines = (
         f"{name} = gpubalance.{made}",
-        f"with {name}.scope(): model = {build if place else 'build_model'}()  # compiled in here too",
+        f"with {name}.scope(): model = {model}  # {whose}, compiled here too",
         f"{name}.fit(model, {data}, epochs=10)",
-    ]
-    if place:
-        lines.insert(0, f"# in {place}")
-    else:
-        lines.insert(0, f"# for a model like {settings.model}: balance your own first, --model train.py:build_model")
+    )
     return tuple(map(clean_lines, lines))
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpubalance.cli.next_command import layers_uses, uses
 from gpubalance.render.report.words import told_of
 from gpubalance.render.table import summary
 from gpubalance.results.independent import Independent
@@ -30,11 +31,6 @@ DATA = Path(__file__).with_name("data")
 GOLDEN = Path(__file__).with_name("golden")
 NAMES = ("pair-balance", "pair-run", "pair-independent", "pair-layers", "pair-probe", "four-balance", "four-probe")
 WIDTHS = (80, 40)
-_SCRIPT = (
-    "split = gpubalance.load_plan('plan.json')",
-    "with split.scope(): model = build_model()  # compiled in here too",
-    "split.fit(model, dataset, epochs=10)",
-)
 
 
 def told(
@@ -50,11 +46,9 @@ def kept(name: str, width: int) -> str:
     profile = f"configs/{'gtx1080ti-gtx1080' if name.startswith('pair') else 'four-unlike'}.toml"
     gpus = " ".join(str(device.index) for device in result.devices)
     if isinstance(result, Plan):
-        return told(result, f"gpubalance run --simulate {profile} --plan plan.json", _SCRIPT, width)
+        return told(result, *uses(result, profile, Path("plan.json")), width)
     if isinstance(result, Layers):
-        script = [line.replace("split", "layers") for line in _SCRIPT[1:]]
-        following = f"gpubalance report {name}.json --html {name}.html"
-        return told(result, following, (f"layers = gpubalance.load_layers('{name}.json')", *script), width)
+        return told(result, *layers_uses(Path(f"{name}.json"), None, result.settings), width)
     return told(result, f"gpubalance balance --simulate {profile} --gpus {gpus}", (), width)
 
 
