@@ -11,14 +11,16 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import UsageError
 from gpubalance.jobs.plan.plan import plan
+from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.settings.choices import Precision
 from gpubalance.settings.requests import PlanRequest
-from gpubalance.training.load import load_plan
+from gpubalance.training.load import load_layers, load_plan
 from gpubalance.training.split import Split
 from tests.cli.program import QUICK_PAIR
 from tests.jobs.probes import probe_of
 from tests.late import keras, tf
+from tests.render.samples import DATA
 from tests.training.models import classifier
 from tests.training.samples import numbers
 
@@ -97,6 +99,15 @@ def test_a_policy_that_the_script_has_set_is_replaced_with_a_warning() -> None:
     told = f"{POLICY} float32 instead of mixed_float16; gpubalance balance --precision mixed_float"
     with pytest.warns(UserWarning, match=told), load_plan(planned("tf32"), simulate=QUICK_PAIR).scope():
         assert keras.config.dtype_policy().name == "float32"
+
+
+def test_stages_train_in_the_precision_that_they_were_cut_in() -> None:
+    cut = Layers.model_validate_json((DATA / "pair-layers.json").read_text())
+    settings = cut.settings.model_copy(update={"precision": "mixed_bfloat16"})
+    with pytest.warns(UserWarning, match="of simulated devices"):
+        stages = load_layers(cut.model_copy(update={"settings": settings}))
+    with stages.scope():
+        assert keras.config.dtype_policy().name == "mixed_bfloat16"
 
 
 def test_a_split_by_hand_leaves_the_precision_to_the_script_or_sets_its_own() -> None:
