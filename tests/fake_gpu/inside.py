@@ -24,22 +24,33 @@ def session(**settings: Any) -> Session:
     return Session(devices, Settings(model="small", **settings), JointProfile(), seed=0)
 
 
-def steps(session: Session, split: Shares, number: int, *, stamped: bool) -> list[dict[str, Any]]:
-    """When each of some steps began and ended to be queued, and its stamps; a step without them is queued before each.
+def steps(session: Session, split: Shares, number: int) -> list[dict[str, Any]]:
+    """When each of some stamped steps began and ended to be queued, and its stamps: each behind a usual step.
 
     The GPUs have nothing to do before the first and after the last.
     """
     from gpubalance.engine import runtime
 
     session._train_with(split)
-    session._run(stamped=stamped)  # traced
+    session._run(stamped=True)  # traced
     runtime.wait_for(session._names)
     found = []
     for _ in range(number):
-        if stamped:
-            session._run()
+        session._run()
         began_s = time.perf_counter()
-        _, stamps, _ = session._run(stamped=stamped)
+        _, stamps, _ = session._run(stamped=True)
         found.append({"began_s": began_s, "ended_s": time.perf_counter(), "stamps": stamps.numpy().tolist()})
     runtime.wait_for(session._names)
     return found
+
+
+def failure(session: Session, batches: tuple[int, ...]) -> dict[str, Any]:
+    """The error of a split that does not train, as a worker tells it."""
+    from gpubalance.engine.failures import explain
+
+    try:
+        list(session.measure(Shares(batches), seconds=0, at_least=1, steps_per_timing=1, stamped=False))
+    except Exception as error:  # noqa: BLE001  (whatever TensorFlow raises)
+        found = explain(error, session.settings, session._names)
+        return {"kind": type(found).__name__, "replica": getattr(found, "replica", None), "message": str(found)}
+    raise AssertionError(f"{batches} trained")

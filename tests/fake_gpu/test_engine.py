@@ -12,16 +12,31 @@ from typing import Any
 import pytest
 
 from gpubalance.engine.step.points import BEGAN, COMPUTED, FINISHED, SUMMED
-from tests.fake_gpu import Gpu, Operation, child, fake_gpus, operations
+from tests.fake_gpu import Fault, Gpu, Operation, child, fake_gpus, operations
 
-# The first convolution takes 7 ms on the faster GPU, by which its stamp may come too late on a busy machine.
-GPUS = (Gpu("the faster", gflops=0.004), Gpu("the slower", gflops=0.001))
-PROGRAM = """
+TOO_LARGE = 30_000  # of 3 KiB a sample
+NO_ALGORITHM = 40
+# The first convolution takes 4 ms on the faster GPU, by which its stamp may come too late on a busy machine.
+GPUS = (
+    Gpu("the faster", gflops=0.004, memory_bytes=64 << 20),
+    Gpu(
+        "the slower",
+        gflops=0.001,
+        memory_bytes=64 << 20,
+        faults=(Fault("no_algorithm", "Conv2D", samples=NO_ALGORITHM),),
+    ),
+)
+PROGRAM = f"""
 import json
 from gpubalance.settings.shares import Shares
 from tests.fake_gpu import inside
 session, split = inside.session(), Shares((16, 8))
-print(json.dumps({kind: inside.steps(session, split, 5, stamped=kind == "stamped") for kind in ("usual", "stamped")}))
+TOO_MUCH = ({TOO_LARGE}, 8), (8, {TOO_LARGE}), (8, {NO_ALGORITHM})
+print(json.dumps({{
+    "stamped": inside.steps(session, split, 5),
+    "failures": [inside.failure(session, batches) for batches in TOO_MUCH],
+    "again": inside.steps(session, split, 1),
+}}))
 """
 
 
@@ -42,12 +57,27 @@ class Step:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[Step]]]:
-    """The usual and the stamped steps, and of each the two GPUs' parts."""
-    variables = fake_gpus(tmp_path_factory.mktemp("engine"), *GPUS)
-    told = json.loads(child(PROGRAM, variables).splitlines()[-1])
-    trace = operations(variables)
-    return {kind: [_parts(step, trace) for step in steps] for kind, steps in told.items()}
+def machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return fake_gpus(tmp_path_factory.mktemp("engine"), *GPUS)
+
+
+@pytest.fixture(scope="module")
+def told(machine: dict[str, str]) -> dict[str, Any]:
+    """What the program has found."""
+    found: dict[str, Any] = json.loads(child(PROGRAM, machine).splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def stamped(told: dict[str, Any], machine: dict[str, str]) -> list[list[Step]]:
+    """The stamped steps, and of each the two GPUs' parts."""
+    return parts_of(told["stamped"], machine)
+
+
+def parts_of(steps: list[dict[str, Any]], machine: dict[str, str]) -> list[list[Step]]:
+    """Of each step the two GPUs' parts."""
+    trace = operations(machine)
+    return [_parts(step, trace) for step in steps]
 
 
 def _parts(step: dict[str, Any], trace: list[Operation]) -> list[Step]:
@@ -56,21 +86,32 @@ def _parts(step: dict[str, Any], trace: list[Operation]) -> list[Step]:
     return [Step(*part) for part in zip(step["stamps"], by_device, strict=True)]
 
 
-def test_a_step_begins_before_its_first_kernel(told: dict[str, list[list[Step]]]) -> None:
+def test_a_step_begins_before_its_first_kernel(stamped: list[list[Step]]) -> None:
     """The host may hear of it late, but not always."""
     for device in (0, 1):
-        steps = [parts[device] for parts in told["stamped"]]
+        steps = [parts[device] for parts in stamped]
         early = [step.stamps[BEGAN] < step.first("Conv2D").ends_s for step in steps]
         assert sum(early) > len(steps) / 2
 
 
-def test_a_stamp_comes_after_all_that_it_tells_of(told: dict[str, list[list[Step]]]) -> None:
-    for step in (part for parts in told["stamped"] for part in parts):
+def test_a_stamp_comes_after_all_that_it_tells_of(stamped: list[list[Step]]) -> None:
+    for step in (part for parts in stamped for part in parts):
         assert step.last("gradient_tape").ends_s <= step.stamps[COMPUTED]
         assert step.first("CollectiveReduce").ends_s <= step.stamps[SUMMED]
         assert step.last("AssignSubVariableOp").ends_s <= step.stamps[FINISHED]
 
 
-def test_the_faster_gpu_has_its_gradients_while_the_slower_computes(told: dict[str, list[list[Step]]]) -> None:
-    early = [faster.stamps[COMPUTED] < slower.last("gradient_tape").ends_s for faster, slower in told["stamped"]]
+def test_the_faster_gpu_has_its_gradients_while_the_slower_computes(stamped: list[list[Step]]) -> None:
+    early = [faster.stamps[COMPUTED] < slower.last("gradient_tape").ends_s for faster, slower in stamped]
     assert sum(early) > len(early) / 2
+
+
+def test_who_lacks_memory_is_told_whatever_says_so(told: dict[str, Any]) -> None:
+    """A copy of samples that does not fit on the first GPU, one on the second, and a convolution there."""
+    assert [failure["replica"] for failure in told["failures"]] == [0, 1, 1]
+    assert {failure["kind"] for failure in told["failures"]} == {"OutOfMemory"}
+
+
+def test_both_gpus_train_on_after_a_lack_of_memory(told: dict[str, Any], machine: dict[str, str]) -> None:
+    (parts,) = parts_of(told["again"], machine)
+    assert all(step.last("AssignSubVariableOp").ends_s <= step.stamps[FINISHED] for step in parts)

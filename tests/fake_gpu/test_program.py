@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gpubalance.remedies import known
 from tests.cli.program import SHORT, TINY, gpubalance
-from tests.fake_gpu import Gpu, fake_gpus, operations
+from tests.fake_gpu import Fault, Gpu, fake_gpus, operations
 
 # What TensorFlow's CUDA has for the first one: none of NVML's UUIDs, as the last line of a key is the plugin's.
 UNKNOWN = "uuid GPU-ffffffff-0000-4000-8000-000000000000"
@@ -18,6 +19,7 @@ GPUS = (
     Gpu("NVIDIA GeForce RTX 3060", uuid="GPU-30600000-0000-4000-8000-000000000000"),
 )
 SAMPLE_BYTES = 8 * 4
+HOST_UUID = "0000000-0000-4000-8000-000000000000"
 
 
 @pytest.fixture
@@ -47,3 +49,27 @@ def test_a_gpu_that_tensorflow_leaves_out_is_named(three_gpus: dict[str, str]) -
     done = gpubalance("run", "--gpus", "1,0", "--batches", "16,8", "--model", TINY, environment=three_gpus, code=3)
     assert "leaves out GPU:0 (NVIDIA GeForce GTX 750" in done.stderr
     assert not any(one.kind == "kernel" for one in operations(three_gpus))
+
+
+def test_what_nccl_can_not_do_is_told_with_what_avoids_it(tmp_path: Path) -> None:
+    machine = fake_gpus(tmp_path, Gpu("one"), Gpu("other", faults=(Fault("nccl", "CollectiveReduceV2"),)))
+    done = gpubalance("run", "--gpus", "0,1", "--batches", "16,8", "--model", TINY, environment=machine, code=3)
+    assert "NCCL: unhandled cuda error" in done.stderr
+    assert known("nccl").remedy in done.stderr
+
+
+def test_two_gpus_on_two_hosts_train_together(tmp_path: Path) -> None:
+    """A host is a folder with a machine of its own, reached by a plain prefix."""
+    for number, host in enumerate(("alpha", "beta")):
+        (tmp_path / host).mkdir()
+        machine = fake_gpus(tmp_path / host, Gpu(host, uuid=f"GPU-{number}{HOST_UUID}"))
+    of_host = {name: f"{tmp_path}/{{host}}/{Path(machine[name]).name}" for name in ("NVML_STAND_IN", "FAKEGPU_TRACE")}
+    via = " ".join(["env", *(f"{name}={value}" for name, value in of_host.items())])
+    hosts = ("--hosts", "alpha,beta", "--via", via, "--gpus", "alpha:0,beta:0")
+    train = ("run", *hosts, "--batches", "16,8", "--model", TINY, *SHORT, "--json")
+    result = json.loads(gpubalance(*train, code=0, environment=machine).stdout)
+    assert [device["host"] for device in result["devices"]] == ["alpha", "beta"]
+    for host, batch in (("alpha", 16), ("beta", 8)):
+        done = operations({"FAKEGPU_TRACE": of_host["FAKEGPU_TRACE"].format(host=host)})
+        assert {"allocate", "kernel", "all_reduce"} <= {one.kind for one in done}
+        assert batch * SAMPLE_BYTES in {one.bytes for one in done if one.kind == "to_device"}

@@ -15,6 +15,7 @@ from tests.fake_gpu import Gpu, child, fake_gpus, operations
 MEMORY_BYTES = 60 << 20, 40 << 20
 GPUS = tuple(Gpu(name, memory_bytes=size) for name, size in zip(("first", "second"), MEMORY_BYTES, strict=True))
 SAMPLES = 60_000  # a hundred megabytes, more than either memory
+TOO_LARGE = 50_000  # for the first GPU's memory
 _SCRIPT = f"""
 import json, time, warnings
 import keras
@@ -22,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 import gpubalance
 from gpubalance.engine import runtime
+from gpubalance.errors import OutOfMemory
 
 tf.ones(3) + 1.0  # before the scope
 told = {{}}
@@ -57,6 +59,12 @@ both = zip(model.get_weights(), alone.get_weights())
 told["weights_apart"] = max(float(abs(mine - its).max()) for mine, its in both)
 told["logs_apart"] = max(abs(np.subtract(logs[name], logs_alone[name])).max() for name in logs_alone)
 fit(model, {SAMPLES}, steps_per_epoch=1)
+with gpubalance.Split(gpus=[1, 0], batches=[24, {TOO_LARGE}]).scope():
+    model = build()
+try:
+    fit(model, {SAMPLES})
+except OutOfMemory as error:
+    told["out_of_memory"] = error.replica, str(error)
 print(json.dumps(told))
 """
 
@@ -96,3 +104,9 @@ def test_each_gpu_gets_its_own_batch_whatever_tensorflow_calls_it(
 def test_it_trains_as_one_device_does(told: dict[str, Any]) -> None:
     assert told["weights_apart"] < 1e-6
     assert told["logs_apart"] < 1e-6
+
+
+def test_an_out_of_memory_is_blamed_on_the_gpu_that_has_it(told: dict[str, Any]) -> None:
+    replica, text = told["out_of_memory"]
+    assert replica == 1
+    assert text.startswith("GPU:0 (first) ran out of memory")

@@ -1,0 +1,43 @@
+"""What the program finds of GPUs is what they were made with: a batch limit by memory, a split by speed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.program import TINY, gpubalance
+from tests.fake_gpu import Gpu, fake_gpus, operations
+
+SHORT = ("--json", "--duration", "0.2")
+# Its samples take 64 KiB each.
+_WIDE = """
+import keras
+
+def wide():
+    return keras.Sequential([keras.Input((16384,)), keras.layers.Dense(4)], name="wide")
+"""
+
+
+def test_a_probe_ends_where_memory_does(tmp_path: Path) -> None:
+    """Of what fits and what fails each was tried, and the GPU had no memory for the latter."""
+    model = tmp_path / "model.py"
+    model.write_text(_WIDE)
+    machine = fake_gpus(tmp_path, Gpu(memory_bytes=12 << 20))
+    probe = ("probe", "--gpus", "0", "--model", f"{model}:wide", "--batch-multiple", "32", *SHORT)
+    (found,) = json.loads(gpubalance(*probe, code=0, environment=machine).stdout)["probes"]
+    limit = found["batch_limit"]
+    outcomes = {trial["batch"]: trial["outcome"] for trial in limit["trials"]}
+    assert limit["fails"] == limit["fits"] + 32
+    assert (outcomes[limit["fits"]], outcomes[limit["fails"]]) == ("fits", "oom")
+    assert max(point["memory_peak_bytes"] for point in found["curve"]) <= 12 << 20
+    assert any(one.kind == "refuse" for one in operations(machine))
+
+
+def test_a_balance_ends_with_shares_as_the_gpus_are_fast(tmp_path: Path) -> None:
+    """Of the splits in fours only one is within 15 % of that."""
+    machine = fake_gpus(tmp_path, Gpu("faster", gflops=0.0002), Gpu("slower", gflops=0.0001))
+    balance = ("balance", "--gpus", "0,1", "--model", TINY, "--global-batch", "36", "--batch-multiple", "4")
+    short = ("--rounds", "2", "--round-duration", "0.2", "--windows", "1", *SHORT)
+    plan = json.loads(gpubalance(*balance, *short, code=0, environment=machine).stdout)
+    assert plan["batches"] == [24, 12]
+    assert plan["balance"]["run"]["batches"] == [24, 12]
