@@ -109,7 +109,7 @@ def sums() -> list[list[float]]:
             with tf.device("CPU:0"):
                 arrived = tf.identity(one)  # the host has waited for the values: the sum is surely queued
             beside = arrived + value
-            for _ in range(3):
+            for _ in range(40):
                 beside = tf.sin(beside, name="beside_the_sum")
             return first[0], second[0], beside
 

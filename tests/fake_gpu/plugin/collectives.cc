@@ -84,7 +84,7 @@ static void run(std::vector<Part> parts, const OpKernel& kernel, bool is_mean) {
   for (const Part& part : parts) {
     SP_Stream stream = collective_stream(part.computes->gpu);
     double bytes = double(part.context->input(0).TotalBytes());
-    trace({stream->gpu->number, "all_reduce", kernel.type_string(), kernel.name(), stream->name,
+    trace({stream->gpu->number, "all_reduce", kernel.type_string(), kernel.name(), stream->use.load(),
            part.arrived_s, span, bytes});
     part.context->SetStatus(status);
     call_at(span.ends_s, part.done);

@@ -86,12 +86,13 @@ class Cost {
     double bytes = stream ? device_bytes(context) : 0;
     if (!bytes) return;
     Gpu* gpu = stream->gpu;
+    stream->use = "compute";
     double flops = flops_(context);
     double works_s = std::max(bytes / gpu->bytes_per_s, flops / gpu->flops_per_s);
     double host_s = now() - from;
     Span span = stream->push(gpu->launch_s + gpu->kernel_s + works_s, from);
     breaks(stream, kernel, context);
-    trace({gpu->number, "kernel", kernel.type_string(), kernel.name(), stream->name, from, span, bytes,
+    trace({gpu->number, "kernel", kernel.type_string(), kernel.name(), stream->use.load(), from, span, bytes,
            flops, host_s});
   }
 

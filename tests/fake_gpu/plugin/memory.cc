@@ -66,9 +66,10 @@ static TF_Bool device_memory_usage(const SP_Device* device, int64_t* free_bytes,
 
 static void queue_copy(const SP_Device* device, SP_Stream stream, const char* kind, uint64_t bytes) {
   Gpu* gpu = gpu_of(device);
+  if (!stream->use) stream->use = kind;
   double from = now();
   Span span = stream->push(gpu->launch_s + bytes / gpu->link_bytes_per_s, from);
-  trace({gpu->number, kind, "", "", stream->name, from, span, double(bytes)});
+  trace({gpu->number, kind, "", "", stream->use.load(), from, span, double(bytes)});
 }
 
 // cuMemcpyDtoHAsync

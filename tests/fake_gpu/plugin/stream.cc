@@ -62,17 +62,9 @@ void call_at(double time, std::function<void()> function) {
 
 void sleep_until(double time) { std::this_thread::sleep_until(time_point(time)); }
 
-// TensorFlow makes a device's streams in this order: PluggableDevice::StreamGroupFactory::GetOrCreate in
-// tensorflow/core/common_runtime/pluggable_device/pluggable_device.cc.
-static const char* name_of_stream(int number) {
-  static const char* names[] = {"compute", "to_device", "to_host", "between"};
-  return names[number % 4];
-}
-
-static SP_Stream new_stream(Gpu* gpu, const char* name) {
+static SP_Stream new_stream(Gpu* gpu) {
   auto* stream = new SP_Stream_st;
   stream->gpu = gpu;
-  stream->name = name;
   return stream;
 }
 
@@ -81,15 +73,16 @@ SP_Stream collective_stream(Gpu* gpu) {
   static auto* streams = new std::map<Gpu*, SP_Stream>;
   std::lock_guard<std::mutex> lock(mutex);
   SP_Stream& stream = (*streams)[gpu];
-  if (!stream) stream = new_stream(gpu, "collective");
+  if (!stream) {
+    stream = new_stream(gpu);
+    stream->use = "collective";
+  }
   return stream;
 }
 
 // cudaStreamCreate
 static void create_stream(const SP_Device* device, SP_Stream* stream, TF_Status* status) {
-  auto* gpu = static_cast<Gpu*>(device->device_handle);
-  std::lock_guard<std::mutex> lock(gpu->mutex);
-  *stream = new_stream(gpu, name_of_stream(gpu->streams++));
+  *stream = new_stream(static_cast<Gpu*>(device->device_handle));
   ok(status);
 }
 

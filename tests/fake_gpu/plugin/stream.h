@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <mutex>
 
@@ -13,8 +14,9 @@
 
 // CUDA: cudaStream_t. Work on one stream runs in the order in which it was queued.
 struct SP_Stream_st {
-  fake_gpu::Gpu* gpu;
-  const char* name;
+  fake_gpu::Gpu* gpu = nullptr;
+  // What it is used for: TensorFlow has one stream a device for kernels, and one for each kind of copy.
+  std::atomic<const char*> use{nullptr};
 
   // Queues work of so many seconds that the host launched at `from`.
   fake_gpu::Span push(double seconds, double from) {
