@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.fake_gpu",
         description="Runs a command on a machine of fake GPUs. Several values are those of the GPUs, in order.",
-        epilog="Example: python -m tests.fake_gpu --memory 3GiB,2GiB --gflops 4,2 -- gpubalance balance --model cnn",
+        epilog="Example: python -m tests.fake_gpu --memory 3GiB,2GiB --gflops 4,2 -- gpubalance balance --model small",
     )
     default = Gpu()
     parser.add_argument("--gpus", type=int, default=2, metavar="N", help="how many, 2 if not given")
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("gflops", "gbytes_per_s", "pcie_gbytes_per_s"):
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, type=_each(float), default=[getattr(default, name)], metavar="X,…")
-    kept = "an existing folder for the machine's files, with the trace of what its GPUs did"
+    kept = "a folder for the machine's files, with the trace of what its GPUs did"
     parser.add_argument("--folder", type=Path, help=kept)
     parser.add_argument("command", nargs="*", metavar="COMMAND")
     return parser

@@ -80,7 +80,7 @@ def machine(
     """
     plugin = site_packages()
     trace = folder / "fake-gpu-trace"
-    trace.mkdir(exist_ok=True)
+    trace.mkdir(parents=True, exist_ok=True)
     lines = [f"driver {driver}", f"cuda {cuda}", f"nvml 12.{driver}", *more]
     for number, gpu in enumerate(gpus):
         lines += [f"gpu {number} {line}" for line in _lines(number, gpu)]
