@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Any, NoReturn
 
@@ -27,6 +28,7 @@ from gpubalance.errors import UsageError
 _ENDS_WITHIN_S = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INTERRUPTED = 128 + int(signal.SIGINT)
+_COMPLETION = ("--install-completion", "--show-completion")
 
 
 class _Program(TyperGroup):
@@ -159,6 +161,7 @@ def _run() -> int:
         _complete()
     arguments, given = sys.argv[1:], Given()
     try:
+        _refuse_beside_completion(arguments)
         code = app(arguments, program(), standalone_mode=False, obj=given)
     except typer.Abort:
         return _INTERRUPTED
@@ -172,6 +175,12 @@ def _run() -> int:
         name_resuming(found, arguments)
         return show_error(found, verbose=verbose)
     return code if isinstance(code, int) else 0
+
+
+def _refuse_beside_completion(arguments: Sequence[str]) -> None:
+    """Raises UsageError for a word after --install-completion, before Typer, which ignores it, changes a file."""
+    if arguments[1:] and arguments[0].partition("=")[0] in _COMPLETION:
+        raise UsageError(f"{arguments[0]} takes nothing beside it", remedy=f"{program()} {arguments[0]}")
 
 
 def _complete() -> NoReturn:

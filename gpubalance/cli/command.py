@@ -74,7 +74,7 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, spread(args, self._lists))
         except TyperException:  # an argument may be missing as a list took it: `queue --gpus 0 1 trials.txt`
-            if args and not args[-1].startswith("-") and not args[-1].isdecimal():
+            if self._lists and args and not args[-1].startswith("-") and not args[-1].isdecimal():
                 with suppress(TyperException):
                     return super().parse_args(ctx, spread([args[-1], *args[:-1]], self._lists))
             raise

@@ -11,7 +11,7 @@ import typer
 
 from gpubalance.cli.options import Devices
 from gpubalance.cli.parameters import Without
-from gpubalance.errors import BadInput
+from gpubalance.errors import BadInput, UsageError
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN.json", help="What `balance -o` or `plan -o` wrote.")]
 Script = Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="Your training script, which loads that plan.")]
@@ -37,6 +37,8 @@ def launch(
 
     found = read_record(plan, Plan)
     reach_planned(found, reached.hosts, reached.via)
+    if str(script).startswith("-"):
+        raise UsageError(f"{script} stands after the plan", remedy="put launch's own options before PLAN.json")
     if not are_reached() and not script.is_file():
         raise BadInput(f"there is no script {script}", remedy="give the path of your training script")
     one_at_a_time = threading.Lock()

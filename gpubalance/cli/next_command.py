@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gpubalance.cli.command import COMMANDS
 from gpubalance.cli.own_code import as_data
 from gpubalance.settings.choices import default_model, names_file_or_code
+from gpubalance.settings.device import hosts_of
 from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
@@ -36,14 +37,16 @@ def command(name: str, devices: Sequence[Device], settings: Settings, simulate: 
 def uses(plan: Plan, simulate: str | None, path: Path | None) -> Following:
     """The command that runs a plan, and the lines of a training script.
 
-    Both are empty for a simulation with an unknown profile.
+    Both are empty for a simulation with an unknown profile. There are no lines for devices of other hosts without a
+    file of the plan, as only `launch` reaches those.
     """
     from gpubalance.devices.hosts import typed_for_hosts
 
     if plan.devices[0].simulated and simulate is None:
         return "", ()
     script = _training("split", made_in_a_script(plan, simulate, path), plan.settings)
-    if len({plan.devices[share.device].host for share in plan.shares if share.batch}) > 1:
+    used = [plan.devices[number] for number in plan.split.used]
+    if len(hosts_of(used)) > 1 or (used[0].host is not None and not used[0].simulated):
         # Only load_plan can tell which of the processes it is in.
         via = typed_for_hosts()[2:]  # the plan knows its hosts
         script = (*script, f"# {_line('launch', *via, str(path), 'train.py')}") if path is not None else ()
@@ -93,7 +96,8 @@ def made_in_a_script(plan: Plan, simulate: str | None, path: Path | None) -> str
     """The call of `gpubalance` that makes a plan's split: from its file, or by hand without one."""
     simulated = f", simulate={simulate!r}" if simulate else ""
     split = plan.split.of_used
-    gpus = [plan.devices[number].index for number in plan.split.used]
+    used = [plan.devices[number] for number in plan.split.used]
+    gpus = [device.index if device.host is None else device.called for device in used]
     micro = f", micro_batches={list(split.micro_batches)}" if split.accumulates else ""
     usual = type(plan.settings)()
     settings = [

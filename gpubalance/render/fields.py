@@ -110,7 +110,7 @@ def _of_field(kind: type[Record], name: str) -> Iterator[Column]:
         yield named(name, shown._replace(unit="samples/s"), _reader(name, "throughput"))
         yield named(f"{name}_batch", Shown("at batch"), _reader(name, "batch"))
     elif field.annotation == Interval:
-        yield from _ends(base, shown, name)
+        yield from _ends(base, shown, name, suffix="_s" if shown.unit == "ms" else "")
     else:
         is_text = str in parts or any(get_origin(part) is Literal for part in parts)
         yield named(name, shown, _reader(name), text=is_text)

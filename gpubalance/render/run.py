@@ -68,13 +68,14 @@ def step_text(of: Run | Predicted, parts: Sequence[Replica | Share]) -> str:
     """`step 718 ms = slowest compute 702 ms + update 3.90 ms + sync 11.9 ms; imbalance 1.007 (…)`.
 
     Left out are an update of no duration, what a single device has not, and what a step does not wait for. With noise
-    the slowest device waits in those steps in which another one is the slowest.
+    the slowest device waits in those steps in which another one is the slowest. The parts are of the steps that were
+    timed: where these took longer than the others, that is subtracted.
     """
     last = max(parts, key=lambda one: one.compute_s + one.update_s)
     several, wait_s = sum(one.batch > 0 for one in parts) > 1, getattr(last, "wait_s", 0.0)
-    step_s, input_s, slow_s = (
-        (of.step_time_s.median, of.awaited_input_s, of.slow_s) if isinstance(of, Run) else (of.step_time_s, None, 0.0)
-    )
+    step_s, input_s, slow_s, excess_s = of.step_time_s, None, 0.0, 0.0
+    if isinstance(of, Run):
+        step_s, input_s, slow_s, excess_s = of.step_time_s.median, of.awaited_input_s, of.slow_s, of.excess_s
     times = {
         "slowest compute": last.compute_s,
         "update": last.update_s or None,
@@ -86,8 +87,9 @@ def step_text(of: Run | Predicted, parts: Sequence[Replica | Share]) -> str:
     told = {name: f"{name} {format_seconds(seconds)}" for name, seconds in times.items() if seconds is not None}
     if input_s is not None:
         told["waiting for input"] += f" ({format_percent(input_s / step_s, 1)})"
+    less = f" − {format_seconds(excess_s)} (steps that were timed were slower)" if excess_s > _SHOWN * step_s else ""
     imbalance = f"; imbalance {of.imbalance:.3f} (1 = they finish together)" if several else ""
-    return f"step {format_seconds(step_s)} = {' + '.join(told.values())}{imbalance}"
+    return f"step {format_seconds(step_s)} = {' + '.join(told.values())}{less}{imbalance}"
 
 
 def run_headline(run: Run) -> str:

@@ -137,7 +137,7 @@ class PredictedStep(Record):
     """
 
     step_time_s: Positive
-    ci95: Interval = None
+    ci95: Annotated[Interval, Shown(unit="ms")] = None
 
 
 class LayersRound(Record):
@@ -149,7 +149,7 @@ class LayersRound(Record):
     number: Count
     segments: tuple[tuple[Count, Count, Count], ...]
     predicted_s: Annotated[Positive, Shown("predicted")]
-    predicted_ci95: Interval = None
+    predicted_ci95: Annotated[Interval, Shown(unit="ms")] = None
     outcome: Literal["measured", "oom"]
     step_time_s: Positive | None
     ran_out: Count | None = None

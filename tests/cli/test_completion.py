@@ -127,6 +127,13 @@ def test_it_installs_itself(tmp_path: Path) -> None:
     assert completed(tmp_path / ".bash_completions" / "gpubalance.sh", "pl") == ["plan"]
 
 
+@pytest.mark.parametrize("flag", ["--install-completion", "--show-completion"])
+def test_a_word_beside_it_changes_nothing(flag: str, tmp_path: Path) -> None:
+    refused = said([BASH, "--norc", "-c", f"{PROGRAM} {flag} false 2>&1; true"], {"HOME": str(tmp_path)})
+    assert f"error: {flag} takes nothing beside it" in refused
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_models_are_those_of_keras(tensorflow: Any) -> None:
     """Their names are read in its package, as Keras takes seconds to load."""
     import keras

@@ -126,6 +126,16 @@ def test_what_becomes_of_ones_own_batches_is_told_before_a_split_is_tried_and_af
     assert "learning rate: if yours was tuned for batch 100, multiply by " in text
 
 
+def test_a_loss_that_is_no_number_is_not_blamed_on_random_samples_where_there_are_none(
+    folder: Path, engine_that: Callable[[str], None]
+) -> None:
+    engine_that("def loss_is_finite(): return False")
+    told = here("run", *PAIR, *DATA, *SHORT, code=4, cwd=folder).stderr
+    assert "random" not in told
+    assert "there is no NaN among the first samples of --data mine.py:dataset, so look for" in told
+    assert "inputs are random numbers from 0 to 1" in here("run", *PAIR, *SHORT, code=4, cwd=folder).stderr
+
+
 def test_probe_holds_the_pipeline_against_the_devices_in_sum(folder: Path) -> None:
     done = here("probe", *PAIR, *DATA, "--max-batch", "32", "-o", "probe.json", code=0, cwd=folder)
     probe = json.loads((folder / "probe.json").read_text())

@@ -11,9 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+import gpubalance
+from gpubalance.cli.next_command import uses
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.checkup import Checkups
 from gpubalance.results.run import Run
+from gpubalance.settings.requests import PlanRequest
 from tests.bench.in_process import Program
 from tests.cli.program import ROOT, SHORT, TINY, children_of, here, start
 from tests.faults.machine import PLAIN, TI
@@ -151,3 +155,14 @@ def test_a_probe_of_other_hosts_is_refused(in_process: Program) -> None:
     code, _, err = in_process(["plan", "probe.json", "--hosts", "alpha"])
     assert code == 2
     assert err.startswith("error: --hosts has no beta, which the probe's devices are on")
+
+
+def test_the_printed_lines_are_for_the_device_that_was_planned_and_not_for_one_of_that_number_here() -> None:
+    made = plan(probe_of(DEVICES), DEVICES[1:2], PlanRequest(sync_s=0.0, accumulate=1))
+    made_here = uses(made, TWO_HOSTS, None)[1][0]
+    assert made_here.startswith("split = gpubalance.Split(['alpha:1'], [")
+    split = eval(made_here.removeprefix("split = "), {"gpubalance": gpubalance})  # noqa: S307  (our own line)
+    assert [device.label for device in split.devices] == ["alpha:1"]
+    elsewhere = made.model_copy(update={"devices": (DEVICES[1].model_copy(update={"simulated": False}),)})
+    assert uses(elsewhere, None, None)[1] == ()
+    assert uses(elsewhere, None, Path("plan.json"))[1][-1] == "# gpubalance launch plan.json train.py"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from matplotlib.colors import to_rgb
 
+from gpubalance.render.fields import exact
 from gpubalance.render.layers import timeline_lines
 from gpubalance.render.report.charts.style import BACKWARD, FORWARD, NARROW, TRANSFER, UPDATE, WIDE
+from gpubalance.render.report.tables import tables_of
 from gpubalance.results.layers import Layers
 from gpubalance.results.subject import Subject
+from tests.jobs.probes import inside
 from tests.render import samples
 from tests.render.test_report_charts import bars, drawn
 
@@ -58,3 +62,10 @@ def test_a_line_of_text_has_each_device_s_time_in_proportion(result: Layers) -> 
         for letters, seconds in (("Ff", stage.forward_s), ("Bb", stage.backward_s)):
             part = sum(line.count(letter) for letter in letters) / len(line)
             assert part == pytest.approx(seconds / result.step_time_s.median, abs=0.1)
+
+
+def test_the_prediction_s_interval_has_the_unit_of_what_it_is_about(subject: Subject, result: Layers) -> None:
+    known = replace(subject, result=inside(result, "predicted", ci95=(0.5, 0.75)))
+    (table,) = [table for table in tables_of(known) if table.kind.id == "predicted"]
+    assert [column.head for column in table.columns] == ["step time, ms", "from (95 %), ms", "to (95 %), ms"]
+    assert [exact(0.5, column) for column in table.columns] == ["500"] * 3

@@ -34,6 +34,14 @@ _SETTLING_STEPS = 3
 _TRACED_STEPS = 2
 _CLEARLY_FASTER = 0.95
 _LONGEST_SETTLING_STEPS = 30
+# What to do about a loss that is no number, with samples of the user's and with random ones.
+_LOSS_OF_DATA = (
+    "train a step of it without gpubalance: there is no NaN among the first samples of --data {given}, so look for "
+    "values that are not scaled, a learning rate that is too high, and log(0) or a division by 0 in the loss"
+)
+_LOSS_OF_RANDOM = (
+    "inputs are random numbers from 0 to 1, and labels fit the output: if the model takes others, measure with --data"
+)
 
 
 def _step_s(timing: Timing) -> float:
@@ -134,10 +142,10 @@ class Series(Timings):
     def _first_step(self, worker: Worker, *, refuses: bool = True) -> list[Timing]:
         steps = self._steps(worker, 1)
         if refuses and not steps[0].loss_is_finite:
+            given = worker.settings.data
             raise BadInput(
                 "the model's loss is not a number at the first step",
-                remedy="without --data inputs are random numbers from 0 to 1, labels fit the output: does the model "
-                "take them?",
+                remedy=_LOSS_OF_DATA.format(given=given) if given else _LOSS_OF_RANDOM,
             )
         return steps
 
