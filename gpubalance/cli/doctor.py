@@ -52,11 +52,13 @@ def doctor(
 
 
 def _refuse_failure(checkup: Checkup, found: Checkup | Checkups) -> None:
-    """Raises EnvironmentFault for the failure to mend first."""
+    """Raises EnvironmentFault that names the failure to mend first, which is told in full with the other checks."""
     first = checkup.first_failure
     if first is not None:
-        where = f"{checkup.host}: " if checkup.host else ""
-        raise EnvironmentFault(f"{where}{first.what}: {first.detail}", remedy=first.next or "", partial=found)
+        where = f" on {checkup.host}" if checkup.host else ""
+        raise EnvironmentFault(
+            f"this failed{where}: {first.what}", remedy="fix it first: what to do stands with it above", partial=found
+        )
 
 
 def _paint() -> Paint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 import traceback
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from gpubalance.errors import (
     UsageError,
 )
 from gpubalance.remedies import match
+from gpubalance.render.table import prose
 from gpubalance.text import clean_lines
 
 # Their texts quote what the user wrote, which may be anything.
@@ -56,7 +58,7 @@ def show_error(error: GpubalanceError, *, verbose: bool) -> int:
     said = "\n  ".join(str(error).splitlines())
     if not isinstance(error, Interrupted):
         error.cause, error.remedy = _told(error)
-        said = f"error: {error}"
+        said = _wrapped(f"error: {error}")
         if error.log and (verbose or error.exit_code not in (2, 4, 5)):
             log = "".join(f"\n  | {line}" for line in error.log.splitlines())
             said += f"\n  the end of the worker's log:{log}"
@@ -64,6 +66,19 @@ def show_error(error: GpubalanceError, *, verbose: bool) -> int:
     if verbose:  # cleaned too: a traceback may quote anybody's text
         say(clean_lines("".join(traceback.format_exception(error))), sys.stderr)
     return error.exit_code
+
+
+def _wrapped(text: str) -> str:
+    """The text with lines that a terminal on stderr does not cut within words; commands stay whole, to be copied."""
+    if not sys.stderr.isatty():
+        return text
+    columns, lines = shutil.get_terminal_size().columns, []
+    for line in text.splitlines():
+        start = line.lstrip(" →")
+        indent = line[: len(line) - len(start)]
+        is_command = start.startswith(f"{program()} ")
+        lines += [line] if is_command else prose(start, columns, indent, " " * max(2, len(indent)))
+    return "\n".join(lines)
 
 
 def _told(error: GpubalanceError) -> tuple[str, str]:

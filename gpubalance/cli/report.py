@@ -14,6 +14,7 @@ import typer
 from gpubalance.cli.options import output_option
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.settings.record import Record
+from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
     from gpubalance.render.report.charts.chart import Charts
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _NEEDED = ("matplotlib", "jinja2")
 _INSTALL = "pip install matplotlib jinja2; in a checkout GPUBALANCE_EXTRAS=report scripts/gpubalance report …"
+
+_CAN_WRITE = "\nit can write a page (--html FILE), pictures (--png DIR) and tables (--markdown, --csv)"
 
 Results = Annotated[
     list[Path], typer.Argument(metavar="RESULT.json", help="What commands that measure or plan wrote with -o.")
@@ -39,17 +42,17 @@ class Wanted(Record):
 
 
 def report(results: Results, wanted: Wanted) -> None:
-    """Example: gpubalance report plan.json --html report.html"""
+    """Without an option it prints a summary of each result.
+
+    Example: gpubalance report plan.json --html report.html
+    """
     from gpubalance.cli.output import check_file, say
     from gpubalance.jobs.report import read_subjects
     from gpubalance.render.report.text import csv_text, markdown
-    from gpubalance.text import clean_lines
 
     drawn = wanted.html is not None or wanted.png is not None
     if wanted.markdown and wanted.csv:
         raise UsageError("--markdown and --csv both print on stdout", remedy="give one of them at a time")
-    if not (drawn or wanted.markdown or wanted.csv):
-        raise UsageError("nothing was asked for", remedy="give --html FILE, --png DIR, --markdown or --csv")
     page = wanted.html
     if page is not None and any(path.resolve() == page.resolve() for path in results):
         raise UsageError(f"--html {page} is one of the results", remedy="give another --html")
@@ -65,6 +68,17 @@ def report(results: Results, wanted: Wanted) -> None:
             say(clean_lines(told), sys.stderr)
     if wanted.markdown or wanted.csv:
         say(markdown(subjects) if wanted.markdown else csv_text(subjects), sys.stdout)
+    elif not drawn:
+        say("\n\n".join(map(_summary, subjects)), sys.stdout)
+        say(_CAN_WRITE, sys.stderr)
+
+
+def _summary(subject: Subject) -> str:
+    """What the command that wrote the result printed, below the file's name."""
+    from gpubalance.cli.output import summed_up
+    from gpubalance.render.report.words import told_of
+
+    return f"{clean_lines(subject.name)}:\n{summed_up(subject.result, told_of(subject.result), ('', ()))}"
 
 
 def _draw(subjects: Sequence[Subject], wanted: Wanted) -> str:

@@ -161,6 +161,16 @@ def exact(cell: Cell, column: Column) -> str:
     return f"{value:.7g}"
 
 
+def rounded(cell: Cell, column: Column) -> str:
+    """The number in the column's unit, with four digits: 54.75, and 5882 or 12345. Whole ones stay as they are."""
+    text = exact(cell, column)
+    is_whole = isinstance(cell, int) and column.unit not in _SCALES
+    if cell is None or isinstance(cell, str) or is_whole:
+        return text
+    value = float(text)
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 def short(cell: Cell, column: Column) -> str:
     """The number as the terminal shows it, with its own unit if it is a time or a size."""
     if cell is None or isinstance(cell, (bool, str)):

@@ -73,9 +73,12 @@ def step_text(of: Run | Predicted, parts: Sequence[Replica | Share]) -> str:
     """
     last = max(parts, key=lambda one: one.compute_s + one.update_s)
     several, wait_s = sum(one.batch > 0 for one in parts) > 1, getattr(last, "wait_s", 0.0)
-    step_s, input_s, slow_s, excess_s = of.step_time_s, None, 0.0, 0.0
+    input_s, slow_s, excess_s = None, 0.0, 0.0
     if isinstance(of, Run):
-        step_s, input_s, slow_s, excess_s = of.step_time_s.median, of.awaited_input_s, of.slow_s, of.excess_s
+        step_s, input_s = of.step_time_s.median, of.awaited_input_s
+        slow_s, excess_s = of.slow_s, of.excess_s
+    else:
+        step_s = of.step_time_s
     times = {
         "slowest compute": last.compute_s,
         "update": last.update_s or None,

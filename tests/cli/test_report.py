@@ -41,9 +41,18 @@ def test_tables_go_to_stdout_beside_pictures(tmp_path: Path, capsys: pytest.Capt
     a_run = Path(shutil.copy(samples.RUN, tmp_path / "run.json"))
     report([a_run], Wanted(csv=True, png=tmp_path / "charts", quiet=True))
     printed = capsys.readouterr()
-    assert printed.out.startswith('"file","kind","created","table",')
+    assert printed.out.startswith('"table","file","kind","created",')
     assert printed.err == ""
     assert (tmp_path / "charts" / "run-step.png").exists()
+
+
+def test_without_an_option_it_prints_what_each_command_printed_and_what_it_can_write() -> None:
+    done = here("report", str(samples.RUN), str(samples.PROBE), code=0)
+    first, second = done.stdout.split("\n\npair-probe.json:\n")
+    assert first.startswith("pair-run.json:\nbatches 820 568: ")
+    assert "GPU:1   GeForce GTX 1080 " in first
+    assert second.startswith("each device alone: ")
+    assert done.stderr == "\nit can write a page (--html FILE), pictures (--png DIR) and tables (--markdown, --csv)\n"
 
 
 def test_without_the_extra_the_error_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from gpubalance.cli.command import spread
 from tests.bench.in_process import Program
+from tests.cli.program import PROGRAM, QUICK_PAIR, here
+from tests.cli.terminal import command_in_terminal
 
 LISTS = ("--gpus", "--batches")
 
@@ -44,3 +46,12 @@ def test_what_is_no_whole_number_is_named(in_process: Program, bad: str) -> None
 @given(st.lists(st.text(min_size=1).filter(lambda t: not t.startswith(("--gpus", "--batches")))))
 def test_everything_else_stays_as_it_is(arguments: list[str]) -> None:
     assert spread(arguments, LISTS) == arguments
+
+
+def test_an_error_on_a_terminal_is_cut_between_words() -> None:
+    words = ("run", "--simulate", QUICK_PAIR, "--batches", "1", "2", "3")
+    told = " ".join(here(*words, code=2).stderr.split())
+    code, seen = command_in_terminal((PROGRAM, *words), 40)
+    assert code == 2
+    assert " ".join(" ".join(seen.pictures[-1]).split()) == told
+    assert len([line for line in seen.pictures[-1] if line]) > 2

@@ -79,7 +79,7 @@ def test_no_text_begins_a_formula(sign: str) -> None:
 
 def test_a_csv_of_hostile_text_has_no_formula_and_its_numbers_are_numbers(tmp_path: Path) -> None:
     text = csv_text(hostile(tmp_path))
-    rows = list(csv.DictReader(io.StringIO(text)))
+    rows = [row for table in text.split("\n\n") for row in csv.DictReader(io.StringIO(table))]
     for row in rows:
         for value in row.values():
             assert not value or value[0] not in "=+@\t\r＝＋－＠"
@@ -87,7 +87,9 @@ def test_a_csv_of_hostile_text_has_no_formula_and_its_numbers_are_numbers(tmp_pa
                 float(value)
     losses = [float(row["rate"]) for row in rows if row["table"] == "gap"]
     assert min(losses) < 0
-    assert {row["value"] for row in rows if row["setting"] == "model"} == {"""'=HYPERLINK("http://evil.example";"x")"""}
+    assert {row["value"] for row in rows if row.get("setting") == "model"} == {
+        """'=HYPERLINK("http://evil.example";"x")"""
+    }
     assert "\x1b" not in text
 
 

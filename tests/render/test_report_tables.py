@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.render.fields import Column, exact, short
+from gpubalance.render.fields import Column, exact, rounded, short
 from gpubalance.render.report.tables import tables_of
 from gpubalance.render.report.text import csv_text, markdown
 from gpubalance.render.report.words import answer_of, groups
@@ -39,7 +39,8 @@ def numbers(value: Any, name: str = "") -> Iterator[float]:
 
 
 def rows_of(*subjects: Subject) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(csv_text(subjects))))
+    tables = csv_text(subjects).split("\n\n")
+    return [row for table in tables for row in csv.DictReader(io.StringIO(table))]
 
 
 def values_of(*subjects: Subject) -> set[float]:
@@ -89,18 +90,18 @@ def test_the_pages_tables_are_the_results(html: str, subjects: tuple[Subject, ..
     run = known(subjects[0].run)
     steps = page.tables["Steps"]
     assert steps[1][0] == "chosen"
-    assert steps[1][steps[0].index("throughput, samples/s")] == f"{run.throughput.median:.7g}"
-    assert steps[1][steps[0].index("step time, ms")] == f"{run.step_time_s.median * 1e3:.7g}"
+    assert steps[1][steps[0].index("throughput, samples/s")] == f"{run.throughput.median:.0f}"
+    assert steps[1][steps[0].index("step time, ms")] == f"{run.step_time_s.median * 1e3:.4g}"
     times = [row[3] for row in page.tables["Step times"] if row[0] == "chosen"]
     for seconds in run.step_time_s.samples:
-        assert f"{seconds * 1e3:.7g}" in times
+        assert f"{seconds * 1e3:.4g}" in times
     for subject, section in zip(subjects, html.split('<section id="result-')[1:], strict=True):
         assert answer_of(subject.result).headline in unescape(section)
         assert section.index('class="told"') < section.index("<svg")
         for table in tables_of(subject):
             shown = page.tables[table.kind.title]
             for row in table.rows:
-                assert [exact(cell, column) for cell, column in zip(row, table.columns, strict=True)] in shown
+                assert [rounded(cell, column) for cell, column in zip(row, table.columns, strict=True)] in shown
 
 
 def test_a_page_shows_the_figures_and_units_of_telemetry(html: str) -> None:
@@ -130,6 +131,26 @@ def test_unknown_is_not_available_and_never_zero() -> None:
     assert exact(0.1234567, Column("step_time_s", "step", "ms")) == "123.4567"
     assert short(0.1234567, Column("step_time_s", "step", "ms")) == "123 ms"
     assert short(-0.14011, Column("part", "part", "%")) == "-14.0 %"
+
+
+def test_on_a_page_a_number_has_four_digits_and_a_whole_one_all() -> None:
+    step, peak = Column("step_time_s", "step", "ms"), Column("memory_peak_bytes", "memory", "GiB")
+    assert [rounded(value, step) for value in (0.05475261, 5.475261, 0.0, None)] == ["54.75", "5475", "0", "n/a"]
+    assert rounded(1234567890, peak) == "1.15"
+    assert rounded(1048576, Column("batch", "batch")) == "1048576"
+
+
+def test_a_table_of_the_csv_has_no_column_without_a_value() -> None:
+    subjects = [samples.subject(path) for path in (samples.BALANCE, samples.RUN)]
+    tables = csv_text(subjects).split("\n\n")
+    for table in tables:
+        rows = list(csv.DictReader(io.StringIO(table)))
+        assert len({row["table"] for row in rows}) == 1
+        assert all(any(row[name] for row in rows) for name in rows[0])
+    assert {row["file"] for row in rows_of(*subjects) if row["table"] == "parts"} == {
+        "pair-balance.json",
+        "pair-run.json",
+    }
 
 
 def test_markdown_has_the_tables_but_for_the_longest() -> None:

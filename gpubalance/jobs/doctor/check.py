@@ -6,10 +6,13 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from gpubalance.errors import GpubalanceError, OutOfMemory
+from gpubalance.jobs.doctor.distribution import install_command
 from gpubalance.remedies import known, match
 from gpubalance.results.checkup import Check, Status
 
 T = TypeVar("T")
+
+_A_NEW_DRIVER = ("no-driver", "driver-too-old")  # mends these
 
 # Of codes that are not what they are called.
 _WHAT = {
@@ -48,7 +51,10 @@ def skipped(code: str, why: str) -> Check:
 
 def explained(code: str, row: str, detail: str, status: Status = "failure") -> Check:
     """A fault, with the cause and the remedy from this row of known errors."""
-    return check(code, status, f"{detail}: {known(row).cause}", known(row).remedy)
+    remedy = known(row).remedy
+    if row in _A_NEW_DRIVER and (command := install_command()):
+        remedy = f"{remedy}\n{command}"
+    return check(code, status, f"{detail}: {known(row).cause}", remedy)
 
 
 def failed(code: str, error: Exception, where: str = "") -> Check:

@@ -8,7 +8,7 @@ from importlib.resources import files
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from gpubalance.render.fields import exact
+from gpubalance.render.fields import rounded
 from gpubalance.render.report.charts.chart import Charts
 from gpubalance.render.report.charts.style import NARROW, WIDE
 from gpubalance.render.report.tables import tables_of
@@ -41,7 +41,7 @@ def html_page(subjects: Sequence[Subject], charts: Sequence[Charts]) -> str:
         formulas=list(groups()),
         most_rows=MOST_ROWS,
         widths={"wide": WIDE, "narrow": NARROW},
-        exact=exact,
+        rounded=rounded,
         tables_of=tables_of,
         warnings_of=warnings_of,
     )

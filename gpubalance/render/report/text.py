@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpubalance.render.fields import Cell, Column, short
 from gpubalance.render.report.tables import Table, tables_of
@@ -16,15 +17,22 @@ from gpubalance.text import clean
 
 
 def csv_text(subjects: Sequence[Subject]) -> str:
-    """Columns are named as in the result, with units in their names; a cell is empty if its row has no such column.
+    """A table for each kind of record, of all subjects, with an empty line between two.
 
-    Text that a spreadsheet would read as a formula begins with an apostrophe. Unknown values are empty too.
+    Columns are named as in the result, with units in their names. Unknown values are empty. Text that a spreadsheet
+    would read as a formula begins with an apostrophe.
     """
-    rows: list[dict[str, Cell]] = []
+    tables = defaultdict[str, list[dict[str, Cell]]](list)
     for subject in subjects:
         for table in tables_of(subject):
-            head = dict(zip(_FIRST, (subject.name, subject.kind, subject.result.created, table.kind.id), strict=True))
-            rows += [{**head, **dict(zip((c.key for c in table.columns), row, strict=True))} for row in table.rows]
+            first = (table.kind.id, subject.name, subject.kind, subject.result.created)
+            head = dict(zip(_FIRST, first, strict=True))
+            names = [column.key for column in table.columns]
+            tables[table.kind.id] += [{**head, **dict(zip(names, row, strict=True))} for row in table.rows]
+    return "\n\n".join(map(_csv_table, tables.values()))
+
+
+def _csv_table(rows: Sequence[Mapping[str, Cell]]) -> str:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     file = io.StringIO()
     writer = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
@@ -49,7 +57,7 @@ LONGEST = 500  # characters of a text
 # These begin a formula, also in their wide forms: at the start of a cell, and after the characters that separate cells
 # in the spreadsheets of other countries.
 _FORMULA = re.compile(r"(^|[;,|])(?=[=+\-@＝＋－＠])")
-_FIRST = ("file", "kind", "created", "table")
+_FIRST = ("table", "file", "kind", "created")
 
 
 def markdown(subjects: Sequence[Subject]) -> str:
