@@ -20,7 +20,7 @@ def doctor(
     output: Unwatched,
     settings: Annotated[Settings, Without("precision", "xla", "input", "data", "all_reduce")],
 ) -> None:
-    """With --hosts each of them does, at the same time.
+    """With --hosts, all hosts are checked in parallel.
 
     Example: gpubalance doctor
     """

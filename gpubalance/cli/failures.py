@@ -23,7 +23,6 @@ from gpubalance.errors import (
     UsageError,
 )
 from gpubalance.remedies import match
-from gpubalance.render.table import prose
 from gpubalance.text import clean_lines
 
 # Their texts quote what the user wrote, which may be anything.
@@ -70,6 +69,8 @@ def show_error(error: GpubalanceError, *, verbose: bool) -> int:
 
 def _wrapped(text: str) -> str:
     """The text with lines that a terminal on stderr does not cut within words; commands stay whole, to be copied."""
+    from gpubalance.render.table import prose  # here, as most commands meet no error
+
     if not sys.stderr.isatty():
         return text
     columns, lines = shutil.get_terminal_size().columns, []

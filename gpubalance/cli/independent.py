@@ -49,7 +49,7 @@ class OwnModels(Record):
         each = [one.model_copy(update={"model": model}) for model in models]
         asked["settings"] = one.model_copy(update={"model": " ".join(dict.fromkeys(models))})
         batches = self.batches or tuple(map(sensible_batch, devices, each))
-        split = shares_of(batches, (), len(devices))
+        split = shares_of(batches, (), len(devices), order="--gpus")
         return IndependentRequest(**asked, batches=split.batches, models=models, measuring=measuring)
 
 

@@ -49,7 +49,7 @@ class GivenSplit(Record):
 
         asked = asked_of(machine, gpus, settings)
         number = len(asked["devices"])
-        split = shares_of(self.batches or (DEFAULT_BATCH,) * number, self.micro_batches or (), number)
+        split = shares_of(self.batches or (DEFAULT_BATCH,) * number, self.micro_batches or (), number, order="--gpus")
         return RunRequest(**asked, split=split, measuring=measuring)
 
     def by_plan(

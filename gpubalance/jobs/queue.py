@@ -204,13 +204,13 @@ def queue(request: QueueRequest, logs: Path, watch: Watch, journal: Journal) -> 
         except KeyboardInterrupt as interrupt:
             result = commands.result()
             well = sum(one.ended_well for one in result.commands)
-            told = f"{well} of {len(result.commands)} commands had ended well, the others are ended; {RESUME}"
+            told = f"{well} of {len(result.commands)} commands had finished; running ones were stopped; {RESUME}"
             raise Interrupted.by(interrupt, partial=result, remedy=told) from None
     result = commands.result()
     if result.failed:
         numbers = ", ".join(str(one.number) for one in result.failed)
         what = f"{len(result.failed)} of {len(result.commands)} commands failed: {numbers}"
-        raise PartialResult(what, remedy=f"once these are mended, {RESUME}", partial=result)
+        raise PartialResult(what, remedy=f"fix these; {RESUME}", partial=result)
     return result
 
 

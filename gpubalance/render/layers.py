@@ -18,6 +18,7 @@ from gpubalance.settings.shares import count_text, run_text
 _SIGNS = {"forward": "Ff", "backward": "Bb", "update": "U", "transfer": "-"}
 _NOTHING = "."
 _LEAST_COLUMNS = 20
+_MUCH = 0.1  # of a step
 
 
 def cut_done_text(tried: LayersRound, devices: Sequence[Device], global_batch: int) -> str:
@@ -44,6 +45,7 @@ def layers_told(result: Layers) -> Iterator[Part]:
     yield device_grid(result.devices, result.stages, {"blocks": blocks_text})
     names = [result.blocks[first].name for first, _, _ in result.segments[1:]]
     yield f"cut before {', '.join(names)}; {len(result.blocks)} blocks"
+    yield from _idle(result)
     yield BLANK
     yield partial(timeline_lines, result)
     yield BLANK
@@ -67,6 +69,19 @@ def _predicted_text(step_time_s: float, ci95: tuple[float, float] | None) -> str
     """`predicted 607 ms ± 0.4 %`."""
     known = f" ± {format_percent(ci95[1] / step_time_s - 1, 1)}" if ci95 else ""
     return f"predicted {format_seconds(step_time_s)}{known}"
+
+
+def _idle(result: Layers) -> Iterator[str]:
+    """Why a device has much less to do than the others, beyond what any pipeline costs."""
+    slowest = max(result.stages, key=lambda stage: stage.busy_s)
+    why = "no other cut that fits is predicted to be faster"
+    if result.cuts:
+        why = "the cuts are those of --cuts"
+    for stage in result.stages:
+        idle = (stage.bubble_s + stage.transfer_s) / result.step_time_s.median
+        if stage is not slowest and idle > result.bubble_bound + _MUCH:
+            waits = f"it waits for {result.label(slowest.device)}, whose stage takes longest"
+            yield f"{result.label(stage.device)} idles {format_percent(idle)} of a step: {waits}; {why}"
 
 
 def _baselines(result: Layers) -> Iterator[str]:

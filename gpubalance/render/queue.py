@@ -76,6 +76,7 @@ def queue_told(result: Queue) -> Iterator[Part]:
         yield f"{label} alone would take about {length_text(result.alone_s)}: {result.speedup:.2f} × as long"
     yield BLANK
     yield device_grid(result.devices, result.shares, {"": names_of(result.devices)})
+    yield _of_probes(result)
     yield BLANK
     yield _commands(result)
     for one in failed:
@@ -84,6 +85,14 @@ def queue_told(result: Queue) -> Iterator[Part]:
         yield BLANK
         yield f"{where}; the end of what it printed{f', {one.log}' if one.log else ''}:" if one.tail else where
         yield from (f"  | {line}" for line in one.tail if line)
+
+
+def _of_probes(result: Queue) -> str:
+    """Which devices' speeds are not of commands, as none has ended well there; empty if there is none."""
+    seen = {one.tries[-1].device for one in result.commands if one.ended_well and one.tries}
+    guessed = [one.device for one in result.shares if one.speed is not None and one.device not in seen]
+    labels = ", ".join(result.devices[device].label for device in guessed)
+    return f"the speed of {labels} is by a probe: no command has ended well there yet" if guessed else ""
 
 
 def _commands(result: Queue) -> Grid:

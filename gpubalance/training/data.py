@@ -88,8 +88,8 @@ def regrouping(data: Any, global_batch: int) -> str:
     batch = static_batch_of(data) or batch_of(data)
     if batch is None or batch == global_batch:
         return ""
-    taken = f"the dataset's batches of {batch} are taken as {global_batch}, the split's global batch"
-    return f"{taken}: an epoch has {batch}/{global_batch} of the steps, and steps_per_epoch counts those"
+    regrouped_to = f"your batches of {batch} are regrouped into {global_batch}"
+    return f"{regrouped_to}, so an epoch has {batch}/{global_batch} as many steps; steps_per_epoch counts those"
 
 
 def other_batches(shares: Sequence[int], global_batch: int) -> str:

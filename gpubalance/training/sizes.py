@@ -17,7 +17,7 @@ from gpubalance.settings.shares import Shares
 
 Gpus: TypeAlias = Sequence[int | str] | int | str | None
 Simulate: TypeAlias = int | str | Path | None
-_EACH = "give a whole number for each device, in the order of gpus: 4 and 3, not 0.57 and 0.43; 0 leaves one out"
+_EACH = "give one whole number per device, in {} order (0 skips a device)"
 
 
 def machine_for(gpus: Gpus, simulate: Simulate, hosts: Sequence[Host] = ()) -> tuple[Machine, tuple[Device, ...]]:
@@ -35,17 +35,23 @@ def machine_for(gpus: Gpus, simulate: Simulate, hosts: Sequence[Host] = ()) -> t
     return machine, machine.select(None if named is None else [str(gpu) for gpu in named])
 
 
-def shares_of(sizes: Sequence[int], micro_batches: Sequence[int], devices: int, *, what: str = "batches") -> Shares:
-    """The shares of these sizes, which errors call `what`: batches or ratios. Raises UsageError, with what to give."""
+def shares_of(
+    sizes: Sequence[int], micro_batches: Sequence[int], devices: int, *, what: str = "batches", order: str = "gpus"
+) -> Shares:
+    """The shares of these sizes, which errors call `what`: batches or ratios. Raises UsageError, with what to give.
+
+    `order` is what names the devices: gpus in a script, --gpus on a command line.
+    """
+    each = _EACH.format(order)
     for name, given in ((what, sizes), ("micro-batches", micro_batches)):
         if not isinstance(given, Iterable) or any(type(size) is not int for size in given):
-            raise UsageError(f"{name} are a list of whole numbers, not {given!r}", remedy=_EACH)
+            raise UsageError(f"{name} are a list of whole numbers, not {given!r}", remedy=each)
     if len(sizes) != devices:
-        raise UsageError(f"the number of {what} is {len(sizes)}, that of devices {devices}", remedy=_EACH)
+        raise UsageError(f"the number of {what} is {len(sizes)}, that of devices {devices}", remedy=each)
     try:
         return Shares(tuple(sizes), tuple(micro_batches))
     except ValueError as error:
-        raise UsageError(str(error).replace("batches", what, 1), remedy=_EACH) from None
+        raise UsageError(str(error).replace("batches", what, 1), remedy=each) from None
 
 
 def check_choice(name: str, given: object, choice: Any) -> None:

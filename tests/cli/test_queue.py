@@ -14,10 +14,13 @@ import psutil
 import pytest
 
 from gpubalance.devices.machine import find_machine
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.keep.saved import save
 from gpubalance.render.queue import running_lines
 from gpubalance.results.queue import Queue, QueuedCommand, RunningCommand
 from tests.cli.program import PROGRAM, QUICK_PAIR, children_of, gpubalance, here, lines_until, start
 from tests.cli.terminal import command_in_terminal
+from tests.jobs.probes import probe_of
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 from tests.workers.test_process import gone
 
@@ -106,6 +109,15 @@ def test_a_failure_is_told_with_its_last_lines_and_the_others_go_on(tmp_path: Pa
     assert re.search(r"002 ended on GPU:\d after \S+ s: true\n", done.stderr)
 
 
+def test_a_speed_that_no_command_has_shown_says_so(tmp_path: Path) -> None:
+    save(probe_of(simulated_devices(QUICK_PAIR)[0]))
+    done = here("queue", written(tmp_path, "false"), *PAIR, code=6, cwd=tmp_path)
+    assert "the speed of GPU:0, GPU:1 is by a probe: no command has ended well there yet" in done.stdout
+    assert "  → fix these; --resume continues it:\n" in done.stderr
+    well = here("queue", written(tmp_path, "sleep 0.2", "sleep 0.2"), *PAIR, code=0, cwd=tmp_path)
+    assert "is by a probe" not in well.stdout
+
+
 def test_mended_lines_are_run_by_resume_also_on_fewer_devices_and_the_others_are_not(tmp_path: Path) -> None:
     trials = written(tmp_path, "echo 1 >> ran", "echo 2 >> ran; false", "echo 3 >> ran")
     assert here("queue", trials, *PAIR, "--logs", "logs", cwd=tmp_path).returncode == 6
@@ -129,7 +141,7 @@ def test_mended_lines_are_run_by_resume_also_on_fewer_devices_and_the_others_are
 
 
 def test_commands_that_a_shell_passes_are_resumed_by_what_was_typed(tmp_path: Path) -> None:
-    for first, more, says in (("false", "", "are mended, --resume"), ("true", "--resume", "1 of 2 commands")):
+    for first, more, says in (("false", "", "fix these; --resume"), ("true", "--resume", "1 of 2 commands")):
         line = f"{PROGRAM} queue <(echo {first}; echo true) --simulate {QUICK_PAIR} {more}"
         done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == (0 if more else 6)
@@ -161,7 +173,7 @@ def test_no_process_is_left_of_a_queue_that_is_ended(number: int, code: int, tmp
     assert all(gone(child.pid) for child in children)
     if number != signal.SIGKILL:
         assert [bool(one.log) for one in Queue.model_validate_json(out).commands] == [True, True, False]
-        assert "interrupted: 0 of 3 commands had ended well" in err
+        assert "interrupted: 0 of 3 commands had finished; running ones were stopped" in err
 
 
 def test_a_command_that_is_killed_takes_its_children_along_and_a_killed_child_only_its_command(tmp_path: Path) -> None:

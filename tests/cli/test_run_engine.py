@@ -97,7 +97,9 @@ def test_a_users_file_in_the_current_folder_trains_by_the_settings_and_slower_th
     assert (settings | {"xla": True}).items() <= result["settings"].items()
     assert re.search(r"building mine:net on .*; what it prints is kept in .*-run\.log", done.stderr)
     told = {warning["code"]: warning["next"] for warning in result["warnings"]}
-    assert "--model small" in told["slower-than-profile"]
+    assert told["slower-than-profile"].startswith("use a profile with longer steps: ")
     late = timings_of([Timing(steps=1, seconds=1.0, input_wait_s=0.0)], late_part=1.0)
     (of_small, *_) = of_figures("small", (), [late])  # no model is smaller
     assert "larger batches" in of_small.next
+    (of_keras, *_) = of_figures("MobileNetV2", (), [late])
+    assert of_keras.next.startswith("use --model small, or ")

@@ -23,7 +23,11 @@ NAMES = {
 # In a folder with plan.json, probe.json, estimate.json, there.html and huge, a file of 100 MB.
 REFUSED = {
     "run --simulate {quick} --quiet": [
-        ("--batches 1 2 3", 2, "the number of batches is 3, that of devices 2\n  → give a whole number for each"),
+        (
+            "--batches 1 2 3",
+            2,
+            "the number of batches is 3, that of devices 2\n  → give one whole number per device, in --gpus order (0 skips a device)",
+        ),
         ("--plan plan.json -o plan.json --overwrite", 2, "-o plan.json is a file that run reads\n  → give another -o"),
         ("--force", 2, "--force is for --plan\n"),
         ("--model resnet5", 4, "there is no model 'resnet5': did you mean ResNet50?\n"),
@@ -38,7 +42,11 @@ REFUSED = {
         ("--plan paln.json", 4, "  → did you mean plan.json?\n    gpubalance balance -o paln.json "),
         ("--plan estimate.json", 4, "estimate.json is an estimate that --dry-run wrote: nothing was measured"),
         ("--gpus '\u202e0\x1b[2J'", 2, "there is no device"),
-        ("--batches 0 0", 2, "at least one device needs a batch above 0\n  → give a whole number for each device"),
+        (
+            "--batches 0 0",
+            2,
+            "at least one device needs a batch above 0\n  → give one whole number per device, in --gpus order",
+        ),
         ("--batches -5 3", 2, "--batches '-5' should be greater than or equal to 0\n"),
         ("--gpus ,", 2, "--gpus needs a value"),
         ("--batches 8 8 --micro-batches 4", 2, "each batch needs one micro-batch, not 1 for 2\n"),
@@ -106,7 +114,6 @@ REFUSED = {
         ("--all-reduce hierarchical", 2, "--all-reduce hierarchical drops the gradients of one of the devices if "),
     ],
     "report plan.json": [
-        ("", 2, "error: nothing was asked for\n  → give --html FILE, --png DIR, --markdown or --csv\n"),
         ("--markdown --csv", 2, "--markdown and --csv both print on stdout\n  → give one of them at a time"),
         ("--html plan.json --overwrite", 2, "--html plan.json is one of the results\n  → give another --html"),
         ("--html there.html", 2, "there.html exists\n  → give another --html, or --overwrite"),

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from gpubalance.render.fields import exact
-from gpubalance.render.layers import timeline_lines
+from gpubalance.render.layers import layers_told, timeline_lines
 from gpubalance.render.report.charts.style import BACKWARD, FORWARD, NARROW, TRANSFER, UPDATE, WIDE
 from gpubalance.render.report.tables import tables_of
 from gpubalance.results.layers import Layers
@@ -50,6 +50,23 @@ def test_the_picture_is_the_measured_step(subject: Subject, result: Layers) -> N
     assert {bar.get_facecolor()[:3] for bar in shown} >= {to_rgb(UPDATE), to_rgb(TRANSFER)}
     for width in (WIDE, NARROW):
         assert re.search("<title[^>]*>One step, task by task</title>", chart.svg("result-1", width))
+
+
+def test_a_device_with_little_to_do_has_a_line_that_says_why(result: Layers) -> None:
+    assert not [line for line in told(result) if "idles" in line]
+    first, second = result.stages
+    step_s = result.step_time_s.median
+    less = second.model_copy(update={"forward_s": second.forward_s - 0.2 * step_s, "bubble_s": 0.4 * step_s})
+    idle = result.model_copy(update={"stages": (first, less.model_copy(update={"transfer_s": 0.0}))})
+    (line,) = [line for line in told(idle) if "idles" in line]
+    waits = "GPU:1 idles 40 % of a step: it waits for GPU:0, whose stage takes longest"
+    assert line == f"{waits}; no other cut that fits is predicted to be faster"
+    (line,) = [line for line in told(idle.model_copy(update={"cuts": ("dense",)})) if "idles" in line]
+    assert line.endswith("; the cuts are those of --cuts")
+
+
+def told(result: Layers) -> list[str]:
+    return [part for part in layers_told(result) if isinstance(part, str)]
 
 
 def test_a_line_of_text_has_each_device_s_time_in_proportion(result: Layers) -> None:

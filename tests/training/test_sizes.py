@@ -15,7 +15,7 @@ from gpubalance.training.load import load_layers, load_plan
 from gpubalance.training.split import Split
 from tests.jobs.probes import QUICK, devices_of, probe_of
 
-EACH = "give a whole number for each device, in the order of gpus: 4 and 3, not 0.57 and 0.43; 0 leaves one out"
+EACH = "give one whole number per device, in gpus order (0 skips a device)"
 
 BOTH = "ratios divide a batch of any size"
 PAIR = {"batches": [8, 4]}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gpubalance.numbers.units import format_percent
 from gpubalance.planning.parts import SLOW
 from gpubalance.results.common import Warning_
+from gpubalance.settings.choices import names_file_or_code
 from gpubalance.settings.device import Device
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ _ROWS = {
         "{count} of its {what} measured before it was interrupted{since}",
         "nothing to do, unless the machine was changed in between: then measure without --resume",
     ),
-    "not-exact": ("{text}", "gpubalance guide train says what a split trains exactly"),
+    "not-exact": ("{text}", "gpubalance guide refused says what a split trains exactly"),
     "not-for-a-split": ("gpubalance balance will refuse this model: {why}", "{advice}"),
     "even-split-out-of-memory": (
         "{what}, in turns with the run's split: there is no even split to compare with",
@@ -157,13 +158,23 @@ def of_figures(model: str, slowed: Slowed, measured: Sequence[Timings], *, exces
     facts = {
         "slowed": slowed_text(slowed),
         "late": format_percent(late_part),
-        "advice": "use larger batches, or a profile with longer steps" if model == "small" else "use --model small",
+        "advice": _for_slow_compute(model),
         "wide": wide if math.isfinite(precision) else "too few timings for a confidence interval",
         "slow": slow if count >= _FEWEST_SLOW else f"some timings are much longer than the others: {longer}",
         "costs": format_percent(stamp_cost, 1),
         "excess": format_percent(excess_part, 1),
     }
     return [warning(row, **facts) for row, it_holds in holds.items() if it_holds]
+
+
+def _for_slow_compute(model: str) -> str:
+    """What to do where this machine takes longer for a model than the devices that it simulates."""
+    longer = "a profile with longer steps: multiply each alpha_s and beta_s"
+    if names_file_or_code(model):
+        return f"use {longer} until this warning goes; or --simulate N, which measures this machine's own processor"
+    if model == "small":
+        return f"use larger batches, or {longer}"
+    return f"use --model small, or {longer}"
 
 
 def slowed_text(slowed: Slowed) -> str:
