@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from gpubalance.cli.command import COMMANDS
 from gpubalance.cli.own_code import as_data
 from gpubalance.settings.choices import default_model, names_file_or_code
-from gpubalance.settings.device import hosts_of
 from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ def uses(plan: Plan, simulate: str | None, path: Path | None) -> Following:
     file of the plan, as only `launch` reaches those.
     """
     from gpubalance.devices.hosts import typed_for_hosts
+    from gpubalance.settings.device import hosts_of
 
     if plan.devices[0].simulated and simulate is None:
         return "", ()

@@ -88,7 +88,7 @@ def regrouping(data: Any, global_batch: int) -> str:
     batch = static_batch_of(data) or batch_of(data)
     if batch is None or batch == global_batch:
         return ""
-    regrouped_to = f"your batches of {batch} are regrouped into {global_batch}"
+    regrouped_to = f"your batches of {batch} are regrouped into the split's {global_batch}"
     return f"{regrouped_to}, so an epoch has {batch}/{global_batch} as many steps; steps_per_epoch counts those"
 
 

@@ -26,7 +26,7 @@ REFUSED = {
         (
             "--batches 1 2 3",
             2,
-            "the number of batches is 3, that of devices 2\n  → give one whole number per device, in --gpus order (0 skips a device)",
+            "the number of batches is 3, that of devices 2\n  → give one whole number per device, in --gpus",
         ),
         ("--plan plan.json -o plan.json --overwrite", 2, "-o plan.json is a file that run reads\n  → give another -o"),
         ("--force", 2, "--force is for --plan\n"),

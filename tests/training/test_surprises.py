@@ -99,7 +99,7 @@ def test_batches_that_become_others_are_told_once() -> None:
     split, model = in_split()
     data = tf.data.Dataset.from_tensor_slices((X, Y))
     in_twenties = data.shuffle(9).batch(20).map(lambda x, y: (x, y)).repeat(2).prefetch(1)
-    taken = "your batches of 20 are regrouped into 100, "
+    taken = "your batches of 20 are regrouped into the split's 100, "
     counted = "so an epoch has 20/100 as many steps; steps_per_epoch counts those"
     assert told(lambda: split.fit(model, in_twenties, verbose=0)) == [taken + counted]
     assert told(lambda: model.fit(in_twenties, verbose=0)) == []
