@@ -29,7 +29,7 @@ def command(name: str, devices: Sequence[Device], settings: Settings, simulate: 
     usual = type(settings)(model=default_model(simulated=devices[0].simulated))
     for field, value in settings:
         if value != getattr(usual, field):
-            words += [f"--{field.replace('_', '-')}", *([] if value is True else [value])]
+            words += [f"--{field.replace('_', '-')}", *([] if value is True else [str(value)])]
     return _line(*words)
 
 

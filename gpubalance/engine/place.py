@@ -10,9 +10,9 @@ from typing import Any
 from gpubalance.devices.environment import gpu_environment
 from gpubalance.engine.pace import Clock, clocks
 from gpubalance.engine.runtime import build_strategy, use_devices, used_before
-from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.summing import AS_USUAL, Summing
 
 # The UUIDs that were visible when CUDA and TensorFlow first looked for GPUs in this process: they look only once.
 _shown: list[str] = []
@@ -32,7 +32,7 @@ class Place:
     clocks: tuple[Clock, ...]
     labels: tuple[str, ...] = ()
     cluster: Cluster | None = None
-    all_reduce: AllReduce = "auto"
+    summing: Summing = AS_USUAL
 
     @property
     def first(self) -> int:
@@ -54,7 +54,7 @@ def place_of(
     devices: Sequence[Device],
     names: tuple[str, ...],
     joint: JointProfile,
-    all_reduce: AllReduce,
+    summing: Summing,
     cluster: Cluster | None = None,
     *,
     seed: int = 0,
@@ -62,8 +62,8 @@ def place_of(
     """The place of all these devices, of which this process has those that TensorFlow calls by these names."""
     profiles, labels = [one.profile for one in devices], tuple(one.label for one in devices)
     made = clocks(profiles, joint, seed=seed, in_cluster=cluster is not None)
-    strategy = build_strategy(names, all_reduce, cluster)
-    return Place(strategy, names, tuple(made), labels, cluster, all_reduce)
+    strategy = build_strategy(names, summing.all_reduce, cluster)
+    return Place(strategy, names, tuple(made), labels, cluster, summing)
 
 
 def take_names(devices: Sequence[Device]) -> tuple[str, ...]:

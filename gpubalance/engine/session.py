@@ -57,7 +57,7 @@ class Session:
         self.settings, self._joint, self.in_cluster = settings, joint, cluster is not None
         self._devices = tuple(devices) if cluster is None else (devices[cluster.rank],)
         self._names = runtime.set_up(self._devices, settings, seed=seed, joins=self.in_cluster)
-        self._place = place_of(devices, self._names, joint, settings.all_reduce, cluster, seed=seed)
+        self._place = place_of(devices, self._names, joint, settings.summing, cluster, seed=seed)
         self._here, strategy = self._place.here, self._place.strategy
         self._all_say = hosts.what_all_say(strategy, cluster)
         self._limits = runtime.memory_limits_bytes(self._devices, self._names)
@@ -92,6 +92,7 @@ class Session:
         return {
             "model": facts_of(self._model) | {"step": self._verdict.fingerprint},
             "memory_limit_bytes": self._limits,
+            "pack_bytes": self._functions.pack_bytes if self._place.replicas > 1 else None,
             "warned": self._verdict.warned,
             "refused": self._verdict.refused,
             "own_batch": self.source.own_batch,

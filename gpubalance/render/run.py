@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpubalance.numbers.units import format_percent, format_rate, format_seconds, three_digits
+from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds, three_digits
 from gpubalance.render.fields import device_grid, names_of
 from gpubalance.render.rates import gains_told, per_s, pipeline_told, rate_text
 from gpubalance.render.table import BLANK, CUT_SHORT, Part
@@ -56,12 +56,22 @@ def run_told(run: Run, epoch: int | None = None, pipeline: Pipeline | None = Non
     idle = [device.label for device, batch in zip(run.devices, run.batches, strict=True) if not batch]
     yield f"{', '.join(idle)}: no samples, left out" if idle else ""
     yield step_text(run, run.replicas)
+    yield from _summing_told(run)
     spread = run.step_spread
     if spread is not None:
         half, most = format_seconds(spread.p50_s), format_seconds(spread.p95_s)
         unlike = f"half of the steps take up to {half}, 95 % up to {most}; rates use the mean"
         yield f"batches differ in shape: {unlike if half != most else f'their steps take the same time, {half}'}"
     yield "" if run.complete else CUT_SHORT
+
+
+def _summing_told(run: Run) -> Iterator[str]:
+    """How gradients are summed, if part of that is hidden behind compute or it is not exact."""
+    if run.pack_bytes:
+        packs = format_bytes(run.pack_bytes)
+        yield f"sync is what is not hidden behind compute: gradients are summed in packs of {packs}"
+    if run.settings.gradients == "bf16" and run.pack_bytes is not None:
+        yield "gradients are sent and summed as bfloat16, which is not exact: gpubalance guide exactness"
 
 
 def step_text(of: Run | Predicted, parts: Sequence[Replica | Share]) -> str:

@@ -146,7 +146,10 @@ class Pipeline(Record):
 
 
 class Run(Measurement, OfModel):
-    """A split that was run on its devices, with a batch for each of them. `pipeline` is null for random samples."""
+    """A split that was run on its devices, with a batch for each of them. `pipeline` is null for random samples.
+
+    `pack_bytes` is how many bytes of gradients were summed in one all-reduce: 0 for all, null for a device alone.
+    """
 
     kind: Literal["run"] = "run"
     environment: Environment
@@ -154,6 +157,7 @@ class Run(Measurement, OfModel):
     warmup_steps: Annotated[Count, Shown("warm-up steps")]
     steps: Annotated[Count, Shown("measured steps")]
     stamp_cost: Part | None
+    pack_bytes: Annotated[Count | None, Shown("gradients summed at once", "bytes", has_ratio=False)] = None
     baselines: Baselines
     speedup_over_even: Annotated[Ratio | None, Shown("× over even")]
     speedup_ci95: Interval

@@ -11,6 +11,7 @@ from gpubalance.text import clean
 
 Precision = Literal["float32", "tf32", "mixed_float16", "mixed_bfloat16"]
 AllReduce = Literal["auto", "nccl", "ring", "hierarchical", "one-device"]
+Gradients = Literal["full", "bf16"]
 Input = Literal["device", "host"]
 Baseline = Literal["even", "none"]
 

@@ -11,10 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from gpubalance.settings.choices import AllReduce, Baseline, Input, Precision, one_of
+from gpubalance.settings.choices import AllReduce, Baseline, Gradients, Input, Precision, one_of
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.record import Record, Room, Seconds, option
+from gpubalance.settings.record import Bytes, Record, Room, Seconds, option
 from gpubalance.settings.shares import Shares
+from gpubalance.settings.summing import AS_USUAL, Summing
 from gpubalance.settings.together import refuse_together
 
 # What follows in a pipeline if windows of five timings don't settle the result.
@@ -75,11 +76,26 @@ class Settings(Record):
         "--input PLACE", "Keep the samples on the device, or feed them from the host: device, host.", "device"
     )
     all_reduce: AllReduce = _training("--all-reduce KIND", f"How gradients are summed: {one_of(AllReduce)}.", "auto")
+    pack_bytes: Bytes | None = _training(
+        "--pack-bytes SIZE",
+        "Gradients that are summed in one all-reduce, such as 4MiB; 0 is all of them. Default: what suits the link.",
+    )
+
+    gradients: Gradients = _training(
+        "--gradients KIND",
+        "Sum gradients in full, or send them as bf16: half the bytes, and not exact: full, bf16.",
+        "full",
+    )
+
+    @property
+    def summing(self) -> Summing:
+        """How several devices sum their gradients."""
+        return Summing(self.all_reduce, self.pack_bytes, self.gradients)
 
     @property
     def alone(self) -> Settings:
         """Those of a device alone, which does no all-reduce."""
-        return self.model_copy(update={"all_reduce": "auto"})
+        return self.model_copy(update=vars(AS_USUAL))
 
 
 class Limits(Record):

@@ -44,7 +44,7 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
         planned_devices(plan, [used[cluster.rank]], machine.devices)
     else:
         devices = planned_devices(plan, used, machine.devices)
-    split = Split.of(devices, plan.split, machine.joint, plan.settings.all_reduce, cluster)
+    split = Split.of(devices, plan.split, machine.joint, plan.settings.summing, cluster)
     split.plan, split.simulate, split.precision = plan, simulate, plan.settings.precision
     split.limits = tuple(share.limit for share in plan.shares if share.batch)
     return split

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubalance.errors import BadInput, UsageError
-from gpubalance.settings.choices import AllReduce, Precision
+from gpubalance.settings.choices import AllReduce, Gradients, Precision
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.shares import Shares
+from gpubalance.settings.summing import AS_USUAL, Summing
 from gpubalance.settings.together import refuse_together
 from gpubalance.training.keras_functions import KerasFunctions, Trainer
 from gpubalance.training.sizes import (
@@ -58,6 +59,8 @@ class Split(Trainer):
         ratios: Sequence[int] | None = None,
         micro_batches: Sequence[int] | None = None,
         all_reduce: AllReduce = "auto",
+        pack_bytes: int | None = None,
+        gradients: Gradients = "full",
         precision: Precision | None = None,
         simulate: Simulate = None,
         hosts: Sequence[str] = (),
@@ -65,7 +68,8 @@ class Split(Trainer):
         """A batch for each of the GPUs, in their order; `micro_batches` where a device takes its batch in parts.
 
         With `ratios` instead of batches it divides any global batch in this proportion: 4 and 3 of 1000 are 571 and
-        429. `all_reduce` is how gradients are summed, as --all-reduce takes it; `precision` is what `scope()` sets for
+        429. `all_reduce`, `pack_bytes` and `gradients` are how gradients are summed, as --all-reduce, --pack-bytes
+        and --gradients take it; `precision` is what `scope()` sets for
         the whole process, as --precision takes it, None for what the script has. `simulate` is a device profile or a
         number of plain CPU devices, as --simulate takes it; with `hosts`, so many are on each of them. Over several
         hosts this process is the one of its devices that TF_CONFIG says.
@@ -82,16 +86,19 @@ class Split(Trainer):
         sizes, what = (batches, "batches") if ratios is None else (ratios, "ratios")
         shares = shares_of(sizes, micro_batches or (), len(devices), what=what)
         check_choice("all_reduce", all_reduce, AllReduce)
+        check_choice("gradients", gradients, Gradients)
+        if pack_bytes is not None and not (type(pack_bytes) is int and pack_bytes >= 0):
+            raise UsageError(f"pack_bytes is {pack_bytes!r}", remedy="give a number of bytes, or None")
         if precision is not None:
             check_choice("precision", precision, Precision)
         cluster = cluster_for(devices[i] for i in shares.used)
-        self._set(devices, shares, machine.joint, all_reduce, cluster)
+        self._set(devices, shares, machine.joint, Summing(all_reduce, pack_bytes, gradients), cluster)
         self.of_any_batch = ratios is not None
         self.precision = precision
 
     @classmethod
     def of(cls, *placed: Any) -> Split:
-        """A split of these devices, shares, joint profile, all-reduce and cluster."""
+        """A split of these devices, shares, joint profile, summing and cluster."""
         split = cls.__new__(cls)
         split._set(*placed)
         return split
@@ -101,15 +108,15 @@ class Split(Trainer):
         devices: Sequence[Device],
         shares: Shares,
         joint: JointProfile,
-        all_reduce: AllReduce = "auto",
+        summing: Summing = AS_USUAL,
         cluster: Cluster | None = None,
     ) -> None:
         super().__init__()
         self.devices = tuple(devices[i] for i in shares.used)
-        refuse_together(self.devices, all_reduce)
+        refuse_together(self.devices, summing.all_reduce)
         self._cluster = cluster
         self._joint = joint
-        self._all_reduce = all_reduce
+        self._summing = summing
         self.shares = shares.of_used
         self.limits = (self.global_batch,) * len(self.devices)
         self.of_any_batch = False
@@ -211,7 +218,7 @@ class Split(Trainer):
 
         cluster = self._cluster
         names = take_names(self.devices if cluster is None else [self.devices[cluster.rank]])
-        return place_of(self.devices, names, self._joint, self._all_reduce, cluster)
+        return place_of(self.devices, names, self._joint, self._summing, cluster)
 
     def _functions_for(self, model: Any) -> KerasFunctions:
         from gpubalance.training.steps import Steps

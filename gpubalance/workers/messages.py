@@ -141,7 +141,8 @@ class Ready(Record):
 
     `memory_limit_bytes` is what TensorFlow's allocator may take on each device, None if unknown. `warned` and `refused`
     are what a split would tell of the model. `graph` has the blocks of a model that is to be cut. `own_batch` is the
-    number of samples in the batches of the user's data, None if it is unknown.
+    number of samples in the batches of the user's data, None if it is unknown. `pack_bytes` is how many bytes of
+    gradients several devices sum in one all-reduce, 0 for all, None for a device alone.
     """
 
     model: Model
@@ -150,6 +151,7 @@ class Ready(Record):
     refused: Refusal | None = None
     graph: Graph | None = None
     own_batch: Annotated[int, Field(ge=1)] | None = None
+    pack_bytes: Annotated[int, Field(ge=0)] | None = None
 
 
 class Measured(Record):

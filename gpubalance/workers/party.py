@@ -197,6 +197,11 @@ class Party:
             self.end()
             self.groups = tuple(map(tuple, groups))
 
+    def rebuild(self, build: Build) -> None:
+        """Goes on with workers that build this. Those that live end."""
+        self.end()
+        self._build = build
+
     def drop(self) -> None:
         """Ends the workers; those that were started ahead wait for the next `start`."""
         _end(self._workers)

@@ -21,7 +21,7 @@ from tests.cli.program import ROOT
 # Each is a module with a main() that yields the lines, or a function of another one with its name.
 BENCHES = (
     *("startup", "limit", "plan", "engine", "balance", "exact", "training", "compare", "campaign"),
-    *("layers", "cuts", "data", "decisions", "soak", "fuzz", "kills", "minutes", "queue", "ensemble"),
+    *("layers", "cuts", "data", "decisions", "soak", "fuzz", "kills", "minutes", "queue", "ensemble", "sync"),
     "kills-without-tensorflow",
 )
 _IN = {

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from gpubalance.settings.summing import Summing
 from tests.training.cases import CASES, SAMPLES, Alone, Case, Differences, alone, compared, simulated
 
 _EPOCHS = 3
+_SENT_AS_BF16 = ("plain", "Adam", "embedding, Adam")
 # Splits, the widest first, with the sizes of their last batch; fewer samples than devices make another kind of step.
 _TRIED = {(1, 1, 98): (80, 5, 2, 1), (70, 30): (80, 1), (99, 1): (80, 1)}
 
@@ -23,6 +25,10 @@ def main() -> Iterator[str]:
         of_splits = [(simulated(batches), one[last]) for batches, tried in lasts.items() for last in tried]
         found = [compared(case, split.scope(), split.fit, expected) for split, expected in of_splits]
         yield f"{name}: {_worst(found)}; Keras' own fit at 50/50: {_keras(case, next(iter(one.values())))}"
+        if name in _SENT_AS_BF16:
+            sent = [simulated(batches, summing=Summing(gradients="bf16")) for batches in _TRIED]
+            found = [compared(case, split.scope(), split.fit, one[80]) for split in sent]
+            yield f"{name}, gradients as bf16: {_worst(found)}"
 
 
 def _worst(found: list[Differences]) -> str:

@@ -40,7 +40,12 @@ def seconds(of: Callable[[], object]) -> float:
 
 def printed(module: str, *words: str, **variables: str) -> str:
     """What one of these modules prints in a process of its own."""
-    return _run([sys.executable, "-m", module, *words], variables, capture_output=True)
+    return printed_by([sys.executable, "-m", module, *words], **variables)
+
+
+def printed_by(command: list[str], **variables: str) -> str:
+    """What a command prints, which must end well."""
+    return _run(command, variables, capture_output=True)
 
 
 def in_processes(module: str, *words: str) -> Iterator[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from gpubalance.jobs.keep.saved import save
 from gpubalance.numbers.units import format_rate
 from gpubalance.results.plan import Plan
 from tests.cli.program import QUICK_PAIR, here
-from tests.jobs.probes import probe_of
+from tests.jobs.probes import probe_of, proof_of
 from tests.known import known
 
 SHORT = ("--windows", "1", "--duration", "0.6", "--round-duration", "0.5")
@@ -132,3 +133,25 @@ def test_the_lines_of_a_script_train_as_was_measured() -> None:
 def plan_of(*arguments: str) -> Plan:
     done = here(*arguments, "--json", code=0)
     return Plan.model_validate_json(done.stdout)
+
+
+PACKS = """
+def sync_s(pack_bytes):
+    return {{1 << 18: 0.002, 1 << 20: {usual}, 1 << 22: 0.006}}[pack_bytes]
+"""
+
+
+@pytest.mark.parametrize(("usual", "chosen"), [(0.004, 1 << 18), (0.0001, 1 << 20)], ids=["much sync", "little"])
+def test_other_packs_are_tried_where_sync_is_much_of_a_step(
+    usual: float, chosen: int, engine_that: Callable[[str], None], tmp_path: Path
+) -> None:
+    engine_that(PACKS.format(usual=usual))
+    path = tmp_path / "plan.json"
+    done = here("balance", "--simulate", "2", "--max-global-batch", "256", *SHORT, "-o", str(path), code=0)
+    plan = Plan.model_validate_json(path.read_text())
+    assert plan.settings.pack_bytes == chosen
+    assert proof_of(plan).pack_bytes == chosen
+    assert ("trying smaller and larger packs than 1.00 MiB" in done.stderr) == (usual > 0.001)
+    # A run of the plan, and a training with it, have the same.
+    run = here("run", "--simulate", "2", "--plan", str(path), *SHORT[:4], "--json", code=0)
+    assert json.loads(run.stdout)["pack_bytes"] == chosen

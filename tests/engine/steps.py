@@ -6,7 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpubalance.settings.device import DeviceProfile, JointProfile
+from gpubalance.settings.summing import Summing
 from tests.late import keras
+
+# So that a small model has several.
+IN_SMALL_PACKS = Summing(pack_bytes=1 << 10)
 
 
 class Steps:
@@ -31,7 +35,7 @@ class Steps:
         self.names = tuple(f"CPU:{i}" for i in range(len(profiles)))
         self.strategy = runtime.build_strategy(self.names, "auto")
         self.clocks = pace.clocks(profiles, joint or JointProfile(), seed=0)
-        place = Place(self.strategy, self.names, tuple(self.clocks))
+        place = Place(self.strategy, self.names, tuple(self.clocks), summing=IN_SMALL_PACKS)
         self.feed = Feed(place, (1,) * len(profiles))
         with self.strategy.scope():
             self.model = make_model()

@@ -8,6 +8,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault
 from gpubalance.remedies import known
 from gpubalance.settings.choices import AllReduce
+from gpubalance.settings.summing import Summing
 from tests.late import keras
 
 
@@ -20,7 +21,7 @@ def test_each_device_gets_the_sum_of_all_or_the_all_reduce_is_named(count: int, 
 
     devices, joint = simulated_devices(str(count))
     names = tuple(device.label for device in devices)
-    place = place_of(devices, names, joint, all_reduce)
+    place = place_of(devices, names, joint, Summing(all_reduce))
     if all_reduce != "hierarchical" or count % 2 == 0:
         check_sum(place)
         return
@@ -39,7 +40,7 @@ def test_a_step_is_not_trained_by_a_wrong_sum() -> None:
     from gpubalance.engine.step.functions import Functions
 
     devices, joint = simulated_devices("3")
-    place = place_of(devices, tuple(device.label for device in devices), joint, "hierarchical")
+    place = place_of(devices, tuple(device.label for device in devices), joint, Summing("hierarchical"))
     with place.strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
         model.compile("sgd", "mse")

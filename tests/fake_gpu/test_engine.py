@@ -30,10 +30,11 @@ PROGRAM = f"""
 import json
 from gpubalance.settings.shares import Shares
 from tests.fake_gpu import inside
-session, split = inside.session(), Shares((16, 8))
+session, split, in_parts = inside.session(pack_bytes=256), Shares((16, 8)), Shares((16, 8), (4, 4))
 TOO_MUCH = ({TOO_LARGE}, 8), (8, {TOO_LARGE}), (8, {NO_ALGORITHM})
 print(json.dumps({{
     "stamped": inside.steps(session, split, 5),
+    "in micro-batches": inside.steps(session, in_parts, 2),
     "failures": [inside.failure(session, batches) for batches in TOO_MUCH],
     "again": inside.steps(session, split, 1),
 }}))
@@ -97,13 +98,24 @@ def test_a_step_begins_before_its_first_kernel(stamped: list[list[Step]]) -> Non
 def test_a_stamp_comes_after_all_that_it_tells_of(stamped: list[list[Step]]) -> None:
     for step in (part for parts in stamped for part in parts):
         assert step.last("gradient_tape").ends_s <= step.stamps[COMPUTED]
-        assert step.first("CollectiveReduce").ends_s <= step.stamps[SUMMED]
+        assert step.last("CollectiveReduce").ends_s <= step.stamps[SUMMED]
         assert step.last("AssignSubVariableOp").ends_s <= step.stamps[FINISHED]
 
 
 def test_the_faster_gpu_has_its_gradients_while_the_slower_computes(stamped: list[list[Step]]) -> None:
     early = [faster.stamps[COMPUTED] < slower.last("gradient_tape").ends_s for faster, slower in stamped]
     assert sum(early) > len(early) / 2
+
+
+@pytest.mark.parametrize("how", ["stamped", "in micro-batches"])
+def test_gradients_are_summed_while_others_are_computed(
+    how: str, told: dict[str, Any], machine: dict[str, str]
+) -> None:
+    """In packs, the last layers' first: the slower GPU's own gradients are the last that any sum waits for."""
+    for _, slower in parts_of(told[how], machine):
+        sums = [one for one in slower.done if "CollectiveReduce" in one.name]
+        assert len(sums) > 2
+        assert sums[0].ends_s < slower.last("gradient_tape").starts_s
 
 
 def test_who_lacks_memory_is_told_whatever_says_so(told: dict[str, Any]) -> None:

@@ -30,8 +30,13 @@ def test_unknown_memory_takes_nothing_off() -> None:
 
 
 def test_one_device_has_nobody_to_reduce_with() -> None:
-    assert joint_bytes(100, 1) == 0
-    assert joint_bytes(100, 2) == joint_bytes(100, 4) == 200
+    assert joint_bytes(100, 1, 10) == 0
+    assert joint_bytes(100, 2, 0) == joint_bytes(100, 4, 0) == 200
+
+
+def test_packs_take_less_than_a_copy_of_all_gradients() -> None:
+    assert joint_bytes(100, 2, 10) == 120
+    assert joint_bytes(100, 2, 90) == 200
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**12), st.integers(1, 10**9))

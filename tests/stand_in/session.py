@@ -7,6 +7,7 @@ else happens is Python, in the file that ENGINE_STAND_IN_SCRIPT names, which may
 
     built(devices)                     called when the model is built
     refused()                          message and remedy of why no split can train the model
+    sync_s(pack_bytes)                 seconds of sync of several devices that sum gradients in packs of that size
     step(devices, batches, number)     called at each timing, counted from 1 in each worker; may return seconds a step
     needs(device, size)                bytes that a device needs for so many samples at a time
     holds(device, size)                whether so many samples at a time fit; where not, it is out of memory
@@ -34,6 +35,7 @@ from typing import Any
 from gpubalance.engine.pace import ComputeTimes, noise_seed
 from gpubalance.results.timing import Pulled, Remedy, Timing
 
+_USUAL_PACK_BYTES = 1 << 20
 _SCRIPT = os.environ.get("ENGINE_STAND_IN_SCRIPT")
 
 
@@ -56,6 +58,10 @@ class Session:
         self._script = runpy.run_path(_SCRIPT) if _SCRIPT and Path(_SCRIPT).exists() else {}
         self._number = 0
         self._call("built", devices[self._own])
+        usual = 0 if devices[0].profile else _USUAL_PACK_BYTES
+        self._pack_bytes = usual if settings.pack_bytes is None else settings.pack_bytes
+        if len(devices) > 1 and "sync_s" in self._script:
+            self._sync_s = self._call("sync_s", self._pack_bytes)
 
     def _call(self, name: str, *arguments: Any) -> Any:
         return self._script[name](*arguments) if name in self._script else None
@@ -65,6 +71,7 @@ class Session:
             "model": {"name": self.settings.model, "parameters": 648, "gradient_bytes": 2592},
             "memory_limit_bytes": tuple(device.memory_bytes for device in self._devices[self._own]),
             "refused": self._call("refused"),
+            "pack_bytes": self._pack_bytes if len(self._devices) > 1 else None,
             "own_batch": self._call("own_batch") if self.settings.data else None,
         }
 

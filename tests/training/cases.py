@@ -10,7 +10,9 @@ import numpy as np
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.shares import Shares
+from gpubalance.settings.summing import Summing
 from gpubalance.training.split import Split
+from tests.engine.steps import IN_SMALL_PACKS
 from tests.late import keras, optimizers
 from tests.training.models import (
     adamw,
@@ -101,10 +103,12 @@ CASES: dict[str, Case] = {
 }
 
 
-def simulated(batches: Sequence[int], micro_batches: Sequence[int] | None = None) -> Split:
+def simulated(
+    batches: Sequence[int], micro_batches: Sequence[int] | None = None, summing: Summing = IN_SMALL_PACKS
+) -> Split:
     """A split over plain CPU devices of this process."""
     devices, joint = simulated_devices(str(len(batches)))
-    return Split.of(devices, Shares(tuple(batches), tuple(micro_batches or ())), joint, "auto")
+    return Split.of(devices, Shares(tuple(batches), tuple(micro_batches or ())), joint, summing)
 
 
 def in_split(

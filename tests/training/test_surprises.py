@@ -136,7 +136,7 @@ def test_a_gpu_is_found_by_its_name_in_tensorflows_text() -> None:
         Device(index=i, uuid=f"GPU-{i}", name=name, memory_bytes=None, simulated=False)
         for i, name in ((1, "B"), (0, "A"))
     ]
-    split = Split.of(devices, Shares((568, 820)), JointProfile(), "auto")
+    split = Split.of(devices, Shares((568, 820)), JointProfile())
     text = "OOM when allocating tensor with shape[568,64] on /job:localhost/replica:0/task:0/device:GPU:1 by allocator"
     error = out_of_memory(text, ("GPU:1", "GPU:0"), split.devices, split.shares, Shares((568, 820)), trains=False)
     assert error.message == "GPU:1 (B) ran out of memory with its batch of 568"

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.settings.device import Device
+from tests.bench.namespaces import NoNamespacesError, hosts_with_links
 from tests.cli.program import PROGRAM, ROOT, SHORT, here
 from tests.jobs.probes import probe_of, proof_of
 from tests.known import known
@@ -29,35 +29,12 @@ from tests.stand_in import engine
 
 @pytest.fixture(scope="module")
 def namespaces() -> Iterator[str]:
-    """Two hosts of their own on this machine, with an address each on one bridge, as `--hosts` names them."""
-    made: list[str] = []
-    suffix = f"{os.getpid() % 10_000}"
-    bridge = f"gpb{suffix}"
-
-    def ip(*words: str) -> None:
-        subprocess.run(["ip", *words], check=True, capture_output=True)
-
+    """Two hosts of their own on this machine, as `--hosts` names them."""
     try:
-        ip("link", "add", bridge, "type", "bridge")
-        ip("link", "set", bridge, "up")
-        for number in (1, 2):
-            name, end = f"gph{number}x{suffix}", f"gpv{number}x{suffix}"
-            ip("netns", "add", name)
-            made.append(name)
-            ip("link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", name)
-            ip("link", "set", end, "master", bridge, "up")
-            ip("-n", name, "addr", "add", f"10.231.{int(suffix) % 250}.{number}/24", "dev", "eth0")
-            ip("-n", name, "link", "set", "eth0", "up")
-            ip("-n", name, "link", "set", "lo", "up")
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no network namespaces here: {error}")
-    else:
-        yield ",".join(made)
-    finally:
-        for name in made:
-            ip("netns", "del", name)
-        with suppress(OSError, subprocess.CalledProcessError):
-            ip("link", "del", bridge)
+        with hosts_with_links(None, None) as names:
+            yield ",".join(names)
+    except NoNamespacesError as error:
+        pytest.skip(str(error))
 
 
 def check_best(found: Plan, profile: Path, most: int) -> None:

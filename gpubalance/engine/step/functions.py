@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import statistics
@@ -17,6 +18,7 @@ from gpubalance.engine.step import parity
 from gpubalance.engine.step.built import unchanged
 from gpubalance.engine.step.gradients import gradients_of
 from gpubalance.engine.step.known_sum import check_sum
+from gpubalance.engine.step.link import pack_bytes_for
 from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.part import part_of
 from gpubalance.engine.step.step import Kind, dividing, predicting, testing, training
@@ -33,6 +35,16 @@ class Functions:
         self._verdicts = {"train": UNTRIED, "test": UNTRIED}
         # By what they do, the structure of batches and the kind of step: the signature and the function.
         self._traced: dict[tuple[str, str, Kind], tuple[Any, Any]] = {}
+
+    @functools.cached_property
+    def pack_bytes(self) -> int:
+        """How many bytes of gradients are summed in one all-reduce, 0 for all; a compiled part gives all at once."""
+        asked = self._place.summing.pack_bytes
+        if asked is not None:
+            return asked
+        if self._xla or self._place.replicas == 1:
+            return 0
+        return pack_bytes_for(self._model, self._place)
 
     def try_in_parts(self, what: str, batch: Any, *, share: int = TRIED) -> Verdict:
         """Tries `train` or `test` on a batch, and combines parts by what that found from now on: see `parity.check`."""
@@ -55,6 +67,7 @@ class Functions:
             noisy=stamped and noisy and not dealt.whole,
             xla=self._xla,
             as_it_is=self._verdicts["train"].refused is not None and self._place.replicas == 1,
+            pack_bytes=self.pack_bytes,
         )
         self._refuse_beyond_memory(micro_batches if kind.micro else dealt.shares)
         (logs, stamps), is_new = self._call("train", dealt, kind, micro_batches)

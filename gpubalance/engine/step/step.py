@@ -27,7 +27,9 @@ from gpubalance.engine.step.sums import (
     loss_scale,
     over_micro_batches,
     over_replicas,
+    received,
     refuse_what_cannot_accumulate,
+    sent,
     squared_norm,
     together,
     with_norms,
@@ -42,7 +44,8 @@ class Kind:
 
     `whole`: each replica has the whole batch, and one counts. `micro`: batches are taken in micro-batches. `noisy`: the
     stamps have two columns more, Σ‖h‖²/b over a replica's parts and ‖g‖² (see `planning.noise.Norms`). `as_it_is`: one
-    device runs a `train_step` that a split can't train, whatever it does.
+    device runs a `train_step` that a split can't train, whatever it does. `pack_bytes`: how many bytes of gradients are
+    summed in one all-reduce, all for 0.
     """
 
     whole: bool = False
@@ -51,6 +54,7 @@ class Kind:
     noisy: bool = False
     xla: bool = False
     as_it_is: bool = False
+    pack_bytes: int = 0
 
 
 def training(model: Any, place: Place, verdict: Verdict, kind: Kind) -> Callable[..., Any]:
@@ -100,9 +104,10 @@ class _Replica:
                 sums, grads = over_micro_batches(self._computed, data, global_batch, size)
             else:
                 sums, grads = self._computed(data, weight)
-        noise = sums[0]
-        summed = over_replicas(points.computed(noise, [sums, *grads]))
-        sums, *summed = points.summed(noise, summed)
+        noise, gradients = sums[0], self._place.summing.gradients
+        own = points.computed(noise, [sums, *sent(grads, gradients)])
+        sums, *summed = points.summed(noise, over_replicas(own, kind.pack_bytes))
+        summed = received(summed, grads)
         scale = loss_scale(optimizer) if kind.noisy else None  # before `apply` changes it
         if self._variables:
             optimizer.apply(self._rows.of_sum(summed), self._variables)

@@ -6,7 +6,7 @@ gradient of the whole batch, as the sum over replicas is. From squared norms the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import keras
@@ -15,6 +15,8 @@ import tensorflow as tf
 from gpubalance.engine.sources import has_fixed_rows
 from gpubalance.engine.step.verdict import SUM
 from gpubalance.errors import BadInput
+from gpubalance.planning.packs import packs_of
+from gpubalance.settings.choices import Gradients
 
 
 def batch_of(inputs: Any) -> Any:
@@ -38,21 +40,44 @@ def together(values: Sequence[Any]) -> Any:
     return tf.concat([tf.reshape(tf.cast(value, dtype), [-1]) for value in values], axis=0)
 
 
-def over_replicas(grads: Sequence[Any]) -> list[Any]:
-    """The sums of the replicas' gradients; None stays None. An infinity on one replica reaches all of them.
+def over_replicas(values: Sequence[Any], pack_bytes: int = 0) -> list[Any]:
+    """The sums of the replicas' values; None stays None. An infinity on one replica reaches all of them.
 
-    Those of each dtype apart: TensorFlow packs what it sums together into one tensor.
+    They are summed in packs of that many bytes, the last values first, each pack as soon as all in it are there. A pack
+    has one dtype, as TensorFlow makes one tensor of it. All replicas make the same packs in the same order.
     """
-    context, summed = tf.distribute.get_replica_context(), list(grads)
-    places: dict[Any, list[int]] = {}
-    for place, grad in enumerate(grads):
-        if grad is not None:
-            places.setdefault(grad.dtype, []).append(place)
-    for alike in places.values():
-        sums = context.all_reduce(tf.distribute.ReduceOp.SUM, [grads[place] for place in alike])
-        for place, total in zip(alike, sums, strict=True):
-            summed[place] = total
+    context = tf.distribute.get_replica_context()
+    there = [number for number, value in enumerate(values) if value is not None]
+    summed: list[Any] = [None] * len(values)
+    for pack in packs_of([_kind_and_bytes(values[number], number) for number in there], pack_bytes):
+        numbers = [there[place] for place in pack]
+        sums = context.all_reduce(tf.distribute.ReduceOp.SUM, [values[number] for number in numbers])
+        for number, total in zip(numbers, sums, strict=True):
+            summed[number] = total
     return summed
+
+
+def sent(grads: Sequence[Any], gradients: Gradients) -> list[Any]:
+    """Gradients as they are sent to the other replicas: in full, or float32 as bfloat16, in which they are summed."""
+    if gradients == "full":
+        return list(grads)
+    return [tf.cast(grad, tf.bfloat16) if _is_wide(grad) else grad for grad in grads]
+
+
+def received(sums: Sequence[Any], grads: Sequence[Any]) -> list[Any]:
+    """The sums in the types of a replica's own gradients."""
+    return [total if grad is None else tf.cast(total, grad.dtype) for total, grad in zip(sums, grads, strict=True)]
+
+
+def _is_wide(grad: Any) -> bool:
+    """Whether a gradient is dense and in float32."""
+    return tf.is_tensor(grad) and not isinstance(grad, tf.IndexedSlices) and grad.dtype == tf.float32
+
+
+def _kind_and_bytes(value: Any, number: int) -> tuple[Hashable, int]:
+    """What a value can share a pack with, and its bytes. One of an unknown size shares none."""
+    size = None if isinstance(value, tf.IndexedSlices) else value.shape.num_elements()
+    return (number, 0) if size is None else (value.dtype, size * value.dtype.size)
 
 
 class Rows:
@@ -97,7 +122,7 @@ def over_micro_batches(
         return gradients(some, tf.cast(batch_of(some), tf.float64) / global_batch)
 
     def add(index: Any, total: Any, sums: Any) -> tuple[Any, Any, Any]:
-        # A loop's body forgets its device, and so a nested function would take another replica's weights.
+        # A loop's body and a branch forget their device: a nested function would take another replica's weights.
         with tf.device(loss.device):
             own_loss, grads = part(index)
             sums = tuple(_plus(summed, grad, index) for summed, grad in zip(sums, grads, strict=True))
@@ -106,7 +131,10 @@ def over_micro_batches(
     # The first one is outside the loop, so that one micro-batch needs no second set of gradients in memory.
     loss, grads = part(tf.constant(0))
     start = tf.constant(1), loss, tuple(_first(grad, count) for grad in grads)
-    _, total, sums = tf.while_loop(lambda index, *_: index < count, add, start, parallel_iterations=1)
+    before_last = tf.while_loop(lambda index, *_: index < count - 1, add, start, parallel_iterations=1)
+    # A loop gives all its sums at its end. So the last one is outside, too: its gradients go to the other replicas as
+    # they come.
+    _, total, sums = tf.cond(count > 1, lambda: add(*before_last), lambda: before_last)
     return total, [_as_before(summed, grad) for summed, grad in zip(sums, grads, strict=True)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, PartialResult, UsageError
+from gpubalance.jobs.balance.packs import choose_packs
 from gpubalance.jobs.balance.reuse import probe_for
 from gpubalance.jobs.balance.together import Together, TriedSplit
 from gpubalance.jobs.endings import giving, lost_gpus_told
@@ -26,7 +27,7 @@ from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan, Round
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Pipeline, Run, alone_in_use
-from gpubalance.settings.requests import BalanceRequest
+from gpubalance.settings.requests import BalanceRequest, Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Party
@@ -62,6 +63,7 @@ class Balancing:
     watch: Watch
     journal: Journal
     proofs: int = 0
+    packs_are_chosen: bool = False
     pipeline: Pipeline | None = None
     rounds: list[Round] = field(default_factory=list)
     failed: set[Shares] = field(default_factory=set)
@@ -88,6 +90,8 @@ class Balancing:
                     f"every split that was tried ran out of memory, {len(self.rounds)} of them",
                     remedy="--margin keeps more memory free, --rounds tries more",
                 )
+            elif best.run is None and not self.packs_are_chosen:
+                self._choose_packs(best)
             elif best.run is None:
                 self._prove(best.planned)
             else:
@@ -158,6 +162,15 @@ class Balancing:
         self.warnings.append(warning("not-steady/machine", split=split, least=least, most=most, count=count))
         self.watch(Doing(self.warnings[-1].message))
         self.known.count_all()
+
+    def _choose_packs(self, best: Tried) -> None:
+        """Goes on with the size of packs that is best for this split, and with what it gave."""
+        self.packs_are_chosen = True
+        split = best.planned.split
+        found = choose_packs(self.together, self.journal, split, best.seen[-1], self.request.round_s)
+        if found is not None:
+            self.known.forget_together()
+            self.known.learn(best.planned, found)
 
     def _finish(self, split: Shares, proof: Run) -> None:
         """What comes after all measuring of splits: the user's pipeline alone, and a trace."""
@@ -316,7 +329,7 @@ class Balancing:
             predicted = predicted.model_copy(update={"best_at_even": best})
         changes = {
             "predicted": predicted,
-            "settings": self.request.settings,
+            "settings": self._settings_of(run),
             "pipeline": self.pipeline or plan.pipeline,
             "balance": Balance(rounds=tuple(self.rounds), run=run, solo_gap=gap),
             "warnings": (
@@ -328,3 +341,8 @@ class Balancing:
             ),
         }
         return plan.model_copy(update=changes)
+
+    def _settings_of(self, run: Run | None) -> Settings:
+        """Those of the proof, with the size of packs that it had: whoever trains with the plan has the same."""
+        settings = self.together.request.settings
+        return settings if run is None else settings.model_copy(update={"pack_bytes": run.pack_bytes})

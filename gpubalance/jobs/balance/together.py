@@ -12,6 +12,7 @@ from gpubalance.errors import NothingFits, OutOfMemory
 from gpubalance.jobs.endings import refuse
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.measure.fitting import Fitting
+from gpubalance.jobs.measure.joint import build_for
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
 from gpubalance.results.common import Model
@@ -63,6 +64,12 @@ class Together:
         party.ask(series.warm_up)
         series.add(party.ask(lambda worker: series.window(worker, Length.of_round(at_least_s))))
         return series.measurement(split.used)
+
+    def sum_in_packs(self, pack_bytes: int) -> None:
+        """Goes on with workers that sum gradients in packs of that size."""
+        settings = self.request.settings.model_copy(update={"pack_bytes": pack_bytes})
+        self.request = self.request.model_copy(update={"settings": settings})
+        self.party.rebuild(build_for(self.request))
 
     def fitting(self, split: Shares, error: OutOfMemory, *, believed: bool) -> list[tuple[int, int]]:
         """(device, micro-batch that fits) of each device that was given more than it holds beside the others.

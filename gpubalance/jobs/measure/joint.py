@@ -37,15 +37,21 @@ def party_for(
     purpose: str = "run",
 ) -> Party:
     """A party of one worker for all of the request's devices, or for these."""
-    measuring, cuts = request.measuring, request.cuts if isinstance(request, LayersRequest) else None
+    measuring = request.measuring
     return Party(
         devices or request.devices,
-        build=Build(settings=request.settings, joint=request.joint, seed=measuring.seed, cuts=cuts),
+        build=build_for(request),
         purpose=purpose,
         deadline_s=measuring.deadline_s,
         limit=limit,
         tell=lambda text: watch(Doing(text)),
     )
+
+
+def build_for(request: RunRequest | BalanceRequest | LayersRequest) -> Build:
+    """What the workers of a request build."""
+    cuts = request.cuts if isinstance(request, LayersRequest) else None
+    return Build(settings=request.settings, joint=request.joint, seed=request.measuring.seed, cuts=cuts)
 
 
 @dataclass
@@ -196,6 +202,7 @@ class JointRun:
             warmup_steps=own.warmup_steps,
             steps=own.steps,
             stamp_cost=own.stamp_cost,
+            pack_bytes=facts.pack_bytes,
             baselines=Baselines(
                 even=measured if self.is_even else even,
                 solo_best=solo,

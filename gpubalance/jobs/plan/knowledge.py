@@ -220,6 +220,12 @@ class Knowledge:
         self._changes.clear()
         self._tried = {split: replace(tried, since=0) for split, tried in self._tried.items()}
 
+    def forget_together(self) -> None:
+        """Forgets what splits of several devices gave: from now on their gradients are summed in another way."""
+        for split, tried in self._tried.items():
+            if len(split.used) > 1:
+                self._tried[split] = replace(tried, since=len(tried.all))
+
     def _forget(self, device: int, ratio: float) -> None:
         self._changes[device] = ratio * self._changes.get(device, 1.0)
         del self._factors[device]

@@ -12,10 +12,11 @@ from gpubalance.planning.allocate import allocate, allocated
 from gpubalance.planning.memory import joint_bytes, joint_limit
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.noise import goodput
+from gpubalance.planning.packs import MOST_BYTES
 from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem, TooFineError, throughput
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.settings.device import Device, hosts_of
-from gpubalance.settings.requests import BalanceRequest, PlanRequest, ProbeRequest
+from gpubalance.settings.requests import BalanceRequest, PlanRequest, ProbeRequest, Settings
 
 # The most that the update may be of a step's fixed cost. The cost includes it but may be fitted as less, and some
 # compute must be left.
@@ -93,7 +94,8 @@ def problem_of(probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest
     most, within = (AUTO_MICRO_BATCHES, AUTO_WITHIN) if asked == "auto" else (asked, _WITHIN)
     extra, hosts = request.margin_bytes, hosts_of(probe.devices)
     if probe.model is not None:
-        extra += joint_bytes(probe.model.gradient_bytes, sum(not holds_nothing(one) for one in probes))
+        together = sum(not holds_nothing(one) for one in probes)
+        extra += joint_bytes(probe.model.gradient_bytes, together, _most_pack_bytes(probe.settings))
     return Problem(
         loads=tuple(_load(one, extra, multiple, hosts.index(probe.devices[one.device].host)) for one in probes),
         multiple=multiple,
@@ -103,6 +105,13 @@ def problem_of(probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest
         within=within,
         objective=throughput if request.noise_scale is None else goodput(request.noise_scale),
     )
+
+
+def _most_pack_bytes(settings: Settings) -> int:
+    """The largest packs in which gradients may be summed; 0 if they are summed all at once."""
+    if settings.xla:
+        return 0
+    return MOST_BYTES if settings.pack_bytes is None else settings.pack_bytes
 
 
 def best_split(problem: Problem) -> Allocation:

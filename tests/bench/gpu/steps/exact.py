@@ -30,7 +30,7 @@ def figures(place: Place) -> Iterator[Figure]:
     from gpubalance.training.split import Split
 
     tf.config.experimental.enable_tensor_float_32_execution(False)
-    split = Split.of(devices, Shares((70, 30)), JointProfile(), "auto")
+    split = Split.of(devices, Shares((70, 30)), JointProfile())
     split.scope()  # both devices are set up before one is used alone
     for optimizer in _OPTIMIZERS[:1] if place.rehearsed else _OPTIMIZERS:
         case = Case(partial(classifier, optimizer), _images, {"epochs": 1})

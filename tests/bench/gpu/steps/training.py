@@ -28,7 +28,7 @@ def figures(place: Place) -> Iterator[Figure]:
 
     share, pairs = (_REHEARSED_SHARE, _REHEARSED_PAIRS) if place.rehearsed else (_SHARE, _PAIRS)
     make, names, batches = classifier if place.rehearsed else probe_model, use_devices(devices), (share, share)
-    ours = SplitFit(Split.of(devices, Shares(batches), JointProfile(), "auto"), make)
+    ours = SplitFit(Split.of(devices, Shares(batches), JointProfile()), make)
     others: dict[str, Callable[[], KerasFit | BareLoop]] = {
         "Keras' `fit`": lambda: KerasFit(sum(batches), names, make),
         "a bare loop": lambda: BareLoop(batches, names, make),

@@ -1,0 +1,44 @@
+"""Packs: the gradients that are summed in one all-reduce, so that the first sums hide behind compute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+
+# What PyTorch's DistributedDataParallel takes at most, `bucket_cap_mb`.
+MOST_BYTES = 25 << 20
+# A smaller pack is not worth its operations in the graph.
+_LEAST_BYTES = 64 << 10
+# The first pack is this part of the others, as DistributedDataParallel's is: so the sums begin early.
+_FIRST_PART = 0.25
+
+
+def best_pack_bytes(gradient_bytes: int, latency_s: float, bytes_per_s: float) -> int:
+    """The size of packs with which the all-reduce ends soonest after the last gradient.
+
+    All G/p packs of a size p cost their latency l, and only the last one has nothing to hide behind: it takes p/v at v
+    bytes per second. (G/p)·l + p/v is least at p = √(G·l·v).
+    """
+    best = math.sqrt(gradient_bytes * latency_s * bytes_per_s)
+    return round(min(max(best, _LEAST_BYTES), MOST_BYTES))
+
+
+def packs_of(values: Sequence[tuple[Hashable, int]], pack_bytes: int) -> list[list[int]]:
+    """The numbers of the values in each pack, in the order in which the packs are summed.
+
+    A value is its type and its bytes. The last values come first, as the backward pass begins with the last layers. A
+    pack has values of one type and ends once it has `pack_bytes`; with 0 there is one for each type.
+    """
+    packs: list[list[int]] = []
+    filling: dict[Hashable, list[int]] = {}  # by type, the pack that takes more values
+    room: dict[Hashable, float] = {}  # bytes until that pack ends
+    for number in reversed(range(len(values))):
+        kind, size = values[number]
+        if room.get(kind, 0.0) <= 0:
+            is_first = kind not in room
+            room[kind] = (pack_bytes or math.inf) * (_FIRST_PART if is_first else 1.0)
+            filling[kind] = []
+            packs.append(filling[kind])
+        filling[kind].append(number)
+        room[kind] -= size
+    return packs
