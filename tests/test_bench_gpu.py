@@ -201,3 +201,10 @@ def test_what_is_kept_names_no_machine_and_no_user() -> None:
     (step,) = evidence([Outcome("exact", "failed", f"no {UUID}", 1.0, told)], ())["steps"]
     assert step["why"] == "no GPU-…"
     assert step["figures"] == [{"name": "seen", "told": "GPU-… in ~/x"}]
+
+
+def test_what_was_seen_on_fake_gpus_is_in_tests_of_theirs() -> None:
+    for step in STEPS:
+        tests = re.findall(r"`(test_\w+)`", step.on_fake)
+        assert bool(tests) != step.on_fake.startswith("no")
+        assert all((ROOT / "tests/fake_gpu" / f"{name}.py").is_file() for name in tests)

@@ -47,10 +47,10 @@ def _without_names(text: str) -> str:
 def markdown(found: dict[str, Any] | None) -> str:
     """The cards, driver, versions and date in one line, and a row for each step; None: as long as no GPU was seen."""
     told = {one["step"]: Outcome(**one).told for one in found["steps"]} if found else {}
-    lines = ["| step | what it shows | found |", "|---|---|---|"]
+    lines = ["| step | what it shows | seen on a fake GPU | seen on a GPU |", "|---|---|---|---|"]
     for step in STEPS:
         cell = told.get(step.name, "not yet").replace("|", "\\|").replace("<", "&lt;")
-        lines.append(f"| `{step.name}` | {step.shows} | {cell} |")
+        lines.append(f"| `{step.name}` | {step.shows} | {step.on_fake} | {cell} |")
     return "\n".join([_headline(found) if found else "No GPU was seen yet.", "", *lines, ""])
 
 
