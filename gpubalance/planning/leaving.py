@@ -64,8 +64,12 @@ def _smaller(problem: Problem, above: float) -> Iterator[Some]:
 
 def _weakest(loads: Sequence[Load], units: Sequence[Some]) -> list[Some]:
     """The units whose devices give the least alone, each at its limit."""
-    rates = [load.limit / (load.model.step_time_s(load.limit) + load.update_s) for load in loads]
-    return sorted(units, key=lambda unit: sum(rates[number] for number in unit))[:_FEW]
+
+    def rate(number: int) -> float:
+        load = loads[number]
+        return load.limit / (load.model.step_time_s(load.limit) + load.update_s)
+
+    return sorted(units, key=lambda unit: sum(map(rate, unit)))[:_FEW]
 
 
 def _unions(units: Sequence[Some]) -> Iterator[Some]:
