@@ -21,7 +21,10 @@ _SCANNED = (512, 1024, 1536, 2048, 2560, 3072, 3584)
 _GLOBAL = 4096
 _CPUS = ("--simulate", "2", "--model", "small")
 _MOST_TURNS = 12
-_PROFILES = ("gtx1080ti-gtx1080", "small-memory-fast", "slow-second", "four-unlike", "throttling")
+_PROFILES = (
+    *("gtx1080ti-gtx1080", "small-memory-fast", "slow-second"),
+    *("four-unlike", "throttling", "gtx1070-m40-gtx750"),
+)
 _HEAD = "profile, `--accumulate` | batches | samples/s | × even | global batch, even's | of the solo sum"
 
 
