@@ -40,7 +40,9 @@ _BLOCKS_S = 12.0
 _WINDOW_S = 5.0
 _ROUNDS = 2
 _LONGER, _LONGER_S = 2.0, 30.0  # than announced, times and seconds: this is told
-_OVERDUE = 1.25  # times what a phase was expected to take: its time and that of the later ones are corrected
+# Times what a phase was expected to take: its time and that of the later ones are corrected, and it is taken to need half
+# as long again.
+_OVERDUE, _AGAIN = 2.0, 0.5
 _KEPT = 500
 _TOOK = TypeAdapter(dict[str, Seconds])  # by the phases' keys
 # These fields change nothing about how long a phase takes.
@@ -131,8 +133,8 @@ def _usual_s(request: MeasureRequest) -> dict[str, float]:
 class Phases:
     """A watch that completes what a job tells of its phases: their numbers, and how long they and the rest take.
 
-    The first phase that takes clearly longer than expected is taken for half over then, and all later ones are expected
-    to take as many times longer. It says so when it knows that the command takes more than twice as long as was
+    The first phase that takes over twice as long as expected is taken to need half as long again, and all later ones to
+    take as many times longer. It says so when it knows that the command takes more than twice as long as was
     announced. Of a `resumed` command nobody knows how much is left: it announces no times, and keeps none.
     """
 
@@ -210,8 +212,8 @@ class Phases:
         if took_s <= _OVERDUE * expected_s:
             return
         self._is_corrected = True
-        self._lengthen(2 * took_s / expected_s)
-        left_s = took_s + self._later_s
+        self._lengthen((1 + _AGAIN) * took_s / expected_s)
+        left_s = _AGAIN * took_s + self._later_s
         self._until_s = self._clock() + left_s
         self._watch(TimeLeft(left_s, self._later_s))
 

@@ -50,10 +50,6 @@ class Shares:
         batch, rest = divmod(global_batch, devices)
         return cls(tuple(batch + (i < rest) for i in range(devices)))
 
-    def in_pieces(self, count: int) -> Shares:
-        """The same batches, each in at most `count` micro-batches of one size; the first may be smaller."""
-        return Shares(self.batches, tuple(-(-batch // count) for batch in self.batches))
-
     @property
     def global_batch(self) -> int:
         """Samples of all devices in a step."""

@@ -99,7 +99,7 @@ def test_that_it_takes_over_twice_as_long_is_told_once_as_soon_as_it_is_known() 
     silent = Command()
     silent.phase("proof", 500)
     silent.phases(Doing("measuring on"))
-    assert silent.told[0].endswith(" that were announced: about 8 min more")
+    assert silent.told[0].endswith(" that were announced: about 4 min more")
 
 
 def test_the_first_overdue_phase_corrects_what_is_left_once() -> None:
@@ -107,15 +107,15 @@ def test_the_first_overdue_phase_corrects_what_is_left_once() -> None:
     command.phase(NAMES[0], _usual_s()[0])
     command.phases(Doing("in time"))
     assert not [event for event in command.events if isinstance(event, TimeLeft)]
-    command.now_s += _usual_s()[0]
-    for _ in range(2):  # it has taken twice as long by now, and is taken for half over
+    command.now_s += 3 * _usual_s()[0]
+    for _ in range(2):  # it has taken four times as long by now, and is taken to need half of that again
         command.phases(Doing("overdue"))
-    later_s = 4 * sum(_usual_s()[1:])
+    later_s = 6 * sum(_usual_s()[1:])
     assert [event for event in command.events if isinstance(event, TimeLeft)] == [
         TimeLeft(2 * _usual_s()[0] + later_s, later_s)
     ]
     begun = command.phase(NAMES[1], 100 * _usual_s()[1])
-    assert (begun.seconds, begun.left_s) == (4 * _usual_s()[1], later_s)
+    assert (begun.seconds, begun.left_s) == (6 * _usual_s()[1], later_s)
     command.phases(Doing("overdue"))
     assert len([event for event in command.events if isinstance(event, TimeLeft)]) == 1
 

@@ -89,15 +89,6 @@ def test_the_even_split_is_equal_but_for_one_sample_and_sums_up(case: tuple[int,
         Shares.even(devices - 1, devices)
 
 
-@given(EVEN, st.integers(1, 2000))
-def test_the_same_batches_in_pieces_are_no_larger_than_needed(case: tuple[int, int], count: int) -> None:
-    even = Shares.even(*case)
-    found = even.in_pieces(count)
-    assert found.batches == even.batches
-    assert max(found.counts) <= count
-    assert all((micro - 1) * count < batch for micro, batch in zip(found.micro_batches, found.batches, strict=True))
-
-
 def test_a_split_as_text() -> None:
     assert str(Shares((1640, 568))) == "1640/568"
     assert str(Shares((1640, 568), (820, 568))) == "1640/568 in micro-batches 820/568"
