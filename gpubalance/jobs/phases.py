@@ -40,8 +40,8 @@ _BLOCKS_S = 12.0
 _WINDOW_S = 5.0
 _ROUNDS = 2
 _LONGER, _LONGER_S = 2.0, 30.0  # than announced, times and seconds: this is told
-# Times what a phase was expected to take: then its time and that of the later ones are corrected, and it is taken to need
-# half as long again.
+# Times what a phase was expected to take: then its time and that of the later ones are corrected, and it is taken to
+# need half as long again.
 _OVERDUE, _AGAIN = 2.0, 0.5
 _KEPT = 500
 _TOOK = TypeAdapter(dict[str, Seconds])  # by the phases' keys
