@@ -102,7 +102,7 @@ def made_in_a_script(plan: Plan, simulate: str | None, path: Path | None) -> str
     usual = type(plan.settings)()
     settings = [
         f", {name}={getattr(plan.settings, name)!r}"
-        for name in ("all_reduce", "precision")
+        for name in ("all_reduce", "pack_bytes", "gradients", "precision")
         if getattr(plan.settings, name) != getattr(usual, name)
     ]
     by_hand = f"Split({gpus}, {list(split.batches)}{micro}{''.join(settings)}{simulated})"

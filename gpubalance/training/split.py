@@ -69,10 +69,10 @@ class Split(Trainer):
 
         With `ratios` instead of batches it divides any global batch in this proportion: 4 and 3 of 1000 are 571 and
         429. `all_reduce`, `pack_bytes` and `gradients` are how gradients are summed, as --all-reduce, --pack-bytes
-        and --gradients take it; `precision` is what `scope()` sets for
-        the whole process, as --precision takes it, None for what the script has. `simulate` is a device profile or a
-        number of plain CPU devices, as --simulate takes it; with `hosts`, so many are on each of them. Over several
-        hosts this process is the one of its devices that TF_CONFIG says.
+        and --gradients take it; `precision` is what `scope()` sets for the whole process, as --precision takes it, None
+        for what the script has. `simulate` is a device profile or a number of plain CPU devices, as --simulate takes
+        it; with `hosts`, so many are on each of them. Over several hosts this process is the one of its devices that
+        TF_CONFIG says.
 
         Raises UsageError for batches or an all-reduce that do not fit the devices, and what `gpubalance run` raises for
         devices that are not here.

@@ -124,10 +124,12 @@ def test_a_balance_by_a_noise_scale_proves_the_split_that_learns_fastest(tmp_pat
 def test_the_lines_of_a_script_train_as_was_measured() -> None:
     """A plan in a file says it itself."""
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
-    unusual = ("--precision", "mixed_float16", "--all-reduce", "one-device")
+    summed = ("--all-reduce", "one-device", "--pack-bytes", "4MiB", "--gradients", "bf16")
+    unusual = ("--precision", "mixed_float16", *summed)
     done = here("balance", "--simulate", QUICK_PAIR, *SHORT, *unusual, code=0)
     told = " ".join(done.stdout.split())
-    assert f"], all_reduce='one-device', precision='mixed_float16', simulate={QUICK_PAIR!r})" in told
+    of_sums = "all_reduce='one-device', pack_bytes=4194304, gradients='bf16'"
+    assert f"], {of_sums}, precision='mixed_float16', simulate={QUICK_PAIR!r})" in told
 
 
 def plan_of(*arguments: str) -> Plan:
