@@ -22,6 +22,7 @@ _TYPED = "gpubalance.typed"
 
 COMMANDS = {
     "devices": "List the devices, and why one can't be used.",
+    "check": "Say in seconds whether a model and its data can be measured, and what a split would not train exactly.",
     "probe": "Measure what each device can do alone: throughput over batch sizes, batch limit, step-time model.",
     "balance": "Find the best split and prove it: probe, plan, run, and correct it from what was measured.",
     "plan": "Compute the best split from a probe, and predict what it gives. No device is touched.",

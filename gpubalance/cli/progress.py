@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _SLOWER, _ROUND_S = 1.5, 10  # the slowdown of a busy machine; proposed limits are multiples of this
 # Attempts and their outcomes stay above the screen.
 _STAY = (
+    events.ModelBuilt,
     events.Planned,
     events.RoundDone,
     events.CutDone,
@@ -41,6 +42,7 @@ _STAY = (
 @cache
 def _texts() -> Mapping[type, Callable[[Any], str]]:
     """The line for each kind of event that has one; the others are for a screen."""
+    from gpubalance.render.check import model_built_text
     from gpubalance.render.independent import turn_text
     from gpubalance.render.layers import cut_done_text, pipe_window_text
     from gpubalance.render.plan import own_batch_text, round_text
@@ -50,6 +52,7 @@ def _texts() -> Mapping[type, Callable[[Any], str]]:
 
     return {
         events.Doing: lambda e: f"… {e.text}",
+        events.ModelBuilt: lambda e: model_built_text(e.settings, e.model, e.own_batch, e.warned),
         events.Planned: lambda e: own_batch_text(e.plan),
         events.RoundDone: lambda e: round_text(e.round, e.devices),
         events.WindowDone: lambda e: window_text(e.number, e.of, e.name, e.devices, e.measurement),

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+from gpubalance.results.common import Model
 from gpubalance.results.independent import OwnWindow
 from gpubalance.results.layers import LayersRound
 from gpubalance.results.plan import Plan, Round
@@ -14,6 +15,7 @@ from gpubalance.results.queue import QueuedCommand, RunningCommand
 from gpubalance.results.run import Measurement
 from gpubalance.results.telemetry import Moment
 from gpubalance.settings.device import Device
+from gpubalance.settings.requests import Settings
 
 
 class Doing(NamedTuple):
@@ -99,6 +101,15 @@ class DeviceDone(NamedTuple):
     device: Device
 
 
+class ModelBuilt(NamedTuple):
+    """A model of the user's is built for a balance, before anything is measured; `warned`: what is not exact."""
+
+    settings: Settings
+    model: Model
+    own_batch: int | None
+    warned: tuple[str, ...]
+
+
 class Planned(NamedTuple):
     """A split is planned before any is tried, and the user's own batches become others."""
 
@@ -154,7 +165,7 @@ class QueueSeen(NamedTuple):
     left_s: float | None
 
 
-Going = Doing | PhaseBegun | TimeLeft | TimingDone | Planned
+Going = Doing | PhaseBegun | TimeLeft | TimingDone | ModelBuilt | Planned
 Done = WindowDone | TurnDone | PointDone | TrialDone | DeviceDone | RoundDone | CutDone | PipeWindowDone
 OfQueue = CommandBegun | CommandEnded | QueueSeen
 Event = Going | Done | OfQueue

@@ -20,7 +20,7 @@ from gpubalance.errors import (
     Refused,
 )
 from gpubalance.jobs.endings import lost_gpus_told, refuse
-from gpubalance.jobs.events import Doing, PointDone, TrialDone, Watch
+from gpubalance.jobs.events import Doing, ModelBuilt, PointDone, TrialDone, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
@@ -264,6 +264,10 @@ class Bench:
         if self.facts is None:
             self.facts = self.party.facts
             self.journal.keep(self.device.uuid, self.facts)
+            settings, is_first = self.request.settings, self.device == self.request.devices[0]
+            if self.request.for_split and is_first and ":" in settings.model:
+                facts = self.facts
+                self.watch(ModelBuilt(settings, facts.model, facts.own_batch, facts.warned))
         if self.request.for_split:
             refuse(self.facts)
 

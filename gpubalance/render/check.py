@@ -1,0 +1,33 @@
+"""What a look at a model and its data found, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpubalance.numbers.units import format_bytes
+from gpubalance.render.table import Part
+from gpubalance.results.common import Model
+from gpubalance.results.looked import Looked
+from gpubalance.settings.requests import Settings
+
+
+def check_told(found: Looked) -> Iterator[Part]:
+    """Whether a split can train it, how large it is, and the batches of its data."""
+    exactly = "" if not found.warnings else ", not all of it exactly"
+    split = f"a split trains it{exactly}" if found.refused is None else "a split can't train it, only one device"
+    yield f"{found.settings.model} can be measured; {split}"
+    yield model_text(found.model, found.settings.data, found.own_batch)
+
+
+def model_text(model: Model, data: str | None, own_batch: int | None) -> str:
+    """The model's weights, what an all-reduce moves, and the batches of the data, in a line."""
+    size = format_bytes(model.gradient_bytes)
+    weights = f"{model.name}: {model.parameters:,} parameters to train, gradients of {size}"
+    if data is None:
+        return f"{weights}; random samples"
+    return f"{weights}; {data} gives {f'batches of {own_batch}' if own_batch else 'samples'}"
+
+
+def model_built_text(settings: Settings, model: Model, own_batch: int | None, warned: Sequence[str]) -> str:
+    """The same while a balance begins, with what a split does not train exactly."""
+    return "; ".join([model_text(model, settings.data, own_batch), *(f"not exact: {text}" for text in warned)])

@@ -1,0 +1,25 @@
+"""The record of `check`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gpubalance.results.common import Model, Refusal, Result, Warning_
+from gpubalance.settings.requests import Settings
+
+
+class Looked(Result):
+    """What a look at a model and its data found, before anything is measured.
+
+    `own_batch` is the number of samples in the batches of the user's data, null if it is unknown. `refused` is why a
+    split can't train the model, null if it can.
+    """
+
+    kind: Literal["check"] = "check"
+    settings: Settings
+    model: Model
+    own_batch: Annotated[int, Field(ge=1)] | None
+    refused: Refusal | None
+    warnings: tuple[Warning_, ...]
