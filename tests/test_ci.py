@@ -1,0 +1,63 @@
+"""What runs this project's tests elsewhere: .ci/run, and the workflow that calls it on each Python."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from tests.checkout import make_checkout
+from tests.cli.program import ROOT
+from tests.guide.documents import read
+
+TOOLS = ("bash", "sh", "readlink", "dirname", "cksum", "cat", "mktemp", "tail", "rm", "grep", "timeout")
+
+
+@pytest.mark.parametrize(
+    ("user", "installs", "told"),
+    [
+        ("0", "echo 'E: no network' >&2; exit 100", "Debian's chromium can't be installed (E: no network): "),
+        ("0", "exit 0", "Debian's chromium does not start ("),
+        ("1000", "exit 1", "no browser: "),
+    ],
+)
+def test_a_browser_that_cannot_be_had_is_told_in_a_line_and_the_tests_run(
+    user: str, installs: str, told: str, tmp_path: Path
+) -> None:
+    checkout = make_checkout(tmp_path / "checkout")
+    assert checkout.run("test")[0] == 0  # which installs it
+    shutil.copytree(ROOT / ".ci", checkout.folder / ".ci")
+    there = tmp_path / "bin"
+    there.mkdir()
+    for tool in TOOLS:
+        (there / tool).symlink_to(str(shutil.which(tool)))
+    for name, does in (("id", f"echo {user}"), ("apt-get", installs)):
+        (there / name).write_text(f"#!/bin/sh\n{does}\n")
+        (there / name).chmod(0o755)
+    command = [checkout.folder / ".ci" / "run"]
+    done = subprocess.run(command, env=checkout.env | {"PATH": str(there)}, capture_output=True, text=True)
+    system = Path("/etc/os-release")
+    is_debian = system.exists() and "\nID=debian\n" in system.read_text()
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("ci: ")]
+    assert said.startswith(f"ci: {told if is_debian else 'no browser: '}")
+    assert said.endswith("the tests of pages are skipped")
+    assert done.returncode == 0
+
+
+def test_the_workflow_calls_it_on_every_python_that_is_promised() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    job = workflow["jobs"]["test"]
+    promised = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
+    assert job["strategy"]["matrix"]["python"] == promised
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+
+
+def test_the_guides_workflow_is_one() -> None:
+    (block,) = re.findall(r"(?ms)^```yaml\n(.*?)^```", read("ci"))
+    (job,) = yaml.safe_load(block)["jobs"].values()
+    commands = [step["run"] for step in job["steps"] if "run" in step]
+    assert [command.split()[1] for command in commands if command.startswith("gpubalance ")] == ["check", "run"]
