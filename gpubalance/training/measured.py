@@ -101,7 +101,7 @@ def _balance(plan: Plan, simulate: Simulate, *, is_named: bool) -> str:
         words += ["--simulate", "PROFILE.toml" if simulate is None else str(simulate)]
     named = plan.settings.model
     if ":" in named and is_named:
-        return f"{shlex.join([*words, '--model', named])} finds its split"
+        return f"{shlex.join([*words, '--model', named])} finds its split, if that function trains the same layers"
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or "train.py").name
     command = shlex.join([*words, "--model", f"{script}:FUNCTION"])
     return f"{command}, the function that builds it, finds its split"

@@ -211,15 +211,14 @@ def _refuse_another_scope(model: Any, strategy: Any, method: str) -> None:
     ]
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
+    remedy = "with split.scope(): build it, load it and compile it"
     if model._distribute_strategy is not strategy:
         what = f"the model {model.name} was built"
     elif elsewhere:
         what = f"the layer {elsewhere[0]} of the model {model.name} was built"
     elif getattr(inner, "_distribution_strategy", strategy) is not strategy:
         what = f"the optimizer of the model {model.name} was made, or the model compiled,"
+        remedy = "compile it again, with a new optimizer, in the scope: with split.scope(): model.compile(…)"
     else:
         return
-    raise BadInput(
-        f"{what} outside this split's scope(): its variables are elsewhere",
-        remedy="with split.scope(): build it, load it and compile it",
-    )
+    raise BadInput(f"{what} outside this split's scope(): its variables are elsewhere", remedy=remedy)

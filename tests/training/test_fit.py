@@ -231,6 +231,32 @@ def test_one_weight_for_all_of_a_batch_is_each_samples() -> None:
         assert apart(model, one_device) < 1e-6, name
 
 
+def test_layers_that_are_unfrozen_between_two_fits_train_as_on_one_device() -> None:
+    def frozen() -> Any:
+        model = keras.Sequential(dense())
+        model.layers[0].trainable = False
+        return compiled(model, optimizer="adam")
+
+    keras.utils.set_random_seed(3)
+    one_device, split = frozen(), simulated((70, 30))
+    start = one_device.get_weights()
+    model = in_scope(split, start, frozen)
+    split.fit(model, X, Y, shuffle=False, verbose=0)
+    one_device.fit(X, Y, batch_size=100, shuffle=False, verbose=0)
+    assert (model.get_weights()[0] == start[0]).all()
+    for one in (model, one_device):
+        one.layers[0].trainable = True
+        compiled(one, optimizer="adam")
+    with pytest.raises(BadInput, match=r"outside this split's scope(.|\n)*→ compile it again, with a new optimizer"):
+        split.fit(model, X, Y, verbose=0)
+    with split.scope():
+        compiled(model, optimizer="adam")
+    split.fit(model, X, Y, shuffle=False, verbose=0)
+    one_device.fit(X, Y, batch_size=100, shuffle=False, verbose=0)
+    assert (model.get_weights()[0] != start[0]).any()
+    assert apart(model, one_device) < 1e-6
+
+
 def test_each_device_draws_noise_of_its_own_and_the_same_with_the_same_seed() -> None:
     def mean(_: Any, p: Any) -> Any:
         return ops.mean(p)
