@@ -13,6 +13,7 @@ from typing import Any, Literal
 import pytest
 
 from tests import stand_in
+from tests.bench.in_process import HANGS_AFTER_S
 from tests.fake_gpu.build import NoFakeGpus, site_packages
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +110,7 @@ def _lines(number: int, gpu: Gpu) -> Iterator[str]:
     yield from gpu.more
 
 
-def child(code: str, variables: Mapping[str, str], *arguments: str, timeout_s: float = 120) -> str:
+def child(code: str, variables: Mapping[str, str], *arguments: str, timeout_s: float = HANGS_AFTER_S) -> str:
     """Runs Python code on such a machine, from the checkout's folder; returns what it prints. It must end well."""
     done = child_process(code, variables, *arguments, timeout_s=timeout_s)
     assert done.returncode == 0, done.stderr
@@ -117,7 +118,7 @@ def child(code: str, variables: Mapping[str, str], *arguments: str, timeout_s: f
 
 
 def child_process(
-    code: str, variables: Mapping[str, str], *arguments: str, timeout_s: float = 120
+    code: str, variables: Mapping[str, str], *arguments: str, timeout_s: float = HANGS_AFTER_S
 ) -> subprocess.CompletedProcess[str]:
     """The same, however it ends."""
     hidden = ("CUDA_VISIBLE_DEVICES",)  # which the tests set for their own process
