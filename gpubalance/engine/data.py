@@ -74,10 +74,11 @@ def held(feed: Feed, source: Any, memory_bytes: Sequence[int]) -> list[Dealt]:
     count = source.held_at_most
     if count > 1:
         bytes_each = sum(int(values.nbytes) for values in tf.nest.flatten(source.make(1)))
-        sizes = [batch * bytes_each for batch in feed.batches[feed.here]]
+        sizes = [batch * bytes_each for batch in feed.split.batches[feed.here]]
         most = min(int(_HELD_PART * memory / size) for memory, size in zip(memory_bytes, sizes, strict=True))
         count = next(fewer for fewer in (7, 5, 3) if fewer <= max(3, most))
-    return [feed.deal(as_tensors(source.make(sum(feed.batches), salt=number))) for number in range(count)]
+    samples = feed.split.global_batch
+    return [feed.deal(as_tensors(source.make(samples, salt=number))) for number in range(count)]
 
 
 def as_tensors(batch: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -15,8 +15,9 @@ import tensorflow as tf
 
 from gpubalance.engine.place import Place
 from gpubalance.errors import BadInput
-from gpubalance.settings.shares import proportional_split
+from gpubalance.settings.shares import Shares, proportional_split
 
+WEIGHTS = 3  # of a replica in a step: see `_weights`
 _NOT_YET = object()
 # Each in a list, so that the thread that empties it drops the iterator, whoever else has the list.
 _over: SimpleQueue[list[Any]] = SimpleQueue()
@@ -37,26 +38,16 @@ class Layout:
 
 @dataclass(frozen=True)
 class Dealt:
-    """A global batch, dealt out: `values` has the samples of each replica of this process, on its device.
+    """A global batch, dealt out: `values` has the samples and the weights of each replica of this process, there.
 
     A batch with too few samples to be dealt out is `whole` on each replica.
     """
 
-    values: tuple[Any, ...]
+    values: tuple[tuple[Any, Any], ...]
     layout: Layout
-    shares: tuple[int, ...]
+    shares: Shares
     samples: int
     whole: bool
-
-    @property
-    def weights(self) -> tuple[float, ...]:
-        """Each replica's weight in the global mean loss. They sum to 1; for a `whole` batch only the first one counts.
-
-        Else every replica would add the same rows to an embedding's gradient, which optimizers square before they add.
-        """
-        if self.whole:
-            return (1.0, *[0.0] * (len(self.shares) - 1))
-        return tuple(share / self.samples for share in self.shares)
 
 
 class Feed:
@@ -68,9 +59,9 @@ class Feed:
 
     least = 1
 
-    def __init__(self, place: Place, batches: Sequence[int]) -> None:
+    def __init__(self, place: Place, split: Shares) -> None:
         self.names, self.here = place.names, place.here
-        self.batches = tuple(batches)
+        self.split = split
         self._layouts: dict[Any, Layout] = {}
         # Training and validation each have an iterator, and training continues after validation.
         self._ahead: WeakKeyDictionary[Iterator[Any], Any] = WeakKeyDictionary()
@@ -97,14 +88,20 @@ class Feed:
         samples = samples_of(batch)
         if not samples:
             raise BadInput("the data gave a batch without samples", remedy="leave it out of the dataset")
-        whole = samples < self.least * len(self.batches)
-        shares = (samples,) * len(self.batches) if whole else proportional_split(samples, self.batches, self.least)
-        ends = (samples,) * len(self.batches) if whole else tuple(accumulate(shares))
+        split, devices = self.split, len(self.split.batches)
+        whole = samples < self.least * devices
+        if whole:
+            shares, ends = Shares((samples,) * devices), (samples,) * devices
+        else:
+            batches = proportional_split(samples, split.batches, self.least)
+            shares = Shares(batches, tuple(map(min, batches, split.micro_batches)) if split.accumulates else ())
+            ends = tuple(accumulate(batches))
+        places = [(end - batch, end) for batch, end in zip(shares.batches, ends, strict=True)]
         with tf.device("/CPU:0"):
-            places = [(end - share, end) for share, end in zip(shares, ends, strict=True)]
             here = tf.constant(places[self.here], tf.int32)
+            weights = tf.constant(_weights(shares, samples, whole=whole)[self.here], tf.float64)
         layout = self._layout_of(batch)
-        return Dealt(layout.cut(batch, here), layout, shares, samples, whole)
+        return Dealt(layout.cut(batch, here, weights), layout, shares, samples, whole)
 
     def _layout_of(self, batch: Any) -> Layout:
         shapes = _shapes(batch)
@@ -117,22 +114,32 @@ class Feed:
             if wider != found.signature:
                 # One call for each batch: separate operations would cost a step more than the cutting itself.
                 places = tf.TensorSpec((len(self.names), 2), tf.int32)
-                cut = tf.function(self._on_devices, autograph=False).get_concrete_function(wider, places)
+                weights = tf.TensorSpec((len(self.names), WEIGHTS), tf.float64)
+                cut = tf.function(self._on_devices, autograph=False).get_concrete_function(wider, places, weights)
                 found.signature, found.cut = wider, cut
         return self._layouts[shapes]
 
-    def _on_devices(self, batch: Any, places: Any) -> tuple[Any, ...]:
-        return tuple(
-            tf.nest.map_structure(lambda one, at=places[number], on=name: _part(one, at, on), batch)
-            for number, name in enumerate(self.names)
-        )
+    def _on_devices(self, batch: Any, places: Any, weights: Any) -> tuple[Any, ...]:
+        parts = []
+        for number, name in enumerate(self.names):
+            with tf.device("/CPU:0"):  # else the whole global batch would go to each GPU and be cut there
+                begin, end = tf.unstack(places[number])
+                part = tf.nest.map_structure(lambda one, at=slice(begin, end): one[at], batch), weights[number]
+            with tf.device(name):
+                parts.append(tf.nest.map_structure(tf.identity, part))
+        return tuple(parts)
 
 
-def _part(values: Any, place: Any, device: str) -> Any:
-    with tf.device("/CPU:0"):  # else the whole global batch would go to each GPU and be cut there
-        part = values[place[0] : place[1]]
-    with tf.device(device):
-        return tf.identity(part)
+def _weights(shares: Shares, samples: int, *, whole: bool) -> list[tuple[float, ...]]:
+    """Each replica's weight in the global mean loss, then those of its first micro-batch and of each other one.
+
+    Those of all replicas sum to 1. For a `whole` batch only the first replica counts: else every replica would add the
+    same rows to an embedding's gradient, which optimizers square before they add.
+    """
+    if whole:
+        return [(float(not replica),) * WEIGHTS for replica in range(len(shares.batches))]
+    sizes = zip(shares.batches, shares.first_micro_batches, shares.micro_batches, strict=True)
+    return [tuple(size / samples for size in of_replica) for of_replica in sizes]
 
 
 def cleaned(batch: Any) -> Any:

@@ -17,7 +17,7 @@ from gpubalance.engine.feed import Dealt, Feed
 from gpubalance.engine.models import facts_of, make_model
 from gpubalance.engine.pace import PacedClock
 from gpubalance.engine.place import place_of
-from gpubalance.engine.step.functions import Functions, at_a_time, count_step
+from gpubalance.engine.step.functions import Functions, count_step
 from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.points import stamped_times
 from gpubalance.engine.step.verdict import UNTRIED, Verdict
@@ -72,7 +72,7 @@ class Session:
         self._functions = Functions(self._model, self._place, xla=settings.xla)
         self._verdict = self._tried()
         self._split, self._from_pipeline = Shares((1,) * len(devices)), False
-        self._feed = Feed(self._place, self._split.batches)
+        self._feed = Feed(self._place, self._split)
         self._data: Iterator[Any] | None = None
         self._ended_s = 0.0  # when the host saw the end of the last timing
         self._turn = 1  # steps until each batch has come once, if they differ in shape
@@ -173,7 +173,7 @@ class Session:
             return
         self._split, self._from_pipeline, self._data, self._pulled = split, from_pipeline, None, None
         self._verdict.refuse_small(split.smallest, self._model)
-        self._feed.batches, source = split.batches, self.source
+        self._feed.split, source = split, self.source
         if source.differs:
             # A batch fits if the longest one does: so that is trained on once, whatever comes later.
             self._run(self._feed.deal(data.as_tensors(source.longest(split.global_batch))))
@@ -213,8 +213,7 @@ class Session:
         need no trace of their own, and no other step before them.
         """
         dealt, waited = (dealt, 0.0) if dealt else self._next()
-        sizes = at_a_time(dealt.shares, self._split)
-        logs, stamps, _ = self._functions.train(dealt, sizes, stamped=stamped or self._all_paced)
+        logs, stamps, _ = self._functions.train(dealt, stamped=stamped or self._all_paced)
         return logs, stamps, waited
 
     def _timing(self, steps: int, *, stamped: bool) -> Timing:
@@ -242,8 +241,10 @@ class Session:
 
     def _is_finite(self, logs: dict[str, Any]) -> bool:
         """Whether the loss is a number: as it is logged, else as far as the smallest weight tells."""
-        told = logs.get("loss", min(self._model.trainable_variables, key=lambda one: math.prod(one.shape)))
-        return bool(tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(told))))
+        if "loss" in logs:
+            return math.isfinite(float(logs["loss"]))
+        smallest = min(self._model.trainable_variables, key=lambda one: math.prod(one.shape))
+        return bool(tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(smallest))))
 
     @property
     def _now(self) -> float:

@@ -76,10 +76,15 @@ class Shares:
         return tuple(-(-batch // max(1, micro)) for batch, micro in zip(self.batches, self.micro_batches, strict=True))
 
     @property
+    def first_micro_batches(self) -> tuple[int, ...]:
+        """Samples in each device's first micro-batch, which has what the others leave."""
+        sizes = zip(self.batches, self.micro_batches, self.counts, strict=True)
+        return tuple(batch - (count - 1) * micro for batch, micro, count in sizes)
+
+    @property
     def smallest(self) -> int:
         """The samples in the smallest part of a batch, which is a first micro-batch if it accumulates."""
-        sizes = zip(self.of_used.batches, self.of_used.micro_batches, self.of_used.counts, strict=True)
-        return min(batch - (count - 1) * micro for batch, micro, count in sizes)
+        return min(self.of_used.first_micro_batches)
 
     @property
     def options(self) -> str:

@@ -16,7 +16,7 @@ import tensorflow as tf
 from gpubalance.engine.failures import memory_row
 from gpubalance.engine.feed import Dealt, Feed, are_open, is_batched
 from gpubalance.engine.step import built
-from gpubalance.engine.step.functions import Functions, at_a_time
+from gpubalance.engine.step.functions import Functions
 from gpubalance.engine.step.verdict import UNTRIED
 from gpubalance.engine.users_lines import own_traceback, users_line
 from gpubalance.errors import BadInput
@@ -41,7 +41,7 @@ class Steps(KerasFunctions):
     def __init__(self, split: Split, model: Any) -> None:
         super().__init__(model)
         self._split, self._place = split, split.place
-        self._feed = Feed(self._place, split.batches)
+        self._feed = Feed(self._place, split.shares)
         self._alike = Alike(self._place)
         self._functions = Functions(model, self._place)
         self._looks = {"train": _LOOKS, "test": _LOOKS}
@@ -86,32 +86,31 @@ class Steps(KerasFunctions):
 
     def _train_on(self, iterator: Iterator[Any]) -> Any:
         dealt = self._next(iterator, "train")
-        sizes = at_a_time(dealt.shares, self._split.shares)
-        self._begun = Shares(dealt.shares, dealt.shares if dealt.whole else sizes)
+        self._begun = dealt.shares
         if self._split.shares.accumulates and not dealt.whole:  # a last micro-batch may be too small
             self._found.refuse_small(self._begun.smallest, self.model)
         self._trained += 1
         monitor = self._split.stamping
         stamped = monitor is not None and self._trained % monitor.every == 0
         noisy = monitor is not None and bool(monitor.noise)
-        logs, stamps, is_new = self._functions.train(dealt, sizes, stamped=stamped, noisy=noisy)
+        logs, stamps, is_new = self._functions.train(dealt, stamped=stamped, noisy=noisy)
         if stamped and is_new:
             self._trained -= 1  # the first run of a trace is slower: the next step is stamped instead
         elif stamped and monitor is not None:
-            monitor.note(stamps.numpy(), Shares(dealt.shares, sizes))
+            monitor.note(stamps.numpy(), dealt.shares)
         self._feed.look_ahead(iterator)
         return logs
 
     def _test_on(self, iterator: Iterator[Any]) -> Any:
         dealt = self._next(iterator, "test")
-        self._begun = Shares(dealt.shares, dealt.shares)
+        self._begun = Shares(dealt.shares.batches)
         logs = self._functions.test(dealt)
         self._feed.look_ahead(iterator)
         return logs
 
     def _next(self, iterator: Iterator[Any], what: str) -> Dealt:
         """The next batch to train or test on, after all that is done before a first one. Raises StopIteration."""
-        self._feed.batches = self._split.batches
+        self._feed.split = self._split.shares
         dealt: Dealt
         try:
             batch, dealt = self._feed.take(iterator)
@@ -131,10 +130,9 @@ class Steps(KerasFunctions):
             if what == "train":
                 self._tell_of_another_model()
                 if not self._split.of_any_batch:
-                    self._tell(data.other_batches(dealt.shares, self._split.global_batch))
-        sizes = at_a_time(dealt.shares, self._split.shares)
-        if self._looks[what] and (self._place.replicas > 1 or sizes != dealt.shares):
-            self._try(what, batch, Shares(dealt.shares, sizes))
+                    self._tell(data.other_batches(dealt.shares.batches, self._split.global_batch))
+        if self._looks[what] and (self._place.replicas > 1 or dealt.shares.accumulates):
+            self._try(what, batch, dealt.shares)
             dealt = self._feed.deal(batch)  # once more, by what that found
         return dealt
 

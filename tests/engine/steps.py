@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpubalance.settings.device import DeviceProfile, JointProfile
+from gpubalance.settings.shares import Shares
 from gpubalance.settings.summing import Summing
 from tests.late import keras
 
@@ -36,7 +37,7 @@ class Steps:
         self.strategy = runtime.build_strategy(self.names, "auto")
         self.clocks = pace.clocks(profiles, joint or JointProfile(), seed=0)
         place = Place(self.strategy, self.names, tuple(self.clocks), summing=IN_SMALL_PACKS)
-        self.feed = Feed(place, (1,) * len(profiles))
+        self.feed = Feed(place, Shares((1,) * len(profiles)))
         with self.strategy.scope():
             self.model = make_model()
             self.targets = labels.compile_for(self.model)
@@ -55,16 +56,16 @@ class Steps:
         *,
         stamped: bool = False,
     ) -> tuple[float, Any]:
-        """Trains one step; returns its loss and the stamps [replica, (began, computed, summed, finished)]."""
+        """Trains one step; returns its loss and the stamps [replica, (began, computed, summed, finished)], if any."""
         from gpubalance.engine import data
         from gpubalance.engine.labels import as_outputs
 
-        self.feed.batches = tuple(batches)
+        self.feed.split = Shares(tuple(batches), tuple(micro_batches or ()))
         for metric in self.model.metrics:
             metric.reset_state()
         dealt = self.feed.deal(data.as_tensors((inputs, as_outputs(self.model, list(labels)))))
-        logs, stamps, _ = self.functions.train(dealt, tuple(micro_batches or batches), stamped=stamped)
-        return float(logs["loss"]), stamps.numpy()
+        logs, stamps, _ = self.functions.train(dealt, stamped=stamped)
+        return float(logs["loss"]), stamps.numpy() if stamped else None
 
     def traces(self, *, micro: bool) -> list[Any]:
         """The traced steps, those in micro-batches or the others."""

@@ -7,6 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from gpubalance.settings.shares import Shares
 from tests.engine import zoo
 from tests.engine.steps import Steps
 from tests.engine.test_exact import adam, dense_model
@@ -21,11 +22,12 @@ def steps() -> Steps:
 def test_both_sources_give_each_replica_its_batch(steps: Steps) -> None:
     from gpubalance.engine import data
 
-    steps.feed.batches = batches = (7, 3)
+    batches = (7, 3)
+    steps.feed.split = Shares(batches)
     streamed = map(steps.feed.deal, steps.samples.stream(10))
     for source in (data.held(steps.feed, steps.samples, ()), streamed):
         for dealt in islice(source, 4):
-            assert [(len(inputs), len(labels)) for inputs, labels in dealt.values] == [(size, size) for size in batches]
+            assert [(len(x), len(y)) for (x, y), _ in dealt.values] == [(size, size) for size in batches]
 
 
 def test_each_part_is_brought_to_its_replicas_own_device(steps: Steps) -> None:
@@ -34,7 +36,7 @@ def test_each_part_is_brought_to_its_replicas_own_device(steps: Steps) -> None:
     (dealt,) = data.held(steps.feed, steps.samples, ())
     graph = dealt.layout.cut.graph
     brought = [one.device[-5:] for one in graph.get_operations() if one.type == "Identity" and one.device]
-    assert sorted(brought) == ["CPU:0", "CPU:0", "CPU:1", "CPU:1"]
+    assert sorted(brought) == ["CPU:0"] * 3 + ["CPU:1"] * 3  # the inputs, the labels, and the weights of both
 
 
 def test_samples_are_the_same_for_the_same_seed(steps: Steps) -> None:
@@ -65,11 +67,11 @@ def test_batches_of_many_lengths_are_dealt_as_one_layout_that_opens_once() -> No
     from gpubalance.engine.feed import Feed
     from gpubalance.engine.place import Place
 
-    feed = Feed(Place(None, ("CPU:0", "CPU:1"), ()), (2, 1))
+    feed = Feed(Place(None, ("CPU:0", "CPU:1"), ()), Shares((2, 1)))
     cuts = set()
     for length in (3, 5, 4, 9, 3):
         dealt = feed.deal((tf.ones((6, length)), tf.ones((6,))))
-        assert [tuple(part[0].shape) for part in dealt.values] == [(4, length), (2, length)]
+        assert [tuple(x.shape) for (x, _), _ in dealt.values] == [(4, length), (2, length)]
         cuts.add(dealt.layout.cut)
     assert len(cuts) == 2
     assert dealt.layout.signature[0].shape.as_list() == [None, None]

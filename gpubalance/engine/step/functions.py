@@ -12,19 +12,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine.feed import Dealt
+from gpubalance.engine.feed import WEIGHTS, Dealt
 from gpubalance.engine.place import Place
 from gpubalance.engine.step import parity
 from gpubalance.engine.step.built import unchanged
 from gpubalance.engine.step.gradients import gradients_of
 from gpubalance.engine.step.known_sum import check_sum
 from gpubalance.engine.step.link import pack_bytes_for
+from gpubalance.engine.step.logs import as_told
 from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.part import part_of
 from gpubalance.engine.step.step import Kind, dividing, predicting, testing, training
 from gpubalance.engine.step.verdict import UNTRIED, Verdict
 from gpubalance.errors import BadInput
-from gpubalance.settings.shares import Shares
 
 
 class Functions:
@@ -53,25 +53,23 @@ class Functions:
         self._traced = {key: made for key, made in self._traced.items() if key[0] != what}
         return found
 
-    def train(
-        self, dealt: Dealt, micro_batches: tuple[int, ...], *, stamped: bool = False, noisy: bool = False
-    ) -> tuple[Any, Any, bool]:
-        """Trains on a batch: the logs, the stamps, and whether the step was traced for it.
+    def train(self, dealt: Dealt, *, stamped: bool = False, noisy: bool = False) -> tuple[dict[str, Any], Any, bool]:
+        """Trains on a batch: the logs, the stamps if it is stamped, and whether the step was traced for it.
 
         Raises ResourceExhaustedError if a device's memory does not hold it.
         """
         kind = Kind(
             whole=dealt.whole,
-            micro=not dealt.whole and micro_batches != dealt.shares,
+            micro=dealt.shares.accumulates,
             stamped=stamped,
             noisy=stamped and noisy and not dealt.whole,
             xla=self._xla,
             as_it_is=self._verdicts["train"].refused is not None and self._place.replicas == 1,
             pack_bytes=self.pack_bytes,
         )
-        self._refuse_beyond_memory(micro_batches if kind.micro else dealt.shares)
-        (logs, stamps), is_new = self._call("train", dealt, kind, micro_batches)
-        return logs, stamps, is_new
+        self._refuse_beyond_memory(dealt.shares.micro_batches)
+        (logs, numbers, stamps), is_new = self._call("train", dealt, kind)
+        return as_told(logs, numbers), stamps, is_new
 
     def _refuse_beyond_memory(self, sizes: tuple[int, ...]) -> None:
         """Raises for a simulated device before the step, in all processes of a cluster alike.
@@ -83,25 +81,24 @@ class Functions:
             if lack:
                 raise tf.errors.ResourceExhaustedError(None, None, lack)
 
-    def test(self, dealt: Dealt) -> Any:
+    def test(self, dealt: Dealt) -> dict[str, Any]:
         """The logs of a batch in `evaluate`."""
-        return self._call("test", dealt, Kind(whole=dealt.whole), dealt.shares)[0]
+        (logs, numbers), _ = self._call("test", dealt, Kind(whole=dealt.whole))
+        return as_told(logs, numbers)
 
     def predict(self, dealt: Dealt) -> Any:
         """The outputs for a batch, in the order of its samples."""
-        return self._call("predict", dealt, Kind(whole=dealt.whole), dealt.shares)[0]
+        return self._call("predict", dealt, Kind(whole=dealt.whole))[0]
 
-    def _call(self, what: str, dealt: Dealt, kind: Kind, micro_batches: tuple[int, ...]) -> tuple[Any, bool]:
+    def _call(self, what: str, dealt: Dealt, kind: Kind) -> tuple[Any, bool]:
         """What the step gives, and whether it was traced for it, as for a wider layout of batches than before."""
         key, layout = (what, dealt.layout.like, kind), dealt.layout.signature
         is_new = key not in self._traced or self._traced[key][0] is not layout
         if is_new:
             self._traced[key] = layout, self._trace(what, kind, layout)
-        with tf.device("/CPU:0"):  # else one GPU would have to send them to the others
-            weights = tf.constant(dealt.weights, tf.float64)
-            at_a_time = tf.constant(micro_batches, tf.int32)
-            total = tf.constant(dealt.samples, tf.float64)
-        return self._traced[key][1](dealt.values, weights, total, at_a_time), is_new
+        with tf.device("/CPU:0"):  # where loops over micro-batches need their sizes
+            at_a_time = tf.constant(dealt.shares.micro_batches, tf.int32)
+        return self._traced[key][1](dealt.values, at_a_time), is_new
 
     def _trace(self, what: str, kind: Kind, signature: Any) -> Any:
         """The traced function. The concrete one: a tf.function takes half a millisecond to find its only trace."""
@@ -112,9 +109,9 @@ class Functions:
             step = predicting(model, place, whole=kind.whole)
         else:
             step = (training if what == "train" else testing)(model, place, self._verdicts[what], kind)
-        each, values = (place.replicas,), (signature,) * len(place.names)
-        numbers = [tf.TensorSpec(each, tf.float64), tf.TensorSpec((), tf.float64), tf.TensorSpec(each, tf.int32)]
-        made = tf.function(step, input_signature=[values, *numbers], autograph=False)
+        values = ((signature, tf.TensorSpec((WEIGHTS,), tf.float64)),) * len(place.names)
+        at_a_time = tf.TensorSpec((place.replicas,), tf.int32)
+        made = tf.function(step, input_signature=[values, at_a_time], autograph=False)
         try:
             return made.get_concrete_function()
         except Exception as error:
@@ -124,13 +121,6 @@ class Functions:
                 f"the model {model.name} creates a variable in its first step, as keras.random without a seed does",
                 remedy="create it before: seed = keras.random.SeedGenerator(1), and draw with seed=seed",
             ) from error
-
-
-def at_a_time(shares: tuple[int, ...], split: Shares) -> tuple[int, ...]:
-    """The samples that each replica takes at a time: the split's micro-batch, or its share if that is smaller."""
-    if not split.accumulates:
-        return shares
-    return tuple(min(share, micro) for share, micro in zip(shares, split.micro_batches, strict=True))
 
 
 # Operations that take long and have no formula, beside those that call a function, whose own are not counted.

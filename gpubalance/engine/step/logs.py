@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import keras
@@ -11,7 +13,8 @@ import tensorflow as tf
 from gpubalance.engine.sources import SAMPLES, ancestors, sources
 from gpubalance.engine.step.gradients import handles
 from gpubalance.engine.step.part import Part
-from gpubalance.engine.step.sums import weighed, wide
+from gpubalance.engine.step.state import summed_of
+from gpubalance.engine.step.sums import parted, together, weighed, wide
 from gpubalance.engine.step.verdict import MEAN, Verdict
 from gpubalance.errors import BadInput
 
@@ -57,18 +60,28 @@ class Logs:
         return {name: values[name] for name in self._powers}
 
     @property
-    def shapes(self) -> list[Any]:
+    def _shapes(self) -> list[Any]:
         """The shapes of the shares."""
         return [(self._values or {})[name].shape for name in self._powers]
 
-    def of_all(self, sums: Sequence[Any]) -> dict[str, Any]:
-        """The logs of the whole batch from the sums of all shares, outside of a replica.
+    def of_all(self, sums: Any) -> tuple[dict[str, Any], Any]:
+        """The logs of the whole batch, outside of a replica; and of those that are single numbers one vector instead.
 
-        What does not depend on samples but on metrics' results or changed weights is computed again, with those of now.
+        `sums` is a vector of all replicas' shares, and of what each counted in the variables of `summed_of`. What does
+        not depend on samples but on metrics' results or changed weights is computed again, with those of now.
         """
-        known = dict(zip(self._powers, sums, strict=True))
-        values = (self._values or {}).items()
-        return {name: known[name] if name in known else self._again(value) for name, value in values}
+        variables = summed_of(self._model)
+        parts = parted(sums, [*self._shapes, *(variable.shape for variable in variables)])
+        known = dict(zip(self._powers, parts[: len(self._powers)], strict=True))
+        counted = zip(variables, parts[len(self._powers) :], strict=True)
+        with keras.StatelessScope(list(counted)):  # else TensorFlow would sum each variable once more, on the host
+            logs = {
+                name: known[name] if name in known else self._again(value)
+                for name, value in (self._values or {}).items()
+            }
+        numbers = {name: value for name, value in logs.items() if value.dtype.is_floating and not value.shape.rank}
+        rest = {name: None if name in numbers else value for name, value in logs.items()}
+        return rest, together(list(numbers.values()))
 
     def _power(self, name: str, value: Any, part: Part) -> int | None:
         """The power of a log's value; None for one that does not depend on samples but by metrics' results."""
@@ -110,6 +123,34 @@ class Logs:
             _, metric, at = self._results[one]
             over_all[one] = tf.convert_to_tensor(keras.tree.flatten(metric.result())[at])
         return _computed_again(value, over_all, self._late_reads(value))
+
+
+@dataclass(eq=False)
+class _Numbers:
+    """Numbers on a device, which are read all at once when the first one is asked for."""
+
+    vector: Any
+
+    @cached_property
+    def read(self) -> list[float]:
+        return self.vector.numpy().tolist()  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class _Number:
+    """One of them, for whoever takes its float, as Keras does when a callback wants the logs."""
+
+    numbers: _Numbers
+    place: int
+
+    def __float__(self) -> float:
+        return self.numbers.read[self.place]
+
+
+def as_told(logs: Mapping[str, Any], vector: Any) -> dict[str, Any]:
+    """A step's logs, of which the numbers stay in their vector until one is read."""
+    numbers, names = _Numbers(vector), [name for name, value in logs.items() if value is None]
+    return {name: _Number(numbers, names.index(name)) if value is None else value for name, value in logs.items()}
 
 
 def told_of_log(model: Any, name: str, what: str) -> str:

@@ -83,12 +83,15 @@ class Points:
         return _after(marker, grads) if self._stamped and not self._paced else grads
 
     def finished(self, loss: Any, variables: Sequence[Any]) -> Any:
-        """Returns the replica's four stamps, float64 seconds; empty unless it is stamped."""
+        """Returns the replica's four stamps, float64 seconds; None unless it is stamped."""
         if self._called:
             # TensorFlow orders the reading of each variable after its update.
             marker = _marker(loss, [tf.convert_to_tensor(v.value) for v in variables])
             self._call(self._clock.finished, [], marker, ())
-        return tf.stack(self._stamps) if self._stamped else tf.zeros((0,), tf.float64)
+        if not self._stamped:
+            return None
+        with tf.device("/CPU:0"):
+            return tf.stack(self._stamps)
 
     @property
     def _called(self) -> bool:

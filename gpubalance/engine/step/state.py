@@ -20,8 +20,9 @@ class State:
         """Reads them on a replica before its step. If each has the batch `whole`, all weigh as a mean does."""
         self._verdict, self._whole = verdict, whole
         self._kept = [(variable, tf.convert_to_tensor(variable.value)) for variable in kept_of(model, verdict)]
-        self._of_metrics = [variable for metric in metrics_of(model) for variable in metric._variables]
-        self._weighed = [one for one in self._of_metrics if whole or self._power(one, SUM) != SUM]
+        self._summed = summed_of(model)
+        of_metrics = (variable for metric in metrics_of(model) for variable in metric._variables)
+        self._weighed = [one for one in of_metrics if whole or self._power(one, SUM) != SUM]
 
     def begin(self, *, again: bool = False) -> None:
         """Begins a part. Every other micro-batch begins `again`, with the layers' values before the step."""
@@ -40,8 +41,8 @@ class State:
         return [self._share(variable, before, weight) for variable, before in self._kept]
 
     def counted(self) -> list[Any]:
-        """What metrics have counted by now."""
-        return [tf.convert_to_tensor(variable.value) for variable in self._of_metrics]
+        """What the replica's own metrics have counted by now, in the variables of `summed_of`."""
+        return [tf.convert_to_tensor(variable.value) for variable in self._summed]
 
     def set(self, sums: list[Any]) -> None:
         """Gives the layers' variables their new values, from the sums of all parts' shares."""
@@ -86,6 +87,12 @@ def metrics_of(model: Any) -> list[Any]:
     found = (*model.metrics, *keras.Model.metrics.fget(model))  # a user's own property may leave some out
     trackers = list(model._compile_loss.metrics) if model._compile_loss is not None else []
     return list({id(metric): metric for metric in (*_all(found), *trackers)}.values())
+
+
+def summed_of(model: Any) -> list[Any]:
+    """The metrics' variables of which each replica has its own, and their sum counts: nearly all of them."""
+    variables = (variable for metric in metrics_of(model) for variable in metric._variables)
+    return [one for one in variables if one.aggregation == "sum" and one.dtype in ("float32", "float64")]
 
 
 def _all(metrics: Any) -> list[Any]:

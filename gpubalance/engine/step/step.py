@@ -1,8 +1,9 @@
 """The step, what all replicas do with a dealt batch, each in one graph: train, test, predict.
 
 Every replica runs the model's own `train_step` on its share; the results sum to those of one device: see weighing.py.
-What is measured and what is trained is this step. Each function takes the dealt values and each replica's weight in the
-global loss; the one that trains also takes the global batch and each replica's micro-batch.
+What is measured and what is trained is this step. Each function takes the dealt values, which are on the devices, and
+on the host each replica's micro-batch. Nothing comes to a device or leaves it in the middle of a step, as whoever needs
+it would wait for all that is queued there: the logs stay on the first one until somebody reads them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from gpubalance.engine.step.sums import (
     loss_scale,
     over_micro_batches,
     over_replicas,
+    parted,
     received,
     refuse_what_cannot_accumulate,
     sent,
@@ -58,7 +60,7 @@ class Kind:
 
 
 def training(model: Any, place: Place, verdict: Verdict, kind: Kind) -> Callable[..., Any]:
-    """A step that returns its logs and its stamps, float64 [replicas, 4]; they are empty if it is not stamped.
+    """A step that returns its logs, as `Logs.of_all` does, and its stamps, float64 [replicas, 4], if it is stamped.
 
     Stamps are the seconds at which a replica began to compute, had its own gradients, had their sum over all replicas,
     and had updated its weights.
@@ -66,7 +68,7 @@ def training(model: Any, place: Place, verdict: Verdict, kind: Kind) -> Callable
     if kind.micro:
         refuse_what_cannot_accumulate(model)
 
-    def step(*arguments: Any) -> tuple[Any, Any]:
+    def step(*arguments: Any) -> tuple[Any, Any, Any]:
         """All replicas' parts of a step."""
         logs = Logs(model, verdict, whole=kind.whole, xla=kind.xla)
         of_here = place.strategy.experimental_local_results
@@ -76,9 +78,13 @@ def training(model: Any, place: Place, verdict: Verdict, kind: Kind) -> Callable
 
         with dividing(model, trains=not kind.as_it_is):
             logged, stamps = place.strategy.run(replica, arguments)
+        with tf.device(place.names[0]):
+            found = logs.of_all(of_here(logged)[0])
+        if not kind.stamped:
+            return *found, None
         stamps = of_here(stamps)
-        found = logs.of_all([of_here(one)[0] for one in logged])
-        return found, stamps[0] if place.cluster and kind.stamped else tf.stack(stamps)
+        with tf.device("/CPU:0"):
+            return *found, stamps[0] if place.cluster else tf.stack(stamps)
 
     return step
 
@@ -92,19 +98,21 @@ class _Replica:
         self._variables: list[Any] = []
         self._begun = False
 
-    def step(self, values: Sequence[Any], weights: Any, global_batch: Any, micro_batches: Any) -> tuple[Any, Any]:
-        """Trains on the replica's samples; returns the logs that depend on samples, and its stamps."""
+    def step(self, values: Sequence[Any], micro_batches: Any) -> tuple[Any, Any]:
+        """Trains on the replica's samples; returns what the logs are made of, and its stamps."""
         kind, number, optimizer = self._kind, number_of_replica(), self._model.optimizer
-        data, weight, size = values[number - self._place.first], weights[number], micro_batches[number]
+        data, weights = values[number - self._place.first]
+        weight, size = weights[0], micro_batches[number]
         batch = batch_of(data)
         clock = self._place.clocks[number]
         points = Points(clock, batch, size if kind.micro else batch, stamped=kind.stamped)
         with points.begin(data) as data:
             if kind.micro:
-                sums, grads = over_micro_batches(self._computed, data, global_batch, size)
+                sums, grads = over_micro_batches(self._computed, data, weights[1:], size)
             else:
                 sums, grads = self._computed(data, weight)
         noise, gradients = sums[0], self._place.summing.gradients
+        sums = together([sums, *self._state.counted()])
         own = points.computed(noise, [sums, *sent(grads, gradients)])
         sums, *summed = points.summed(noise, over_replicas(own, kind.pack_bytes))
         summed = received(summed, grads)
@@ -119,7 +127,7 @@ class _Replica:
         return logged, _everyones(stamps) if self._place.cluster is not None and kind.stamped else stamps
 
     def _computed(self, data: Any, weight: Any) -> tuple[Any, list[Any]]:
-        """As one vector the noise, shares and changes of a part with that weight; and its gradients."""
+        """As one vector the noise, changes and logs of a part with that weight; and its gradients."""
         part = self._part
         return (tf.function(part, jit_compile=True, autograph=False) if self._kind.xla else part)(data, weight)
 
@@ -134,37 +142,34 @@ class _Replica:
                 grads, self._variables[:], own_logs = gradients_of(self._model, part, data)
         grads = self._rows.summable(grads)
         noise = squared_norm(grads) / tf.cast(batch_of(data), tf.float32) if kind.noisy else tf.zeros(())
-        shares = [*logs.of_part(own_logs, part), *self._state.shares(weight)]
-        with tf.control_dependencies(self._state.counted() if kind.stamped else []):  # metrics are compute, too
-            return together([noise, *shares]), grads
+        logged = logs.of_part(own_logs, part)
+        return together([noise, *self._state.shares(weight), *logged]), grads
 
-    def _taken(self, sums: Any) -> list[Any]:
-        """Gives layers their new states, from the sums over all replicas; returns the logs that depend on samples."""
-        shapes = [*self._logs.shapes, *self._state.shapes]
-        flat = tf.split(sums, [1, *(shape.num_elements() for shape in shapes)])[1:]
-        shaped = [tf.reshape(*one) for one in zip(flat, shapes, strict=True)]
-        of_logs = len(self._logs.shapes)
-        self._state.set(shaped[of_logs:])
-        return shaped[:of_logs]
+    def _taken(self, sums: Any) -> Any:
+        """Gives layers their new states, from the sums over all replicas; returns what the logs are made of."""
+        _, *states, logged = parted(sums, [(1,), *self._state.shapes, (-1,)])
+        self._state.set(states)
+        return logged
 
 
 def testing(model: Any, place: Place, verdict: Verdict, kind: Kind) -> Callable[..., Any]:
-    """A step of `evaluate` that returns its logs."""
+    """A step of `evaluate` that returns its logs, as `Logs.of_all` does."""
 
-    def replica(logs: Logs, values: Sequence[Any], weights: Any, *_: Any) -> Any:
-        number = number_of_replica()
+    def replica(logs: Logs, values: Sequence[Any], _: Any) -> Any:
+        data, weights = values[number_of_replica() - place.first]
         state = State(model, verdict, whole=kind.whole)
         state.begin()
-        with part_of(weights[number], verdict, whole=kind.whole) as part:
-            own_logs = model.test_step(values[number - place.first])
-        state.shares(weights[number])
-        return logs.of_part(own_logs, part)
+        with part_of(weights[0], verdict, whole=kind.whole) as part:
+            own_logs = model.test_step(data)
+        state.shares(weights[0])
+        return together([*logs.of_part(own_logs, part), *state.counted()])
 
-    def step(*arguments: Any) -> Any:
-        logs, total = Logs(model, verdict, whole=kind.whole), tf.distribute.ReduceOp.SUM
+    def step(*arguments: Any) -> tuple[Any, Any]:
+        logs = Logs(model, verdict, whole=kind.whole)
         with dividing(model, trains=False):
             shares = place.strategy.run(replica, (logs, *arguments))
-        return logs.of_all([place.strategy.reduce(total, share, axis=None) for share in shares])
+        with tf.device(place.names[0]):
+            return logs.of_all(place.strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None))
 
     return step
 
@@ -179,7 +184,7 @@ def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
             return tf.identity(parts[0]) if whole or place.cluster else tf.concat(parts, axis=0)
 
     def replica(values: Sequence[Any]) -> Any:
-        outputs = model.predict_step(values[number_of_replica() - place.first])
+        outputs = model.predict_step(values[number_of_replica() - place.first][0])
         if place.cluster is None or whole:
             return outputs
         gather = tf.distribute.get_replica_context().all_gather

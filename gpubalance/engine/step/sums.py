@@ -6,6 +6,7 @@ gradient of the whole batch, as the sum over replicas is. From squared norms the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -37,7 +38,13 @@ def wide(dtype: Any) -> Any:
 def together(values: Sequence[Any]) -> Any:
     """The numbers of all these tensors in one vector, in the widest of their dtypes."""
     dtype = tf.float64 if any(value.dtype == tf.float64 for value in values) else tf.float32
-    return tf.concat([tf.reshape(tf.cast(value, dtype), [-1]) for value in values], axis=0)
+    return tf.concat([tf.zeros(0, dtype), *(tf.reshape(tf.cast(value, dtype), [-1]) for value in values)], axis=0)
+
+
+def parted(vector: Any, shapes: Sequence[Any]) -> list[Any]:
+    """A vector's parts, which have these shapes."""
+    sizes = [math.prod(shape) for shape in shapes]
+    return [tf.reshape(part, shape) for part, shape in zip(tf.split(vector, sizes), shapes, strict=True)]
 
 
 def over_replicas(values: Sequence[Any], pack_bytes: int = 0) -> list[Any]:
@@ -104,32 +111,31 @@ class Rows:
 
 
 def over_micro_batches(
-    gradients: Callable[..., tuple[Any, Any]], data: Any, global_batch: Any, micro_batch: Any
+    gradients: Callable[..., tuple[Any, Any]], data: Any, weights: Any, micro_batch: Any
 ) -> tuple[Any, list[Any]]:
     """The loss and the gradients of `data`, of which `micro_batch` samples are in memory at a time.
 
-    `micro_batch` is an int32 scalar; if it does not divide the batch, the first micro-batch is the smaller one.
-    Gradients keep their form: None, dense or IndexedSlices.
+    `micro_batch` is an int32 scalar; if it does not divide the batch, the first micro-batch is the smaller one. It has
+    the first of the two `weights`, each other one the second. Gradients keep their form: None, dense or IndexedSlices.
     """
     batch = batch_of(data)
     count = -(-batch // micro_batch)
     first = batch - (count - 1) * micro_batch
 
-    def part(index: Any) -> tuple[Any, Any]:
+    def part(index: Any, weight: Any) -> tuple[Any, Any]:
         end = first + index * micro_batch
         begin = tf.maximum(0, end - micro_batch)
-        some = tf.nest.map_structure(lambda values: values[begin:end], data)
-        return gradients(some, tf.cast(batch_of(some), tf.float64) / global_batch)
+        return gradients(tf.nest.map_structure(lambda values: values[begin:end], data), weight)
 
     def add(index: Any, total: Any, sums: Any) -> tuple[Any, Any, Any]:
         # A loop's body and a branch forget their device: a nested function would take another replica's weights.
         with tf.device(loss.device):
-            own_loss, grads = part(index)
+            own_loss, grads = part(index, weights[1])
             sums = tuple(_plus(summed, grad, index) for summed, grad in zip(sums, grads, strict=True))
             return index + 1, total + own_loss, sums
 
     # The first one is outside the loop, so that one micro-batch needs no second set of gradients in memory.
-    loss, grads = part(tf.constant(0))
+    loss, grads = part(tf.constant(0), weights[0])
     start = tf.constant(1), loss, tuple(_first(grad, count) for grad in grads)
     before_last = tf.while_loop(lambda index, *_: index < count - 1, add, start, parallel_iterations=1)
     # A loop gives all its sums at its end. So the last one is outside, too: its gradients go to the other replicas as
