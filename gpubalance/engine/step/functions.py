@@ -98,7 +98,8 @@ class Functions:
             self._traced[key] = layout, self._trace(what, kind, layout)
         with tf.device("/CPU:0"):  # where loops over micro-batches need their sizes
             at_a_time = tf.constant(dealt.shares.micro_batches, tf.int32)
-        return self._traced[key][1](dealt.values, at_a_time), is_new
+        with tf.device(self._place.names[0]):  # where what has no device of its own is put, as what is returned
+            return self._traced[key][1](dealt.values, at_a_time), is_new
 
     def _trace(self, what: str, kind: Kind, signature: Any) -> Any:
         """The traced function. The concrete one: a tf.function takes half a millisecond to find its only trace."""

@@ -19,7 +19,9 @@ class State:
     def __init__(self, model: Any, verdict: Verdict, *, whole: bool) -> None:
         """Reads them on a replica before its step. If each has the batch `whole`, all weigh as a mean does."""
         self._verdict, self._whole = verdict, whole
-        self._kept = [(variable, tf.convert_to_tensor(variable.value)) for variable in kept_of(model, verdict)]
+        # Copies, which are on the replica's device: TensorFlow would take what a variable's read gives into a loop on
+        # the first one.
+        self._kept = [(variable, tf.identity(variable.value)) for variable in kept_of(model, verdict)]
         self._summed = summed_of(model)
         of_metrics = (variable for metric in metrics_of(model) for variable in metric._variables)
         self._weighed = [one for one in of_metrics if whole or self._power(one, SUM) != SUM]

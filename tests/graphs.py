@@ -1,0 +1,64 @@
+"""What goes from one device to another in the functions that TensorFlow runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A tensor that a function sends from one device to another, and the operations that take it there."""
+
+    sender: str
+    receiver: str
+    tensor: str
+    takers: frozenset[str]
+
+
+@contextmanager
+def crossings(*devices: str) -> Iterator[list[Crossing]]:
+    """Fills the list at the end: with those of functions that run on all of these devices, and first in the block.
+
+    Control edges between devices are left out: they carry nothing, and nothing waits for a device's kernels for them.
+    """
+    from tensorflow.python.eager import context
+
+    found: list[Crossing] = []
+    context.context().enable_graph_collection()
+    try:
+        yield found
+        for function in context.context().export_run_metadata().function_graphs:
+            graphs = function.partition_graphs
+            if {_device_of(graph) for graph in graphs} >= set(devices):
+                found += [crossing for graph in graphs for crossing in _received(graph)]
+    finally:
+        context.context().disable_graph_collection()
+
+
+def _device_of(graph: Any) -> str:
+    return str(graph.node[0].device.partition("device:")[2]) if graph.node else ""
+
+
+def _received(graph: Any) -> Iterator[Crossing]:
+    for node in graph.node:
+        if node.op not in ("_Recv", "_HostRecv"):
+            continue
+        names = ("send_device", "recv_device")
+        sender, receiver = (node.attr[name].s.decode().partition("device:")[2] for name in names)
+        takers = [other for other in graph.node if _takes(other, node)]
+        is_control = all(taker.op == "Identity" and not _is_taken(taker, graph) for taker in takers)
+        if sender != receiver and not is_control:
+            tensor = node.attr["tensor_name"].s.decode()
+            yield Crossing(sender, receiver, tensor, frozenset(taker.op for taker in takers))
+
+
+def _takes(node: Any, other: Any) -> bool:
+    """Whether a node takes an output of the other, and does not only wait for it."""
+    return any(name.partition(":")[0] == other.name for name in node.input)
+
+
+def _is_taken(node: Any, graph: Any) -> bool:
+    return any(_takes(other, node) for other in graph.node)

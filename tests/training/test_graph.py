@@ -1,0 +1,89 @@
+"""No step goes through the host: what a replica's device computes stays there, but for stamps and what is asked for.
+
+The replicas are on the second and third of the process's CPU devices; the first is the host, as beside GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.settings.shares import Shares
+from gpubalance.training.split import Split
+from tests.graphs import Crossing, crossings
+from tests.late import keras, layers
+
+_HOST, _REPLICAS = "CPU:0", ("CPU:1", "CPU:2")
+_STAMPS = {"PyFunc", "_Retval"}  # the calls of clocks, and what the step returns of them
+
+
+def _beside_the_host(micro_batches: tuple[int, ...] = ()) -> Split:
+    """A split whose devices are not the host's."""
+    from gpubalance.engine.place import place_of
+    from gpubalance.engine.step.known_sum import check_sum
+
+    devices, joint = simulated_devices(str(len(_REPLICAS)))
+    split = Split.of(devices, Shares((7, 3), micro_batches), joint, "auto")
+    split.place = place_of(devices, _REPLICAS, joint, "auto")
+    check_sum(split.place)  # once, which the host looks at
+    return split
+
+
+def _model(split: Split) -> Any:
+    """A model with moving averages, random numbers, several metrics and a scheduled learning rate."""
+    with split.scope():
+        keras.utils.set_random_seed(1)
+        inner = [layers.Dense(8), layers.BatchNormalization(), layers.Dropout(0.1), layers.Dense(3, "softmax")]
+        model = keras.Sequential([keras.Input((4,)), *inner])
+        rate = keras.optimizers.schedules.ExponentialDecay(0.01, 10, 0.9)
+        metrics = ["accuracy", keras.metrics.AUC(), keras.metrics.F1Score()]
+        model.compile(keras.optimizers.Adam(rate), "categorical_crossentropy", metrics=metrics)
+    return model
+
+
+def _samples(count: int) -> tuple[Any, Any]:
+    random = np.random.default_rng(0)
+    return random.random((count, 4), np.float32), np.eye(3, dtype=np.float32)[random.integers(0, 3, count)]
+
+
+def _to_the_host(found: Iterable[Crossing]) -> set[Crossing]:
+    return {one for one in found if one.sender in _REPLICAS and one.receiver == _HOST}
+
+
+def _between(found: Iterable[Crossing]) -> set[Crossing]:
+    """From one replica to another, but for Keras' count of steps, and beside the all-reduce."""
+    between = (one for one in found if {one.sender, one.receiver} == set(_REPLICAS))
+    return {one for one in between if one.takers != {"AssignVariableOp"}}
+
+
+def test_a_step_of_fit_or_evaluate_sends_nothing_to_the_host() -> None:
+    split = _beside_the_host()
+    model = _model(split)
+    with crossings(*_REPLICAS) as found:
+        split.fit(model, *_samples(23), verbose=0)  # and a last batch of another size
+        split.evaluate(model, *_samples(20), verbose=0)
+    assert {one.receiver for one in found} >= set(_REPLICAS)  # it has seen the batches come
+    assert not _to_the_host(found)
+    assert len(_between(found)) == 1  # what the second has counted in `evaluate`
+
+
+def test_a_step_in_micro_batches_sends_nothing_to_the_host() -> None:
+    split = _beside_the_host((3, 2))
+    model = _model(split)
+    with crossings(*_REPLICAS) as found:
+        split.fit(model, *_samples(20), verbose=0)
+    assert not _to_the_host(found)
+    assert not _between(found)
+
+
+def test_a_stamped_step_sends_its_stamps_alone_to_the_host() -> None:
+    split = _beside_the_host()
+    model = _model(split)
+    with crossings(*_REPLICAS) as found:
+        split.fit(model, *_samples(40), verbose=0, callbacks=[split.monitor(every=1)])
+    sent = _to_the_host(found)
+    assert sent
+    assert all(one.takers <= _STAMPS for one in sent), sent
