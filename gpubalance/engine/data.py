@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.feed import Batches, Dealt, Feed
+from gpubalance.engine.feed import AT_ONCE, Batches, Dealt, Feed
 from gpubalance.engine.keras_inside import graph_of, is_keras_own
 from gpubalance.engine.labels import Target, as_outputs, compile_for, random_targets
 from gpubalance.engine.step import built, parity
@@ -25,7 +25,6 @@ _HELD_PART = 0.01
 class Samples:
     """Random samples for a model: (inputs in its own structure, labels in that of its outputs)."""
 
-    held_at_most = 1  # batches at a time on the devices
     differs = False  # in shape
     samples = own_batch = None  # as many as are asked for
 
@@ -68,16 +67,18 @@ def held(feed: Feed, source: Any, memory_bytes: Sequence[int]) -> list[Dealt]:
     """Some global batches of Samples or UserData, dealt to the devices, where they stay.
 
     Of a user's own samples up to seven, for several lengths and labels; fewer if they would take over a hundredth of a
-    device's memory, as they must not lower the batch limit; but at least three, as a pipeline keeps two. The number is
-    odd, as every second step is stamped: of an even number the stamped steps would only ever see the same half.
+    device's memory, as they must not lower the batch limit; but at least as many as are there in training, whose memory
+    is measured. The number is odd, as every second step is stamped: of an even number the stamped steps would only ever
+    see the same half.
     """
-    count = source.held_at_most
-    if count > 1:
-        bytes_each = sum(int(values.nbytes) for values in tf.nest.flatten(source.make(1)))
-        sizes = [batch * bytes_each for batch in feed.split.batches[feed.here]]
-        most = min(int(_HELD_PART * memory / size) for memory, size in zip(memory_bytes, sizes, strict=True))
-        count = next(fewer for fewer in (7, 5, 3) if fewer <= max(3, most))
     samples = feed.split.global_batch
+    if isinstance(source, Samples):  # one batch is like the other
+        batch = as_tensors(source.make(samples))
+        return [feed.deal(batch) for _ in range(AT_ONCE)]
+    bytes_each = sum(int(values.nbytes) for values in tf.nest.flatten(source.make(1)))
+    sizes = [batch * bytes_each for batch in feed.split.batches[feed.here]]
+    most = min(int(_HELD_PART * memory / size) for memory, size in zip(memory_bytes, sizes, strict=True))
+    count = next(fewer for fewer in (7, 5, AT_ONCE) if fewer <= max(AT_ONCE, most))
     return [feed.deal(as_tensors(source.make(samples, salt=number))) for number in range(count)]
 
 

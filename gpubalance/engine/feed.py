@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -18,7 +20,10 @@ from gpubalance.errors import BadInput
 from gpubalance.settings.shares import Shares, proportional_split
 
 WEIGHTS = 3  # of a replica in a step: see `_weights`
-_NOT_YET = object()
+# Batches that are on their way while a step trains on another. A copy to a GPU waits for all that is queued there when
+# it begins: so one batch is copied during the step before it, and the next one is read and cut meanwhile.
+_AHEAD = 2
+AT_ONCE = 1 + _AHEAD  # batches on the devices in training
 # Each in a list, so that the thread that empties it drops the iterator, whoever else has the list.
 _over: SimpleQueue[list[Any]] = SimpleQueue()
 
@@ -51,10 +56,11 @@ class Dealt:
 
 
 class Feed:
-    """Takes global batches from an iterator, and brings the next one to the devices ahead of time.
+    """Takes global batches from iterators, and brings the next ones to the devices ahead of time, in a thread.
 
     The devices are those of the place that this process has. A share has at least `least` samples, as a verdict says;
-    a batch that is too small for that is `whole` on each device.
+    a batch that is too small for that is `whole` on each device. tf.data's own copies to several devices give each one
+    batch after another in turns, whatever its size, so they can't divide a last batch or follow a split that changes.
     """
 
     least = 1
@@ -63,24 +69,33 @@ class Feed:
         self.names, self.here = place.names, place.here
         self.split = split
         self._layouts: dict[Any, Layout] = {}
+        # One thread asks all iterators: several may be of the same generator, which can't be asked by two at once.
+        self._thread = ThreadPoolExecutor(1, "batches")
         # Training and validation each have an iterator, and training continues after validation.
-        self._ahead: WeakKeyDictionary[Iterator[Any], Any] = WeakKeyDictionary()
+        self._ahead: WeakKeyDictionary[Iterator[Any], deque[Future[Any]]] = WeakKeyDictionary()
 
-    def take(self, iterator: Iterator[Any]) -> Any:
+    def take(self, iterator: Iterator[Any]) -> tuple[Any, Dealt]:
         """The next global batch, as it came and dealt out. Raises StopIteration."""
-        dealt = self._ahead.pop(iterator, _NOT_YET)
-        if dealt is _NOT_YET:
-            dealt = self._deal(next(iterator, None))
-        if dealt is None:
+        self.look_ahead(iterator, 1)
+        found = self._ahead[iterator].popleft().result()
+        if found is None:
             raise StopIteration
-        return dealt
+        return found  # type: ignore[no-any-return]
 
-    def look_ahead(self, iterator: Iterator[Any]) -> None:
-        """Starts bringing the next global batch to the devices while they compute."""
-        self._ahead[iterator] = self._deal(next(iterator, None))
+    def look_ahead(self, iterator: Iterator[Any], batches: int = _AHEAD) -> None:
+        """Has so many of the next global batches brought to the devices, while these compute."""
+        ahead = self._ahead.setdefault(iterator, deque())
+        while len(ahead) < batches:
+            ahead.append(self._thread.submit(self._next, iterator))
 
-    def _deal(self, batch: Any) -> tuple[Any, Dealt] | None:
-        batch = cleaned(batch)
+    def stop(self) -> None:
+        """Forgets what is on its way, and leaves all iterators alone from now on."""
+        on_their_way = [future for ahead in self._ahead.values() for future in ahead if not future.cancel()]
+        wait(on_their_way)
+        self._ahead.clear()
+
+    def _next(self, iterator: Iterator[Any]) -> tuple[Any, Dealt] | None:
+        batch = cleaned(next(iterator, None))
         return None if batch is None else (batch, self.deal(batch))
 
     def deal(self, batch: Any) -> Dealt:

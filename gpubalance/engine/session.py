@@ -73,7 +73,8 @@ class Session:
         self._verdict = self._tried()
         self._split, self._from_pipeline = Shares((1,) * len(devices)), False
         self._feed = Feed(self._place, self._split)
-        self._data: Iterator[Any] | None = None
+        self._data: Iterator[Any] | None = None  # batches, which are `_held` on the devices or come from a pipeline
+        self._held = False
         self._ended_s = 0.0  # when the host saw the end of the last timing
         self._turn = 1  # steps until each batch has come once, if they differ in shape
         self._pulled: tuple[int, Iterator[Any]] | None = None  # batches of that size, without the devices
@@ -136,7 +137,7 @@ class Session:
 
         It continues where the last call ended, if that was for the same size; the split's batches are dropped.
         """
-        self._data = None
+        self._drop_data()
         if self._pulled is None or self._pulled[0] != global_batch:
             self._pulled = global_batch, self.source.stream(global_batch)
         for _ in runtime.rounds(seconds, at_least, self._goes_on):
@@ -171,13 +172,15 @@ class Session:
         """Prepares the split's data, of one split at a time: another's would take memory that is being measured."""
         if self._data is not None and (split, from_pipeline) == (self._split, self._from_pipeline):
             return
-        self._split, self._from_pipeline, self._data, self._pulled = split, from_pipeline, None, None
+        self._drop_data()
+        self._split, self._from_pipeline, self._pulled = split, from_pipeline, None
         self._verdict.refuse_small(split.smallest, self._model)
         self._feed.split, source = split, self.source
         if source.differs:
             # A batch fits if the longest one does: so that is trained on once, whatever comes later.
             self._run(self._feed.deal(data.as_tensors(source.longest(split.global_batch))))
-        if from_pipeline or (self.settings.input == "host" and self.settings.data is None):
+        self._held = not from_pipeline and (self.settings.input != "host" or self.settings.data is not None)
+        if not self._held:
             self._turn, self._data = _UNLIKE_AT_ONCE, source.stream(split.global_batch)
         else:
             # In a cluster all processes must hold the same number, without knowing each other's memory: the fewest.
@@ -188,15 +191,22 @@ class Session:
         self._run()  # unmeasured: data is new, caches and the pipeline fill
         self._ended_s = time.perf_counter()
 
+    def _drop_data(self) -> None:
+        self._feed.stop()  # the pipeline is the user's, and can't be read by two
+        self._data = None
+
     def _next(self) -> tuple[Dealt, float]:
         """The next batch and the host's wait for it, in which simulated devices are idle if it was not ready."""
         assert self._data is not None  # noqa: S101  (_train_with comes first)
         asked = time.perf_counter()
-        batch = next(self._data)
+        if self._held:
+            dealt = next(self._data)
+        else:
+            _, dealt = self._feed.take(self._data)
+            self._feed.look_ahead(self._data)
         waited = time.perf_counter() - asked
-        dealt = batch if isinstance(batch, Dealt) else self._feed.deal(batch)
         if not self._paced:
-            return dealt, time.perf_counter() - asked
+            return dealt, waited
         waited = waited if waited > _READY_WITHIN_S else 0.0
         self._pause(waited)
         return dealt, waited

@@ -36,8 +36,6 @@ class UserData(Pool):
     batch comes.
     """
 
-    held_at_most = 7  # batches at a time on the devices
-
     def __init__(self, name: str, model: Any) -> None:
         self.where, self._model, self._checked = f"--data {name}", model, False
         self._is_own_step = not is_keras_own(type(model).train_step)  # takes whatever the user gives it

@@ -77,6 +77,7 @@ class Steps(KerasFunctions):
                 raise
             raise BadInput("the data has no labels (y)", remedy="give x and y, or a dataset of (x, y)") from error
         finally:
+            self._feed.stop()
             self._split.stamping = None
 
     def predict(self, batches: Sequence[Any]) -> Any:
@@ -98,20 +99,19 @@ class Steps(KerasFunctions):
             self._trained -= 1  # the first run of a trace is slower: the next step is stamped instead
         elif stamped and monitor is not None:
             monitor.note(stamps.numpy(), dealt.shares)
-        self._feed.look_ahead(iterator)
         return logs
 
     def _test_on(self, iterator: Iterator[Any]) -> Any:
         dealt = self._next(iterator, "test")
         self._begun = Shares(dealt.shares.batches)
-        logs = self._functions.test(dealt)
-        self._feed.look_ahead(iterator)
-        return logs
+        return self._functions.test(dealt)
 
     def _next(self, iterator: Iterator[Any], what: str) -> Dealt:
-        """The next batch to train or test on, after all that is done before a first one. Raises StopIteration."""
+        """The next batch to train or test on, after all that is done before a first one. Raises StopIteration.
+
+        The ones after it are on their way by then, once no more is to be found out about how to deal them.
+        """
         self._feed.split = self._split.shares
-        dealt: Dealt
         try:
             batch, dealt = self._feed.take(iterator)
         except StopIteration:
@@ -133,7 +133,8 @@ class Steps(KerasFunctions):
                     self._tell(data.other_batches(dealt.shares.batches, self._split.global_batch))
         if self._looks[what] and (self._place.replicas > 1 or dealt.shares.accumulates):
             self._try(what, batch, dealt.shares)
-            dealt = self._feed.deal(batch)  # once more, by what that found
+            return self._feed.deal(batch)  # once more, by what that found
+        self._feed.look_ahead(iterator)
         return dealt
 
     def _try(self, what: str, batch: Any, shares: Shares) -> None:

@@ -33,7 +33,7 @@ def test_both_sources_give_each_replica_its_batch(steps: Steps) -> None:
 def test_each_part_is_brought_to_its_replicas_own_device(steps: Steps) -> None:
     from gpubalance.engine import data
 
-    (dealt,) = data.held(steps.feed, steps.samples, ())
+    dealt, *_ = data.held(steps.feed, steps.samples, ())
     graph = dealt.layout.cut.graph
     brought = [one.device[-5:] for one in graph.get_operations() if one.type == "Identity" and one.device]
     assert sorted(brought) == ["CPU:0"] * 3 + ["CPU:1"] * 3  # the inputs, the labels, and the weights of both
