@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 
-from tests.fake_gpu import Operation, child, operations
+from tests.cli.program import SHORT, gpubalance
+from tests.fake_gpu import Gpu, Operation, child, fake_gpus, operations
 
 _SAMPLES, _STEPS, _FEATURES = 64, 10, (12, 12, 3)
 _BATCHES = 40, 24
@@ -56,6 +59,55 @@ def _copies(variables: Mapping[str, str], whose: str) -> Counter[str]:
 
 def test_a_step_copies_no_more_than_keras_own(two_gpus: dict[str, str]) -> None:
     ours, keras_own = (_copies(two_gpus, whose) for whose in ("ours", "Keras'"))
-    print(ours, keras_own)
     assert all(ours[kind] <= keras_own[kind] for kind in keras_own)
     assert ours["to_host"] == 1  # the logs, which the callback asked for
+
+
+def test_the_next_batch_is_there_before_the_step_on_this_one_has_its_gradients(tmp_path: Path) -> None:
+    """On GPUs so slow that the host has all the time that it needs."""
+    slow = Gpu(kernel_ms=4.0)
+    variables = fake_gpus(tmp_path, slow, slow)
+    child(_TRAINED, variables, "ours")
+    done = operations(variables)
+    for device, share in enumerate(_BATCHES):
+        own = [one for one in done if one.device == device]
+        size = share * math.prod(_FEATURES) * 4
+        are_there = [one.ends_s for one in own if one.kind == "to_device" and one.bytes == size]
+        have_gradients = [one.starts_s for one in own if one.kind == "all_reduce"]
+        # The batches of the last five steps, and the ends of the five steps before each of them.
+        pairs = zip(are_there[-5:], have_gradients[-6:-1], strict=True)
+        assert all(is_there < has_gradients for is_there, has_gradients in pairs)
+
+
+_WIDE = """
+import keras
+
+def build():
+    inner = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(4)]
+    model = keras.Sequential([keras.Input((64, 64, 16)), *inner])
+    model.compile("sgd", "mse", jit_compile=False)
+    return model
+"""
+_FITS = """
+import json
+import tensorflow as tf
+from gpubalance import Split
+
+split = Split(gpus=[0, 1], batches=[40, 24])
+with split.scope():
+    model = build()
+data = tf.data.Dataset.range(640).map(lambda _: (tf.zeros((64, 64, 16)), tf.zeros((4,)))).batch(64)
+split.fit(model, data, verbose=0)
+print(json.dumps([tf.config.experimental.get_memory_info(name)["peak"] for name in ("GPU:0", "GPU:1")]))
+"""
+
+
+def test_training_takes_no_more_memory_than_was_measured(two_gpus: dict[str, str], tmp_path: Path) -> None:
+    """Of a model whose inputs are most of what it needs."""
+    file = tmp_path / "wide.py"
+    file.write_text(_WIDE)
+    run = ("run", "--gpus", "0,1", "--batches", "40", "24", "--model", f"{file}:build", *SHORT, "--json")
+    measured = json.loads(gpubalance(*run, code=0, environment=two_gpus).stdout)["replicas"]
+    trained = json.loads(child(_WIDE + _FITS, two_gpus))
+    for replica, peak in zip(measured, trained, strict=True):
+        assert peak <= 1.01 * replica["memory_peak_bytes"]

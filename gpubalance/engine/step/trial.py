@@ -88,12 +88,14 @@ class Trial:
         """
         some = self._spread[at]
         weight = len(some) / self.count
+        with tf.device("/CPU:0"):  # where the whole batch is
+            samples = [tf.gather(one, np.tile(some, copies)) for one in self._given]
         gradients, others, divided, *now = self._function(
             tf.constant(weight, tf.float32),
             tf.zeros(_MOST) if divisors is None else divisors,
             tf.constant([*exponents, *[0] * (_MOST - len(exponents))], tf.float32),
             *states.values(),
-            *(tf.gather(one, np.tile(some, copies)) for one in self._given),
+            *samples,
         )
         marks = dict(zip(self._names, others.numpy(), strict=True)) | {"gradient": gradients.numpy() / weight}
         return Ran(marks, dict(zip(states, now, strict=True)), divided)
