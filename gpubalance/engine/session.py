@@ -20,9 +20,9 @@ from gpubalance.engine.place import place_of
 from gpubalance.engine.step.functions import Functions, count_step
 from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.points import stamped_times
-from gpubalance.engine.step.verdict import UNTRIED, Verdict
 from gpubalance.engine.trace import record_trace
 from gpubalance.results.timing import Pulled, Timing
+from gpubalance.results.verdict import UNTRIED, Verdict
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings, Tracing
@@ -53,7 +53,9 @@ class Session:
         *,
         seed: int,
         cluster: Cluster | None = None,
+        verdict: Verdict | None = None,
     ) -> None:
+        """`verdict` is what the parity check has found in another session of this model."""
         self.settings, self._joint, self.in_cluster = settings, joint, cluster is not None
         self._devices = tuple(devices) if cluster is None else (devices[cluster.rank],)
         self._names = runtime.set_up(self._devices, settings, seed=seed, joins=self.in_cluster)
@@ -70,7 +72,7 @@ class Session:
             self._model = make_model(settings)
         self.source = data.samples_for(settings, self._model, strategy, self._names[0], seed=seed)
         self._functions = Functions(self._model, self._place, xla=settings.xla)
-        self._verdict = self._tried()
+        self._verdict = self._known(verdict)
         self._split, self._from_pipeline = Shares((1,) * len(devices)), False
         self._feed = Feed(self._place, self._split)
         self._data: Iterator[Any] | None = None  # batches, which are `_held` on the devices or come from a pipeline
@@ -79,14 +81,19 @@ class Session:
         self._turn = 1  # steps until each batch has come once, if they differ in shape
         self._pulled: tuple[int, Iterator[Any]] | None = None  # batches of that size, without the devices
 
-    def _tried(self) -> Verdict:
+    def _known(self, verdict: Verdict | None) -> Verdict:
         """Builds the model, and finds out how a split would train it; nothing is known of a model without user's code.
 
         A single device trains what a split can't.
         """
         batch = data.as_tensors(self.source.make(TRIED))
         data.build(self.settings, self._model, self._place.strategy, batch)
-        return self._functions.try_in_parts("train", batch) if ":" in self.settings.model else UNTRIED
+        if ":" not in self.settings.model:
+            return UNTRIED
+        if verdict is None:
+            return self._functions.try_in_parts("train", batch)
+        self._functions.follow("train", verdict)
+        return verdict
 
     def facts(self) -> dict[str, Any]:
         """What a result records about the model. `gradient_bytes` is what an all-reduce moves."""
@@ -94,8 +101,7 @@ class Session:
             "model": facts_of(self._model) | {"step": self._verdict.fingerprint},
             "memory_limit_bytes": self._limits,
             "pack_bytes": self._functions.pack_bytes if self._place.replicas > 1 else None,
-            "warned": self._verdict.warned,
-            "refused": self._verdict.refused,
+            "verdict": self._verdict,
             "own_batch": self.source.own_batch,
         }
 

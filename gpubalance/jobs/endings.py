@@ -42,8 +42,9 @@ def giving(partial: Callable[[], Any]) -> Iterator[None]:
 
 def refuse(facts: Ready) -> None:
     """Raises BadInput with what `Split.fit` would say of the model, if it would refuse it."""
-    if facts.refused is not None:
-        raise BadInput(facts.refused.message, remedy=facts.refused.remedy)
+    refused = facts.verdict.refused
+    if refused is not None:
+        raise BadInput(refused.message, remedy=refused.remedy)
 
 
 Failed = Sequence[tuple[Device, GpubalanceError]]

@@ -41,7 +41,7 @@ def run(
     journal.tell_resumed()
     watch(PhaseBegun("run"))
     result: Run | None = None
-    with giving(lambda: result), lost_gpus_told(used.devices), party_for(used, watch, limit) as party:
+    with giving(lambda: result), lost_gpus_told(used.devices), party_for(used, watch, limit, journal=journal) as party:
         party.start()
         another = f"gpubalance balance --model {shlex.quote(request.settings.model)} makes a plan for this one"
         check_model(planned, party.facts.model, remedy=f"{another}; --force runs it all the same")

@@ -17,9 +17,9 @@ from gpubalance.engine.failures import memory_row
 from gpubalance.engine.feed import Dealt, Feed, are_open, is_batched
 from gpubalance.engine.step import built
 from gpubalance.engine.step.functions import Functions
-from gpubalance.engine.step.verdict import UNTRIED
 from gpubalance.engine.users_lines import own_traceback, users_line
 from gpubalance.errors import BadInput
+from gpubalance.results.verdict import UNTRIED
 from gpubalance.settings.shares import Shares
 from gpubalance.training import data, measured
 from gpubalance.training.keras_functions import KerasFunctions

@@ -28,8 +28,9 @@ from pydantic import Field
 
 from gpubalance.planning.pipeline.problem import Graph, Segment
 from gpubalance.planning.pipeline.timeline import Task
-from gpubalance.results.common import Model, Refusal
+from gpubalance.results.common import Model
 from gpubalance.results.timing import BlockTimed, Pulled, Remedy, Timing
+from gpubalance.results.verdict import UNTRIED, Verdict
 from gpubalance.settings.cluster import Address, Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Record, Seconds
@@ -45,13 +46,14 @@ class Build(Record):
     """The model that a worker builds on its devices before it is asked anything.
 
     With `cuts` it is built in the host's memory, to be cut: no device needs to hold all of it. Its blocks begin at
-    these layers; if none are named, anywhere.
+    these layers; if none are named, anywhere. `verdict` is what another worker has found out about the model.
     """
 
     settings: Settings
     joint: JointProfile = JointProfile()
     seed: int = 0
     cuts: tuple[str, ...] | None = None
+    verdict: Verdict | None = None
 
 
 class Open(Build):
@@ -139,16 +141,15 @@ class Survey(Record):
 class Ready(Record):
     """The model is built.
 
-    `memory_limit_bytes` is what TensorFlow's allocator may take on each device, None if unknown. `warned` and `refused`
-    are what a split would tell of the model. `graph` has the blocks of a model that is to be cut. `own_batch` is the
-    number of samples in the batches of the user's data, None if it is unknown. `pack_bytes` is how many bytes of
-    gradients several devices sum in one all-reduce, 0 for all, None for a device alone.
+    `memory_limit_bytes` is what TensorFlow's allocator may take on each device, None if unknown. `verdict` is what a
+    split would tell of the model. `graph` has the blocks of a model that is to be cut. `own_batch` is the number of
+    samples in the batches of the user's data, None if it is unknown. `pack_bytes` is how many bytes of gradients
+    several devices sum in one all-reduce, 0 for all, None for a device alone.
     """
 
     model: Model
     memory_limit_bytes: tuple[int | None, ...]
-    warned: tuple[str, ...] = ()
-    refused: Refusal | None = None
+    verdict: Verdict = UNTRIED
     graph: Graph | None = None
     own_batch: Annotated[int, Field(ge=1)] | None = None
     pack_bytes: Annotated[int, Field(ge=0)] | None = None

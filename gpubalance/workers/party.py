@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gpubalance.errors import GpubalanceError, OutOfMemory
+from gpubalance.results.verdict import Verdict
 from gpubalance.settings.device import Device
+from gpubalance.settings.requests import Settings
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.workers.messages import Build, Ready
 from gpubalance.workers.process import signals_held
@@ -18,6 +20,16 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
+
+
+class Verdicts(Protocol):
+    """What the parity check has found of models."""
+
+    def of(self, settings: Settings) -> Verdict | None:
+        """That of the model in these settings, if it was checked."""
+
+    def note(self, settings: Settings, verdict: Verdict) -> None:
+        """Takes what a worker has found."""
 
 
 class Party:
@@ -64,10 +76,11 @@ class Party:
         deadline_s: float | None = None,
         limit: TimeLimit = NO_LIMIT,
         tell: Callable[[str], None] | None = None,
+        verdicts: Verdicts | None = None,
     ) -> None:
         """`build` is for all groups, or has one for each. `purpose` is part of the logs' names.
 
-        `tell` is called with what the party is doing if that takes long.
+        `tell` is called with what the party is doing if that takes long. A model in `verdicts` is not checked again.
         """
         self.groups = tuple(tuple(group) for group in groups)
         self.failures: dict[int, GpubalanceError] = {}
@@ -76,6 +89,7 @@ class Party:
         self._build = build
         self._worker = partial(Worker, purpose=purpose, deadline_s=deadline_s, limit=limit)
         self._tell = tell or (lambda _: None)
+        self.verdicts = verdicts
         self._workers: dict[int, Worker] = {}
         self._ahead: dict[int, Worker] = {}
         self._killed = False
@@ -129,11 +143,20 @@ class Party:
 
     def _open(self, builds: Mapping[int, Build]) -> None:
         self._tell(self._opening(builds))
-        self._at_once(lambda number, worker: worker.open(builds[number]), list(builds))
+        self._at_once(lambda number, worker: self._build_in(worker, builds[number]), list(builds))
         facts = [worker.facts for _, worker in sorted(self._workers.items())]
         if facts:
             limits = tuple(limit for one in facts for limit in one.memory_limit_bytes)
             self.facts = facts[0].model_copy(update={"memory_limit_bytes": limits})
+
+    def _build_in(self, worker: Worker, build: Build) -> None:
+        """Builds the model in a worker, which checks it unless that was done before."""
+        verdicts = self.verdicts
+        if verdicts is None:
+            worker.open(build)
+            return
+        worker.open(build.model_copy(update={"verdict": verdicts.of(build.settings)}))
+        verdicts.note(build.settings, worker.facts.verdict)
 
     def _opening(self, builds: Mapping[int, Build]) -> str:
         models = " and ".join(dict.fromkeys(build.settings.model for build in builds.values()))

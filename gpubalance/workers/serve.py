@@ -200,7 +200,7 @@ def _opened(request: Open) -> Session | LayersSession:
         return LayersSession(*parts, seed=request.seed, cuts=request.cuts)
     from gpubalance.engine.session import Session
 
-    return Session(*parts, seed=request.seed, cluster=cluster)
+    return Session(*parts, seed=request.seed, cluster=cluster, verdict=request.verdict)
 
 
 def _load_engine() -> Failed | None:

@@ -34,6 +34,7 @@ from typing import Any
 
 from gpubalance.engine.pace import ComputeTimes, noise_seed
 from gpubalance.results.timing import Pulled, Remedy, Timing
+from gpubalance.results.verdict import Verdict
 
 _USUAL_PACK_BYTES = 1 << 20
 _SCRIPT = os.environ.get("ENGINE_STAND_IN_SCRIPT")
@@ -42,7 +43,10 @@ _SCRIPT = os.environ.get("ENGINE_STAND_IN_SCRIPT")
 class Session:
     """As the real one, from outside."""
 
-    def __init__(self, devices: Any, settings: Any, joint: Any, *, seed: int, cluster: Any = None) -> None:
+    def __init__(
+        self, devices: Any, settings: Any, joint: Any, *, seed: int, cluster: Any = None, verdict: Any = None
+    ) -> None:
+        self._verdict = verdict
         self.settings = settings
         self.source = self
         self.in_cluster = cluster is not None
@@ -70,7 +74,7 @@ class Session:
         return {
             "model": {"name": self.settings.model, "parameters": 648, "gradient_bytes": 2592},
             "memory_limit_bytes": tuple(device.memory_bytes for device in self._devices[self._own]),
-            "refused": self._call("refused"),
+            "verdict": self._verdict or Verdict(refused=self._call("refused")),
             "pack_bytes": self._pack_bytes if len(self._devices) > 1 else None,
             "own_batch": self._call("own_batch") if self.settings.data else None,
         }

@@ -45,5 +45,5 @@ def test_the_step_that_is_measured_is_the_one_that_is_trained(name: str) -> None
     assert session.facts()["model"]["step"] == split._steps[0]._functions._verdicts["train"].fingerprint
     of_split = [str(one.message) for one in told if issubclass(one.category, UserWarning)]
     unnumbered = [text.replace(model.name, "") for text in of_split]
-    assert unnumbered == [text.replace(session._model.name, "") for text in session.facts()["warned"]]
+    assert unnumbered == [text.replace(session._model.name, "") for text in session.facts()["verdict"].warned]
     assert not [text for text in of_split if "XLA" not in text]

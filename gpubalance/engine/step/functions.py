@@ -23,8 +23,8 @@ from gpubalance.engine.step.logs import as_told
 from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.part import part_of
 from gpubalance.engine.step.step import Kind, dividing, predicting, testing, training
-from gpubalance.engine.step.verdict import UNTRIED, Verdict
 from gpubalance.errors import BadInput
+from gpubalance.results.verdict import UNTRIED, Verdict
 
 
 class Functions:
@@ -49,9 +49,13 @@ class Functions:
     def try_in_parts(self, what: str, batch: Any, *, share: int = TRIED) -> Verdict:
         """Tries `train` or `test` on a batch, and combines parts by what that found from now on: see `parity.check`."""
         found = parity.check(self._model, batch, self._place.names[0], share=share, trains=what == "train")
-        self._verdicts[what] = found
-        self._traced = {key: made for key, made in self._traced.items() if key[0] != what}
+        self.follow(what, found)
         return found
+
+    def follow(self, what: str, verdict: Verdict) -> None:
+        """Combines parts by what is known of `train` or `test` from now on."""
+        self._verdicts[what] = verdict
+        self._traced = {key: made for key, made in self._traced.items() if key[0] != what}
 
     def train(self, dealt: Dealt, *, stamped: bool = False, noisy: bool = False) -> tuple[dict[str, Any], Any, bool]:
         """Trains on a batch: the logs, the stamps if it is stamped, and whether the step was traced for it.

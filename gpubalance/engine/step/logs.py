@@ -15,8 +15,8 @@ from gpubalance.engine.step.gradients import handles
 from gpubalance.engine.step.part import Part
 from gpubalance.engine.step.state import summed_of
 from gpubalance.engine.step.sums import parted, together, weighed, wide
-from gpubalance.engine.step.verdict import MEAN, Verdict
 from gpubalance.errors import BadInput
+from gpubalance.results.verdict import MEAN, Verdict
 
 NOT_FROM_PARTS = (
     "neither a metric's result nor a mean or sum over samples: the devices' values are averaged, weighted by samples"

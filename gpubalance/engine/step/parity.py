@@ -1,6 +1,6 @@
 """The parity check: a step in unequal parts beside the same step whole, compared by numbers.
 
-Each quantity tells by itself how the parts make the whole (see `verdict.py`), and the step then combines it in that
+Each quantity tells by itself how the parts make the whole, as a `Verdict` has it, and the step then combines it in that
 way. What no power makes is told, and what a split can't train is refused.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -19,11 +18,12 @@ from gpubalance.engine.step import built
 from gpubalance.engine.step.logs import NOT_FROM_PARTS, told_of_log
 from gpubalance.engine.step.part import Added, Reduced
 from gpubalance.engine.step.runs import Runs
+from gpubalance.engine.step.state import changing_of
 from gpubalance.engine.step.trial import Trial
-from gpubalance.engine.step.verdict import MEAN, OTHER, SUM, Verdict
 from gpubalance.engine.users_lines import reason_of
 from gpubalance.errors import BadInput
 from gpubalance.results.common import Refusal
+from gpubalance.results.verdict import MEAN, OTHER, SUM, Verdict
 
 TRIED = 16  # samples, of which a quarter is one part
 _UNKNOWN = "so it is not known whether it takes a mean over samples, as a split needs"
@@ -58,7 +58,7 @@ def check(model: Any, batch: Any, device: str, *, share: int = TRIED, trains: bo
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(exact)
         gc.collect()  # a graph refers to itself, and TensorFlow keeps constants as large as the weights for this one's
-    return replace(found, warned=(*told, *found.warned))
+    return found.model_copy(update={"warned": (*told, *found.warned)})
 
 
 def _tried(model: Any, batch: Any, device: str, count: int, *, trains: bool) -> Verdict:
@@ -111,8 +111,10 @@ class _Check:
         self._is_known &= not any(map(self._runs.is_zero, self._of_users_metrics()))
         if trial.trains:
             self._of_gradients(added_alike=not any(exponents))
+        powers = self._of_metrics() | self._of_layers()
+        places = enumerate(changing_of(trial.model))
         return Verdict(
-            variables=self._of_metrics() | self._of_layers(),
+            variables={place: powers[id(one)] for place, one in places if id(one) in powers},
             logs={name: self._of_log(name) for name in trial.logs},
             exponents=exponents,
             warned=tuple(dict.fromkeys(self._told)),

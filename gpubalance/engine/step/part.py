@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gpubalance.engine.step.verdict import UNTRIED, Verdict
+from gpubalance.results.verdict import UNTRIED, Verdict
 
 
 @dataclass(frozen=True, eq=False)

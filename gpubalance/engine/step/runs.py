@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gpubalance.engine.step.powers import power_of
 from gpubalance.engine.step.trial import Ran, Trial
-from gpubalance.engine.step.verdict import MEAN, OTHER, power_of
+from gpubalance.results.verdict import MEAN, OTHER
 
 # How near the parts come to the whole: gradients, numbers, and states, which are differences of larger numbers.
 _NEAR = {"gradient": 1e-4, "state": 1e-4, "": 1e-5}

@@ -10,7 +10,7 @@ import tensorflow as tf
 from gpubalance.engine.keras_inside import is_keras_own
 from gpubalance.engine.step.points import number_of_replica
 from gpubalance.engine.step.sums import weighed, wide
-from gpubalance.engine.step.verdict import MEAN, SUM, Verdict
+from gpubalance.results.verdict import MEAN, SUM, Verdict
 
 
 class State:
@@ -18,7 +18,7 @@ class State:
 
     def __init__(self, model: Any, verdict: Verdict, *, whole: bool) -> None:
         """Reads them on a replica before its step. If each has the batch `whole`, all weigh as a mean does."""
-        self._verdict, self._whole = verdict, whole
+        self._whole, self._powers = whole, powers_of(model, verdict)
         # Copies, which are on the replica's device: TensorFlow would take what a variable's read gives into a loop on
         # the first one.
         self._kept = [(variable, tf.identity(variable.value)) for variable in kept_of(model, verdict)]
@@ -61,7 +61,7 @@ class State:
         return weighed(change, weight, MEAN if self._whole else self._power(variable, MEAN))
 
     def _power(self, variable: Any, usual: int) -> int:
-        return self._verdict.variables.get(id(variable), usual)
+        return self._powers.get(id(variable), usual)
 
     def _counted_once(self, variable: Any, before: Any, weight: Any) -> Any:
         """What a part adds to its own metric. A part of a whole number can't be added: the first one adds all."""
@@ -75,13 +75,26 @@ def kept_of(model: Any, verdict: Verdict) -> list[Any]:
 
     Of a user's layers those that the parity check saw change; untried, all that are not whole numbers.
     """
+    known = powers_of(model, verdict)
     return [
         variable
         for layer in model._flatten_layers()
         for variable in layer._non_trainable_variables
-        if id(variable) in verdict.variables
+        if id(variable) in known
         or (tf.as_dtype(variable.dtype).is_floating and (is_keras_own(layer) or not verdict.step))
     ]
+
+
+def changing_of(model: Any) -> list[Any]:
+    """The variables that a step may change without gradients, in an order that all workers have alike."""
+    of_metrics = [variable for metric in metrics_of(model) for variable in metric._variables]
+    return [*of_metrics, *(one for layer in model._flatten_layers() for one in layer._non_trainable_variables)]
+
+
+def powers_of(model: Any, verdict: Verdict) -> dict[int, int]:
+    """The powers of the variables' shares that the parity check has found, by the variables' ids."""
+    variables = changing_of(model)
+    return {id(variables[place]): power for place, power in verdict.variables.items()}
 
 
 def metrics_of(model: Any) -> list[Any]:

@@ -36,8 +36,8 @@ from gpubalance.engine.step.sums import (
     together,
     with_norms,
 )
-from gpubalance.engine.step.verdict import Verdict
 from gpubalance.engine.step.weighing import weighing
+from gpubalance.results.verdict import Verdict
 
 
 @dataclass(frozen=True)

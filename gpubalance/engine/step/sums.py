@@ -14,9 +14,9 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine.sources import has_fixed_rows
-from gpubalance.engine.step.verdict import SUM
 from gpubalance.errors import BadInput
 from gpubalance.planning.packs import packs_of
+from gpubalance.results.verdict import SUM
 from gpubalance.settings.choices import Gradients
 
 

@@ -34,7 +34,7 @@ from gpubalance.engine.step.logs import Logs
 from gpubalance.engine.step.part import Part, Probing, in_parts, part_of
 from gpubalance.engine.step.state import metrics_of
 from gpubalance.engine.step.step import dividing
-from gpubalance.engine.step.verdict import UNTRIED
+from gpubalance.results.verdict import UNTRIED
 
 _MOST = 64  # losses with divisors of their own, and losses that layers add
 # Operations that don't tell one step from another.

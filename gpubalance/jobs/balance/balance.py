@@ -41,7 +41,7 @@ def balance(request: BalanceRequest, watch: Watch, journal: Journal) -> Plan:
     """
     check_asked(request)  # before minutes are spent on a probe
     limit, journal.watch = TimeLimit(request.measuring.time_limit_s), watch
-    with party_for(request, watch, limit) as party:
+    with party_for(request, watch, limit, journal=journal) as party:
         probe = probe_for(request, limit, watch, journal, party)
         balancing = Balancing(request, probe, party, watch, journal)
         with giving(balancing.so_far), lost_gpus_told(request.devices):

@@ -14,6 +14,7 @@ from gpubalance.jobs.events import Doing, PhaseBegun, TurnDone, Watch, one_at_a_
 from gpubalance.jobs.independent.window import AllAtOnce, CommonWindow, Replica, Together
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.keep.saved import best_joint_run
+from gpubalance.jobs.keep.verdicts import KeptVerdicts
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.timings import Window
@@ -59,6 +60,7 @@ def independent(request: IndependentRequest, watch: Watch, journal: Journal) -> 
         deadline_s=measuring.deadline_s,
         limit=TimeLimit(measuring.time_limit_s),
         tell=lambda text: tell(Doing(text)),
+        verdicts=KeptVerdicts(journal),
     ) as party:
         turns = Turns(request, party, journal, tell)
         with giving(turns.result):

@@ -120,8 +120,8 @@ class Journal:
         self._is_new = True
         self.add(key, record)
 
-    def add(self, key: str, record: BaseModel) -> None:
-        """Appends a finished record; returns when it is on disk.
+    def add(self, key: str, record: BaseModel, *, helps: bool = True) -> None:
+        """Appends a finished record; returns when it is on disk. One that `helps` is worth resuming the command.
 
         If the disk is full it says so once and keeps nothing more; the measurement goes on.
         """
@@ -129,6 +129,7 @@ class Journal:
         with self._threads:
             if not self.is_full:
                 self._append(json.dumps(entry))
+                self._holds |= helps and not self.is_full
 
     def _append(self, line: str) -> None:
         try:
@@ -136,7 +137,6 @@ class Journal:
             self._file.write(line + "\n")
             self._file.flush()
             os.fsync(self._file.fileno())
-            self._holds = True
         except OSError as error:
             self.is_full = True
             why = f"can't write the journal {self.path}: {error.strerror}"

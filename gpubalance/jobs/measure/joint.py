@@ -11,6 +11,7 @@ from gpubalance.jobs.endings import giving
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing, Watch, WindowDone
 from gpubalance.jobs.keep.journal import Journal, content_key
+from gpubalance.jobs.keep.verdicts import KeptVerdicts
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.pipeline import ROUND_S, held_against, measure_pipeline
@@ -35,8 +36,9 @@ def party_for(
     limit: TimeLimit,
     *devices: Device,
     purpose: str = "run",
+    journal: Journal | None = None,
 ) -> Party:
-    """A party of one worker for all of the request's devices, or for these."""
+    """A party of one worker for all of the request's devices, or for these; `journal` keeps what it finds of models."""
     measuring = request.measuring
     return Party(
         devices or request.devices,
@@ -45,6 +47,7 @@ def party_for(
         deadline_s=measuring.deadline_s,
         limit=limit,
         tell=lambda text: watch(Doing(text)),
+        verdicts=KeptVerdicts(journal) if journal else None,
     )
 
 
@@ -219,7 +222,7 @@ class JointRun:
     def _found(self, measured: Measurement) -> Iterator[Warning_]:
         """Warnings of what else was found, and those about the figures."""
         if len(measured.batches) > 1:
-            yield from (warning("not-exact", text=text) for text in self.party.facts.warned)
+            yield from (warning("not-exact", text=text) for text in self.party.facts.verdict.warned)
         yield from resumed(self.again)
         known = [one for one in self.series if one.windows]
         excess_part = measured.excess_s / measured.step_time_s.median

@@ -35,7 +35,7 @@ from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Build, Ready
-from gpubalance.workers.party import Party
+from gpubalance.workers.party import Party, Verdicts
 from gpubalance.workers.worker import Worker
 
 _UPDATES = 7
@@ -74,6 +74,7 @@ class Bench:
     device: Device
     request: ProbeRequest
     journal: Journal
+    verdicts: Verdicts | None
     time_limit: TimeLimit
     watch: Watch
     following: Party | None = None
@@ -93,6 +94,7 @@ class Bench:
             purpose="probe",
             deadline_s=request.deadline_s,
             limit=self.time_limit,
+            verdicts=self.verdicts,
         )
         self.facts = self.journal.had(self.device.uuid, Ready)
 

@@ -21,6 +21,7 @@ from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import DeviceDone, Doing, PhaseBegun, Watch, one_at_a_time
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.keep.verdicts import KeptVerdicts
 from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
 from gpubalance.jobs.measure.trace import not_traced, trace
 from gpubalance.jobs.measure.warnings import warning
@@ -84,7 +85,8 @@ class _Probing:
         request, self.limit = self.request, copy(self.limit)  # an interrupt ends it for the threads, not for the caller
         self.code = code_key(request.settings.model, request.settings.data)  # now, before the user changes the file
         self.watch = self.journal.watch = one_at_a_time(self.watch)
-        beside = request, self.journal, self.limit, self.watch
+        verdicts = KeptVerdicts(self.journal) if self.following is None else self.following.verdicts
+        beside = request, self.journal, verdicts, self.limit, self.watch
         self.all = [Alone(device, *beside, number=number) for number, device in enumerate(request.devices)]
         self.queues = [[self.all[number] for number in queue] for queue in queues(request)]
         for queue in self.queues:

@@ -25,8 +25,9 @@ def probe_warnings(request: ProbeRequest, devices: Sequence[Alone], facts: Ready
             if told:
                 yield Warning_(code=code, message=f"{one.device.label}{message}", next=advice)
     yield from (missing for one in devices for missing in one.trace_warnings)
-    if facts and facts.refused:
-        yield warning("not-for-a-split", why=facts.refused.message, advice=facts.refused.remedy)
+    refused = facts.verdict.refused if facts else None
+    if refused:
+        yield warning("not-for-a-split", why=refused.message, advice=refused.remedy)
     if any(point.unlike for one in devices for point in one.points.values()):
         yield warning("batches-differ")
 

@@ -7,41 +7,37 @@ once more. Otherwise the parts don't tell Q.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 
-import numpy as np
+from pydantic import Field
 
 from gpubalance.errors import BadInput
 from gpubalance.results.common import Refusal
+from gpubalance.settings.record import Record
 
 MEAN, SUM, MEAN_AGAIN = 1, 0, 2
 OTHER = None
-_FLOOR = 1e-5
 _HEAVY = ("BatchNorm", "Conv", "Einsum", "FFT", "MatMul", "Pool", "RNN", "While")
 
 
-@dataclass(frozen=True, eq=False)
-class Verdict:
+class Verdict(Record):
     """The powers of a step's quantities, and what is said of it.
 
-    `variables` has those of metrics and of layers' states by id, `logs` by name; what the parts don't tell has that of
-    a mean or a sum, and a quantity that is not there was not met. What layers add to the loss is multiplied by the
-    part's weight to the power of `exponents`, in order. A part of fewer samples than `least` may give what is not
-    finite, or far beyond the whole's. `is_known`: the check could decide. `step` has the operations of the step by type
-    and count.
+    `variables` has those of metrics and of layers' states by their place among those that may change, `logs` by name;
+    what the parts don't tell has that of a mean or a sum, and a quantity that is not there was not met. What layers add
+    to the loss is multiplied by the part's weight to the power of `exponents`, in order. A part of fewer samples than
+    `least` may give what is not finite, or far beyond the whole's. `is_known`: the check could decide. `step` has the
+    operations of the step by type and count.
     """
 
-    variables: dict[int, int] = field(default_factory=dict)
-    logs: dict[str, int] = field(default_factory=dict)
+    variables: dict[int, int] = Field(default_factory=dict)
+    logs: dict[str, int] = Field(default_factory=dict)
     exponents: tuple[int, ...] = ()
     warned: tuple[str, ...] = ()
     refused: Refusal | None = None
     least: int = 1
     is_known: bool = True
-    step: dict[str, int] = field(default_factory=dict)
+    step: dict[str, int] = Field(default_factory=dict)
 
     def exponent(self, place: int) -> int:
         """The exponent for what is added to the loss in this place."""
@@ -66,19 +62,3 @@ class Verdict:
 
 
 UNTRIED = Verdict()
-
-
-def power_of(whole: Any, parts: Sequence[tuple[float, Any]], near: float) -> int | None:
-    """The power with which the parts, each with its weight, make the whole; OTHER if there is none.
-
-    Quantities are marks: [..., (norm, two linear marks)], which agree within `near` of the largest norm, and of several
-    within a little of all together. What is 0 everywhere counts as a mean.
-    """
-    norms = reduce(np.maximum, [whole[..., 0], *(part[..., 0] for _, part in parts)])
-    within = near * norms + (_FLOOR * np.linalg.norm(whole[..., 0]) if whole.ndim > 1 else 0.0)
-
-    def makes(power: int) -> bool:
-        summed = sum(weight**power * part for weight, part in parts)
-        return bool(np.all(np.abs(summed - whole)[..., 1:] <= within[..., None]))
-
-    return next((power for power in (MEAN, SUM, MEAN_AGAIN) if makes(power)), OTHER)

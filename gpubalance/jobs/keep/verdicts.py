@@ -1,0 +1,30 @@
+"""What the parity check has found of models: a command checks each once, and with --resume none again."""
+
+from __future__ import annotations
+
+from gpubalance.jobs.keep.journal import Journal, content_key
+from gpubalance.results.verdict import Verdict
+from gpubalance.settings.requests import Settings
+
+
+class KeptVerdicts:
+    """Hands what one worker has found to the next ones, and keeps it in the command's journal.
+
+    Workers that begin at the same time each check the model. What could not be tried, as for want of memory, is tried
+    again by the next worker.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._found = journal.left(Verdict)
+
+    def of(self, settings: Settings) -> Verdict | None:
+        """That of the model in these settings, if it was checked."""
+        return self._found.get(content_key(settings))
+
+    def note(self, settings: Settings, verdict: Verdict) -> None:
+        """Takes what a worker has found, and keeps what is new."""
+        key = content_key(settings)
+        if key not in self._found and (verdict.step or verdict.refused):
+            self._found[key] = verdict
+            self._journal.add(key, verdict, helps=False)

@@ -1,0 +1,53 @@
+"""A model is checked in parts once a command, however many workers build it, and with --resume never again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.verdicts import KeptVerdicts
+from gpubalance.results.verdict import Verdict
+from gpubalance.settings.requests import Settings
+from tests.cli.program import QUICK_PAIR, gpubalance
+
+# It notes the processes that check it.
+_MODEL = """
+import os
+from pathlib import Path
+
+import keras
+
+from gpubalance.engine.step.part import current
+
+class Noting(keras.layers.Dense):
+    def call(self, inputs, training=None):
+        if current.part is not None and current.part.probing is not None:
+            with (Path(__file__).parent / "checked").open("a") as file:
+                file.write(f"{os.getpid()}\\n")
+        return super().call(inputs)
+
+def net():
+    return keras.Sequential([keras.Input((8,)), Noting(4)])
+"""
+
+
+def test_the_workers_of_a_balance_check_the_model_once(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(_MODEL)
+    few = ("--max-global-batch", "64", "--duration", "0.2", "--windows", "1")
+    gpubalance("balance", "--simulate", QUICK_PAIR, "--model", f"{file}:net", *few, code=0)
+    assert len(set((tmp_path / "checked").read_text().split())) == 1
+
+
+def test_what_was_found_is_left_for_resume_and_what_could_not_be_tried_is_not() -> None:
+    settings, other = (Settings(model=f"model.py:{name}") for name in ("net", "other"))
+    found = Verdict(variables={3: 1}, logs={"loss": 1}, exponents=(0, 1), least=2, step={"MatMul": 4})
+    with Journal("a", "a test", resume=False) as journal:
+        journal.stays = True
+        verdicts = KeptVerdicts(journal)
+        verdicts.note(settings, found)
+        verdicts.note(other, Verdict(warned=("it can't be tried",), is_known=False))
+        assert verdicts.of(settings) == found
+    again = KeptVerdicts(Journal("a", "a test", resume=True))
+    assert again.of(settings) == found
+    assert again.of(other) is None
