@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from gpubalance.jobs.measure.warnings import HOPELESS, PRECISE_ENOUGH
 from gpubalance.numbers.stats import half_width
+from gpubalance.numbers.steady import has_trend
 from gpubalance.results.timing import Timing
 from gpubalance.settings.requests import Measuring
 
@@ -62,15 +63,18 @@ class Length(NamedTuple):
         return cls(seconds or 0.0, _LONGEST * usual_s, usual_s / _TIMINGS, PRECISE_ENOUGH)
 
     def is_reached(self, timings: Sequence[Timing], *, moves: bool = False) -> bool:
-        """Whether these timings are enough; while a GPU's clock or temperature `moves`, no precision is.
+        """Whether these timings are enough.
 
-        Half the time is enough if all of it would not make the step time nearly precise either.
+        No precision is while the step time rises or falls because a GPU's clock or temperature `moves`. One that moves
+        without changing the step time costs no time: cards get warmer at every point of a probe. Half the time is
+        enough if all of it would not make the step time nearly precise either.
         """
         taken_s = sum(one.seconds for one in timings)
         if len(timings) < self.at_least or taken_s < self.least_s:
             return False
-        known = half_width([one.seconds / one.steps for one in timings])
-        if taken_s >= self.most_s or moves or known is None:
+        step_times_s = [one.seconds / one.steps for one in timings]
+        known = half_width(step_times_s)
+        if taken_s >= self.most_s or known is None or (moves and has_trend(step_times_s)):
             return taken_s >= self.most_s
         expected = known * math.sqrt(taken_s / self.most_s)  # at the end
         return known <= self.within or (expected > max(HOPELESS, self.within) and taken_s >= self.most_s / 2)

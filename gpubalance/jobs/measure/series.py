@@ -155,8 +155,9 @@ class Series(Timings):
         """Measures a window of that length, its stamped steps included; `settled` timings count too.
 
         The caller adds it; of one that an error cuts short, what was measured is added. A GPU whose clocks or
-        temperature still move gets all of the time, precise or not. After `until_s` on the monotonic clock it takes no
-        more than the fewest timings. Raises PartialResult if a GPU's memory has failed, and what `Worker.measure` does.
+        temperature still move gets all of the time while its step time changes too, precise or not. After `until_s` on
+        the monotonic clock it takes no more than the fewest timings. Raises PartialResult if a GPU's memory has failed,
+        and what `Worker.measure` does.
         """
         timings, stamped = [*settled], list[Timing]()
         with self.sensors.watching():
