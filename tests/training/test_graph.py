@@ -87,3 +87,20 @@ def test_a_stamped_step_sends_its_stamps_alone_to_the_host() -> None:
     sent = _to_the_host(found)
     assert sent
     assert all(one.takers <= _STAMPS for one in sent), sent
+
+
+def test_a_stage_sends_the_next_one_its_outputs_and_nothing_to_the_host() -> None:
+    from gpubalance.engine.data import as_tensors
+    from gpubalance.engine.pipeline.micro_batches import micro_batch_of
+    from gpubalance.engine.pipeline.pipeline import Pipeline
+    from tests.engine.pipelines import graph_of, in_stages, orders_of
+
+    inner = [layers.Dense(8, "relu"), layers.BatchNormalization(), layers.Dropout(0.1), layers.Dense(3, "softmax")]
+    model = keras.Sequential([keras.Input((4,)), *inner])
+    calls, blocks, samples = graph_of(model)
+    segments = in_stages(len(blocks.starts), 2)
+    pipeline = Pipeline(model, blocks, segments, _REPLICAS, keras.optimizers.Adam())
+    batch = [pipeline.held(micro_batch_of(as_tensors(samples.make(6)), calls))] * 3
+    with crossings() as found:
+        pipeline.step(batch, orders_of(segments, blocks.graph, 3))
+    assert not _to_the_host(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
@@ -54,6 +54,8 @@ class Pipeline:
         self.update = Update(optimizer, names, trained)
         self.pace: Pace | None = None
         self._threads = ThreadPoolExecutor(len(trained))
+        self._copying = ThreadPoolExecutor(2 * len(self.links) or 1)  # each link both ways
+        self._numbers: dict[tuple[int, float], Any] = {}
         self._infers = tf.function(self._inferred, autograph=False, reduce_retracing=True)
 
     def follow(self, devices: Sequence[Device], joint: JointProfile, micro_batch: int, *, seed: int = 0) -> None:
@@ -64,6 +66,30 @@ class Pipeline:
     def take(self, device: int) -> list[Gradient]:
         """A device's gradients, summed over micro-batches."""
         return [grad for section in self._of[device] for grad in section.take()]
+
+    def number(self, device: int, value: float) -> Any:
+        """The number, float32, on a device, where it stays: bringing it there waits for all that is queued."""
+        key = device, value
+        if key not in self._numbers:
+            with tf.device(self.names[device]):
+                self._numbers[key] = tf.constant(value)
+        return self._numbers[key]
+
+    def bring(self, tensors: Any, device: int, done: Callable[[Any], None]) -> None:
+        """Has a thread copy tensors to a device, and hands the copies, or the error, to `done`.
+
+        A copy between GPUs, and whoever makes it, waits for all that is queued on both when it begins.
+        """
+
+        def copy() -> None:
+            try:
+                with tf.device(self.names[device]):
+                    found = copied(tensors)
+            except Exception as error:  # noqa: BLE001 - whoever takes it raises it
+                found = error
+            done(found)
+
+        self._copying.submit(copy)
 
     def held(self, micro: MicroBatch) -> MicroBatch:
         """The micro-batch, each part on the device of the section that takes it."""

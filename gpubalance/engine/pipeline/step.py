@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -47,12 +48,15 @@ class Mailbox:
             self._changed.notify_all()
 
     def take(self, key: Hashable) -> Any:
-        """Waits for the key's value. Raises StoppedError if it will not come."""
+        """Waits for the key's value. Raises StoppedError if it will not come, and an error that came in its place."""
         with self._changed:
             self._changed.wait_for(lambda: key in self._given or self._is_stopped)
             if self._is_stopped:
                 raise StoppedError
-            return self._given.pop(key)
+            value = self._given.pop(key)
+        if isinstance(value, Exception):
+            raise value
+        return value
 
     def stop(self) -> None:
         """Ends all waiting."""
@@ -74,8 +78,7 @@ class Step:
         self._pipeline, self._pace = pipeline, pace
         self._batch = batch
         self._stamped = stamped
-        with tf.device("/CPU:0"):
-            self._total = tf.constant(float(sum(one.samples for one in batch)))
+        self._total = float(sum(one.samples for one in batch))
         self._box = Mailbox()
         self._passed: dict[tuple[int, int], Passed] = {}
         for section in pipeline.sections:
@@ -119,7 +122,6 @@ class Step:
             self.doing[device] = text
             if self._pace:
                 self._pace.hold(task)
-            others = copied(others)
             start_s = self._now(device)
             gives = self._forward(task, others) if task.kind == "forward" else self._backward(task, others)
             self._timed[task] = Timed(*task, device, sent_s, start_s, start_s, self._now(device))
@@ -151,7 +153,9 @@ class Step:
         for gives in others.values():
             tensors |= gives
         labels = copied(micro.labels) if section.is_last else ()
-        passed = section.forward(tensors, labels, tf.constant(float(micro.samples)), self._total)
+        device = self._pipeline.segments[task.segment].device
+        samples, total = (self._pipeline.number(device, value) for value in (float(micro.samples), self._total))
+        passed = section.forward(tensors, labels, samples, total)
         self._passed[task.segment, task.micro_batch] = passed
         if passed.loss is not None:
             self.losses.append(passed.loss)
@@ -168,14 +172,16 @@ class Step:
         return section.backward(passed, back)
 
     def _send(self, task: Task, gives: Any) -> None:
-        """Sends each segment the part of the outputs, or of the gradients, that it takes."""
+        """Sends each segment the part of the outputs, or of the gradients, that it takes, as soon as it is queued."""
         forward = task.kind == "forward"
         for source, target, _ in self._pipeline.links:
             mine, other = (source, target) if forward else (target, source)
             if mine == task.segment:
                 section = self._pipeline.sections[other]
                 slots = section.takes if forward else section.gives
-                self._box.give((task, other), {s: gives[s] for s in slots if gives.get(s) is not None})
+                part = {s: gives[s] for s in slots if gives.get(s) is not None}
+                device = self._pipeline.segments[other].device
+                self._pipeline.bring(part, device, partial(self._box.give, (task, other)))
 
     def _apply(self, device: int) -> None:
         """Does the device's update, after all devices have met if the optimizer needs that."""

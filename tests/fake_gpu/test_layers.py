@@ -1,0 +1,50 @@
+"""What the devices of a pipeline wait for: what they are given, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.fake_gpu import Gpu, child, fake_gpus, operations
+
+_SAMPLES, _MICRO_BATCHES, _UNITS = 16, 4, 24
+_STEPS = f"""
+import json, time
+import keras
+import tensorflow as tf
+from gpubalance.engine.data import as_tensors
+from gpubalance.engine.pipeline.micro_batches import micro_batch_of
+from gpubalance.engine.pipeline.pipeline import Pipeline
+from tests.engine.pipelines import graph_of, in_stages, orders_of
+
+for gpu in tf.config.list_physical_devices("GPU"):
+    tf.config.experimental.set_memory_growth(gpu, True)
+with tf.device("CPU:0"):
+    model = keras.Sequential([keras.Input(({_UNITS},)), *(keras.layers.Dense({_UNITS}) for _ in range(4))])
+    calls, blocks, samples = graph_of(model)
+    micro = micro_batch_of(as_tensors(samples.make({_SAMPLES})), calls)
+segments = in_stages(len(blocks.starts), 2)
+order = orders_of(segments, blocks.graph, {_MICRO_BATCHES})
+pipeline = Pipeline(model, blocks, segments, ["GPU:0", "GPU:1"], keras.optimizers.SGD())
+batch = [pipeline.held(micro)] * {_MICRO_BATCHES}
+for _ in range(3):
+    time.sleep(1)  # until the devices have nothing left to do
+    began = time.perf_counter()
+    pipeline.step(batch, order)
+print(json.dumps(began))
+"""
+
+
+def test_what_a_device_gives_is_copied_when_it_is_made_and_no_pass_is_given_a_number(tmp_path: Path) -> None:
+    """The second device is the slower one: its next inputs come while it still computes the ones before."""
+    variables = fake_gpus(tmp_path, Gpu(kernel_ms=5.0), Gpu(kernel_ms=25.0))
+    began_s = json.loads(child(_STEPS, variables))
+    done = [one for one in operations(variables) if one.queued_at_s >= began_s]
+    size = _SAMPLES * _UNITS * 4
+    copies = [[one for one in done if (one.kind, one.device, one.bytes) == ("between", n, size)] for n in (0, 1)]
+    activations, gradients = copies
+    assert [len(activations), len(gradients)] == [_MICRO_BATCHES, _MICRO_BATCHES]
+    assert activations[1].ends_s < gradients[0].starts_s
+    of_passes = [one for one in done if activations[0].queued_at_s <= one.queued_at_s < gradients[-1].queued_at_s]
+    to_devices = [one for one in of_passes if one.kind == "to_device"]
+    assert len(to_devices) <= 3 * _MICRO_BATCHES  # those of Keras' mean over samples and of its gradient
