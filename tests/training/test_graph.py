@@ -13,6 +13,7 @@ import numpy as np
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.shares import Shares
 from gpubalance.training.split import Split
+from tests.engine.steps import IN_SMALL_PACKS
 from tests.graphs import Crossing, crossings
 from tests.late import keras, layers
 
@@ -26,8 +27,8 @@ def _beside_the_host(micro_batches: tuple[int, ...] = ()) -> Split:
     from gpubalance.engine.step.known_sum import check_sum
 
     devices, joint = simulated_devices(str(len(_REPLICAS)))
-    split = Split.of(devices, Shares((7, 3), micro_batches), joint, "auto")
-    split.place = place_of(devices, _REPLICAS, joint, "auto")
+    split = Split.of(devices, Shares((7, 3), micro_batches), joint, IN_SMALL_PACKS)
+    split.place = place_of(devices, _REPLICAS, joint, IN_SMALL_PACKS)
     check_sum(split.place)  # once, which the host looks at
     return split
 

@@ -20,11 +20,16 @@ class KeptVerdicts:
 
     def of(self, settings: Settings) -> Verdict | None:
         """That of the model in these settings, if it was checked."""
-        return self._found.get(content_key(settings))
+        return self._found.get(_key(settings))
 
     def note(self, settings: Settings, verdict: Verdict) -> None:
         """Takes what a worker has found, and keeps what is new."""
-        key = content_key(settings)
+        key = _key(settings)
         if key not in self._found and (verdict.step or verdict.refused):
             self._found[key] = verdict
             self._journal.add(key, verdict, helps=False)
+
+
+def _key(settings: Settings) -> str:
+    """What the check depends on: not how gradients are summed, nor XLA."""
+    return content_key(settings.model, settings.data, settings.precision)
