@@ -41,3 +41,11 @@ def test_the_fast_one_goes_on_until_the_slow_one_has_enough() -> None:
     window.take(1, timing(10.0))
     assert window.is_over()
     assert [len(window.counted[number]) for number in (0, 1)] == [19, 2]
+
+
+def test_a_point_takes_longer_only_while_a_moving_gpu_changes_its_step_time() -> None:
+    length = Length.of_point(None).until(0.05)
+    level, rising = ([timing(0.2 * (1 + rise * n)) for n in range(20)] for rise in (0.0, 0.0006))
+    assert length.is_reached(level, moves=True)
+    assert length.is_reached(rising)
+    assert not length.is_reached(rising, moves=True)
