@@ -35,8 +35,8 @@ def micro_batch_of(data: Any, calls: Calls) -> MicroBatch:
     return MicroBatch(tensors, tensors_of, int(next(iter(tensors.values())).shape[0]))
 
 
-def part_of_loss(compiled: Any, outputs: Any, share: Any, labels: Any, *weights: Any) -> Any:
-    """A micro-batch's part of the compiled loss, of whose samples it has that `share`; called in a trace.
+def part_of_loss(compiled: Any, outputs: Any, samples: Any, total: Any, labels: Any, *weights: Any) -> Any:
+    """The part that a micro-batch of `samples` has of the compiled loss of `total` samples; called in a trace.
 
     Raises Refused for a loss that divides by the sample weights.
     """
@@ -46,7 +46,7 @@ def part_of_loss(compiled: Any, outputs: Any, share: Any, labels: Any, *weights:
     loss = tf.cast(compiled(labels, outputs, *weights), tf.float32)
     if reductions == {"sum"}:
         return loss
-    return loss * share
+    return loss * samples / total
 
 
 def refuse_model(given: Any) -> None:

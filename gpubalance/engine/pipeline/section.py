@@ -66,7 +66,7 @@ class Section:
     def __init__(self, calls: Calls, span: tuple[int, int], device: str, loss: Any = None, scale: Any = None) -> None:
         """Moves its variables to the device.
 
-        The last section trains by the `loss`, a function of the model's outputs, its part of the batch's samples and
+        The last section trains by the `loss`, a function of the model's outputs, its samples, the batch's samples and
         the labels, and all by its `scale`.
         """
         self._calls, self._loss, self._scale = calls, loss, scale
@@ -166,9 +166,8 @@ class Section:
             tape.watch(taken)
             values = self.values(tensors, training=True)
             with tf.device(self.device):
-                share = samples / total
-                parts = [self._loss(self._calls.packed(values), share, *labels)] if self.is_last else []
-                parts += [own * share for own in self.added()]
+                parts = [self._loss(self._calls.packed(values), samples, total, *labels)] if self.is_last else []
+                parts += [own * (samples / total) for own in self.added()]
                 loss = tf.add_n(parts) if parts else None
                 scaled = [self._scale(loss)] if parts else []
         outputs = {slot: values[slot] for slot in self.gives}
