@@ -26,8 +26,8 @@ def check(request: RunRequest, watch: Watch) -> Looked:
         settings=request.settings,
         model=facts.model,
         own_batch=facts.own_batch,
-        refused=facts.refused,
-        warnings=tuple(warning("not-exact", text=text) for text in facts.warned),
+        refused=facts.verdict.refused,
+        warnings=tuple(warning("not-exact", text=text) for text in facts.verdict.warned),
     )
     with giving(lambda: found):
         refuse(facts)

@@ -269,7 +269,7 @@ class Bench:
             settings, is_first = self.request.settings, self.device == self.request.devices[0]
             if self.request.for_split and is_first and ":" in settings.model:
                 facts = self.facts
-                self.watch(ModelBuilt(settings, facts.model, facts.own_batch, facts.warned))
+                self.watch(ModelBuilt(settings, facts.model, facts.own_batch, facts.verdict.warned))
         if self.request.for_split:
             refuse(self.facts)
 
