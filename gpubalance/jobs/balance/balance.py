@@ -345,4 +345,6 @@ class Balancing:
     def _settings_of(self, run: Run | None) -> Settings:
         """Those of the proof, with the size of packs that it had: whoever trains with the plan has the same."""
         settings = self.together.request.settings
-        return settings if run is None else settings.model_copy(update={"pack_bytes": run.pack_bytes})
+        if run is None or not run.pack_bytes:  # where there are no packs, a training finds that out by itself
+            return settings
+        return settings.model_copy(update={"pack_bytes": run.pack_bytes})
