@@ -19,9 +19,10 @@ class Operation:
     - "to_device", "to_host", "between": a copy; the last is from one GPU to another, or within one
     - "allocate": TensorFlow's allocator gets memory; "refuse": there is not as much left
 
-    `stream` is "compute", "to_device", "to_host", "between", or "collective" for sums. The host queued it at
-    `queued_at_s`; it then took `host_s` to compute a kernel's values, which a real GPU's host would not take. Times are
-    those of `time.monotonic()` and `time.perf_counter()`, in all processes of this machine.
+    `stream` is "compute", "to_device", "to_host" or "between"; for sums "collective", or "ring" for those that
+    TensorFlow makes itself, between processes or where it is asked to. The host queued it at `queued_at_s`; it then
+    took `host_s` to compute a kernel's values, which a real GPU's host would not take. Times are those of
+    `time.monotonic()` and `time.perf_counter()`, in all processes of this machine.
     """
 
     process: int

@@ -7,7 +7,8 @@ namespace fake_gpu {
 
 using Clock = std::chrono::steady_clock;
 
-// When work that hangs will be over: later than any machine runs, and still a time that Clock can hold.
+// When work that hangs will be over: later than any machine runs, and still a time that Clock can
+// hold.
 constexpr double kNever = 1e9;
 
 inline double now() {

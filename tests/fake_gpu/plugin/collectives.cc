@@ -18,9 +18,9 @@ using tensorflow::Tensor;
 // One GPU's part in a sum: its operation waits until the sum is made.
 struct Part {
   OpKernelContext* context;
-  SP_Stream computes;      // the stream whose work makes the part's values
-  double arrived_s;        // when the host came to the operation
-  double ready_s;          // when that work is done
+  SP_Stream computes;  // the stream whose work makes the part's values
+  double arrived_s;    // when the host came to the operation
+  double ready_s;      // when that work is done
   AsyncOpKernel::DoneCallback done;
 };
 
@@ -37,13 +37,26 @@ static void add_up(const std::vector<Part>& parts, bool is_mean) {
 
 static absl::Status add_up_values(const std::vector<Part>& parts, bool is_mean) {
   switch (parts[0].context->input(0).dtype()) {
-    case tensorflow::DT_FLOAT: add_up<float>(parts, is_mean); break;
-    case tensorflow::DT_DOUBLE: add_up<double>(parts, is_mean); break;
-    case tensorflow::DT_HALF: add_up<Eigen::half>(parts, is_mean); break;
-    case tensorflow::DT_BFLOAT16: add_up<tensorflow::bfloat16>(parts, is_mean); break;
-    case tensorflow::DT_INT32: add_up<tensorflow::int32>(parts, is_mean); break;
-    case tensorflow::DT_INT64: add_up<int64_t>(parts, is_mean); break;
-    default: return absl::UnimplementedError("the fake GPUs do not sum values of this type");
+    case tensorflow::DT_FLOAT:
+      add_up<float>(parts, is_mean);
+      break;
+    case tensorflow::DT_DOUBLE:
+      add_up<double>(parts, is_mean);
+      break;
+    case tensorflow::DT_HALF:
+      add_up<Eigen::half>(parts, is_mean);
+      break;
+    case tensorflow::DT_BFLOAT16:
+      add_up<tensorflow::bfloat16>(parts, is_mean);
+      break;
+    case tensorflow::DT_INT32:
+      add_up<tensorflow::int32>(parts, is_mean);
+      break;
+    case tensorflow::DT_INT64:
+      add_up<int64_t>(parts, is_mean);
+      break;
+    default:
+      return absl::UnimplementedError("the fake GPUs do not sum values of this type");
   }
   return absl::OkStatus();
 }
@@ -60,10 +73,10 @@ static double seconds_of(const std::vector<Part>& parts) {
   return launch_s + times * double(parts[0].context->input(0).TotalBytes()) / link;
 }
 
-// NcclManager::RunCollective and LoopKernelLaunches in tensorflow/core/nccl/nccl_manager.cc: each GPU's
-// communication stream waits for the event that the compute stream recorded behind the values, and NCCL's
-// kernel begins when all GPUs have come to it. The compute streams go on meanwhile. An operation is done
-// when its stream has the event behind the kernel.
+// NcclManager::RunCollective and LoopKernelLaunches in tensorflow/core/nccl/nccl_manager.cc: each
+// GPU's communication stream waits for the event that the compute stream recorded behind the
+// values, and NCCL's kernel begins when all GPUs have come to it. The compute streams go on
+// meanwhile. An operation is done when its stream has the event behind the kernel.
 static void run(std::vector<Part> parts, const OpKernel& kernel, bool is_mean) {
   static std::mutex one_at_a_time;  // as there: all GPUs get the sums in the same order
   std::lock_guard<std::mutex> lock(one_at_a_time);
@@ -84,8 +97,8 @@ static void run(std::vector<Part> parts, const OpKernel& kernel, bool is_mean) {
   for (const Part& part : parts) {
     SP_Stream stream = collective_stream(part.computes->gpu);
     double bytes = double(part.context->input(0).TotalBytes());
-    trace({stream->gpu->number, "all_reduce", kernel.type_string(), kernel.name(), stream->use.load(),
-           part.arrived_s, span, bytes});
+    trace({stream->gpu->number, "all_reduce", kernel.type_string(), kernel.name(),
+           stream->use.load(), part.arrived_s, span, bytes});
     part.context->SetStatus(status);
     call_at(span.ends_s, part.done);
   }
@@ -94,8 +107,8 @@ static void run(std::vector<Part> parts, const OpKernel& kernel, bool is_mean) {
 // Sums that wait for their other parts, by the sum's name.
 class Waiting {
  public:
-  // Returns all parts once the last has come, until then none. A part whose step is cancelled, as when
-  // another device fails, leaves with an error.
+  // Returns all parts once the last has come, until then none. A part whose step is cancelled, as
+  // when another device fails, leaves with an error.
   std::vector<Part> join(const std::string& key, Part part, size_t size) {
     OpKernelContext* context = part.context;
     tensorflow::CancellationManager* manager = context->cancellation_manager();
@@ -121,7 +134,9 @@ class Waiting {
   }
 
  private:
-  static absl::Status cancelled() { return absl::CancelledError("the sum over the fake GPUs is cancelled"); }
+  static absl::Status cancelled() {
+    return absl::CancelledError("the sum over the fake GPUs is cancelled");
+  }
 
   void cancel(const std::string& key, OpKernelContext* context) {
     AsyncOpKernel::DoneCallback done = taken(key, context);
@@ -150,11 +165,18 @@ class Waiting {
   std::map<std::string, std::vector<Part>> sums_;
 };
 
-// A sum over GPUs of this process.
+static const char kHint[] = "communication_hint";
+
+static bool asks_for_ring(OpKernelConstruction* construction) {
+  std::string hint;
+  return construction->GetAttr(kHint, &hint).ok() && hint == "ring";
+}
+
+// A sum by NCCL, or by TensorFlow's own ring where that is asked for, and between processes.
 class AllReduce : public AsyncOpKernel {
  public:
-  AllReduce(OpKernelConstruction* construction, OpKernel* between_processes)
-      : AsyncOpKernel(construction), between_processes_(between_processes) {
+  AllReduce(OpKernelConstruction* construction, OpKernel* ring)
+      : AsyncOpKernel(construction), ring_(ring), asks_for_ring_(asks_for_ring(construction)) {
     std::string merges;
     if (construction->def().op() == kNccl) {
       OP_REQUIRES_OK(construction, construction->GetAttr("num_devices", &size_));
@@ -173,10 +195,12 @@ class AllReduce : public AsyncOpKernel {
     SP_Stream stream = stream_of(context);
     if (fails(stream->gpu, *this, context)) return done();
     size_t size = name_.empty() ? number(context, 1) : size_;
-    if (size > gpus().size()) return compute_between_processes(context, stream, done);
+    if (asks_for_ring_ || size > gpus().size()) return compute_by_ring(context, stream, done);
     Tensor* output;
     OP_REQUIRES_OK_ASYNC(
-        context, context->forward_input_or_allocate_output({0}, 0, context->input(0).shape(), &output), done);
+        context,
+        context->forward_input_or_allocate_output({0}, 0, context->input(0).shape(), &output),
+        done);
     std::vector<Part> parts =
         waiting->join(key(context), {context, stream, now(), stream->until(), done}, size);
     if (!parts.empty()) run(std::move(parts), *this, final_ == "Div");
@@ -189,29 +213,36 @@ class AllReduce : public AsyncOpKernel {
     return context->input(input).scalar<tensorflow::int32>()();
   }
 
-  // An NcclAllReduce has its sum's name; a CollectiveReduceV2 has numbers of its group and its instance.
+  // An NcclAllReduce has its sum's name; a CollectiveReduceV2 has numbers of its group and its
+  // instance.
   std::string key(OpKernelContext* context) const {
     if (!name_.empty()) return name_ + ":" + std::to_string(context->step_id());
     return std::to_string(number(context, 2)) + ":" + std::to_string(number(context, 3));
   }
 
-  // NCCL's place is taken by TensorFlow's own ring over the network, whose copies are the streams'.
-  void compute_between_processes(OpKernelContext* context, SP_Stream stream, DoneCallback done) {
+  // Its copies are on the streams of copies, and the host adds up. The trace has all of it as one
+  // thing.
+  void compute_by_ring(OpKernelContext* context, SP_Stream stream, DoneCallback done) {
     double from = now();
-    between_processes_->AsAsync()->ComputeAsync(context, [this, context, stream, done, from] {
+    ring_->AsAsync()->ComputeAsync(context, [this, context, stream, done, from] {
       double bytes = double(context->input(0).TotalBytes());
-      trace({stream->gpu->number, "all_reduce", type_string(), name(), "collective", from, {from, now()},
+      trace({stream->gpu->number,
+             "all_reduce",
+             type_string(),
+             name(),
+             "ring",
+             from,
+             {from, now()},
              bytes});
       done();
     });
   }
 
-  std::unique_ptr<OpKernel> between_processes_;
+  std::unique_ptr<OpKernel> ring_;
+  bool asks_for_ring_;
   int size_ = 0;
   std::string name_, final_;
 };
-
-static const char kHint[] = "communication_hint";
 
 bool is_collective(const tensorflow::KernelDef& definition) {
   const std::string& device = definition.device_type();
@@ -219,8 +250,9 @@ bool is_collective(const tensorflow::KernelDef& definition) {
   return definition.op().rfind("Collective", 0) == 0 && (device == "DEFAULT" || device == "GPU");
 }
 
-// TensorFlow's own kernel, by its ring and not by NCCL, whatever the node asks for: CollectiveParams are
-// those of group and instance, and the implementation is looked up by this hint.
+// TensorFlow's own kernel, by its ring and not by NCCL, whatever the node asks for:
+// CollectiveParams are those of group and instance, and the implementation is looked up by this
+// hint.
 static OpKernel* by_ring(OpKernelConstruction* construction) {
   tensorflow::NodeDef node = construction->def();
   auto hint = node.mutable_attr()->find(kHint);
@@ -242,18 +274,12 @@ class ByRing : public AsyncOpKernel {
   std::unique_ptr<OpKernel> kernel_;
 };
 
-static bool asks_for_ring(OpKernelConstruction* construction) {
-  std::string hint;
-  return construction->GetAttr(kHint, &hint).ok() && hint == "ring";
-}
-
 OpKernel* new_collective(OpKernelConstruction* construction) {
   const std::string& op = construction->def().op();
   if (op == AllReduce::kNccl) return new AllReduce(construction, nullptr);
   OpKernel* kernel = by_ring(construction);
   if (!kernel) return nullptr;
-  if (op == "CollectiveReduceV2" && !asks_for_ring(construction))
-    return new AllReduce(construction, kernel);
+  if (op == "CollectiveReduceV2") return new AllReduce(construction, kernel);
   return new ByRing(construction, kernel);
 }
 

@@ -23,24 +23,26 @@ using Details = std::unordered_map<std::string, std::string>;
 // GetShortDeviceDescription in tensorflow/core/common_runtime/gpu/gpu_device.cc
 static std::string description(int ordinal) {
   Gpu* gpu = gpus().at(ordinal);
-  return "device: " + std::to_string(ordinal) + ", name: " + gpu->name + ", pci bus id: " + gpu->bus +
-         ", compute capability: " + gpu->capability;
+  return "device: " + std::to_string(ordinal) + ", name: " + gpu->name +
+         ", pci bus id: " + gpu->bus + ", compute capability: " + gpu->capability;
 }
 
-// A logical device is a part of a GPU's memory; its kernels run on the whole GPU, in streams of its own.
+// A logical device is a part of a GPU's memory; its kernels run on the whole GPU, in streams of its
+// own.
 struct LogicalDevice {
   int number;
   int ordinal;
   int64_t memory_bytes;
 };
 
-// As in BaseGPUDeviceFactory::CreateDevices in tensorflow/core/common_runtime/gpu/gpu_device.cc: the list
-// has an entry for each visible GPU, which is empty for one that is to be whole.
+// As in BaseGPUDeviceFactory::CreateDevices in tensorflow/core/common_runtime/gpu/gpu_device.cc:
+// the list has an entry for each visible GPU, which is empty for one that is to be whole.
 static std::vector<LogicalDevice> logical_devices(const tensorflow::GPUOptions& options) {
   std::vector<LogicalDevice> logical;
   const auto& parts_of_each = options.experimental().virtual_devices();
   std::vector<tensorflow::PlatformDeviceId> visible;
-  TF_CHECK_OK(tsl::ParseVisibleDeviceList(options.visible_device_list(), int(gpus().size()), &visible));
+  TF_CHECK_OK(
+      tsl::ParseVisibleDeviceList(options.visible_device_list(), int(gpus().size()), &visible));
   for (int i = 0; i < parts_of_each.size(); ++i) {
     int ordinal = visible.at(i).value();
     for (float mib : parts_of_each.Get(i).memory_limit_mb())
@@ -64,8 +66,9 @@ static absl::Status create_device(const SessionOptions& options, const std::stri
   locality.set_bus_id(1);
   auto device = std::make_unique<tensorflow::PluggableDevice>(
       options, prefix + "/device:GPU:" + std::to_string(logical.number), kType, kPlatform,
-      tensorflow::Bytes(logical.memory_bytes), locality, id, description(logical.ordinal), allocator,
-      tensorflow::ProcessState::singleton()->GetCPUAllocator(0), /*sync_every_op=*/false);
+      tensorflow::Bytes(logical.memory_bytes), locality, id, description(logical.ordinal),
+      allocator, tensorflow::ProcessState::singleton()->GetCPUAllocator(0),
+      /*sync_every_op=*/false);
   status = device->Init(options);
   devices->push_back(std::move(device));
   return status;

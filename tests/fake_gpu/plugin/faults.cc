@@ -37,23 +37,27 @@ static bool is_asynchronous(const Fault* fault) {
 // GpuScratchAllocator's limit says in xla/stream_executor.
 static absl::Status no_algorithm() {
   return absl::NotFoundError(
-      "No algorithm worked!  Error messages:\n  Profiling failure on CUDNN engine eng11{k2=6,k3=0}: "
+      "No algorithm worked!  Error messages:\n  Profiling failure on CUDNN engine "
+      "eng11{k2=6,k3=0}: "
       "RESOURCE_EXHAUSTED: Allocating 28512256 bytes exceeds the memory limit of 4194304 bytes.");
 }
 
-// CudnnSupport::Init in xla/stream_executor/cuda/cuda_dnn.cc, and what a convolution says without it
+// CudnnSupport::Init in xla/stream_executor/cuda/cuda_dnn.cc, and what a convolution says without
+// it
 static absl::Status no_cudnn() {
   LOG(ERROR) << "Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED";
   return absl::InternalError("No DNN in stream executor.");
 }
 
-// CUDABlas::Init in xla/stream_executor/cuda/cuda_blas.cc, and what a product says without it
+// CUDABlas::Init in xla/stream_executor/cuda/cuda_blas.cc, and what a product says without it. The
+// wheel has this text, with "Blas" and with "blas"; which of them a MatMul says was not seen.
 static absl::Status no_cublas() {
   LOG(ERROR) << "failed to create cublas handle: the resource allocation failed";
-  LOG(ERROR) << "Failure to initialize cublas may be due to OOM (cublas needs some free memory when you "
-                "initialize it, and your deep-learning framework may have preallocated more than its "
-                "fair share), or may be because this binary was not built with support for the GPU in "
-                "your machine.";
+  LOG(ERROR)
+      << "Failure to initialize cublas may be due to OOM (cublas needs some free memory when you "
+         "initialize it, and your deep-learning framework may have preallocated more than its "
+         "fair share), or may be because this binary was not built with support for the GPU in "
+         "your machine.";
   return absl::InternalError("No Blas support for stream");
 }
 
@@ -65,8 +69,10 @@ static absl::Status no_nccl() {
 }
 
 bool fails(Gpu* gpu, const OpKernel& kernel, OpKernelContext* context) {
-  static const std::map<std::string, absl::Status (*)()> errors = {
-      {"no_algorithm", no_algorithm}, {"cudnn", no_cudnn}, {"cublas", no_cublas}, {"nccl", no_nccl}};
+  static const std::map<std::string, absl::Status (*)()> errors = {{"no_algorithm", no_algorithm},
+                                                                   {"cudnn", no_cudnn},
+                                                                   {"cublas", no_cublas},
+                                                                   {"nccl", no_nccl}};
   for (Fault* fault : gpu->faults) {
     if (is_asynchronous(fault) || !strikes(fault, kernel, context)) continue;
     context->SetStatus(errors.at(fault->kind)());
@@ -80,8 +86,8 @@ void breaks(SP_Stream stream, const OpKernel& kernel, OpKernelContext* context) 
     if (!is_asynchronous(fault) || !strikes(fault, kernel, context)) continue;
     if (fault->kind == kHang) stream->after(kNever);
     if (fault->kind == kIllegalAddress) {
-      LOG(ERROR) << "Error polling for event status: failed to query event: CUDA_ERROR_ILLEGAL_ADDRESS: "
-                    "an illegal memory access was encountered";
+      LOG(ERROR) << "Could not synchronize CUDA stream: CUDA_ERROR_ILLEGAL_ADDRESS: "
+                    "an illegal memory access was encountered";  // cuda_stream.cc
       stream->gpu->is_broken = true;
     }
   }

@@ -1,7 +1,7 @@
 // What goes wrong on demand, in the words in which TensorFlow's build with CUDA says it.
 //
-// A fault strikes the `number`-th operation of its name on its GPU in a process, and each one after it;
-// with `samples`, it counts only operations with an input whose first dimension is as large.
+// A fault strikes the `number`-th operation of its name on its GPU in a process, and each one after
+// it; with `samples`, it counts only operations with an input whose first dimension is as large.
 //
 //   no_algorithm     cuDNN finds no algorithm for a convolution, mostly for lack of memory
 //   cudnn, cublas    the library's handle can't be made, mostly for lack of memory
@@ -19,6 +19,7 @@ namespace fake_gpu {
 bool fails(Gpu* gpu, const tensorflow::OpKernel& kernel, tensorflow::OpKernelContext* context);
 
 // Makes what is queued on the stream never end, or the GPU fail, if the operation is one to do so.
-void breaks(SP_Stream stream, const tensorflow::OpKernel& kernel, tensorflow::OpKernelContext* context);
+void breaks(SP_Stream stream, const tensorflow::OpKernel& kernel,
+            tensorflow::OpKernelContext* context);
 
 }  // namespace fake_gpu

@@ -10,7 +10,9 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-static const TensorShape& in(OpKernelContext* c, int i) { return c->input(i).shape(); }
+static const TensorShape& in(OpKernelContext* c, int i) {
+  return c->input(i).shape();
+}
 
 static const TensorShape& out(OpKernelContext* c) {
   static const auto* none = new TensorShape({0});
@@ -18,7 +20,9 @@ static const TensorShape& out(OpKernelContext* c) {
   return output ? output->shape() : *none;
 }
 
-static double elements(const TensorShape& shape) { return double(shape.num_elements()); }
+static double elements(const TensorShape& shape) {
+  return double(shape.num_elements());
+}
 
 static double last(const TensorShape& shape) {
   return shape.dims() ? double(shape.dim_size(shape.dims() - 1)) : 1;
@@ -40,9 +44,15 @@ static double convolution(const TensorShape& values, const TensorShape& filter) 
   return last(filter) ? 2 * elements(values) * elements(filter) / last(filter) : 0;
 }
 
-static double forward(OpKernelContext* c) { return convolution(out(c), in(c, 1)); }
-static double to_input(OpKernelContext* c) { return convolution(in(c, 2), in(c, 1)); }
-static double to_filter(OpKernelContext* c) { return convolution(in(c, 2), out(c)); }
+static double forward(OpKernelContext* c) {
+  return convolution(out(c), in(c, 1));
+}
+static double to_input(OpKernelContext* c) {
+  return convolution(in(c, 2), in(c, 1));
+}
+static double to_filter(OpKernelContext* c) {
+  return convolution(in(c, 2), out(c));
+}
 
 // A filter is [height, width, inputs, multiplier]: each output value is a sum over the first two.
 static double depthwise(const TensorShape& values, const TensorShape& filter) {
@@ -50,9 +60,15 @@ static double depthwise(const TensorShape& values, const TensorShape& filter) {
   return is_filter ? 2 * elements(values) * double(filter.dim_size(0) * filter.dim_size(1)) : 0;
 }
 
-static double depthwise_forward(OpKernelContext* c) { return depthwise(out(c), in(c, 1)); }
-static double depthwise_to_input(OpKernelContext* c) { return depthwise(in(c, 2), in(c, 1)); }
-static double depthwise_to_filter(OpKernelContext* c) { return depthwise(in(c, 2), out(c)); }
+static double depthwise_forward(OpKernelContext* c) {
+  return depthwise(out(c), in(c, 1));
+}
+static double depthwise_to_input(OpKernelContext* c) {
+  return depthwise(in(c, 2), in(c, 1));
+}
+static double depthwise_to_filter(OpKernelContext* c) {
+  return depthwise(in(c, 2), out(c));
+}
 
 static Flops each_output(double count) {
   return [count](OpKernelContext* c) { return count * elements(out(c)); };
@@ -62,7 +78,9 @@ static Flops each_of_input(int number, double count) {
   return [number, count](OpKernelContext* c) { return count * elements(in(c, number)); };
 }
 
-static double add_n(OpKernelContext* c) { return (c->num_inputs() - 1) * elements(out(c)); }
+static double add_n(OpKernelContext* c) {
+  return (c->num_inputs() - 1) * elements(out(c));
+}
 
 // The values of which a pool makes one.
 static double window_of(OpKernelConstruction* construction) {
@@ -79,7 +97,8 @@ static double dilation(OpKernelContext* c) {
 }
 
 // The size of each of an operand's labels. Those after an ellipsis are counted from the end.
-static void read_labels(const std::string& labels, const TensorShape& shape, std::map<char, double>* sizes) {
+static void read_labels(const std::string& labels, const TensorShape& shape,
+                        std::map<char, double>* sizes) {
   size_t ellipsis = labels.find("...");
   for (size_t i = 0; i < labels.size(); ++i) {
     if (labels[i] == '.') continue;
@@ -153,9 +172,10 @@ Flops flops_of(OpKernelConstruction* construction) {
   if (op == "AvgPoolGrad") return each_of_input(1, 2 * window_of(construction));
   if (op == "MaxPoolGrad") return each_of_input(1, 1 + window_of(construction));
   if (is_one_of(op, {"Mean", "Sum", "ArgMax", "ArgMin", "BiasAddGrad"})) return each_of_input(0, 1);
-  if (is_one_of(op, {"Reciprocal", "Square", "Log", "Neg", "AssignSub", "AssignAdd", "Add", "AddV2",
-                     "Sub", "Mul", "RealDiv", "Maximum", "Minimum", "Pow", "GreaterEqual", "Greater",
-                     "LessEqual", "Less", "Equal", "NotEqual", "BiasAdd"}))
+  if (is_one_of(op, {"Reciprocal", "Square",   "Log",          "Neg",     "AssignSub", "AssignAdd",
+                     "Add",        "AddV2",    "Sub",          "Mul",     "RealDiv",   "Maximum",
+                     "Minimum",    "Pow",      "GreaterEqual", "Greater", "LessEqual", "Less",
+                     "Equal",      "NotEqual", "BiasAdd"}))
     return each_output(1);
   return each_output(0);
 }

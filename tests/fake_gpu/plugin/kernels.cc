@@ -47,9 +47,11 @@ SP_Stream stream_of(OpKernelContext* context) {
 // Those that give on what they have, as it lies in memory: a GPU launches no kernel for them.
 static bool launches(const std::string& op) {
   static const auto* none = new std::set<std::string>{
-      "AssignVariableOp", "Const", "Enter", "Exit", "ExpandDims", "Identity", "IdentityN", "Merge",
-      "NextIteration", "NoOp", "PreventGradient", "Rank", "ReadVariableOp", "Reshape", "Shape", "ShapeN",
-      "Size", "Squeeze", "StopGradient", "Switch", "VarHandleOp", "_EagerConst"};
+      "AssignVariableOp", "Const",      "Enter",          "Exit",          "ExpandDims",
+      "Identity",         "IdentityN",  "Merge",          "NextIteration", "NoOp",
+      "PreventGradient",  "Rank",       "ReadVariableOp", "Reshape",       "Shape",
+      "ShapeN",           "Size",       "Squeeze",        "StopGradient",  "Switch",
+      "VarHandleOp",      "_EagerConst"};
   return !none->count(op);
 }
 
@@ -57,7 +59,8 @@ static bool is_values(tensorflow::DataType type) {
   return type != tensorflow::DT_RESOURCE && type != tensorflow::DT_VARIANT;
 }
 
-// What the kernel reads and writes of the GPU's memory. Inputs and outputs in the host's are of no kernel.
+// What the kernel reads and writes of the GPU's memory. Inputs and outputs in the host's are of no
+// kernel.
 static double device_bytes(OpKernelContext* context) {
   double bytes = 0;
   for (int i = 0; i < context->num_inputs(); ++i) {
@@ -92,8 +95,8 @@ class Cost {
     double host_s = now() - from;
     Span span = stream->push(gpu->launch_s + gpu->kernel_s + works_s, from);
     breaks(stream, kernel, context);
-    trace({gpu->number, "kernel", kernel.type_string(), kernel.name(), stream->use.load(), from, span, bytes,
-           flops, host_s});
+    trace({gpu->number, "kernel", kernel.type_string(), kernel.name(), stream->use.load(), from,
+           span, bytes, flops, host_s});
   }
 
  private:
@@ -153,12 +156,13 @@ static OpKernel* new_kernel(OpKernelConstruction* construction) {
 
 static void register_kernel(KernelDef definition, OpKernel* (*make)(OpKernelConstruction*)) {
   definition.set_device_type("GPU");
-  definition.set_priority(definition.priority() + 1);  // or it would be one of two for the same node
+  definition.set_priority(definition.priority() +
+                          1);  // or it would be one of two for the same node
   tensorflow::kernel_factory::OpKernelRegistrar(new KernelDef(definition), "FakeGpu", make);
 }
 
-// For each of CUDA's kernels one that computes with the CPU's, so that types and arguments in the host's
-// memory are as CUDA has them.
+// For each of CUDA's kernels one that computes with the CPU's, so that types and arguments in the
+// host's memory are as CUDA has them.
 static void register_kernels() {
   KernelList all = tensorflow::GetAllRegisteredKernels();
   std::set<std::string> on_cpu;

@@ -9,9 +9,10 @@
 
 namespace fake_gpu {
 
-// The CPU's kernel of this node, built for the device at hand. Its threads are the CPU's, which every
-// LocalDevice has. Sets the construction's error and returns nullptr if there is none.
-tensorflow::OpKernel* cpu_kernel(tensorflow::OpKernelConstruction* construction, tensorflow::NodeDef node);
+// The CPU's kernel of this node, built for the device at hand. Its threads are the CPU's, which
+// every LocalDevice has. Sets the construction's error and returns nullptr if there is none.
+tensorflow::OpKernel* cpu_kernel(tensorflow::OpKernelConstruction* construction,
+                                 tensorflow::NodeDef node);
 
 // The stream that the operation's kernels are queued on.
 SP_Stream stream_of(tensorflow::OpKernelContext* context);

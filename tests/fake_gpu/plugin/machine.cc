@@ -38,9 +38,7 @@ static void set(Gpu& gpu, const std::string& key, const std::string& value) {
       {"launch_us", [](Gpu& g, const std::string& v) { g.launch_s = std::stod(v) * 1e-6; }},
       {"kernel_ms", [](Gpu& g, const std::string& v) { g.kernel_s = std::stod(v) * 1e-3; }},
       {"fault",
-       [](Gpu& g, const std::string& v) {
-         g.faults.push_back(read_fault(std::istringstream(v)));
-       }},
+       [](Gpu& g, const std::string& v) { g.faults.push_back(read_fault(std::istringstream(v))); }},
   };
   auto found = keys.find(key);
   if (found != keys.end()) found->second(gpu, value);
@@ -64,8 +62,9 @@ static std::vector<Gpu*> all_gpus() {
   return list;
 }
 
-// A device is named by its number or the beginning of its UUID. The first that is not there ends the
-// list: https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#cuda-environment-variables
+// A device is named by its number or the beginning of its UUID. The first that is not there ends
+// the list:
+// https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#cuda-environment-variables
 static Gpu* named(const std::vector<Gpu*>& all, const std::string& name) {
   for (Gpu* gpu : all) {
     bool by_uuid = name.rfind("GPU-", 0) == 0 && gpu->uuid.rfind(name, 0) == 0;

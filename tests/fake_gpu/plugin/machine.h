@@ -27,7 +27,7 @@ struct Gpu {
   std::vector<Fault*> faults;
 
   std::mutex mutex;
-  int64_t used_bytes = 0;  // under the mutex
+  int64_t used_bytes = 0;              // under the mutex
   std::atomic<bool> is_broken{false};  // after an illegal address nothing works any more
 };
 

@@ -8,7 +8,9 @@
 
 namespace fake_gpu {
 
-static Gpu* gpu_of(const SP_Device* device) { return static_cast<Gpu*>(device->device_handle); }
+static Gpu* gpu_of(const SP_Device* device) {
+  return static_cast<Gpu*>(device->device_handle);
+}
 
 // cuMemAlloc aligns to 256 bytes, which TensorFlow's allocator counts on.
 constexpr size_t kAlignment = 256;
@@ -19,7 +21,8 @@ static void trace_memory(Gpu* gpu, const char* kind, uint64_t bytes) {
 }
 
 // cuMemAlloc, which TensorFlow's BFC allocator calls for its regions
-static void allocate(const SP_Device* device, uint64_t bytes, int64_t, SP_DeviceMemoryBase* memory) {
+static void allocate(const SP_Device* device, uint64_t bytes, int64_t,
+                     SP_DeviceMemoryBase* memory) {
   Gpu* gpu = gpu_of(device);
   std::lock_guard<std::mutex> lock(gpu->mutex);
   memory->struct_size = SP_DEVICE_MEMORY_BASE_STRUCT_SIZE;
@@ -50,13 +53,18 @@ static void* host_memory_allocate(const SP_Device*, uint64_t bytes) {
 }
 
 // cuMemFreeHost
-static void host_memory_deallocate(const SP_Device*, void* memory) { free(memory); }
+static void host_memory_deallocate(const SP_Device*, void* memory) {
+  free(memory);
+}
 
 // CUDA has no statistics of its own; those that TensorFlow tells are its allocator's.
-static TF_Bool get_allocator_stats(const SP_Device*, SP_AllocatorStats*) { return 0; }
+static TF_Bool get_allocator_stats(const SP_Device*, SP_AllocatorStats*) {
+  return 0;
+}
 
 // cuMemGetInfo
-static TF_Bool device_memory_usage(const SP_Device* device, int64_t* free_bytes, int64_t* total_bytes) {
+static TF_Bool device_memory_usage(const SP_Device* device, int64_t* free_bytes,
+                                   int64_t* total_bytes) {
   Gpu* gpu = gpu_of(device);
   std::lock_guard<std::mutex> lock(gpu->mutex);
   *total_bytes = gpu->memory_bytes;
@@ -64,7 +72,8 @@ static TF_Bool device_memory_usage(const SP_Device* device, int64_t* free_bytes,
   return 1;
 }
 
-static void queue_copy(const SP_Device* device, SP_Stream stream, const char* kind, uint64_t bytes) {
+static void queue_copy(const SP_Device* device, SP_Stream stream, const char* kind,
+                       uint64_t bytes) {
   Gpu* gpu = gpu_of(device);
   if (!stream->use) stream->use = kind;
   double from = now();
@@ -110,7 +119,8 @@ static void sync_memcpy_to_device(const SP_Device*, SP_DeviceMemoryBase* to, con
 }
 
 static void sync_memcpy_between(const SP_Device*, SP_DeviceMemoryBase* to,
-                                const SP_DeviceMemoryBase* from, uint64_t bytes, TF_Status* status) {
+                                const SP_DeviceMemoryBase* from, uint64_t bytes,
+                                TF_Status* status) {
   memcpy(to->opaque, from->opaque, bytes);
   ok(status);
 }
@@ -121,8 +131,8 @@ static void queue_fill(SP_Stream stream, uint64_t bytes) {
 }
 
 // cuMemsetD8Async
-static void memset_bytes(const SP_Device*, SP_Stream stream, SP_DeviceMemoryBase* memory, uint8_t value,
-                         uint64_t bytes, TF_Status* status) {
+static void memset_bytes(const SP_Device*, SP_Stream stream, SP_DeviceMemoryBase* memory,
+                         uint8_t value, uint64_t bytes, TF_Status* status) {
   memset(memory->opaque, value, bytes);
   queue_fill(stream, bytes);
   ok(status);
@@ -134,8 +144,8 @@ static void memset_zero(const SP_Device* device, SP_Stream stream, SP_DeviceMemo
 }
 
 // cuMemsetD32Async
-static void memset_words(const SP_Device*, SP_Stream stream, SP_DeviceMemoryBase* memory, uint32_t value,
-                         uint64_t bytes, TF_Status* status) {
+static void memset_words(const SP_Device*, SP_Stream stream, SP_DeviceMemoryBase* memory,
+                         uint32_t value, uint64_t bytes, TF_Status* status) {
   auto* words = static_cast<uint32_t*>(memory->opaque);
   std::fill(words, words + bytes / sizeof value, value);
   queue_fill(stream, bytes);

@@ -4,6 +4,8 @@
 
 namespace fake_gpu {
 
-inline void ok(TF_Status* status) { TF_SetStatus(status, TF_OK, ""); }
+inline void ok(TF_Status* status) {
+  TF_SetStatus(status, TF_OK, "");
+}
 
 }  // namespace fake_gpu

@@ -15,7 +15,8 @@ static void get_device_count(const SP_Platform*, int* count, TF_Status* status) 
 }
 
 // cuDeviceGet, cuDeviceGetName, cuDeviceGetPCIBusId
-static void create_device(const SP_Platform*, SE_CreateDeviceParams* parameters, TF_Status* status) {
+static void create_device(const SP_Platform*, SE_CreateDeviceParams* parameters,
+                          TF_Status* status) {
   Gpu* gpu = gpus().at(parameters->ordinal);
   SP_Device* device = parameters->device;
   device->struct_size = SP_DEVICE_STRUCT_SIZE;

@@ -60,7 +60,9 @@ void call_at(double time, std::function<void()> function) {
   calls->add(time, std::move(function));
 }
 
-void sleep_until(double time) { std::this_thread::sleep_until(time_point(time)); }
+void sleep_until(double time) {
+  std::this_thread::sleep_until(time_point(time));
+}
 
 static SP_Stream new_stream(Gpu* gpu) {
   auto* stream = new SP_Stream_st;
@@ -87,7 +89,9 @@ static void create_stream(const SP_Device* device, SP_Stream* stream, TF_Status*
 }
 
 // cudaStreamDestroy
-static void destroy_stream(const SP_Device*, SP_Stream stream) { delete stream; }
+static void destroy_stream(const SP_Device*, SP_Stream stream) {
+  delete stream;
+}
 
 // cudaEventRecord on one stream and cudaStreamWaitEvent on the other
 static void create_stream_dependency(const SP_Device*, SP_Stream dependent, SP_Stream other,
@@ -97,7 +101,9 @@ static void create_stream_dependency(const SP_Device*, SP_Stream dependent, SP_S
 }
 
 // cudaStreamQuery
-static void get_stream_status(const SP_Device*, SP_Stream, TF_Status* status) { ok(status); }
+static void get_stream_status(const SP_Device*, SP_Stream, TF_Status* status) {
+  ok(status);
+}
 
 // cudaEventCreate
 static void create_event(const SP_Device* device, SP_Event* event, TF_Status* status) {
@@ -107,10 +113,12 @@ static void create_event(const SP_Device* device, SP_Event* event, TF_Status* st
 }
 
 // cudaEventDestroy
-static void destroy_event(const SP_Device*, SP_Event event) { delete event; }
+static void destroy_event(const SP_Device*, SP_Event event) {
+  delete event;
+}
 
-// cudaEventQuery. After an illegal address every call fails, and TensorFlow's EventMgr ends the process:
-// tensorflow/core/common_runtime/device/device_event_mgr.cc, "Unexpected Event status".
+// cudaEventQuery. After an illegal address every call fails, and TensorFlow's EventMgr ends the
+// process: tensorflow/core/common_runtime/device/device_event_mgr.cc, "Unexpected Event status".
 static SE_EventStatus get_event_status(const SP_Device*, SP_Event event) {
   if (event->gpu->is_broken) return SE_EVENT_ERROR;
   return now() >= event->at ? SE_EVENT_COMPLETE : SE_EVENT_PENDING;
@@ -141,10 +149,13 @@ static void block_host_until_done(const SP_Device*, SP_Stream stream, TF_Status*
 }
 
 // cuCtxSynchronize, which TensorFlow calls when it lets a device go, after its streams
-static void synchronize_all_activity(const SP_Device*, TF_Status* status) { ok(status); }
+static void synchronize_all_activity(const SP_Device*, TF_Status* status) {
+  ok(status);
+}
 
 // cudaLaunchHostFunc
-static TF_Bool host_callback(const SP_Device*, SP_Stream stream, SE_StatusCallbackFn function, void* argument) {
+static TF_Bool host_callback(const SP_Device*, SP_Stream stream, SE_StatusCallbackFn function,
+                             void* argument) {
   call_at(stream->until(), [function, argument] {
     TF_Status* status = TF_NewStatus();
     function(argument, status);
@@ -158,7 +169,9 @@ static void create_timer(const SP_Device*, SP_Timer* timer, TF_Status* status) {
   ok(status);
 }
 
-static void destroy_timer(const SP_Device*, SP_Timer timer) { delete timer; }
+static void destroy_timer(const SP_Device*, SP_Timer timer) {
+  delete timer;
+}
 
 static void start_timer(const SP_Device*, SP_Stream stream, SP_Timer timer, TF_Status* status) {
   timer->from = stream->until();
@@ -170,7 +183,9 @@ static void stop_timer(const SP_Device*, SP_Stream stream, SP_Timer timer, TF_St
   ok(status);
 }
 
-static uint64_t nanoseconds(SP_Timer timer) { return uint64_t((timer->to - timer->from) * 1e9); }
+static uint64_t nanoseconds(SP_Timer timer) {
+  return uint64_t((timer->to - timer->from) * 1e9);
+}
 
 void set_stream_functions(SP_StreamExecutor* executor) {
   executor->create_stream = create_stream;

@@ -1,5 +1,5 @@
-// A stream is a number: the time at which all that is queued on it will be over. The values in a GPU's
-// memory are computed at once, by the host; what waits for a stream waits for its time.
+// A stream is a number: the time at which all that is queued on it will be over. The values in a
+// GPU's memory are computed at once, by the host; what waits for a stream waits for its time.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,8 @@
 // CUDA: cudaStream_t. Work on one stream runs in the order in which it was queued.
 struct SP_Stream_st {
   fake_gpu::Gpu* gpu = nullptr;
-  // What it is used for: TensorFlow has one stream a device for kernels, and one for each kind of copy.
+  // What it is used for: TensorFlow has one stream a device for kernels, and one for each kind of
+  // copy.
   std::atomic<const char*> use{nullptr};
 
   // Queues work of so many seconds that the host launched at `from`.

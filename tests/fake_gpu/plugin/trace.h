@@ -1,4 +1,5 @@
-// A line of JSON for each thing that a GPU does, in a file of this process in the folder FAKEGPU_TRACE.
+// A line of JSON for each thing that a GPU does, in a file of this process in the folder
+// FAKEGPU_TRACE.
 // ../trace.py reads it.
 #pragma once
 
