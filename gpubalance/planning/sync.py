@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-# A device that took less than this part of a set's sync in another set is not what that set waits for.
+# Less than this part of what is expected is clearly less.
 _CLEARLY_LESS = 0.9
 
 
@@ -35,9 +35,10 @@ class Syncs:
         """The sync with these devices in use, else the least that it takes if a step waits for its slowest device.
 
         Some of a measured set are clearly faster, as they took less in another one. So its sync is that of the rest,
-        and of every set that has all of the rest.
+        and every set that has all of the rest takes as long, or less in proportion if it has fewer devices: of n
+        devices, a ring takes n − 1 times its latency.
         """
-        known = [seconds for some, seconds in self.measured.items() if self._slow(some) <= used]
+        known = [self._of_as_many(some, len(used)) for some in self.measured if self._slow(some) <= used]
         return min(self.of(used), max(known, default=0.0))
 
     def within(self, devices: Sequence[int]) -> Syncs:
@@ -54,8 +55,12 @@ class Syncs:
 
     def _slow(self, some: frozenset[int]) -> set[int]:
         """The devices of a measured set that may be what it waits for."""
-        return {device for device in some if self._most(device) >= _CLEARLY_LESS * self.measured[some]}
+        faster = set[int]()
+        for other, seconds in self.measured.items():
+            if seconds < _CLEARLY_LESS * self._of_as_many(some, len(other)):
+                faster |= other
+        return {*some} - faster
 
-    def _most(self, device: int) -> float:
-        """The most that a device can cost: the shortest sync of the measured sets that have it."""
-        return min(seconds for some, seconds in self.measured.items() if device in some)
+    def _of_as_many(self, some: frozenset[int], devices: int) -> float:
+        """The least that a measured set would take with so many devices, if those that it waits for were among them."""
+        return self.measured[some] * min(1.0, (devices - 1) / (len(some) - 1))

@@ -56,7 +56,9 @@ def test_a_set_that_no_measured_one_is_around_is_taken_for_the_longest() -> None
         (measured(abcd=0.1), "abc", 0.0),  # any of the four may be the slow one
         (measured(abcd=0.1, abc=0.099), "abd", 0.0),
         (measured(abcd=0.1, ab=0.099), "abc", 0.099),  # leaving d out helped nothing, so leaving c in does not either
-        (measured(abcd=0.1, abc=0.05), "ad", 0.1),  # it is d
+        (measured(abcd=0.1, abc=0.05), "abd", 0.1 * 2 / 3),  # it is d
+        (measured(abcd=0.1, abc=0.05), "ad", 0.1 / 3),
+        (measured(abc=0.3, bc=0.2), "ab", 0.0),  # two take less than three over the same slow link: a is not it
         (measured(abcd=0.1, abc=0.05), "ab", 0.0),
     ],
 )
