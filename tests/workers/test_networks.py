@@ -71,6 +71,15 @@ memory = "8 GiB"
 base_memory = "1.3 GiB"
 memory_per_sample = "9.1 MiB"
 """
+MODEL = """
+import keras
+
+def build():
+    layers = [keras.Input((64,)), keras.layers.Dense(512), keras.layers.Dense(512), keras.layers.Dense(10)]
+    model = keras.Sequential(layers)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+"""
 TRAINS = """
 import sys
 import numpy as np, psutil
@@ -156,3 +165,26 @@ def test_balance_and_launch_over_ray(namespaces: str, tmp_path: Path) -> None:
     assert set(lines) == {device.label for device in devices}
     assert len(set(lines.values())) == 1
     assert next(iter(lines.values())).startswith("True [")
+
+
+@pytest.mark.campaign
+def test_a_host_behind_a_slow_link_is_left_out_and_told(tmp_path: Path) -> None:
+    """Cards of 0.2 s + 2 ms a sample each; over 5 Mbit the sum of 1.2 MB takes seconds. It takes some minutes."""
+    model, profile, path = (tmp_path / name for name in ("mine.py", "three.toml", "plan.json"))
+    model.write_text(MODEL)
+    with ExitStack() as made:
+        try:
+            names = made.enter_context(hosts_with_links("100mbit", "100mbit", "5mbit"))
+        except NoNamespacesError as error:
+            pytest.skip(str(error))
+        profile.write_text("".join(CARD.format(name, 0.2, 0.002) for name in names))
+        hosts = ("--hosts", ",".join(names), "--via", "ip netns exec {host}", "--simulate", str(profile))
+        asked = ("--model", f"{model}:build", "--max-global-batch", "300", "-o", str(path))
+        command = [PROGRAM, "balance", *hosts, *asked, *SHORT]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    plan = read_record(path, Plan)
+    assert plan.split.used == (0, 1)
+    assert f"{names[2]}:0 is left out, as it costs more sync than it adds" in done.stdout
+    three = next(one.measured for one in known(plan.balance).rounds if all(one.batches) and one.measured)
+    assert proof_of(plan).throughput.median > 2 * three.throughput.median
