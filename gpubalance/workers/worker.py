@@ -210,6 +210,8 @@ class Worker:
             message = f"{where} ran out of memory {f'with batches {split}' if split else doing}"
             told = {"cause": reply.cause, "remedy": reply.remedy, "log": log}
             fault = EnvironmentFault(reply.message, **told) if reply.disguised else None
+            if fault is not None and split is None and not reply.doing:
+                raise fault  # of a model that is built: there is no smaller batch that could tell
             peaks = reply.memory_peak_bytes
             raise OutOfMemory(message, replica=replica, memory_peak_bytes=peaks, log=log, fault=fault)
         kind = _KINDS.get(reply.fault, EnvironmentFault)
