@@ -14,9 +14,10 @@ import pytest
 from gpubalance.settings.device import Device
 from tests import stand_in
 from tests.bench.gpu import parts
-from tests.bench.gpu.kernels import Window, marks_of, read_windows
+from tests.bench.gpu.command import FIGURES
+from tests.bench.gpu.kernels import Window, idle_part, marks_of, read_windows
 from tests.bench.gpu.place import PROGRAM_VARIABLES
-from tests.bench.gpu.runner import Outcome, run_steps
+from tests.bench.gpu.runner import Campaign, Outcome, figures_of, run_steps
 from tests.bench.gpu.steps import STEPS, Step
 from tests.bench.gpu.steps.machine import cuda_libraries
 from tests.bench.gpu.table import evidence
@@ -38,7 +39,7 @@ def rehearsed(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """The exit code and the evidence of a rehearsal, whose table is no evidence of a GPU's."""
     code, out, err = bench("--rehearse", "-o", str(folder), *arguments)
     assert out == (folder / "gpu.md").read_text() + "\n", err
-    assert "no GPU, rehearsed" in out
+    assert "Seen on no GPU, rehearsed;" in out
     with pytest.raises(ValueError, match="no evidence"):
         steps_on_a_gpu(folder / "gpu.json")
     found = json.loads((folder / "gpu.json").read_text())
@@ -64,17 +65,22 @@ def holds(device, size):
 @pytest.mark.campaign
 @pytest.mark.timeout(900)  # most of it is loading TensorFlow, six times
 def test_a_rehearsal_does_every_step_and_writes_table_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the program's workers do not load it: `scripts/bench gpu --rehearse` has those too, in two minutes."""
+    """Only the program's workers do not load it: `scripts/bench gpu --rehearse` has those too."""
     monkeypatch.setenv(PROGRAM_VARIABLES, json.dumps(stand_in.engine(tmp_path, ENGINE)))
     code, found = rehearsed(tmp_path / "found", "--minutes", "60")
     assert {one["outcome"] for one in found["steps"]} == {"done"}
     assert code == 0
-    each = [json.loads((tmp_path / "found" / f"{step.name}.json").read_text()) for step in STEPS]
+    each = {step.name: figures_of(step.name, tmp_path / "found" / FIGURES) for step in STEPS}
     assert [[f["told"] for f in one["figures"]] for one in found["steps"]] == [
-        [f["told"] for f in one["figures"] if f["told"]] for one in each
+        [f["told"] for f in figures if f["told"]] for figures in each.values()
     ]
-    figures = {(one["step"], figure["name"]): figure for one in each for figure in one["figures"]}
-    assert figures["alone", "limit"]["value"]["fails"] == 232
+    figures = {(step, figure["name"]): figure for step, found in each.items() for figure in found}
+    assert figures["memory", "limit"]["value"]["fails"] == 232
+    of_used = [figure["value"]["outcome"] for figure in each["memory"] if figure["name"] == "used"]
+    assert of_used == ["out of memory", "out of memory", "fits"]
+    assert {figure["value"] for figure in each["machine"] if figure["name"] in ("matmul", "convolution")} == {0.0}
+    assert [figure["value"] for figure in each["parity"]] == [{}, {}, {}]
+    assert sum(figures["hosts", "`balance` ends with"]["value"]["batches"]) == 24
     assert figures["pair", "all_reduce"]["value"] == "CollectiveAllReduce, RING"
     assert figures["exact", "sgd"]["value"]["split"] < 1e-6
     assert int(figures["recovery", "out_of_memory"]["value"]["split"][0]) > 200
@@ -90,15 +96,14 @@ def test_what_there_is_no_time_for_is_in_table_and_json_too(tmp_path: Path) -> N
 def test_a_step_that_fails_or_takes_too_long_keeps_what_it_had_and_the_others_their_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The program that `alone` starts never gets to its first line."""
+    """The program that `memory` starts never gets to its first line."""
     (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setenv(PROGRAM_VARIABLES, json.dumps({"PYTHONPATH": str(tmp_path)}))
-    steps = [Step("nowhere", "", 60), Step("alone", "", 6), Step("training", "", 10**6)]
-    outcomes = list(run_steps(steps, tmp_path, (), 11 / 60, print))
+    steps = [Step("nowhere", "", 60), Step("memory", "", 6), Step("exact", "", 10**6)]
+    outcomes = list(run_steps(steps, Campaign(tmp_path, tmp_path / FIGURES, (), True), 11 / 60, print))
     assert [one.outcome for one in outcomes] == ["failed", "cut off", "not run"]
     assert outcomes[0].told == "**failed**: ModuleNotFoundError: No module named 'tests.bench.gpu.steps.nowhere'"
     assert outcomes[2].told == "**not run**: the time was over"
-    assert json.loads((tmp_path / "alone.json").read_text())["outcome"] == "cut off"
 
 
 def test_without_a_gpu_it_says_so_and_what_works(tmp_path: Path) -> None:
@@ -106,13 +111,14 @@ def test_without_a_gpu_it_says_so_and_what_works(tmp_path: Path) -> None:
     assert (code, out, err.count("\n")) == (3, "", 1)
     assert err.endswith("; --rehearse runs the steps without a GPU\n")
     assert not (tmp_path / "found").exists()
+    (tmp_path / FIGURES).touch()
     code, _, err = bench("--rehearse", "-o", str(tmp_path))
     assert code == 2
     assert f"-o {tmp_path}: File exists" in err
 
 
 def test_steps_that_only_use_the_program_do_so_on_a_gpu_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVML and the engine are stand-ins, and there is one card, of which `recovery` gets parts."""
+    """NVML and the engine are stand-ins, and there is one card, of which the steps get parts."""
     variables = stand_in.environment(tmp_path, ONE_GPU) | stand_in.engine(tmp_path, ENGINE)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -120,12 +126,14 @@ def test_steps_that_only_use_the_program_do_so_on_a_gpu_too(tmp_path: Path, monk
     card = Device(index=0, uuid=UUID, name="GTX 1080 Ti", memory_bytes=11 << 30, simulated=False)
     folder = tmp_path / "found"
     folder.mkdir()
-    steps = [step for step in STEPS if step.name in ("alone", "recovery")]
-    outcomes = {one.step: one for one in run_steps(steps, folder, [card], 60.0, print)}
+    steps = [step for step in STEPS if step.name in ("memory", "recovery")]
+    campaign = Campaign(folder, folder / FIGURES, [card], rehearsed=False)
+    outcomes = {one.step: one for one in run_steps(steps, campaign, 60.0, print)}
     assert {name: one.why for name, one in outcomes.items()} == dict.fromkeys(outcomes, "")
     told = {name: one.told for name, one in outcomes.items()}
-    assert "2752 fits, 2816 fails" in told["alone"]
-    assert "NVML at" in told["alone"]
+    assert "960 fits, 1024 fails" in told["memory"]
+    assert "NVML at" in told["memory"]
+    assert re.search("1024 in the used process: out of memory .*; 960 in the used process: fits", told["memory"])
     assert re.search(r"killed worker is told .*; memory is back after 0.0 s; the same run afterwards", told["recovery"])
     assert re.search(r"1001/16 out of memory, 686/16 found in .*; which runs", told["recovery"])
 
@@ -162,6 +170,8 @@ def test_a_stamped_step_is_found_in_what_cupti_tells(tensorflow: Any, tmp_path: 
     marks = known(marks_of(window))
     assert (marks.compute_s, marks.step_s, marks.busy) == pytest.approx((40, 70, 28 / 40))
     assert marks_of(Window(window.kernels, window.to_host[:3])) is None
+    assert idle_part(window) == pytest.approx((3 + 20) / 66)
+    assert idle_part(Window((), window.to_host)) is None
 
 
 def write(plane: Any, name: str, events: list[tuple[str, int, int]]) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
+from gpubalance.settings.choices import Precision
+from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
 from gpubalance.training.split import Split
 
@@ -26,13 +29,17 @@ class Ours:
         model: str = "small",
         steps: int = 12,
         seconds: float = WINDOW_S,
+        devices: Sequence[Device] = (),
+        precision: Precision = "tf32",
     ) -> None:
+        """Trains on simulated devices, unless others are given."""
         from gpubalance.devices.profile import simulated_devices
         from gpubalance.engine.session import Session
         from gpubalance.settings.requests import Settings
 
-        devices, joint = simulated_devices(simulate)
-        self._session = Session(devices, Settings(model=model, data=data), joint, seed=0)
+        simulated, joint = simulated_devices(simulate)
+        settings = Settings(model=model, data=data, precision=precision)
+        self._session = Session(devices or simulated, settings, joint, seed=0)
         self._split, self._steps, self._seconds = Shares(tuple(batches)), steps, seconds
         self._pipeline = data is not None
 
@@ -142,6 +149,21 @@ class KerasFit:
         rate = self._global_batch * self._steps / seconds
         self._steps = max(10, round(WINDOW_S * self._steps / seconds))
         return rate
+
+
+class KerasAlone(KerasFit):
+    """Keras' own training on a process's first device, without a strategy and with XLA as Keras chooses."""
+
+    def __init__(self, batch: int, make: Make = small) -> None:
+        super().__init__(batch, make=lambda: _with_keras_xla(make()))
+
+    def scope(self) -> Any:
+        return nullcontext()
+
+
+def _with_keras_xla(model: Any) -> Any:
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
 
 
 class SplitFit(KerasFit):

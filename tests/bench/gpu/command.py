@@ -1,10 +1,16 @@
-"""`scripts/bench gpu [--minutes 9] [-o DIR] [--rehearse]`."""
+"""`scripts/bench gpu [--minutes 6] [-o DIR] [--rehearse]`.
+
+It needs nothing that `scripts/bench` sets up but gpubalance, TensorFlow and pytest: where those are installed,
+`python -m tests.bench gpu` in the checkout does the same.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+import tarfile
+import tempfile
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,11 +18,13 @@ from pathlib import Path
 from gpubalance.devices.machine import find_machine
 from gpubalance.errors import EnvironmentFault
 from gpubalance.settings.device import Device
-from tests.bench.gpu.runner import Outcome, run_steps
+from tests.bench.gpu.place import usable_gpus
+from tests.bench.gpu.runner import Campaign, Outcome, run_steps
 from tests.bench.gpu.steps import STEPS
 from tests.bench.gpu.table import evidence, markdown
 
 _NO_GPU, _PARTIAL = 3, 6
+FIGURES = "figures.jsonl"
 
 
 def main(words: Sequence[str]) -> int:
@@ -24,24 +32,32 @@ def main(words: Sequence[str]) -> int:
     parser = _parser()
     asked = parser.parse_args(words)
     try:
-        cards: tuple[Device, ...] = () if asked.rehearse else find_machine(None).devices
+        cards: tuple[Device, ...] = usable_gpus() if asked.rehearse else find_machine(None).devices
     except EnvironmentFault as error:
         _say(f"scripts/bench gpu: {error.message}; --rehearse runs the steps without a GPU")
         return _NO_GPU
     folder = asked.o or Path(f"gpubalance-gpu-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}")
+    figures = folder.resolve() / FIGURES
     try:
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)  # an empty one may be given, as by what copies it back
+        figures.open("x").close()
     except OSError as error:
         parser.error(f"-o {folder}: {error.strerror}")
     outcomes: list[Outcome] = []
-    for outcome in run_steps(STEPS, folder.resolve(), cards, asked.minutes, _say):
-        outcomes.append(outcome)
-        found = evidence(outcomes, cards)  # after each step, as a rented machine may be gone at any time
-        (folder / "gpu.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        (folder / "gpu.md").write_text(markdown(found), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as work:
+        campaign = Campaign(Path(work), figures, cards, asked.rehearse)
+        for outcome in run_steps(STEPS, campaign, asked.minutes, _say):
+            outcomes.append(outcome)
+            found = evidence(
+                outcomes, () if asked.rehearse else cards
+            )  # after each step, as a rented machine may be gone at any time
+            (folder / "gpu.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            (folder / "gpu.md").write_text(markdown(found), encoding="utf-8")
+            with tarfile.open(folder / "steps.tar.gz", "w:gz") as packed:
+                packed.add(work, "steps")
     print(markdown(found))
-    _say(f"{folder}: gpu.md has this table, and each step its figures (.json) and its log")
-    if cards:
+    _say(f"{folder}: gpu.md has this table, {FIGURES} all figures, steps.tar.gz the steps' logs and files")
+    if not asked.rehearse:
         _say(f"into the guide: cp {folder}/gpu.json tests/guide/ && python -m tests.guide.generate")
     return 0 if all(one.outcome == "done" for one in outcomes) else _PARTIAL
 
@@ -57,8 +73,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Measures on this machine's GPUs what can be known nowhere else, in minutes, most valuable first: "
         f"{names}. What ran before the time was over counts.",
     )
-    parser.add_argument("--minutes", type=float, default=9.0, metavar="M", help="how long it may take, 9 if not given")
-    parser.add_argument("-o", type=Path, metavar="DIR", help="a new folder for what is found")
-    rehearse = "the same steps on simulated and plain CPU devices, in about two minutes"
+    parser.add_argument("--minutes", type=float, default=6.0, metavar="M", help="how long it may take, 6 if not given")
+    parser.add_argument("-o", type=Path, metavar="DIR", help="a new or empty folder for what is found")
+    rehearse = "small steps, which show only that they work: on GPUs, or without any on simulated and plain CPU devices"
     parser.add_argument("--rehearse", action="store_true", help=rehearse)
     return parser

@@ -47,6 +47,14 @@ def marks_of(window: Window) -> Marks | None:
     return Marks(compute_s, finished - began, covered(window.kernels, began, computed) / compute_s)
 
 
+def idle_part(window: Window) -> float | None:
+    """The part without a kernel of the time between the window's first kernel and the end of its last; None without."""
+    if not window.kernels:
+        return None
+    began, ended = window.kernels[0].began_s, max(kernel.ended_s for kernel in window.kernels)
+    return 1 - covered(window.kernels, began, ended) / (ended - began)
+
+
 def covered(spans: Iterable[Span], began_s: float, ended_s: float) -> float:
     """The seconds between these two moments in which at least one of the ordered spans ran."""
     total, until = 0.0, began_s

@@ -1,8 +1,9 @@
 """One GPU as several: TensorFlow's logical GPUs, each with its own memory limit.
 
-In a process with GPUBALANCE_BENCH_PARTS (`UUID=BYTES,BYTES`), and in all that it starts, NVML's one GPU looks like as
+In a process with GPUBALANCE_BENCH_PARTS (`UUID+=BYTES,BYTES`), and in all that it starts, NVML's one GPU looks like as
 many GPUs with that much memory, and the engine sets TensorFlow up with as many logical GPUs. Nothing else in the
-program knows. tests/stand_in/site/sitecustomize.py calls `install` at Python's start.
+program knows. Their UUIDs are `UUID+0` and `UUID+1`; what is between `+` and `=` marks them apart from those of another
+process on the same GPU. tests/stand_in/site/sitecustomize.py calls `install` at Python's start.
 
 They share the card's cores, and a process beside them slows all of them. They show that the whole program works on GPUs
 with unlike limits, real out-of-memory errors and a real all-reduce, not what two cards would gain.
@@ -20,10 +21,11 @@ VARIABLE = "GPUBALANCE_BENCH_PARTS"
 _MARK = "+"
 
 
-def environment(uuid: str, sizes: Sequence[int], root: str) -> dict[str, str]:
-    """Variables for a process that sees the GPU as parts of these sizes in bytes."""
+def environment(uuid: str, sizes: Sequence[int], root: str, mark: str = "") -> dict[str, str]:
+    """Variables for a process that sees the GPU as parts of these sizes in bytes; `mark` is in their UUIDs."""
     path = [root, f"{root}/tests/stand_in/site", os.environ.get("PYTHONPATH", "")]
-    return {VARIABLE: f"{uuid}={','.join(map(str, sizes))}", "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    parts = f"{uuid}{_MARK}{mark}={','.join(map(str, sizes))}"
+    return {VARIABLE: parts, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
 def card_of(uuid: str) -> str:
@@ -33,10 +35,11 @@ def card_of(uuid: str) -> str:
 
 def install() -> None:
     """Makes the modules that read GPUs see parts when they are loaded."""
-    uuid, _, sizes = os.environ[VARIABLE].partition("=")
+    marked, _, sizes = os.environ[VARIABLE].partition("=")
+    uuid = card_of(marked)
     limits = [int(size) for size in sizes.split(",")]
     patches = {
-        "gpubalance.devices.nvml": lambda module: _nvml(module, uuid, limits),
+        "gpubalance.devices.nvml": lambda module: _nvml(module, marked, limits),
         "gpubalance.engine.runtime": lambda module: divide(module, uuid),
     }
     load = SourceFileLoader.exec_module
@@ -62,7 +65,8 @@ def logical(kind: str, limits: Sequence[int | None]) -> tuple[str, ...]:
     return tuple(f"{kind}:{number}" for number in range(len(limits)))
 
 
-def _nvml(module: Any, uuid: str, limits: Sequence[int]) -> None:
+def _nvml(module: Any, marked: str, limits: Sequence[int]) -> None:
+    uuid = card_of(marked)
     read, with_gpu = module.read, module.with_gpu
 
     def read_parts(*, gpus: bool = True) -> Any:
@@ -71,7 +75,7 @@ def _nvml(module: Any, uuid: str, limits: Sequence[int]) -> None:
         if card is None:
             return reading
         found = (
-            {"index": n, "uuid": f"{uuid}{_MARK}{n}", "name": f"{card.name}, part {n}", "memory_bytes": limit}
+            {"index": n, "uuid": f"{marked}{n}", "name": f"{card.name}, part {n}", "memory_bytes": limit}
             for n, limit in enumerate(limits)
         )
         parts = tuple(card.model_copy(update={**one, "bus_id": None}) for one in found)

@@ -1,4 +1,4 @@
-"""Where a step runs: on this machine's GPUs, or rehearsed on simulated and plain CPU devices."""
+"""Where a step runs: on this machine's GPUs, or, rehearsed without any, on simulated and plain CPU devices."""
 
 from __future__ import annotations
 
@@ -42,17 +42,16 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """The devices, a folder for a step's files, and when its time ends, on the monotonic clock."""
+    """The devices, a folder for a step's files, and when its time ends, on the monotonic clock.
+
+    A step that is rehearsed is a small one: it shows only that it works.
+    """
 
     folder: Path
     cards: tuple[Device, ...]
+    rehearsed: bool
     until_s: float = float("inf")
     _done: dict[tuple[str, ...], Done] = field(default_factory=dict)
-
-    @property
-    def rehearsed(self) -> bool:
-        """Whether the step only rehearses, without GPUs."""
-        return not self.cards
 
     @property
     def left_s(self) -> float:
@@ -62,7 +61,9 @@ class Place:
     @property
     def model(self) -> str:
         """The model that the program trains."""
-        return TINY if self.rehearsed else "probe"
+        if not self.rehearsed:
+            return "probe"
+        return "small" if self.cards else TINY
 
     def devices(self, count: int) -> tuple[Device, ...]:
         """Devices for this process's own TensorFlow: the first GPUs, or plain CPU devices."""
@@ -71,7 +72,7 @@ class Place:
     def options(self, count: int) -> tuple[str, ...]:
         """The program's options for the first GPUs, or for simulated devices."""
         gpus = [str(device.index) for device in self.cards[:count]] or map(str, range(count))
-        return *(("--simulate", QUICK_PAIR) if self.rehearsed else ()), "--gpus", *gpus
+        return *(() if self.cards else ("--simulate", QUICK_PAIR)), "--gpus", *gpus
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Starts `gpubalance ARGUMENTS` in the step's process group, which ends with the step's time."""
@@ -88,13 +89,16 @@ class Place:
         self._done[arguments] = ended(self.start(*arguments, "--json"), arguments, codes)
         return self._done[arguments]
 
-    def session(self) -> Session:
-        """The engine in this process, as in a worker; nothing else here loads TensorFlow."""
-        devices = self.devices(1)
+    def session(self, simulate: str = "1", **settings: Any) -> Session:
+        """The engine in this process, as in a worker, on the first GPU, or on a simulated device; with these settings.
+
+        Nothing else here loads TensorFlow.
+        """
+        devices = self.cards[:1] or simulated_devices(simulate)[0][:1]
         show(devices)
         from gpubalance.engine.session import Session
 
-        return Session(devices, Settings(model=self.model), JointProfile(), seed=0)
+        return Session(devices, Settings(**{"model": self.model, **settings}), JointProfile(), seed=0)
 
     def free_bytes(self) -> tuple[int, ...] | None:
         """Each GPU's free memory by NVML; None without GPUs."""

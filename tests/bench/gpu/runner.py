@@ -1,7 +1,8 @@
 """Runs the steps one after the other, each for its share of the time left, and goes on after a failure.
 
-Each has a process of its own, `python -m tests.bench.gpu.runner NAME FOLDER SECONDS [--rehearse]`, which writes each
-figure to FOLDER/NAME.json as soon as it is found.
+Each has a process of its own, `python -m tests.bench.gpu.runner NAME FOLDER FIGURES SECONDS [--rehearse]`, which adds
+each figure to the file FIGURES as soon as it is found, a line of JSON each: a rented machine may be gone at any time,
+and may give only a few files back. What else a step writes, with its log, is in FOLDER.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from typing import Any, Literal, NamedTuple
 import psutil
 
 from gpubalance.settings.device import Device
-from gpubalance.system.state import write_whole
 from gpubalance.text import clean
 from gpubalance.workers.keeper import die_with_parent
 from tests.bench.gpu import parts
@@ -51,10 +51,19 @@ class Outcome(NamedTuple):
         return " ".join(". ".join(filter(None, [found, ending])).split())
 
 
+class Campaign(NamedTuple):
+    """The folder in which the steps work, the file of all figures, the GPUs, and whether the steps are rehearsed."""
+
+    folder: Path
+    figures: Path
+    cards: Sequence[Device]
+    rehearsed: bool
+
+
 def run_steps(
-    steps: Sequence[Step], folder: Path, cards: Sequence[Device], minutes: float, tell: Callable[[str], None]
+    steps: Sequence[Step], campaign: Campaign, minutes: float, tell: Callable[[str], None]
 ) -> Iterator[Outcome]:
-    """Runs the steps and yields each outcome, which is in `folder` too; without `cards` they are rehearsed."""
+    """Runs the steps and yields each outcome."""
     end_s = time.monotonic() + 60 * minutes
     for number, step in enumerate(steps):
         left_s = end_s - time.monotonic()
@@ -63,20 +72,20 @@ def run_steps(
         outcome = Outcome(step.name, "not run", "the time was over", 0.0, [])
         if share_s >= _LEAST_S:
             tell(f"… {number + 1} of {len(steps)}: {step.name}, {share_s:.0f} s at most")
-            outcome = _run(step, folder, cards, share_s)
-        (folder / f"{step.name}.json").write_text(json.dumps(outcome._asdict(), indent=1) + "\n", encoding="utf-8")
+            outcome = _run(step, campaign, share_s)
         tell(f"{step.name}: {outcome.outcome}, {outcome.seconds:.0f} s {outcome.why}")
         yield outcome
 
 
-def _run(step: Step, folder: Path, cards: Sequence[Device], seconds: float) -> Outcome:
+def _run(step: Step, campaign: Campaign, seconds: float) -> Outcome:
     """Runs a step in a process group that is killed when its time is over; workers end with their parent."""
-    command = [sys.executable, "-m", "tests.bench.gpu.runner", step.name, str(folder), f"{seconds:.1f}"]
+    folder, figures, cards, rehearsed = campaign
+    command = [sys.executable, "-m", "tests.bench.gpu.runner", step.name, str(folder), str(figures), f"{seconds:.1f}"]
     log, began = folder / f"{step.name}.log", time.monotonic()
     ended: Literal["done", "failed", "cut off"] = "done"
     with log.open("wb") as lines:
         process = subprocess.Popen(
-            [*command, *([] if cards else ["--rehearse"])],
+            [*command, *(["--rehearse"] if rehearsed else [])],
             env=_environment(step, folder, cards),
             stdin=subprocess.DEVNULL,
             stdout=lines,
@@ -89,9 +98,14 @@ def _run(step: Step, folder: Path, cards: Sequence[Device], seconds: float) -> O
         ended, why = "cut off", f"after its {seconds:.0f} s"
     finally:
         _kill(process)
-    found = folder / f"{step.name}.json"
-    figures = json.loads(found.read_text(encoding="utf-8")) if found.exists() else []
-    return Outcome(step.name, ended, why, time.monotonic() - began, figures)
+    return Outcome(step.name, ended, why, time.monotonic() - began, figures_of(step.name, figures))
+
+
+def figures_of(step: str, file: Path) -> list[dict[str, Any]]:
+    """The figures of a step in the file of all."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    found = [json.loads(line) for line in lines if line.endswith("}")]  # not one that was cut short
+    return [{"name": one["name"], "value": one["value"], "told": one["told"]} for one in found if one["step"] == step]
 
 
 def _environment(step: Step, folder: Path, cards: Sequence[Device]) -> dict[str, str]:
@@ -101,7 +115,7 @@ def _environment(step: Step, folder: Path, cards: Sequence[Device]) -> dict[str,
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
         "XDG_STATE_HOME": str(folder / "state"),
     }
-    if len(cards) == 1 and step.parts:
+    if cards and step.parts and (len(cards) == 1 or len(step.parts) == 1):
         together = 3 * sum(step.parts) // 2  # the rest is for CUDA itself and for a second process
         sizes = [size * min(together, cards[0].memory_bytes or together) // together for size in step.parts]
         variables.pop("CUDA_VISIBLE_DEVICES", None)  # it may be a number, and parts have other numbers
@@ -127,16 +141,16 @@ def _last_line(log: Path) -> str:
     return clean(re.sub(r"^[\w.]*\.(?=\w+: )", "", lines[-1]), 300) if lines else "it said nothing"
 
 
-def main(name: str, folder: str, seconds: str, *rehearse: str) -> None:
+def main(name: str, folder: str, figures: str, seconds: str, *rehearse: str) -> None:
     """Runs a step in this process."""
     die_with_parent()
     until_s = time.monotonic() + float(seconds)
-    place = Place(Path(folder, name), () if rehearse else usable_gpus(), until_s)
+    place = Place(Path(folder, name), usable_gpus(), bool(rehearse), until_s)
     place.folder.mkdir(exist_ok=True)
-    found = []
     for figure in import_module(f"tests.bench.gpu.steps.{name}").figures(place):
-        found.append(figure._asdict())
-        write_whole(Path(folder, f"{name}.json"), json.dumps(found, indent=1))
+        line = json.dumps({"step": name, **figure._asdict()})
+        with Path(figures).open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
 
 
 if __name__ == "__main__":

@@ -57,5 +57,5 @@ def markdown(found: dict[str, Any] | None) -> str:
 def _headline(found: dict[str, Any]) -> str:
     here, cards = found["environment"], " and ".join(found["cards"])
     versions = [f"{name} {here[key]}" for key, name in _VERSIONS.items() if here.get(key)]
-    seen = f"Seen on {cards}" if cards else "Seen on no GPU, rehearsed on simulated and plain CPU devices"
+    seen = f"Seen on {cards}" if cards else "Seen on no GPU, rehearsed"
     return markdown_text(f"{seen}; {', '.join([*versions, found['date']])}.")

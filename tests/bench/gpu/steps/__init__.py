@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 
 class Step(NamedTuple):
-    """A step that takes about `seconds`. One with `parts` needs two devices; `on_fake` tells what of it tests/fake_gpu
-    shows, with the tests.
+    """A step that takes about `seconds`. `on_fake` tells what of it tests/fake_gpu shows, with the tests.
 
-    It gets two cards, or two parts of a single card with these sizes in bytes, or smaller ones on a small card.
+    One with two `parts` needs two devices: it gets two cards, or two parts of a single card with these sizes in bytes,
+    or smaller ones on a small card. One with one gets such a part of the first card.
     """
 
     name: str
@@ -35,35 +35,61 @@ class Figure(NamedTuple):
 STEPS = (
     Step(
         "machine",
-        "`doctor`, `devices`, versions; the CUDA libraries that are loaded",
-        40,
+        "`nvidia-smi`, MPS; a product and a convolution beside the CPU's; the CUDA libraries that are loaded; `doctor`",
+        25,
         on_fake="GPUs in another order, hidden, left out; copies as fast as the link (`test_program`, `test_doctor`)",
     ),
     Step(
-        "alone",
-        "`probe`: curve, batch limit with real out-of-memory errors, NVML beside it",
-        120,
-        on_fake="a probe ends where memory does (`test_measured`)",
-    ),
-    Step(
         "stamps",
-        "the engine's stamps beside CUPTI's kernel times, their cost, launch latency",
-        45,
+        "the engine's stamps beside CUPTI's kernel times, their cost; a GPU's idle time in `fit`, Keras' and `run`",
+        60,
         on_fake="stamps beside the trace of kernels and sums (`test_engine`)",
     ),
     Step(
+        "arithmetic",
+        "`split.fit` over `run` in TF32 and in float32, and over Keras' `fit` on one card, with XLA as it chooses",
+        40,
+        on_fake="no: its speed is not a GPU's",
+    ),
+    Step(
+        "images",
+        "`split.fit` over Keras' `fit` with images of 224×224×3 from the host's memory",
+        40,
+        _LARGE,
+        on_fake="the order of copies and kernels (`test_training`)",
+    ),
+    Step(
+        "memory",
+        "`probe` of 4 GiB until memory ends, NVML beside it; the limit in a fresh worker and after an out-of-memory",
+        55,
+        _SMALL[:1],
+        on_fake="a probe ends where memory does (`test_measured`)",
+    ),
+    Step(
+        "parity",
+        "what the parity check says of the models of tests/training and of ResNet50, on the GPU and on the CPU",
+        45,
+        on_fake="no: its kernels are the CPU's",
+    ),
+    Step(
         "pair",
-        "two unlike devices: `balance` to its end, and the all-reduce",
-        120,
+        "two unlike devices: `balance --global-batch 256`, energy by NVML's counter and by power, the all-reduce",
+        40,
         _SMALL,
         on_fake="`balance` ends with shares as the GPUs are fast; sums beside compute (`test_measured`, `test_plugin`)",
     ),
     Step(
         "exact",
         "weights after 5 steps at 70/30 beside one device's, and equal runs beside each other",
-        25,
+        20,
         _LARGE,
         on_fake="weights after `fit` are one device's (`test_training`)",
+    ),
+    Step(
+        "hosts",
+        "`balance --global-batch 512` over two hosts that are 70 and 30 % of one card, by MPS",
+        60,
+        on_fake="two hosts train together (`test_program`)",
     ),
     Step(
         "recovery",
@@ -71,12 +97,5 @@ STEPS = (
         90,
         _SMALL,
         on_fake="an out-of-memory is told of its GPU, and both train on (`test_memory`, `test_training`)",
-    ),
-    Step(
-        "training",
-        "`split.fit` over Keras' `fit` and over a bare loop at an even split, in turns",
-        40,
-        _LARGE,
-        on_fake="no: its speed is not a GPU's",
     ),
 )

@@ -10,27 +10,32 @@ from tests.bench.gpu.parts import logical
 from tests.bench.gpu.place import Place, StepFailed, show
 from tests.bench.gpu.steps import Figure
 
-_AFTERWARDS_S = 35.0
-_MODEL = ("--precision", "tf32")
-_BALANCE = "--rounds 4 --round-duration 1.5 --windows 2 --duration 3 --batch-multiple 32"
+_AFTERWARDS_S = 12.0
+_BALANCE = "--rounds 4 --round-duration 1.5 --windows 2 --duration 3 --global-batch 256"
 _REHEARSED = "--rounds 1 --round-duration 0.2 --windows 1 --duration 0.3 --global-batch 24"
 
 
 def figures(place: Place) -> Iterator[Figure]:
     """The findings; the all-reduce comes last, as it loads TensorFlow in this process."""
-    model = ("--model", place.model, *(() if place.rehearsed else _MODEL))
-    balance = ("balance", *place.options(2), *model, *(_REHEARSED if place.rehearsed else _BALANCE).split())
-    limit_s = max(30.0, place.left_s - _AFTERWARDS_S)  # it ends with what it has, to leave time for the rest
+    balance = (
+        "balance",
+        *place.options(2),
+        "--model",
+        place.model,
+        *(_REHEARSED if place.rehearsed else _BALANCE).split(),
+    )
+    limit_s = max(20.0, place.left_s - _AFTERWARDS_S)  # it ends with what it has, to leave time for the rest
     limit = () if place.rehearsed else ("--time-limit", f"{limit_s:.0f}")
     done = place.program(*balance, *limit, codes=(0, 6, 8))
-    plan = done.out
-    if plan is None or not plan.get("balance"):
-        raise StepFailed("the time of `balance` was over before it had a split")
-    yield _balanced("`balance` ends with" if done.code == 0 else "`balance` came to", plan)
+    yield balanced("`balance` ends with" if done.code == 0 else "`balance` came to", done.out)
+    yield _energy(done.out)
     yield _all_reduce(place)
 
 
-def _balanced(how: str, plan: dict[str, Any]) -> Figure:
+def balanced(how: str, plan: dict[str, Any] | None) -> Figure:
+    """What `balance` found. Raises StepFailed if it found nothing."""
+    if plan is None or not plan.get("balance"):
+        raise StepFailed("the time of `balance` was over before it had a split")
     run, rounds = plan["balance"]["run"], plan["balance"]["rounds"]
     told = f"{how} {'/'.join(map(str, plan['batches']))} after {len(rounds)} rounds"
     if run is not None:
@@ -41,12 +46,22 @@ def _balanced(how: str, plan: dict[str, Any]) -> Figure:
     return Figure(how, plan, told)
 
 
+def _energy(plan: dict[str, Any]) -> Figure:
+    """NVML's energy beside the mean of its power readings times the seconds: 1 where it has no counter of energy."""
+    run = plan["balance"]["run"]
+    seen = [replica["telemetry"] for replica in run["replicas"] if replica["telemetry"]] if run else []
+    known = [one for one in seen if one["energy_j"] and one["power_w"]]
+    parts = [one["energy_j"] / (one["power_w"] * one["duration_s"]) for one in known]
+    told = f"NVML's energy over integrated power: {', '.join(f'{part:.3f}' for part in parts) or 'not told'}"
+    return Figure("energy", {"ratios": parts, "telemetry": seen}, told)
+
+
 def _all_reduce(place: Place) -> Figure:
     """The all-reduce that TensorFlow itself chooses for these devices."""
     show(place.devices(2))
     from gpubalance.engine.runtime import build_strategy, use_devices
 
-    names = logical("CPU", (None, None)) if place.rehearsed else use_devices(place.devices(2))
+    names = use_devices(place.devices(2)) if place.cards else logical("CPU", (None, None))
     extended = build_strategy(names, "auto").extended
     found = f"{type(extended._cross_device_ops).__name__}, {extended._communication_options.implementation.value}"
     return Figure("all_reduce", found, f"`--all-reduce auto` is {found}")

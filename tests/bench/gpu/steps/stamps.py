@@ -1,9 +1,11 @@
-"""Compares the engine's stamps, which the host makes, with CUPTI's times of the same steps' kernels."""
+"""Compares the engine's stamps, which the host makes, with CUPTI's times of the same steps' kernels; and how long a GPU
+has nothing to do in training.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,13 @@ from typing import Any
 from gpubalance.numbers.stats import median
 from gpubalance.results.timing import Timing
 from gpubalance.settings.shares import Shares
-from tests.bench.gpu.kernels import Window, marks_of, read_windows
+from tests.bench.gpu.kernels import Window, idle_part, marks_of, read_windows
 from tests.bench.gpu.place import Place
 from tests.bench.gpu.steps import Figure
 
 _BATCH, _REHEARSED_BATCH = 256, 8
 _STEPS = 20
+_LONGER = 100  # steps, in which the first one's start counts little
 _TINY_KERNELS = 1000
 _READ_AFTERWARDS = 2  # copies to the host in a window: one that is waited for, and the loss
 
@@ -42,6 +45,47 @@ def figures(place: Place) -> Iterator[Figure]:
     copies = median([float(len(window.to_host)) for _, window in bare])
     both = _traced(place.folder / "stamped", measure(seconds=0, at_least=_STEPS, stamped=True))
     yield _beside(both, is_first=copies <= _READ_AFTERWARDS)
+    yield from _idle(place, batch, session._names[0], measure)
+
+
+def _idle(place: Place, batch: int, name: str, measure: Callable[..., Iterator[Timing]]) -> Iterator[Figure]:
+    """The part of the time between the first and the last kernel of some steps in which the GPU has none."""
+    import keras
+
+    from gpubalance.engine.models import probe_model
+    from gpubalance.settings.device import JointProfile
+    from gpubalance.training.split import Split
+    from tests.bench.loops import KerasFit, SplitFit, small
+
+    devices, make = place.devices(1), small if place.rehearsed else probe_model
+    steps = _STEPS if place.rehearsed else _LONGER
+    ours = SplitFit(Split.of(devices, Shares((batch,)), JointProfile()), make)
+    keras_own = KerasFit(batch, (name,), make)
+    reads = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: float(logs["loss"]))
+    trained = {"steps_per_epoch": steps, "verbose": 0}
+    ways: dict[str, Callable[[], object]] = {
+        "`run`": lambda: list(measure(seconds=0, at_least=1, steps_per_timing=steps, stamped=False)),
+        "`split.fit`": lambda: ours.fit(**trained),
+        "`split.fit` whose logs are read after each step": lambda: ours.fit(callbacks=[reads], **trained),
+        "Keras' `fit`": lambda: keras_own.fit(**trained),
+    }
+    for number, (way, train) in enumerate(ways.items()):
+        train()  # traces
+        (window,) = _windows(place.folder / f"idle-{number}", train)
+        idle = idle_part(window)
+        told = "the trace shows no kernels" if idle is None else f"{idle:.1%}"
+        yield Figure(way, idle, f"idle in {way}: {told}")
+
+
+def _windows(folder: Path, train: Callable[[], object]) -> list[Window]:
+    """What the profiler sees while this trains."""
+    from tensorflow.profiler import experimental
+
+    experimental.start(str(folder))
+    with experimental.Trace("window", step_num=0):
+        train()
+    experimental.stop()
+    return read_windows(folder)
 
 
 def _traced(folder: Path, timings: Iterator[Any]) -> list[tuple[Timing, Window]]:
