@@ -12,7 +12,8 @@ with unlike limits, real out-of-memory errors and a real all-reduce, not what tw
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any
@@ -45,7 +46,9 @@ def install() -> None:
     load = SourceFileLoader.exec_module
 
     def load_and_change(loader: Any, module: ModuleType) -> None:
-        load(loader, module)
+        # A plugin of TensorFlow's, such as tests/fake_gpu, looks for its devices when it is loaded.
+        with _shown(uuid) if module.__name__ == "tensorflow" else nullcontext():
+            load(loader, module)
         if module.__name__ in patches:
             patches[module.__name__](module)
 
@@ -63,6 +66,20 @@ def logical(kind: str, limits: Sequence[int | None]) -> tuple[str, ...]:
     parts = [of_limit(None if limit is None else limit >> 20) for limit in limits]
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices(kind)[0], parts)
     return tuple(f"{kind}:{number}" for number in range(len(limits)))
+
+
+@contextmanager
+def _shown(uuid: str) -> Iterator[None]:
+    """Shows CUDA, which knows no parts, the whole GPU. gpubalance may read the variable again afterwards."""
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = uuid
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+        else:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
 
 
 def _nvml(module: Any, marked: str, limits: Sequence[int]) -> None:
@@ -90,14 +107,8 @@ def divide(module: Any, uuid: str) -> None:
     limits: dict[str, int] = {}
 
     def set_up_parts(devices: Sequence[Any], **_: bool) -> tuple[str, ...]:
-        # CUDA, which does not know parts, reads it when TensorFlow first asks for GPUs; gpubalance may read it again.
-        shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        os.environ["CUDA_VISIBLE_DEVICES"] = uuid
-        try:
+        with _shown(uuid):
             names = logical("GPU", [device.memory_bytes for device in devices])
-        finally:
-            os.environ["CUDA_VISIBLE_DEVICES"] = shown
-
         limits.update(zip(names, (device.memory_bytes for device in devices), strict=True))
         return names
 

@@ -7,9 +7,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpubalance.devices.machine import read_gpus
@@ -118,13 +119,28 @@ def show(devices: Sequence[Device]) -> None:
 
 
 def ended(process: subprocess.Popen[str], arguments: Sequence[str], codes: Sequence[int] = (0,)) -> Done:
-    """Waits for a process. Raises StepFailed if it ends with another exit code than these."""
-    out, err = process.communicate()
-    sys.stderr.write(err)
+    """Waits for a process, and passes on what it says. Raises StepFailed if it ends with another code than these."""
+    assert process.stdout
+    assert process.stderr
+    told: list[str] = []
+    passing = Thread(target=_pass_on, args=(process.stderr, told), daemon=True)
+    passing.start()
+    out = process.stdout.read()
+    process.wait()
+    passing.join()
+    err = "".join(told)
     if process.returncode not in codes:
         why = next((line for line in err.splitlines() if line.startswith("error")), err.strip()[-200:])
         raise StepFailed(f"gpubalance {arguments[0]} ended with {process.returncode}: {why}")
     return Done(process.returncode, json.loads(out) if out.lstrip().startswith("{") else None, err)
+
+
+def _pass_on(lines: Iterable[str], told: list[str]) -> None:
+    """At once, so that the log of a step that is cut off tells what it was at."""
+    for line in lines:
+        told.append(line)
+        sys.stderr.write(line)
+        sys.stderr.flush()
 
 
 def usable_gpus() -> tuple[Device, ...]:

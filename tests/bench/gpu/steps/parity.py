@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -14,36 +16,59 @@ from tests.bench.gpu.steps import Figure
 _SAMPLES = 16
 _REHEARSED = 2  # models of each kind
 _ENDS_S = 3.0  # before the step's time is over, so that what was found is told
-Tried = tuple[Callable[[], Any], tuple[Any, ...]]
+Tried = tuple[Callable[[], Any], tuple[Any, ...]]  # makes a model, and its samples
 
 
 def figures(place: Place) -> Iterator[Figure]:
-    """The models with what differs, of each kind."""
-    devices = place.devices(1)
-    show(devices)
-    from gpubalance.engine.runtime import use_devices
-    from tests.training.cases import CASES
+    """The models with what differs, of each kind: each in a process of its own, as it is tracing that takes long."""
+    kinds = (_told, _exact, partial(_large, rehearsed=place.rehearsed))
+    with ProcessPoolExecutor(len(kinds), mp_context=get_context("spawn")) as pool:
+        compared = [pool.submit(_compared, place, kind) for kind in kinds]
+        for found in as_completed(compared):
+            yield found.result()
+
+
+def _told() -> Mapping[str, Tried]:
     from tests.training.samples import numbers
     from tests.training.told import TOLD
 
-    (name,) = use_devices(devices)
-    samples = numbers(_SAMPLES)
-    kinds: dict[str, dict[str, Tried]] = {
-        "that are told of": {what: (partial(make, *given), samples) for what, (make, *given, _) in TOLD.items()},
-        "of Keras' own": {"ResNet50": (_resnet, _images())},
-        "that are exact": {what: (case.make, case.data(_SAMPLES)) for what, case in CASES.items()},
-    }
-    for kind, models in kinds.items():
-        differ, done = {}, 0
-        for what, (make, given) in list(models.items())[: _REHEARSED if place.rehearsed else None]:
-            if place.left_s < _ENDS_S:
-                break
-            on_cpu, on_device = _said(make, given, ("CPU:0", name))
-            done += 1
-            if on_cpu != on_device:
-                differ[what] = {"CPU": on_cpu, "device": on_device}
-        found = f"not alike for {', '.join(differ)}" if differ else "all alike"
-        yield Figure(kind, differ, f"{done} of {len(models)} models {kind}: {found}")
+    return {f"told: {name}": (partial(make, *given), numbers(_SAMPLES)) for name, (make, *given, _) in TOLD.items()}
+
+
+def _exact() -> Mapping[str, Tried]:
+    from tests.training.cases import CASES
+
+    return {f"exact: {name}": (case.make, case.data(_SAMPLES)) for name, case in CASES.items()}
+
+
+def _large(*, rehearsed: bool) -> Mapping[str, Tried]:
+    from tests.bench.gpu.steps.exact import classifier
+
+    if rehearsed:
+        return {"a small classifier": (classifier, _images(28, 1))}
+    return {"ResNet50": (_resnet, _images(64, 3))}
+
+
+def _compared(place: Place, kind: Callable[[], Mapping[str, Tried]]) -> Figure:
+    """What differs of these models."""
+    devices = place.devices(1)
+    show(devices)
+    from gpubalance.engine.runtime import use_devices
+
+    (device,) = use_devices(devices)
+    models = list(kind().items())
+    differ: dict[str, Any] = {}
+    done: list[str] = []
+    for name, (make, samples) in models[: _REHEARSED if place.rehearsed else None]:
+        if place.left_s < _ENDS_S:
+            break
+        on_cpu, on_device = _said(make, samples, ("CPU:0", device))
+        done.append(name)
+        if on_cpu != on_device:
+            differ[name] = {"CPU": on_cpu, "device": on_device}
+    found = f"not alike: {', '.join(differ)}" if differ else "all alike"
+    first = f"{done[0]} …" if done else "no model"
+    return Figure(first, {"done": done, "differ": differ}, f"{first}, {len(done)} of {len(models)}: {found}")
 
 
 def _said(make: Callable[[], Any], samples: tuple[Any, ...], devices: tuple[str, ...]) -> list[list[str]]:
@@ -75,6 +100,6 @@ def _resnet() -> Any:
     return model
 
 
-def _images() -> tuple[Any, ...]:
+def _images(size: int, channels: int) -> tuple[Any, ...]:
     random = np.random.default_rng(3)
-    return random.random((_SAMPLES, 64, 64, 3), np.float32), random.integers(0, 10, _SAMPLES)
+    return random.random((_SAMPLES, size, size, channels), np.float32), random.integers(0, 10, _SAMPLES)
