@@ -21,9 +21,9 @@ Tried = tuple[Callable[[], Any], tuple[Any, ...]]  # makes a model, and its samp
 
 def figures(place: Place) -> Iterator[Figure]:
     """The models with what differs, of each kind: each in a process of its own, as it is tracing that takes long."""
-    kinds = (_told, _exact, partial(_large, rehearsed=place.rehearsed))
+    kinds = {"told of": _told, "exact": _exact, "large": _small if place.rehearsed else _large}
     with ProcessPoolExecutor(len(kinds), mp_context=get_context("spawn")) as pool:
-        compared = [pool.submit(_compared, place, kind) for kind in kinds]
+        compared = [pool.submit(_compared, place, kind, models) for kind, models in kinds.items()]
         for found in as_completed(compared):
             yield found.result()
 
@@ -32,31 +32,33 @@ def _told() -> Mapping[str, Tried]:
     from tests.training.samples import numbers
     from tests.training.told import TOLD
 
-    return {f"told: {name}": (partial(make, *given), numbers(_SAMPLES)) for name, (make, *given, _) in TOLD.items()}
+    return {name: (partial(make, *given), numbers(_SAMPLES)) for name, (make, *given, _) in TOLD.items()}
 
 
 def _exact() -> Mapping[str, Tried]:
     from tests.training.cases import CASES
 
-    return {f"exact: {name}": (case.make, case.data(_SAMPLES)) for name, case in CASES.items()}
+    return {name: (case.make, case.data(_SAMPLES)) for name, case in CASES.items()}
 
 
-def _large(*, rehearsed: bool) -> Mapping[str, Tried]:
-    from tests.bench.gpu.steps.exact import classifier
-
-    if rehearsed:
-        return {"a small classifier": (classifier, _images(28, 1))}
+def _large() -> Mapping[str, Tried]:
     return {"ResNet50": (_resnet, _images(64, 3))}
 
 
-def _compared(place: Place, kind: Callable[[], Mapping[str, Tried]]) -> Figure:
+def _small() -> Mapping[str, Tried]:
+    from tests.bench.gpu.steps.exact import classifier
+
+    return {"a small classifier": (classifier, _images(28, 1))}
+
+
+def _compared(place: Place, kind: str, models_of: Callable[[], Mapping[str, Tried]]) -> Figure:
     """What differs of these models."""
     devices = place.devices(1)
     show(devices)
     from gpubalance.engine.runtime import use_devices
 
     (device,) = use_devices(devices)
-    models = list(kind().items())
+    models = list(models_of().items())
     differ: dict[str, Any] = {}
     done: list[str] = []
     for name, (make, samples) in models[: _REHEARSED if place.rehearsed else None]:
@@ -67,8 +69,7 @@ def _compared(place: Place, kind: Callable[[], Mapping[str, Tried]]) -> Figure:
         if on_cpu != on_device:
             differ[name] = {"CPU": on_cpu, "device": on_device}
     found = f"not alike: {', '.join(differ)}" if differ else "all alike"
-    first = f"{done[0]} …" if done else "no model"
-    return Figure(first, {"done": done, "differ": differ}, f"{first}, {len(done)} of {len(models)}: {found}")
+    return Figure(kind, {"done": done, "differ": differ}, f"{kind}, {len(done)} of {len(models)} models: {found}")
 
 
 def _said(make: Callable[[], Any], samples: tuple[Any, ...], devices: tuple[str, ...]) -> list[list[str]]:

@@ -11,7 +11,8 @@ from tests.bench.gpu.place import Place, StepFailed, ended
 from tests.bench.gpu.steps import Figure
 from tests.cli.program import children_of, lines_until
 
-_BYTES_A_SAMPLE = 3 << 20  # less than the model takes: memory ends, and halving soon finds what fits
+# Less than the model takes: memory ends, and halving soon finds what fits.
+_BYTES_A_SAMPLE, _REHEARSED_BYTES = 3 << 20, 16 << 10
 _REHEARSED_BATCH = 512
 _SMALL = "16"
 _SHORT = ("--baseline", "none", "--windows", "1", "--duration", "0.5")
@@ -30,7 +31,8 @@ def figures(place: Place) -> Iterator[Figure]:
     part = _throughput(place, *run, *small, *_SHORT) / before
     yield Figure("afterwards", part, f"the same run afterwards: {part:.3f} of its throughput before")
     least = min((card.memory_bytes or 0 for card in place.cards[:2]), default=0)
-    batches = (str(least // _BYTES_A_SAMPLE or _REHEARSED_BATCH), _SMALL)
+    of_sample = _REHEARSED_BYTES if place.rehearsed else _BYTES_A_SAMPLE
+    batches = (str(least // of_sample or _REHEARSED_BATCH), _SMALL)
     began = time.monotonic()
     failed = place.program(*run, "--batches", *batches, *_SHORT, codes=(5,))
     took_s = time.monotonic() - began
