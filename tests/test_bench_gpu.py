@@ -17,7 +17,7 @@ from tests.bench.gpu import parts
 from tests.bench.gpu.command import FIGURES
 from tests.bench.gpu.kernels import Window, idle_part, marks_of, read_windows
 from tests.bench.gpu.place import PROGRAM_VARIABLES
-from tests.bench.gpu.runner import Campaign, Outcome, figures_of, run_steps
+from tests.bench.gpu.runner import Campaign, Outcome, error_in, figures_of, run_steps
 from tests.bench.gpu.steps import STEPS, Step
 from tests.bench.gpu.steps.machine import cuda_libraries
 from tests.bench.gpu.table import evidence
@@ -104,6 +104,15 @@ def test_a_step_that_fails_or_takes_too_long_keeps_what_it_had_and_the_others_th
     assert [one.outcome for one in outcomes] == ["failed", "cut off", "not run"]
     assert outcomes[0].told == "**failed**: ModuleNotFoundError: No module named 'tests.bench.gpu.steps.nowhere'"
     assert outcomes[2].told == "**not run**: the time was over"
+
+
+def test_an_error_of_many_lines_is_told_by_its_first(tmp_path: Path) -> None:
+    log = tmp_path / "step.log"
+    error = "tensorflow.python.framework.errors_impl.InternalError: Graph execution error:"
+    log.write_text(f"a window of GPU:0\nTraceback (most recent call last):\n{error}\n\n\t [[{{{{node Call}}}}]]\n")
+    assert error_in(log) == "InternalError: Graph execution error:"
+    log.write_text("Killed\n")
+    assert error_in(log) == "Killed"
 
 
 def test_without_a_gpu_it_says_so_and_what_works(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from tests.bench.gpu.table import evidence, markdown
 
 _NO_GPU, _PARTIAL = 3, 6
 FIGURES = "figures.jsonl"
+_LARGE = 1 << 20
 
 
 def main(words: Sequence[str]) -> int:
@@ -44,22 +45,27 @@ def main(words: Sequence[str]) -> int:
     except OSError as error:
         parser.error(f"-o {folder}: {error.strerror}")
     outcomes: list[Outcome] = []
+    seen = () if asked.rehearse else cards
     with tempfile.TemporaryDirectory() as work:
         campaign = Campaign(Path(work), figures, cards, asked.rehearse)
         for outcome in run_steps(STEPS, campaign, asked.minutes, _say):
             outcomes.append(outcome)
-            found = evidence(
-                outcomes, () if asked.rehearse else cards
-            )  # after each step, as a rented machine may be gone at any time
+            # After each step, as a rented machine may be gone at any time.
+            found = evidence(outcomes, seen)
             (folder / "gpu.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
             (folder / "gpu.md").write_text(markdown(found), encoding="utf-8")
             with tarfile.open(folder / "steps.tar.gz", "w:gz") as packed:
-                packed.add(work, "steps")
+                packed.add(work, "steps", filter=_unless_large)
     print(markdown(found))
     _say(f"{folder}: gpu.md has this table, {FIGURES} all figures, steps.tar.gz the steps' logs and files")
     if not asked.rehearse:
         _say(f"into the guide: cp {folder}/gpu.json tests/guide/ && python -m tests.guide.generate")
     return 0 if all(one.outcome == "done" for one in outcomes) else _PARTIAL
+
+
+def _unless_large(file: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Without traces, which the steps have read."""
+    return file if file.size < _LARGE else None
 
 
 def _say(line: str) -> None:

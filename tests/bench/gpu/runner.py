@@ -32,6 +32,8 @@ from tests.cli.program import ROOT, children_of
 
 # A step with less time would only load TensorFlow.
 _LEAST_S = 5.0
+# As Python ends with it; TensorFlow's messages have more lines.
+_NAMES_AN_ERROR = re.compile(r"([a-z_]\w*\.)*[A-Z]\w*[a-z]\w*: ")
 
 
 class Outcome(NamedTuple):
@@ -93,7 +95,7 @@ def _run(step: Step, campaign: Campaign, seconds: float) -> Outcome:
             start_new_session=True,
         )
     try:
-        ended, why = ("failed", _last_line(log)) if process.wait(seconds) else ("done", "")
+        ended, why = ("failed", error_in(log)) if process.wait(seconds) else ("done", "")
     except subprocess.TimeoutExpired:
         ended, why = "cut off", f"after its {seconds:.0f} s"
     finally:
@@ -135,10 +137,12 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     psutil.wait_procs(left, timeout=5)
 
 
-def _last_line(log: Path) -> str:
-    """The error in a log: the last line of a traceback, without the module of its class."""
+def error_in(log: Path) -> str:
+    """The error in a log: the last line that names one, else the last; without the module of its class."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return clean(re.sub(r"^[\w.]*\.(?=\w+: )", "", lines[-1]), 300) if lines else "it said nothing"
+    named = [line for line in lines if _NAMES_AN_ERROR.match(line)]
+    said = (named or lines or ["it said nothing"])[-1]
+    return clean(re.sub(r"^[\w.]*\.(?=\w+: )", "", said), 300)
 
 
 def main(name: str, folder: str, figures: str, seconds: str, *rehearse: str) -> None:
