@@ -196,6 +196,7 @@ def build_strategy(names: tuple[str, ...], all_reduce: AllReduce, cluster: Clust
         return hosts.join(cluster, names[0].partition(":")[0], all_reduce)
     choices: dict[str, Any] = {
         "auto": lambda: None,
+        "ring": lambda: None,  # of several hosts, of which only one has samples
         "nccl": tf.distribute.NcclAllReduce,
         "hierarchical": tf.distribute.HierarchicalCopyAllReduce,
         "one-device": tf.distribute.ReductionToOneDevice,

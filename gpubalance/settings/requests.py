@@ -190,7 +190,7 @@ class RunRequest(Request):
     @model_validator(mode="after")
     def _can_be_run(self) -> RunRequest:
         used = [self.devices[number] for number in self.split.used]
-        refuse_together(used, self.settings.all_reduce)
+        refuse_together(used, self.settings.all_reduce, self.devices)
         return self
 
     @property

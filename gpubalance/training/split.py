@@ -113,7 +113,7 @@ class Split(Trainer):
     ) -> None:
         super().__init__()
         self.devices = tuple(devices[i] for i in shares.used)
-        refuse_together(self.devices, summing.all_reduce)
+        refuse_together(self.devices, summing.all_reduce, devices)
         self._cluster = cluster
         self._joint = joint
         self._summing = summing

@@ -94,6 +94,12 @@ def test_some_devices_of_some_hosts() -> None:
     assert json.loads(probe.stdout)["probes"][0]["device"] == 0
 
 
+def test_a_split_that_leaves_all_but_one_host_out_trains_with_the_ring_that_was_asked_for_all() -> None:
+    run = ("run", "--simulate", TWO_HOSTS, "--all-reduce", "ring", "--model", TINY, "--baseline", "none")
+    done = here(*run, "--batches", "16", "8", "0", *SHORT, "--json", code=0)
+    assert json.loads(done.stdout)["batches"] == [16, 8, 0]
+
+
 @pytest.mark.parametrize("gpus", ["gamma:0", "alpha:2", "alpha", "0"])
 def test_a_device_that_is_on_no_host_is_answered_with_those_that_are(gpus: str, in_process: Program) -> None:
     code, _, err = in_process(["run", "--simulate", TWO_HOSTS, "--gpus", gpus])

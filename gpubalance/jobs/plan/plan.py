@@ -40,7 +40,8 @@ def plan(probe: Probe, devices: Sequence[Device], request: PlanRequest, joint: J
         return plan_of(known, best_split(known.problem))
     _learn(known, found)
     made = plan_of(known, _best(known.problem, found))
-    refuse_together([devices[i] for i in made.split.used], found.settings.all_reduce)
+    used = [devices[i] for i in made.split.used]
+    refuse_together(used, found.settings.all_reduce, devices)
     with_its = {"balanced": found.created, "settings": found.settings, "pipeline": found.pipeline or made.pipeline}
     return made.model_copy(update=with_its)
 
