@@ -11,6 +11,7 @@ import pytest
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
+from tests.engine.steps import IN_SMALL_PACKS
 from tests.training.cases import simulated
 from tests.training.steps import MODELS
 
@@ -32,7 +33,7 @@ def test_the_step_that_is_measured_is_the_one_that_is_trained(name: str) -> None
     number = list(MODELS).index(name)
     split = simulated(SPLIT.batches)
     own = {what: f"tests.training.steps:{what}_{number}" for what in ("model", "data")}
-    session = Session(split.devices, Settings(**own), JointProfile(), seed=0)
+    session = Session(split.devices, Settings(**own, pack_bytes=IN_SMALL_PACKS.pack_bytes), JointProfile(), seed=0)
     next(session.measure(SPLIT, seconds=0, at_least=1, steps_per_timing=1, stamped=False))
     make, data = MODELS[name]
     with split.scope():
