@@ -68,6 +68,7 @@ class Feed:
     def __init__(self, place: Place, split: Shares) -> None:
         self.names, self.here = place.names, place.here
         self.split = split
+        self.dealing: Shares | None = None  # of the last batch that began to be dealt out
         self._layouts: dict[Any, Layout] = {}
         # One thread asks all iterators: several may be of the same generator, which can't be asked by two at once.
         self._thread = ThreadPoolExecutor(1, "batches")
@@ -115,7 +116,7 @@ class Feed:
         with tf.device("/CPU:0"):
             here = tf.constant(places[self.here], tf.int32)
             weights = tf.constant(_weights(shares, samples, whole=whole)[self.here], tf.float64)
-        layout = self._layout_of(batch)
+        layout, self.dealing = self._layout_of(batch), shares
         return Dealt(layout.cut(batch, here, weights), layout, shares, samples, whole)
 
     def _layout_of(self, batch: Any) -> Layout:

@@ -65,7 +65,8 @@ class Steps(KerasFunctions):
             row = memory_row(error)
             if row or isinstance(error, tf.errors.ResourceExhaustedError):
                 names, split = self._place.names, self._split
-                told = out_of_memory(str(error), names, split.devices, split.shares, self._begun, trains=trains)
+                tried = self._begun or self._feed.dealing  # the first batch may be too large to be dealt out
+                told = out_of_memory(str(error), names, split.devices, split.shares, tried, trains=trains)
                 told.cause = row.cause if row else told.cause
                 raise told from error
             if isinstance(error, tf.errors.InvalidArgumentError):  # of a graph, whose own text is a hundred lines

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from gpubalance.engine.session import Session
 
 
-def session(**settings: Any) -> Session:
-    """The small model on all GPUs of the machine."""
-    devices = [gpu.device for gpu in read_gpus().gpus]
+def session(count: int = 2, **settings: Any) -> Session:
+    """The small model on the first GPUs of the machine."""
+    devices = [gpu.device for gpu in read_gpus().gpus][:count]
     show(devices)
     from gpubalance.engine.session import Session
 

@@ -36,6 +36,7 @@ print(json.dumps({{
     "in micro-batches": inside.steps(session, in_parts, 2),
     "failures": [inside.failure(session, batches) for batches in TOO_MUCH],
     "again": inside.steps(session, split, 1),
+    "alone": inside.steps(inside.session(1), Shares((16,)), 5),
 }}))
 """
 
@@ -80,10 +81,22 @@ def parts_of(steps: list[dict[str, Any]], machine: dict[str, str]) -> list[list[
     return [_parts(step, trace) for step in steps]
 
 
+def _is_busy(trace: list[Operation], device: int, at_s: float) -> bool:
+    """Whether a GPU still has kernels of those that are queued by then."""
+    return any(one.kind == "kernel" and one.device == device and one.queued_at_s < at_s < one.ends_s for one in trace)
+
+
 def _parts(step: dict[str, Any], trace: list[Operation]) -> list[Step]:
     done = [one for one in trace if step["began_s"] <= one.queued_at_s <= step["ended_s"]]
     by_device = [[one for one in done if one.device == device] for device in (0, 1)]
     return [Step(*part) for part in zip(step["stamps"], by_device, strict=True)]
+
+
+def test_the_host_queues_a_step_while_the_one_before_it_computes(told: dict[str, Any], machine: dict[str, str]) -> None:
+    """So that the GPU does not wait for its first kernels; with several GPUs the host itself waits for their sum."""
+    trace = operations(machine)
+    ahead = [_is_busy(trace, 0, step["began_s"]) for step in told["alone"]]
+    assert sum(ahead) > len(ahead) / 2
 
 
 def test_a_step_begins_before_its_first_kernel(stamped: list[list[Step]]) -> None:

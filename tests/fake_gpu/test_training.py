@@ -13,7 +13,9 @@ import pytest
 from tests.fake_gpu import Gpu, child, fake_gpus, operations
 
 MEMORY_BYTES = 60 << 20, 40 << 20
-GPUS = tuple(Gpu(name, memory_bytes=size) for name, size in zip(("first", "second"), MEMORY_BYTES, strict=True))
+GPUS = tuple(
+    Gpu(name, memory_bytes=size, gflops=0.1) for name, size in zip(("first", "second"), MEMORY_BYTES, strict=True)
+)
 SAMPLES = 60_000  # a hundred megabytes, more than either memory
 TOO_LARGE = 50_000  # for the first GPU's memory
 _SCRIPT = f"""
@@ -28,12 +30,13 @@ from gpubalance.errors import OutOfMemory
 tf.ones(3) + 1.0  # before the scope
 told = {{}}
 
-def build():
+def build(metrics=(), at_once=1):
     keras.utils.set_random_seed(3)
     layers = [keras.layers.Conv2D(8, 3, activation="relu"), keras.layers.Flatten(), keras.layers.Dense(10)]
     model = keras.Sequential([keras.Input((12, 12, 3)), *layers])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss, metrics=["accuracy"], jit_compile=False)
+    sgd = keras.optimizers.SGD(0.05, momentum=0.9)
+    model.compile(sgd, loss, metrics=list(metrics), jit_compile=False, steps_per_execution=at_once)
     return model
 
 def fit(model, samples, **options):
@@ -45,7 +48,7 @@ split = gpubalance.Split(gpus=[1, 0], batches=[24, 40])
 with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
     with split.scope():
-        model = build()
+        model = build(["accuracy"])
 told["warned"] = [str(one.message) for one in warned]
 told["names"] = split.place.names
 told["limits"] = runtime.memory_limits_bytes(split.devices, split.place.names)
@@ -53,12 +56,16 @@ told["began_s"] = time.perf_counter()
 logs = fit(model, 320)
 told["ended_s"] = time.perf_counter()
 with tf.device("/CPU:0"):
-    alone = build()
+    alone = build(["accuracy"])
     logs_alone = fit(alone, 320, batch_size=64)
 both = zip(model.get_weights(), alone.get_weights())
 told["weights_apart"] = max(float(abs(mine - its).max()) for mine, its in both)
 told["logs_apart"] = max(abs(np.subtract(logs[name], logs_alone[name])).max() for name in logs_alone)
 fit(model, {SAMPLES}, steps_per_epoch=1)
+with gpubalance.Split(gpus=[0], batches=[64]).scope():
+    alone = build(at_once=5)
+fit(alone, 320)
+told["alone_ended_s"] = time.perf_counter()
 with gpubalance.Split(gpus=[1, 0], batches=[24, {TOO_LARGE}]).scope():
     model = build()
 try:
@@ -101,6 +108,15 @@ def test_each_gpu_gets_its_own_batch_whatever_tensorflow_calls_it(
         assert batch * 12 * 12 * 3 * 4 in copied
 
 
+def test_the_host_queues_a_step_while_the_one_before_it_computes(told: dict[str, Any], machine: dict[str, str]) -> None:
+    """On one GPU, five steps at once: Keras reads each step's logs else, and several GPUs' sum is waited for."""
+    trained = [one for one in operations(machine) if one.device == 0 and one.queued_at_s < told["alone_ended_s"]]
+    begins = [one for one in trained if one.name.endswith("Conv2D")][-5:]
+    ends = [one for one in trained if one.name == "Conv2DBackpropFilter"][-5:]
+    ahead = [after.queued_at_s < before.ends_s for before, after in zip(ends[:-1], begins[1:], strict=True)]
+    assert sum(ahead) > len(ahead) / 2
+
+
 def test_it_trains_as_one_device_does(told: dict[str, Any]) -> None:
     assert told["weights_apart"] < 1e-6
     assert told["logs_apart"] < 1e-6
@@ -109,4 +125,5 @@ def test_it_trains_as_one_device_does(told: dict[str, Any]) -> None:
 def test_an_out_of_memory_is_blamed_on_the_gpu_that_has_it(told: dict[str, Any]) -> None:
     replica, text = told["out_of_memory"]
     assert replica == 1
-    assert text.startswith("GPU:0 (first) ran out of memory")
+    assert text.startswith(f"GPU:0 (first) ran out of memory with its batch of {TOO_LARGE}")
+    assert f"gpubalance.Split([1, 0], [24, {TOO_LARGE}], micro_batches=[24, {TOO_LARGE // 2}])" in text
