@@ -106,7 +106,7 @@ def _run(step: Step, campaign: Campaign, seconds: float) -> Outcome:
 def figures_of(step: str, file: Path) -> list[dict[str, Any]]:
     """The figures of a step in the file of all."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    found = [json.loads(line) for line in lines if line.endswith("}")]  # not one that was cut short
+    found = [json.loads(line) for line in lines]
     return [{"name": one["name"], "value": one["value"], "told": one["told"]} for one in found if one["step"] == step]
 
 
