@@ -138,10 +138,14 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def error_in(log: Path) -> str:
-    """The error in a log: the last line that names one, else the last; without the module of its class."""
+    """The error in a log: the last line that names one, else the last; without the module of its class.
+
+    TensorFlow names one, says where its operation was made, then what happened, and at last the operation's name.
+    """
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    named = [line for line in lines if _NAMES_AN_ERROR.match(line)]
-    said = (named or lines or ["it said nothing"])[-1]
+    told = [line for line in lines if "[[{{node" not in line] or ["it said nothing"]
+    named = [line for line in told if _NAMES_AN_ERROR.match(line)] or told
+    said = f"{named[-1]} {told[-1]}" if named[-1].endswith("error:") else named[-1]
     return clean(re.sub(r"^[\w.]*\.(?=\w+: )", "", said), 300)
 
 
