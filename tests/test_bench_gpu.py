@@ -109,9 +109,7 @@ def test_a_step_that_fails_or_takes_too_long_keeps_what_it_had_and_the_others_th
 def test_an_error_of_many_lines_is_told_by_those_that_say_it(tmp_path: Path) -> None:
     log = tmp_path / "step.log"
     error = "tensorflow.python.framework.errors_impl.InternalError: Graph execution error:"
-    log.write_text(
-        f"a window of GPU:0\nTraceback (most recent call last):\n{error}\n\n  File\nNo compiler\n\t [[{{{{node Call}}}}]]\n"
-    )
+    log.write_text(f"a window of GPU:0\nTraceback:\n{error}\n\n  File\nNo compiler\n\t [[{{{{node Call}}}}]]\n")
     assert error_in(log) == "InternalError: Graph execution error: No compiler"
     log.write_text("Killed\n")
     assert error_in(log) == "Killed"
