@@ -293,16 +293,22 @@ def are_open(data: tf.data.Dataset, model: Any) -> bool:
 def is_batched(data: tf.data.Dataset, model: Any) -> bool:
     """Whether it has batches: if all parts have the same first dimension, or, in doubt, by the rank of model inputs.
 
-    A sample weight that is one number may be that of a batch.
+    A sample weight that is one number may be that of a batch. Where neither an open first dimension nor a model's
+    inputs tell, it is a sample's.
     """
-    parts = data.element_spec[:2] if _has_one_weight(data.element_spec) else data.element_spec
+    has_one_weight = _has_one_weight(data.element_spec)
+    parts = data.element_spec[:2] if has_one_weight else data.element_spec
     shapes = [shape for shape in _shapes_of(parts) if shape.rank is not None]
     if any(shape.rank == 0 for shape in shapes):
         return False
     first = {shape[0] for shape in shapes}
+    if first <= {None}:
+        return True
+    if len(first) > 1:
+        return False
     inputs = getattr(model, "inputs", None) if getattr(model, "built", False) else None
-    if first == {None} or len(first) > 1 or not inputs:
-        return len(first) <= 1
+    if not inputs:
+        return not has_one_weight
     return bool(shapes[0].rank >= min(len(given.shape) for given in inputs))
 
 
