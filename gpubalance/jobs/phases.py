@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from gpubalance.devices.alike import first_alike
 from gpubalance.devices.hosts import are_reached
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft, Watch
 from gpubalance.jobs.keep.journal import content_key
@@ -19,7 +20,6 @@ from gpubalance.jobs.plan.knowledge import Knowledge
 from gpubalance.jobs.plan.problem import best_split, check_asked
 from gpubalance.numbers.units import format_duration
 from gpubalance.results.estimate import Estimate, PhaseEstimate
-from gpubalance.settings.device import hosts_of
 from gpubalance.settings.record import Seconds
 from gpubalance.settings.requests import (
     BalanceRequest,
@@ -74,25 +74,29 @@ def estimate(request: ProbeRequest | BalanceRequest | LayersRequest) -> Estimate
     )
 
 
+def stand_ins(request: ProbeRequest) -> list[int]:
+    """For each device the number of the one that is probed for it: its own, or that of an equal one before it."""
+    return [*range(len(request.devices))] if request.each else first_alike(request.devices)
+
+
 def queues(request: ProbeRequest) -> list[list[int]]:
     """Queues of device numbers: devices in a queue are measured one after the other, the queues at the same time.
 
-    One queue in all, or one for each device if that is asked for, or one for each host if each is its own machine.
+    One queue in all, or one for each device if that is asked for, or one for each host if each is its own machine. A
+    device that is not probed follows the one that is probed for it.
     """
-    numbers = range(len(request.devices))
-    if request.parallel:
-        return [[number] for number in numbers]
-    if not are_reached():
-        return [[*numbers]]
-    hosts = hosts_of(request.devices)
-    return [[number for number in numbers if request.devices[number].host == host] for host in hosts]
+    found = defaultdict[object, list[int]](list)
+    hosts = [device.host if are_reached() else None for device in request.devices]
+    for number, key in enumerate(stand_ins(request) if request.parallel else hosts):
+        found[key].append(number)
+    return [*found.values()]
 
 
 def phase_names(request: ProbeRequest) -> list[str]:
-    """The phase of each device in a probe: its own, or one for all if there are several queues."""
+    """The phase of each device in a probe: its own or its stand-in's, or one for all if there are several queues."""
     if request.parallel or len(queues(request)) > 1:
         return [f"all {'devices' if request.parallel else 'hosts'} at once"] * len(request.devices)
-    return [f"{device.label} alone" for device in request.devices]
+    return [f"{request.devices[number].label} alone" for number in stand_ins(request)]
 
 
 def phases_of(request: MeasureRequest) -> list[PhaseEstimate]:
@@ -112,7 +116,9 @@ def _usual_s(request: MeasureRequest) -> dict[str, float]:
     devices = len(request.devices)
     if isinstance(request, ProbeRequest):
         names, probe_s = phase_names(request), _PROBE_S + _SIZES * (request.duration_s or 0.0)
-        in_turn = max(map(len, queues(request))) if len({*names}) == 1 else 1
+        probed = set(stand_ins(request))
+        longest = max(len(probed.intersection(queue)) for queue in queues(request))
+        in_turn = longest if len({*names}) == 1 else 1
         return dict.fromkeys(names, in_turn * probe_s)
     measuring = request.measuring
     windows_s = measuring.windows * (measuring.duration_s or _WINDOW_S)

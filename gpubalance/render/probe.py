@@ -90,10 +90,18 @@ def probe_told(probe: Probe) -> Iterator[Part]:
     yield from pipeline_told(probe.pipeline, _total(probe))
     yield probe_headline(probe)
     for one in probe.probes:
-        yield from _device(probe.devices[one.device], one, whole=len(probe.probes) <= _MOST_WHOLE)
+        if one.same_as is None:
+            yield from _device(probe.devices[one.device], one, whole=len(probe.probes) <= _MOST_WHOLE)
+        else:
+            yield not_probed_text(probe.label(one.device), one.same_as)
     if not probe.complete:
         yield BLANK
         yield "This probe is incomplete: --resume continues it."
+
+
+def not_probed_text(label: str, same_as: str) -> str:
+    """`GPU:1: not probed: equal to GPU:0; --each probes it`."""
+    return f"{label}: not probed: equal to {same_as}; --each probes it"
 
 
 def probe_headline(probe: Probe) -> str:

@@ -147,9 +147,12 @@ class DeviceProbe(Record):
     is null if it was not measured: a planner then takes it as 0 and the whole step as compute. `on_line`: no octave of
     the curve is off the line by more than its interval or 1 %, so none was divided. `measured_s` is the time spent in
     measured steps, `elapsed_s` that of the whole probe.
+
+    With `same_as` the device was not probed: the figures are those of the device of that label, which equals it.
     """
 
     device: Count
+    same_as: Annotated[str | None, Shown("not probed, equal to")] = None
     curve: tuple[CurvePoint, ...]
     batch_limit: BatchLimit | None
     step_time_model: StepTimeModel | None

@@ -24,10 +24,14 @@ _KNOWN = 0.005
 _MOST_MICRO_BATCHES = 1024
 # With two equal devices this makes the bubble 1/17 of a step.
 _MICRO_BATCHES_A_DEVICE = 8
+
+
 _PRECISIONS = (
     "tf32, TensorFlow's default: float32, multiplied in TF32 where the card has it; "
     "float32, which forbids TF32; mixed_float16 or mixed_bfloat16"
 )
+
+_EACH = "Probe each device, equal ones too. Default: of equal devices of a host one is probed."
 
 _panels = ("Training", "Split", "Measuring", "Queue")
 _training, _split, _measuring, _queueing = (partial(option, panel) for panel in _panels)
@@ -78,6 +82,7 @@ class Settings(Record):
         "--pack-bytes SIZE",
         "Gradients that are summed in one all-reduce, such as 4MiB; 0 is all of them. Default: what suits the link.",
     )
+
     gradients: Gradients = _training(
         "--gradients KIND",
         "Sum gradients in full, or send them as bf16: half the bytes, and not exact: full, bf16.",
@@ -218,6 +223,7 @@ class Probing(Limits):
     With `max_batch` null the batch grows until memory is exhausted, or, without a memory limit, until throughput stops
     rising. `margin_bytes` of each device's memory are kept free. A batch size is measured until its step time is known
     as exactly as is needed, for at most 12 s; with `duration_s` for at least that long, and at most four times as long.
+    Of equal devices the first is probed, with `each` all are.
     """
 
     max_batch: Count | None = _measuring("--max-batch N", "Try no larger batch. Default: until memory is full.")
@@ -236,6 +242,7 @@ class Probing(Limits):
     ahead: bool = _measuring(
         "--ahead/--no-ahead", "Start the next worker, which loads TensorFlow, before it is needed.", default=True
     )
+    each: bool = _measuring("--each", _EACH, default=False)
 
 
 class ProbeRequest(Probing, Request):
@@ -286,13 +293,14 @@ class PlanRequest(Record):
 class Rounds(Record):
     """How to find the split: in at most `rounds` rounds of `round_s` each, null for until it is known within ± 1 %.
 
-    `fresh` probes again even if a probe of these devices and settings is stored.
+    `fresh` probes again even if a probe of these devices and settings is stored, `each` even devices that are equal.
     """
 
     rounds: Repeats = _measuring("--rounds N", "Measure splits at most that many times.", 10)
     fresh: bool = _measuring(
         "--fresh", "Probe again, even if these devices were probed with these settings before.", default=False
     )
+    each: bool = _measuring("--each", _EACH, default=False)
     round_s: WithinHour | None = _measuring(
         "--round-duration S",
         "Seconds to measure each split that is tried. Default: until it is known within ± 1 %, up to 3 s.",
@@ -328,6 +336,7 @@ class BalanceRequest(Rounds, Request):
             seed=self.measuring.seed,
             least_samples=self.plan.global_batch or 0,
             for_split=len(self.devices) > 1,
+            each=self.each,
         )
 
 
@@ -374,6 +383,7 @@ class LayersRequest(Cutting, Request):
             measuring=self.measuring,
             round_s=self.round_s,
             fresh=self.fresh,
+            each=self.each,
         )
 
 

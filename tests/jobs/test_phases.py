@@ -12,7 +12,7 @@ from gpubalance.jobs.phases import Phases, estimate, phases_of
 from gpubalance.settings.requests import BalanceRequest, Measuring, ProbeRequest, Settings
 from gpubalance.system.state import state_folder
 
-REQUEST = BalanceRequest(devices=simulated_devices("2")[0], settings=Settings(model="small"))
+REQUEST = BalanceRequest(devices=simulated_devices("2")[0], settings=Settings(model="small"), each=True)
 NAMES = [f"{device.label} alone" for device in REQUEST.devices] + ["rounds", "proof"]
 
 

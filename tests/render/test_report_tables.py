@@ -72,6 +72,14 @@ def test_a_row_of_the_csv_is_the_results() -> None:
             assert float(row[name]) == replica[name]
 
 
+def test_a_device_that_was_not_probed_is_told_beside_its_figures(tmp_path: Path) -> None:
+    document = samples.document(samples.PROBE)
+    document["probes"][1]["same_as"] = "GPU:0"
+    rows = rows_of(samples.subject(samples.written(tmp_path, "equal.json", document)))
+    found = [(row["device"], row["same_as"]) for row in rows if row["table"] == "model"]
+    assert found == [("GPU:0", ""), ("GPU:1", "GPU:0")]
+
+
 def test_a_device_that_is_no_line_has_its_curve(tmp_path: Path) -> None:
     document = samples.document(samples.PROBE)
     document["probes"][1]["step_time_model"] |= {

@@ -104,17 +104,21 @@ def kept_probes() -> Iterator[Probe]:
     return saved("probes", Probe)
 
 
-def best_probe(devices: Sequence[Device], settings: Settings, *, up_to: float = 0) -> Probe | None:
+def best_probe(devices: Sequence[Device], settings: Settings, *, up_to: float = 0, each: bool = False) -> Probe | None:
     """The probe that measured all these devices to the end with these settings, or None: the latest without a limit.
 
     If --max-batch or --margin limited all of them, it is the one that looked furthest, if it looked up to the batch
-    `up_to`. A probe of the user's own model or data counts if their files have not changed since.
+    `up_to`. A probe of the user's own model or data counts if their files have not changed since. With `each` it must
+    have measured every device itself, none by an equal one.
     """
     code, best, furthest = code_key(settings.model, settings.data), None, 0.0
     for probe in kept_probes():
         if probe.settings.alone != settings.alone or probe.code != code:
             continue
-        reach = min(_reach(probe, find_device(probe, device)) for device in devices)
+        found = [find_device(probe, device) for device in devices]
+        if each and any(one is not None and one.same_as is not None for one in found):
+            continue
+        reach = min(_reach(probe, one) for one in found)
         if reach == ALL:
             return probe
         if reach >= up_to and reach > furthest:
@@ -126,7 +130,7 @@ def kept_probe(request: BalanceRequest) -> Probe | None:
     """The probe that a balance may plan with, or None."""
     if request.fresh:
         return None
-    return best_probe(request.devices, request.settings, up_to=request.probe.max_batch or ALL)
+    return best_probe(request.devices, request.settings, up_to=request.probe.max_batch or ALL, each=request.each)
 
 
 def probe_of(device: Device, settings: Settings) -> DeviceProbe | None:

@@ -25,13 +25,14 @@ from gpubalance.jobs.keep.verdicts import KeptVerdicts
 from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
 from gpubalance.jobs.measure.trace import not_traced, trace
 from gpubalance.jobs.measure.warnings import warning
-from gpubalance.jobs.phases import phase_names, queues
+from gpubalance.jobs.phases import phase_names, queues, stand_ins
 from gpubalance.jobs.plan.problem import check_asked
 from gpubalance.jobs.probe.alone import Alone
-from gpubalance.jobs.probe.result import device_probe, nothing_fits, what_failed
+from gpubalance.jobs.probe.result import device_probe, nothing_fits, taken_over, what_failed
 from gpubalance.jobs.probe.warnings import probe_warnings
+from gpubalance.render.probe import not_probed_text
 from gpubalance.results.common import Warning_, now
-from gpubalance.results.probe import Probe
+from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.run import Pipeline
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.shares import Shares
@@ -48,7 +49,7 @@ def probe(
     limit: TimeLimit | None = None,
     following: Party | None = None,
 ) -> Probe:
-    """Measures each of the request's devices alone. `limit` takes the place of the request's.
+    """Measures each of the request's devices alone, of equal ones the first. `limit` takes the place of the request's.
 
     `following` is the party that measures next: it loads TensorFlow when the last device begins.
 
@@ -88,12 +89,18 @@ class _Probing:
         verdicts = KeptVerdicts(self.journal) if self.following is None else self.following.verdicts
         beside = request, self.journal, verdicts, self.limit, self.watch
         self.all = [Alone(device, *beside, number=number) for number, device in enumerate(request.devices)]
+        self.stand_ins = [self.all[number] for number in stand_ins(request)]
         self.queues = [[self.all[number] for number in queue] for queue in queues(request)]
         for queue in self.queues:
-            for one, then in pairwise(queue):
+            probed = [one for one in queue if self._stand_in(one) is one]
+            for one, then in pairwise(probed):
                 one.following = then.party
-        if len(self.queues) == 1 and not request.parallel:
-            self.all[-1].following = self.following
+            if len(self.queues) == 1 and not request.parallel:
+                probed[-1].following = self.following
+
+    def _stand_in(self, one: Alone) -> Alone:
+        """The device that is probed for this one: itself, or an equal one before it."""
+        return self.stand_ins[one.number]
 
     def run(self) -> Probe:
         """Measures all devices; an error that ends it early carries what was measured."""
@@ -125,8 +132,12 @@ class _Probing:
                 raise
 
     def _measure_queue(self, queue: Sequence[Alone]) -> None:
-        """Measures devices one after the other."""
+        """Measures devices one after the other, but for those that equal one whose probe came to its end."""
         for one in queue:
+            equal = self._stand_in(one)
+            if equal.ended:
+                self.watch(Doing(not_probed_text(one.device.label, equal.device.label), stays=True))
+                continue
             self.limit.check()
             self.watch(PhaseBegun(phase_names(self.request)[one.number]))
             device, which = one.device, f"{one.number + 1} of {len(self.all)}"
@@ -166,7 +177,7 @@ class _Probing:
 
     def _measure_pipeline(self) -> None:
         """Measures the user's input pipeline, unless a balance follows, which does so at its own global batch."""
-        bests = [device_probe(one).solo_best for one in self.all] if self.request.settings.data else []
+        bests = [one.solo_best for one in self._records()] if self.request.settings.data else []
         known = [best for best in bests if best is not None]
         if self.following is not None or len(known) < len(self.all):
             return
@@ -183,8 +194,19 @@ class _Probing:
     def _partial(self) -> Probe | None:
         return self._result() if any(one.points or one.ended for one in self.all) else None
 
+    def _records(self) -> tuple[DeviceProbe, ...]:
+        """What was found of each device so far, itself or by one that equals it."""
+        records = []
+        for one in self.all:
+            equal = self._stand_in(one)
+            if one.began:
+                records.append(device_probe(one))
+            elif equal.ended:
+                records.append(taken_over(one, equal))
+        return tuple(records)
+
     def _result(self) -> Probe:
-        request = self.request
+        request, records = self.request, self._records()
         facts = next((one.facts for one in self.all if one.facts), None)
         return Probe(
             created=now(),
@@ -198,8 +220,8 @@ class _Probing:
             margin_bytes=request.margin_bytes,
             max_batch=request.max_batch,
             parallel=request.parallel,
-            probes=tuple(device_probe(one) for one in self.all if one.began),
+            probes=records,
             pipeline=self.pipeline,
-            complete=all(one.ended and not one.errors for one in self.all),
+            complete=len(records) == len(self.all) and all(one.complete for one in records),
             warnings=(*probe_warnings(request, self.all, facts), *self.warnings),
         )

@@ -51,6 +51,13 @@ def device_probe(alone: Alone) -> DeviceProbe:
     )
 
 
+def taken_over(alone: Alone, equal: Alone) -> DeviceProbe:
+    """The record of a device that was not probed, from that of one that equals it: no time was spent on it."""
+    whose = {"device": alone.number, "same_as": equal.device.label}
+    spent_nothing = {"measured_s": 0.0, "elapsed_s": 0.0, "children": 0, "failures": ()}
+    return device_probe(equal).model_copy(update={**whose, **spent_nothing})
+
+
 def _rate(rate: tuple[int, float] | None) -> SoloRate | None:
     return SoloRate(batch=rate[0], throughput=rate[1]) if rate else None
 

@@ -18,7 +18,7 @@ _FEW = 4
 
 def probe_warnings(request: ProbeRequest, devices: Sequence[Alone], facts: Ready | None) -> Iterator[Warning_]:
     """All warnings of a probe but for those of its input pipeline."""
-    if request.parallel and len(devices) > 1:
+    if request.parallel and sum(one.began for one in devices) > 1:
         yield warning("measured-in-parallel")
     for one in devices:
         for code, told, message, advice in _rows(one):

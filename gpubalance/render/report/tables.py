@@ -66,7 +66,7 @@ _SPLITS = {
 _APART = {"devices", "settings", "environment", "model", "warnings", "probes", "by_global_batch", "profile"}
 # What a result was made with, beside its settings.
 _ASKED = ("probed", "batch_multiple", "margin_bytes", "max_batch", "parallel", "sync_s", "forced")
-_ALONE = ("step_time_model", "update_s", "batch_limit", "solo_best", "sensible")
+_ALONE = ("same_as", "step_time_model", "update_s", "batch_limit", "solo_best", "sensible")
 _WORK = (
     *("flops_per_sample", "flops_per_s", "peak_flops_per_s", "mfu", "samples_per_joule", "steady", "on_line"),
     *("measured_s", "elapsed_s", "children", "complete"),

@@ -1,0 +1,189 @@
+"""Of equal devices one is probed, and its figures are those of the others; `each` probes all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from gpubalance.devices.alike import first_alike
+from gpubalance.errors import NothingFits, PartialResult, TimeLimitPassed
+from gpubalance.jobs.balance.balance import balance
+from gpubalance.jobs.events import Doing, Event, PointDone, Watch
+from gpubalance.jobs.keep.journal import journal_of
+from gpubalance.jobs.keep.saved import best_probe, kept_probe, save
+from gpubalance.jobs.phases import estimate, queues
+from gpubalance.jobs.probe.probe import probe
+from gpubalance.render.probe import probe_told
+from gpubalance.results.plan import Plan
+from gpubalance.results.probe import Probe
+from gpubalance.settings.device import Device, DeviceProfile
+from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest, ProbeRequest, Settings
+from tests.cli.program import TINY
+from tests.jobs.drawn import nothing_kept, quiet
+from tests.jobs.probes import MIB, QUICK, devices_of
+from tests.known import known
+
+pytestmark = pytest.mark.usefixtures("either_engine")
+OTHER = QUICK.model_copy(update={"name": "other"})
+FIRST_DIES = """
+import os
+def step(devices, batches, number):
+    if devices[0].index == 0:
+        os._exit(9)
+"""
+TEXT = "GPU:1: not probed: equal to GPU:0; --each probes it"
+
+
+def request_of(*profiles: DeviceProfile, **options: object) -> ProbeRequest:
+    asked = {"duration_s": 0.2, "max_batch": 16, **options}
+    return ProbeRequest(devices=devices_of(*profiles), settings=Settings(model=TINY), **asked)
+
+
+def probed(request: ProbeRequest) -> tuple[Probe, list[Event]]:
+    events: list[Event] = []
+    return probe(request, events.append, nothing_kept()), events
+
+
+def measured_on(events: Sequence[Event]) -> set[int]:
+    """The numbers of the devices on which a batch was measured."""
+    return {event.device.index for event in events if isinstance(event, PointDone)}
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_of_equal_devices_one_is_probed_and_that_is_said(*, parallel: bool) -> None:
+    result, events = probed(request_of(QUICK, QUICK, parallel=parallel))
+    assert measured_on(events) == {0}
+    assert TEXT in [event.text for event in events if isinstance(event, Doing)]
+    assert TEXT in list(probe_told(result))
+    first, second = result.probes
+    assert (first.same_as, second.same_as) == (None, "GPU:0")
+    assert (second.device, second.children, second.elapsed_s) == (1, 0, 0.0)
+    assert (second.curve, second.solo_best, second.batch_limit) == (first.curve, first.solo_best, first.batch_limit)
+    assert result.complete
+    assert not result.warnings  # nothing was measured beside another device
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_each_is_probed_if_that_is_asked_for_and_unlike_ones_are(*, parallel: bool) -> None:
+    for profiles, each in (((QUICK, QUICK), True), ((QUICK, OTHER), False)):
+        result, events = probed(request_of(*profiles, each=each, parallel=parallel))
+        assert measured_on(events) == {0, 1}
+        assert [one.same_as for one in result.probes] == [None, None]
+
+
+def test_equal_devices_need_not_stand_side_by_side_and_the_time_is_that_of_those_that_are_probed() -> None:
+    asked = request_of(QUICK, OTHER, QUICK)
+    result, events = probed(asked)
+    assert measured_on(events) == {0, 1}
+    assert [one.same_as for one in result.probes] == [None, None, "GPU:0"]
+    assert [phase.name for phase in estimate(asked).phases] == ["GPU:0 alone", "GPU:1 alone"]
+    every = asked.model_copy(update={"each": True})
+    assert len(estimate(every).phases) == 3
+    at_once = asked.model_copy(update={"parallel": True})
+    assert queues(at_once) == [[0, 2], [1]]
+    assert estimate(at_once).seconds == estimate(every).phases[0].seconds
+
+
+def test_devices_are_equal_by_name_memory_profile_and_host() -> None:
+    first, second = devices_of(QUICK, QUICK)
+    assert first_alike([first, second]) == [0, 0]
+    changes = (
+        {"name": "another"},
+        {"memory_bytes": 1},
+        {"profile": QUICK.model_copy(update={"alpha_s": 1.0})},
+        {"host": "beta"},
+    )
+    for change in changes:
+        assert first_alike([first, second.model_copy(update=change)]) == [0, 1]
+    there = [device.model_copy(update={"host": "beta"}) for device in (first, second)]
+    assert first_alike([first, *there, second]) == [0, 1, 1, 0]
+
+
+def test_what_one_does_not_hold_an_equal_one_does_not_hold() -> None:
+    small = QUICK.model_copy(update={"memory": 66 * MIB})
+    with pytest.raises(NothingFits) as caught:
+        probe(request_of(small, small, OTHER), quiet, nothing_kept())
+    result = caught.value.partial
+    assert isinstance(result, Probe)
+    limits = [known(one.batch_limit).fits for one in result.probes]
+    assert limits == [None, None, 16]
+    assert [len(one.failures) for one in result.probes] == [1, 0, 0]
+
+
+def test_a_probe_is_resumed_and_still_says_which_devices_were_not_probed() -> None:
+    asked = request_of(QUICK, OTHER, QUICK)
+    until_second = _interrupting(asked.devices[1])
+    with pytest.raises(TimeLimitPassed) as caught, journal_of(asked, resume=False) as journal:
+        probe(asked, until_second, journal)
+    partial = caught.value.partial
+    assert isinstance(partial, Probe)
+    assert [(one.device, one.same_as) for one in partial.probes] == [(0, None), (1, None), (2, "GPU:0")]
+    assert not partial.complete
+    with journal_of(asked, resume=True) as journal:
+        again = probe(asked, quiet, journal)
+    assert again.complete
+    assert again.probes[0].curve == again.probes[2].curve
+    assert [one.same_as for one in again.probes] == [None, None, "GPU:0"]
+
+
+def _interrupting(device: Device) -> Watch:
+    """Ends the time limit with the first point of that device."""
+
+    def watch(event: Event) -> None:
+        if isinstance(event, PointDone) and event.device == device:
+            raise TimeLimitPassed(1.0)
+
+    return watch
+
+
+def test_a_kept_probe_serves_unless_each_is_asked_for() -> None:
+    asked = request_of(QUICK, QUICK)
+    result, _ = probed(asked)
+    save(result)
+    found = known(best_probe(asked.devices[1:], asked.settings, up_to=16))
+    assert found.created == result.created
+    plain = BalanceRequest(devices=asked.devices, settings=asked.settings, plan=PlanRequest(max_global_batch=16))
+    assert kept_probe(plain) is not None
+    assert kept_probe(plain.model_copy(update={"each": True})) is None
+
+
+def balanced() -> tuple[Plan, list[Event]]:
+    """The balance of two equal devices for 64 samples, and its events."""
+    events: list[Event] = []
+    asked = BalanceRequest(
+        devices=devices_of(QUICK, QUICK),
+        settings=Settings(model=TINY),
+        plan=PlanRequest(global_batch=64),
+        measuring=Measuring(windows=2, duration_s=0.3),
+        round_s=0.3,
+        probe_s=0.2,
+    )
+    with journal_of(asked, resume=False) as journal:
+        return balance(asked, events.append, journal), events
+
+
+def test_a_balance_of_equal_devices_gives_them_equal_shares() -> None:
+    plan, events = balanced()
+    assert measured_on(events) == {0}
+    assert plan.batches == (32, 32)
+    alone = known(plan.run).baselines.solo_best or ()
+    assert [one.device for one in alone] == [0, 1]
+    assert alone[0].throughput == alone[1].throughput
+
+
+def test_a_device_whose_equal_failed_is_probed_itself(engine_that: Callable[[str], None]) -> None:
+    engine_that(FIRST_DIES)
+    events: list[Event] = []
+    with pytest.raises(PartialResult) as caught:
+        probe(request_of(QUICK, QUICK), events.append, nothing_kept())
+    assert measured_on(events) == {1}
+    result = caught.value.partial
+    assert isinstance(result, Probe)
+    assert [(one.complete, one.same_as) for one in result.probes] == [(False, None), (True, None)]
+
+
+def test_the_rounds_find_that_an_equal_device_holds_less(engine_that: Callable[[str], None]) -> None:
+    engine_that("def holds(device, size): return size <= 16 if device.index == 1 else None")
+    plan, _ = balanced()
+    assert plan.batches == (48, 16)
