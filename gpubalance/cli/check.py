@@ -27,7 +27,7 @@ def check(
     from gpubalance.devices.machine import find_machine
     from gpubalance.jobs.check import check as job
     from gpubalance.render.check import check_told
-    from gpubalance.results.looked import Looked
+    from gpubalance.results.check import ModelCheck
 
     if not settings.model:
         raise UsageError("there is no model to check", remedy="--model train.py:build")
@@ -37,7 +37,7 @@ def check(
     request = RunRequest(**asked, split=Shares((1,)), measuring=Measuring())
     out = Output(reporting, quiet=reporting.quiet)
 
-    def text(found: Looked) -> str:
+    def text(found: ModelCheck) -> str:
         own = ["--model", request.settings.model]
         own += ["--data", request.settings.data] if request.settings.data else []
         following = f"{program()} balance {shlex.join(own)}" if found.refused is None else ""

@@ -94,9 +94,15 @@ def _simulated(simulate: str | None) -> list[str]:
 
 def made_in_a_script(plan: Plan, simulate: str | None, path: Path | None) -> str:
     """The call of `gpubalance` that makes a plan's split: from its file, or by hand without one."""
+    from gpubalance.settings.device import hosts_of
+
     simulated = f", simulate={simulate!r}" if simulate else ""
+    if path:
+        return f"load_plan({str(path)!r}{simulated})"
     split = plan.split.of_used
     used = [plan.devices[number] for number in plan.split.used]
+    is_plain = simulate is not None and used[0].host is not None and used[0].profile is None
+    hosts = f", hosts={list(hosts_of(used))}" if is_plain else ""  # a profile names its hosts itself
     gpus = [device.index if device.host is None else device.called for device in used]
     micro = f", micro_batches={list(split.micro_batches)}" if split.accumulates else ""
     usual = type(plan.settings)()
@@ -105,8 +111,7 @@ def made_in_a_script(plan: Plan, simulate: str | None, path: Path | None) -> str
         for name in ("all_reduce", "pack_bytes", "gradients", "precision")
         if getattr(plan.settings, name) != getattr(usual, name)
     ]
-    by_hand = f"Split({gpus}, {list(split.batches)}{micro}{''.join(settings)}{simulated})"
-    return f"load_plan({str(path)!r}{simulated})" if path else by_hand
+    return f"Split({gpus}, {list(split.batches)}{micro}{''.join(settings)}{simulated}{hosts})"
 
 
 def _training(name: str, made: str, settings: Settings) -> tuple[str, ...]:

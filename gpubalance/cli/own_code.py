@@ -46,11 +46,44 @@ def as_data(name: str) -> str:
         module = ast.parse(Path(place).read_bytes())
     except (OSError, ValueError, SyntaxError, RecursionError):  # a module's name, or a file that has gone
         return f"{wanted}()"
-    made = [
-        node.value for node in module.body if isinstance(node, ast.Assign) and wanted in map(ast.unparse, node.targets)
-    ]
-    is_function = not made or isinstance(made[-1], ast.Lambda) or "partial(" in ast.unparse(made[-1])
-    return f"{wanted}()" if is_function else wanted
+    binding = _Binding(wanted)
+    binding.visit(module)
+    return f"{wanted}()" if binding.is_function else wanted
+
+
+class _Binding(ast.NodeVisitor):
+    """Whether what a file last binds to a name is a function, by its statements that an import would run.
+
+    So is a name that it may have from elsewhere, as by an import.
+    """
+
+    is_function = True
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        """One of the file's own, whose inner names are not the file's."""
+        self.is_function |= node.name == self._name
+
+    def _has_own_names(self, node: ast.AST) -> None:
+        """What is bound within it is not bound in the file."""
+
+    visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = visit_comprehension = _has_own_names
+
+    def visit_Assign(self, node: ast.Assign | ast.AnnAssign) -> None:
+        """One to the name alone may give it a function, any other one gives it a value."""
+        self.generic_visit(node)
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if node.value is not None and self._name in map(ast.unparse, targets):
+            self.is_function = isinstance(node.value, ast.Lambda) or "partial(" in ast.unparse(node.value)
+
+    visit_AnnAssign = visit_Assign
+
+    def visit_Name(self, node: ast.Name) -> None:
+        """As the target of an assignment, a loop or a `with`."""
+        if node.id == self._name and isinstance(node.ctx, ast.Store):
+            self.is_function = False
 
 
 def _parsed(option: str, file: Path) -> ast.Module:

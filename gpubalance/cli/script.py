@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from keyword import iskeyword
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from gpubalance.cli.next_command import made_in_a_script
 from gpubalance.cli.output import check_file, write_file
 from gpubalance.cli.own_code import as_data
 from gpubalance.errors import UsageError
-from gpubalance.text import clean_lines
+from gpubalance.text import clean, clean_lines
 
 if TYPE_CHECKING:
     from gpubalance.results.plan import Plan
@@ -51,7 +52,25 @@ def check_script(path: Path, settings: Settings) -> None:
         )
     if path.exists():
         raise UsageError(f"{path} exists, and --script replaces no file", remedy="give another name")
+    _refuse_names(settings.model.rpartition(":")[0], settings.data.rpartition(":")[0])
     check_file("--script", path, overwrite=False)
+
+
+def _refuse_names(*places: str) -> None:
+    """Raises UsageError for files and modules that the script's lines can't import."""
+    for place in places:
+        parts = [Path(place).stem] if place.endswith(".py") else place.split(".")
+        if not all(part.isidentifier() and not iskeyword(part) for part in parts):
+            raise UsageError(
+                f"{clean(place)} can't be imported by its name, as the file of --script does",
+                remedy="rename it to letters, digits and _, such as my_train.py",
+            )
+    first, second = places
+    if first != second and _module(first) == _module(second):
+        raise UsageError(
+            f"{clean(first)} and {clean(second)} have one name, and the file of --script imports by it",
+            remedy="rename one of them",
+        )
 
 
 def following_script(path: Path | None) -> tuple[str, ...]:

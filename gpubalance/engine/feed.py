@@ -28,12 +28,13 @@ AT_ONCE = 1 + _AHEAD  # batches on the devices in training
 _over: SimpleQueue[list[Any]] = SimpleQueue()
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Layout:
-    """What batches share that differ only in their number of samples or in lengths, of which it has seen some.
+    """What batches share that differ only in their number of samples or in lengths.
 
     `signature` has a TensorSpec for each tensor, open where they differ; `cut` is a function that gives each replica
-    its part. `like` tells the structure, dtypes and ranks. Both change when a batch differs in another size.
+    its part. `like` tells the structure, dtypes and ranks. When a batch differs in another size, those after it have a
+    wider layout; one that was dealt before keeps its own, so that all processes trace for the same batch.
     """
 
     like: str
@@ -69,7 +70,8 @@ class Feed:
         self.names, self.here = place.names, place.here
         self.split = split
         self.dealing: Shares | None = None  # of the last batch that began to be dealt out
-        self._layouts: dict[Any, Layout] = {}
+        self._likes: dict[Any, str] = {}  # of all shapes that have come
+        self._layouts: dict[str, Layout] = {}  # the widest so far, by what batches are like
         # One thread asks all iterators: several may be of the same generator, which can't be asked by two at once.
         self._thread = ThreadPoolExecutor(1, "batches")
         # Training and validation each have an iterator, and training continues after validation.
@@ -87,7 +89,8 @@ class Feed:
         """Has so many of the next global batches brought to the devices, while these compute."""
         ahead = self._ahead.setdefault(iterator, deque())
         while len(ahead) < batches:
-            ahead.append(self._thread.submit(self._next, iterator))
+            # How it is dealt is decided now: what changes meanwhile would reach each process at another batch.
+            ahead.append(self._thread.submit(self._next, iterator, self.split, self.least))
 
     def stop(self) -> None:
         """Forgets what is on its way, and leaves all iterators alone from now on."""
@@ -95,21 +98,24 @@ class Feed:
         wait(on_their_way)
         self._ahead.clear()
 
-    def _next(self, iterator: Iterator[Any]) -> tuple[Any, Dealt] | None:
+    def _next(self, iterator: Iterator[Any], split: Shares, least: int) -> tuple[Any, Dealt] | None:
         batch = cleaned(next(iterator, None))
-        return None if batch is None else (batch, self.deal(batch))
+        return None if batch is None else (batch, self._deal(batch, split, least))
 
     def deal(self, batch: Any) -> Dealt:
         """Deals a batch in order, the first samples to the first replica. Raises BadInput if it can't be dealt out."""
+        return self._deal(batch, self.split, self.least)
+
+    def _deal(self, batch: Any, split: Shares, least: int) -> Dealt:
         samples = samples_of(batch)
         if not samples:
             raise BadInput("the data gave a batch without samples", remedy="leave it out of the dataset")
-        split, devices = self.split, len(self.split.batches)
-        whole = samples < self.least * devices
+        devices = len(split.batches)
+        whole = samples < least * devices
         if whole:
             shares, ends = Shares((samples,) * devices), (samples,) * devices
         else:
-            batches = proportional_split(samples, split.batches, self.least)
+            batches = proportional_split(samples, split.batches, least)
             shares = Shares(batches, tuple(map(min, batches, split.micro_batches)) if split.accumulates else ())
             ends = tuple(accumulate(batches))
         places = [(end - batch, end) for batch, end in zip(shares.batches, ends, strict=True)]
@@ -121,19 +127,24 @@ class Feed:
 
     def _layout_of(self, batch: Any) -> Layout:
         shapes = _shapes(batch)
-        if shapes not in self._layouts:
+        if shapes not in self._likes:
             like = str(tf.nest.map_structure(lambda one: (one.dtype.name, one.shape.rank), batch))
-            found = self._layouts.setdefault(like, Layout(like, None, None))
-            self._layouts[shapes] = found
-            own = tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape[1:]], one.dtype), batch)
-            wider = own if found.signature is None else tf.nest.map_structure(_either, found.signature, own)
-            if wider != found.signature:
-                # One call for each batch: separate operations would cost a step more than the cutting itself.
-                places = tf.TensorSpec((len(self.names), 2), tf.int32)
-                weights = tf.TensorSpec((len(self.names), WEIGHTS), tf.float64)
-                cut = tf.function(self._on_devices, autograph=False).get_concrete_function(wider, places, weights)
-                found.signature, found.cut = wider, cut
-        return self._layouts[shapes]
+            self._likes[shapes] = like
+            self._widen(like, batch)
+        return self._layouts[self._likes[shapes]]
+
+    def _widen(self, like: str, batch: Any) -> None:
+        """Makes the layout of such batches one of this batch too."""
+        found = self._layouts.get(like)
+        own = tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape[1:]], one.dtype), batch)
+        wider = own if found is None else tf.nest.map_structure(_either, found.signature, own)
+        if found is not None and wider == found.signature:
+            return
+        # One call for each batch: separate operations would cost a step more than the cutting itself.
+        places = tf.TensorSpec((len(self.names), 2), tf.int32)
+        weights = tf.TensorSpec((len(self.names), WEIGHTS), tf.float64)
+        cut = tf.function(self._on_devices, autograph=False).get_concrete_function(wider, places, weights)
+        self._layouts[like] = Layout(like, wider, cut)
 
     def _on_devices(self, batch: Any, places: Any, weights: Any) -> tuple[Any, ...]:
         parts = []
@@ -282,16 +293,22 @@ def are_open(data: tf.data.Dataset, model: Any) -> bool:
 def is_batched(data: tf.data.Dataset, model: Any) -> bool:
     """Whether it has batches: if all parts have the same first dimension, or, in doubt, by the rank of model inputs.
 
-    A sample weight that is one number may be that of a batch.
+    A sample weight that is one number may be that of a batch. Where neither an open first dimension nor a model's
+    inputs tell, it is a sample's.
     """
-    parts = data.element_spec[:2] if _has_one_weight(data.element_spec) else data.element_spec
+    has_one_weight = _has_one_weight(data.element_spec)
+    parts = data.element_spec[:2] if has_one_weight else data.element_spec
     shapes = [shape for shape in _shapes_of(parts) if shape.rank is not None]
     if any(shape.rank == 0 for shape in shapes):
         return False
     first = {shape[0] for shape in shapes}
+    if first <= {None}:
+        return True
+    if len(first) > 1:
+        return False
     inputs = getattr(model, "inputs", None) if getattr(model, "built", False) else None
-    if first == {None} or len(first) > 1 or not inputs:
-        return len(first) <= 1
+    if not inputs:
+        return not has_one_weight
     return bool(shapes[0].rank >= min(len(given.shape) for given in inputs))
 
 

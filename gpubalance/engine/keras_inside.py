@@ -4,7 +4,7 @@ One is where an optimizer sums gradients. It clips them and looks for infinities
 so each replica would clip its own part. Here the sum comes first, and the optimizer must not sum again.
 
 For a pipeline: how a model's graph runs its layers, and where a variable keeps its value. And whose code it is: of
-Keras' own it is known what it makes of parts of a batch.
+Keras' own it is known what it makes of parts of a batch. And how a process forgets its policy.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src import backend
+from keras.src.backend.common import global_state
 
 from gpubalance.engine.step.part import replaced
 from gpubalance.errors import BadInput
@@ -44,6 +45,11 @@ def summing(optimizer: Any) -> Any:
                 f"the model's optimizer has {option}, which Keras can't do over several devices", remedy=instead
             )
     return inner
+
+
+def follow_floatx() -> None:
+    """Has the policy be that of Keras' floatx again, when a layer next needs one: as if no policy had been set."""
+    global_state.set_global_attribute("dtype_policy", None)
 
 
 def is_keras_own(thing: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,7 +14,7 @@ import tensorflow as tf
 from gpubalance.engine import precision
 from gpubalance.engine.user_functions import user_function
 from gpubalance.errors import BadInput
-from gpubalance.settings.choices import SAVED_MODEL, Precision, refuse_name, refuse_unknown_model
+from gpubalance.settings.choices import SAVED_MODEL, refuse_name, refuse_unknown_model
 from gpubalance.settings.requests import Settings
 from gpubalance.text import clean
 
@@ -41,7 +41,7 @@ def make_model(settings: Settings, *, takes_data: bool = True) -> Any:
 def _refuse_another_precision(model: Any, settings: Settings) -> None:
     """Raises BadInput for a model with another policy: one that the user's code sets, or that was saved with it."""
     own = precision.of(model)
-    if own != settings.precision and own in get_args(Precision):
+    if own not in (None, settings.precision):
         raise BadInput(
             f"--model {settings.model} trains in {own}, and is measured in {settings.precision}",
             remedy=f"--precision {own} measures what it trains in",

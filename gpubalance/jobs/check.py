@@ -6,13 +6,13 @@ from gpubalance.jobs.endings import giving, refuse
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.warnings import warning
+from gpubalance.results.check import ModelCheck
 from gpubalance.results.common import now
-from gpubalance.results.looked import Looked
 from gpubalance.settings.requests import RunRequest
 from gpubalance.system.deadlines import TimeLimit
 
 
-def check(request: RunRequest, watch: Watch) -> Looked:
+def check(request: RunRequest, watch: Watch) -> ModelCheck:
     """What a worker finds when it builds the request's model on its device.
 
     Raises BadInput for a model or data that can't be measured, and with the result for a model that a split can't
@@ -21,7 +21,7 @@ def check(request: RunRequest, watch: Watch) -> Looked:
     with party_for(request, watch, TimeLimit(request.measuring.time_limit_s), purpose="check") as party:
         party.start()
         facts = party.facts
-    found = Looked(
+    found = ModelCheck(
         created=now(),
         settings=request.settings,
         model=facts.model,

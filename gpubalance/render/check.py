@@ -1,4 +1,4 @@
-"""What a look at a model and its data found, as text."""
+"""What the check of a model and its data found, as text."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.units import format_bytes
 from gpubalance.render.table import Part
+from gpubalance.results.check import ModelCheck
 from gpubalance.results.common import Model
-from gpubalance.results.looked import Looked
 from gpubalance.settings.requests import Settings
 
 
-def check_told(found: Looked) -> Iterator[Part]:
+def check_told(found: ModelCheck) -> Iterator[Part]:
     """Whether a split can train it, how large it is, and the batches of its data."""
     exactly = "" if not found.warnings else ", not all of it exactly"
     split = f"a split trains it{exactly}" if found.refused is None else "a split can't train it, only one device"

@@ -24,8 +24,6 @@ _KNOWN = 0.005
 _MOST_MICRO_BATCHES = 1024
 # With two equal devices this makes the bubble 1/17 of a step.
 _MICRO_BATCHES_A_DEVICE = 8
-
-
 _PRECISIONS = (
     "tf32, TensorFlow's default: float32, multiplied in TF32 where the card has it; "
     "float32, which forbids TF32; mixed_float16 or mixed_bfloat16"
@@ -82,7 +80,6 @@ class Settings(Record):
         "--pack-bytes SIZE",
         "Gradients that are summed in one all-reduce, such as 4MiB; 0 is all of them. Default: what suits the link.",
     )
-
     gradients: Gradients = _training(
         "--gradients KIND",
         "Sum gradients in full, or send them as bf16: half the bytes, and not exact: full, bf16.",

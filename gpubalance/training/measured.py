@@ -63,7 +63,7 @@ def use_measured(wanted: Precision | None) -> None:
         return
     policy, own = keras.config.dtype_policy().name, precision.policy_of(wanted)
     precision.use(wanted)
-    if policy not in (own, keras.config.floatx()):
+    if policy not in (own, "float32"):
         warnings.warn_explicit(
             f"the split is for {wanted}, so its scope sets the policy {own} instead of {policy}{_balance_in(policy)}",
             UserWarning,
@@ -76,7 +76,7 @@ def unlike_precision(model: Any, wanted: Precision | None) -> str:
     if wanted is None:
         return ""
     own = precision.of(model)
-    if own != wanted:
+    if own not in (None, wanted):
         return (
             f"the split is for {wanted}, and the model {model.name} trains in {own}: build it in split.scope(), and "
             f"set no other policy or TF32{_balance_in(own)}"

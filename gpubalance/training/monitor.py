@@ -173,7 +173,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         except NoSplitError:
             return
         if all(found.split.batches):
-            self._split.shares = found.split  # from the next global batch on, without tracing again
+            self._split.shares = found.split  # of batches that are not on their way yet, without tracing again
 
     def _write_noise(self, path: Path) -> None:
         """Writes the file for `--noise-scale` after every epoch, as training may be interrupted."""

@@ -220,10 +220,11 @@ class Party:
             self.end()
             self.groups = tuple(map(tuple, groups))
 
-    def rebuild(self, build: Build) -> None:
-        """Goes on with workers that build this. Those that live end."""
-        self.end()
+    def rebuild(self, build: Build, *, is_as_built: bool) -> None:
+        """Goes on with workers that build this. Those that live end, unless what they built is as that."""
         self._build = build
+        if not is_as_built:
+            self.end()
 
     def drop(self) -> None:
         """Ends the workers; those that were started ahead wait for the next `start`."""

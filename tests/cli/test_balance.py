@@ -138,16 +138,25 @@ def plan_of(*arguments: str) -> Plan:
 
 
 PACKS = """
+packs = 0
 def sync_s(pack_bytes):
+    global packs
+    packs = pack_bytes
     return {{1 << 18: 0.002, 1 << 20: {usual}, 1 << 22: 0.006}}[pack_bytes]
+def holds(device, size):
+    return packs != {too_many}
 """
 
 
-@pytest.mark.parametrize(("usual", "chosen"), [(0.004, 1 << 18), (0.0001, 1 << 20)], ids=["much sync", "little"])
+@pytest.mark.parametrize(
+    ("usual", "too_many", "chosen"),
+    [(0.004, -1, 1 << 18), (0.0001, -1, 1 << 20), (0.004, 1 << 18, 1 << 20)],
+    ids=["much sync", "little", "no memory for others"],
+)
 def test_other_packs_are_tried_where_sync_is_much_of_a_step(
-    usual: float, chosen: int, engine_that: Callable[[str], None], tmp_path: Path
+    usual: float, too_many: int, chosen: int, engine_that: Callable[[str], None], tmp_path: Path
 ) -> None:
-    engine_that(PACKS.format(usual=usual))
+    engine_that(PACKS.format(usual=usual, too_many=too_many))
     path = tmp_path / "plan.json"
     done = here("balance", "--simulate", "2", "--max-global-batch", "256", *SHORT, "-o", str(path), code=0)
     plan = Plan.model_validate_json(path.read_text())

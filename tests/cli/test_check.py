@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.results.looked import Looked
+from gpubalance.results.check import ModelCheck
 from tests.cli.program import QUICK_PAIR, SHORT, TINY, gpubalance, here
 
 TRAIN = """
@@ -38,7 +38,7 @@ def test_it_says_what_a_balance_would_find_out_minutes_later(tmp_path: Path) -> 
     assert "next: gpubalance balance --model train.py:build --data train.py:arrays" in done.stdout
 
     refused = gpubalance(*own, "train.py:summing", "--json", cwd=tmp_path, code=4)
-    found = Looked.model_validate(json.loads(refused.stdout))
+    found = ModelCheck.model_validate(json.loads(refused.stdout))
     assert found.refused is not None
     assert "sums over the batch" in found.refused.message
     assert "sums over the batch" in refused.stderr

@@ -172,3 +172,15 @@ def test_the_printed_lines_are_for_the_device_that_was_planned_and_not_for_one_o
     elsewhere = made.model_copy(update={"devices": (DEVICES[1].model_copy(update={"simulated": False}),)})
     assert uses(elsewhere, None, None)[1] == ()
     assert uses(elsewhere, None, Path("plan.json"))[1][-1] == "# gpubalance launch plan.json train.py"
+
+
+def test_the_printed_lines_name_the_hosts_of_plain_devices(tmp_path: Path) -> None:
+    plain, _ = simulated_devices("1", ("alpha", "beta"))
+    of_a_profile = plan(probe_of(DEVICES), DEVICES[2:], PlanRequest(sync_s=0.0, accumulate=1))
+    made = of_a_profile.model_copy(update={"devices": plain[1:]})
+    file = tmp_path / "plan.json"
+    file.write_text(made.model_dump_json())
+    for path in (None, file):
+        line = uses(made, "1", path)[1][0]
+        split = eval(line.removeprefix("split = "), {"gpubalance": gpubalance})  # noqa: S307  (our own line)
+        assert [device.label for device in split.devices] == ["beta:0"]

@@ -34,6 +34,15 @@ def bare():
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 
 made = samples.batch(16)
+typed: tf.data.Dataset = made
+train, val = made, made
+if len(made) == 3:
+    chosen = made
+late = lambda: [part for typed in made for part in typed]
+try:
+    from elsewhere import of_a_try
+except ImportError:
+    def of_a_try(): return arrays()
 """
 
 
@@ -57,6 +66,17 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("my/code/train.py:build", "my/code/train.py:arrays", ["build()  # of my/code/train.py,", "arrays()"]),
         ("my/code/train.py:build", "my/code/train.py:made", ["build()  # of my/code/train.py,", "made,"]),
+        *(
+            ("my/code/train.py:build", f"my/code/train.py:{name}", ["build()  # of my/code/train.py,", given])
+            for name, given in (
+                ("typed", "typed,"),
+                ("train", "train,"),
+                ("val", "val,"),
+                ("chosen", "chosen,"),
+                ("late", "late(),"),
+                ("of_a_try", "of_a_try(),"),
+            )
+        ),
         ("my.module:build", "my.module:data", ["build()  # of my.module,", "data()"]),
         ("small", None, ["build_model()  # balance yours first,", "dataset,"]),
     ],
@@ -88,10 +108,15 @@ def test_the_script_runs_as_it_is_written(project: Path, build: str, data: str, 
 @pytest.mark.usefixtures("project", "in_process")
 def test_what_no_script_can_be_written_for_is_told_first() -> None:
     own = ("--model", "my/code/train.py:build", "--data", "my/code/train.py:made")
+    for name in ("my-train", "class", "train"):
+        Path(f"my/{name}.py").write_text(TRAIN)
     for options, script, says in (
         (own[:2], "go.py", "name both: --model train.py:build --data train.py:dataset"),
         ((), "go.py", "name both"),
         (own, "my/code/train.py", "my/code/train.py exists, and --script replaces no file"),
+        (("--model", "my/my-train.py:build", *own[2:]), "go.py", "my/my-train.py can't be imported by its name"),
+        (("--model", "my/class.py:build", *own[2:]), "go.py", "my/class.py can't be imported by its name"),
+        (("--model", "my/train.py:build", *own[2:]), "go.py", "my/train.py and my/code/train.py have one name"),
     ):
         done = here("balance", "--simulate", QUICK_PAIR, *options, "--script", script, code=2)
         assert says in done.stderr

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +40,25 @@ def test_each_part_is_brought_to_its_replicas_own_device(steps: Steps) -> None:
     graph = dealt.layout.cut.graph
     brought = [one.device[-5:] for one in graph.get_operations() if one.type == "Identity" and one.device]
     assert sorted(brought) == ["CPU:0"] * 3 + ["CPU:1"] * 3  # the inputs, the labels, and the weights of both
+
+
+def test_what_is_on_its_way_is_dealt_as_it_was_asked_for(steps: Steps) -> None:
+    """In all processes alike, however far each one's thread is when the split changes or batches become longer."""
+    begins = threading.Event()
+
+    def batches() -> Iterator[Any]:
+        for length in (3, 5):
+            begins.wait()
+            yield tf.zeros((10, length))
+
+    steps.feed.split = Shares((7, 3))
+    iterator = batches()
+    steps.feed.look_ahead(iterator)
+    steps.feed.split = Shares((4, 6))
+    begins.set()
+    (_, short), (_, long) = steps.feed.take(iterator), steps.feed.take(iterator)
+    assert [one.shares.batches for one in (short, long)] == [(7, 3)] * 2
+    assert [one.layout.signature.shape.as_list() for one in (short, long)] == [[None, 3], [None, None]]
 
 
 def test_samples_are_the_same_for_the_same_seed(steps: Steps) -> None:

@@ -76,6 +76,18 @@ def test_a_model_that_sets_its_own_precision_is_not_measured_in_another(
         keras.config.set_dtype_policy(before)
 
 
+def test_a_model_of_a_file_whose_floatx_is_float64_is_measured_in_it(file: Path) -> None:
+    from gpubalance.engine import precision
+
+    file.write_text(FILE.replace("good =", "keras.config.set_floatx('float64')\ngood ="))
+    try:
+        precision.use("tf32")  # as a worker does before it imports the file
+        assert {weight.dtype for weight in build(f"{file}:good").weights} == {"float64"}
+    finally:
+        keras.config.set_floatx("float32")
+        keras.config.set_dtype_policy("float32")
+
+
 def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it() -> None:
     from gpubalance.engine.data import Samples
     from gpubalance.engine.labels import compile_for

@@ -14,11 +14,11 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from gpubalance.remedies import known_errors
+from gpubalance.results.check import ModelCheck
 from gpubalance.results.checkup import Checkup
 from gpubalance.results.comparison import Comparison
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
-from gpubalance.results.looked import Looked
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.queue import Queue
@@ -28,7 +28,7 @@ from tests.bench.gpu.table import KIND, markdown
 from tests.guide.documents import FOLDER
 from tests.guide.fields import rows
 
-_KINDS = (Run, Probe, Independent, Layers, Queue, Plan, Comparison, Checkup, Looked)
+_KINDS = (Run, Probe, Independent, Layers, Queue, Plan, Comparison, Checkup, ModelCheck)
 _RESULTS: Mapping[str, type[BaseModel]] = {kind.__name__: kind for kind in _KINDS}
 # A copy of what `scripts/bench gpu` writes; without it no GPU was seen yet.
 EVIDENCE = Path(__file__).with_name("gpu.json")

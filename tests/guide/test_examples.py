@@ -30,7 +30,7 @@ def words(text: str) -> str:
 def folder(tmp_path: Path) -> Path:
     """The files that a user has in a checkout."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    (tmp_path / "train.py").write_text("def build_model(): ...")
+    (tmp_path / "train.py").write_text("def build_model(): ...\nbuild = build_model\ndef dataset(): ...\n")
     return tmp_path
 
 

@@ -231,6 +231,21 @@ def test_one_weight_for_all_of_a_batch_is_each_samples() -> None:
         assert apart(model, one_device) < 1e-6, name
 
 
+def test_samples_have_a_weight_each_where_a_models_inputs_are_unknown() -> None:
+    """Their own first sizes are alike, as those of a batch are."""
+
+    def make() -> Any:
+        return compiled([layers.Dense(6, kernel_initializer="ones")], "mse")
+
+    one_device, split = make(), simulated((70, 30))
+    weights = np.repeat(np.array([0.5, 2.0], np.float32), 50)
+    one_device.fit(X[:100], X[:100], sample_weight=weights, batch_size=100, shuffle=False, verbose=0)
+    with split.scope():
+        model = make()
+    split.fit(model, tf.data.Dataset.from_tensor_slices((X[:100], X[:100], weights)), verbose=0)
+    assert apart(model, one_device) < 1e-6
+
+
 def test_layers_that_are_unfrozen_between_two_fits_train_as_on_one_device() -> None:
     def frozen() -> Any:
         model = keras.Sequential(dense())

@@ -32,6 +32,7 @@ POLICY = "so its scope sets the policy"
 def _as_before() -> Iterator[None]:
     """They are the whole process's."""
     yield
+    keras.config.set_floatx("float32")
     set_here("float32", tf32=True)
 
 
@@ -119,3 +120,34 @@ def test_a_split_by_hand_leaves_the_precision_to_the_script_or_sets_its_own() ->
         assert tf.config.experimental.tensor_float_32_execution_enabled()
     with pytest.raises(UsageError, match="precision is 'half'\n  → give float32, tf32, mixed_float"):
         Split(batches=[8, 4], simulate=2, precision="half")  # type: ignore[arg-type]
+
+
+def test_layers_of_other_dtypes_say_nothing_of_the_precision() -> None:
+    """Hashing has integers by Keras' own default, and one layer may be of float64."""
+    from gpubalance.training.measured import unlike_precision
+
+    layers = keras.layers
+    hashed = [keras.Input((6,), dtype="int32"), layers.Hashing(8), layers.Embedding(8, 4), layers.Flatten()]
+    wide = [keras.Input((6,)), layers.Dense(4, dtype="float64")]
+    split = load_plan(planned("tf32"), simulate=QUICK_PAIR)
+    for first, inputs in ((hashed, X.astype("int32")), (wide, X)):
+        with split.scope():
+            model = keras.Sequential([*first, layers.Dense(3, "softmax")])
+            model.compile("sgd", "sparse_categorical_crossentropy")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            split.fit(model, inputs, Y, verbose=0)
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+        assert "trains in float32" in unlike_precision(model, "tf32")  # its other layers
+
+
+def test_a_script_whose_floatx_is_float64_trains_in_it() -> None:
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")  # as Keras itself has it when a script begins so
+    split = load_plan(planned("tf32"), simulate=QUICK_PAIR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with split.scope():
+            model = classifier()()
+        split.fit(model, X, Y, verbose=0)
+    assert {weight.dtype for weight in model.layers[0].weights} == {"float64"}

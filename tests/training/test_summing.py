@@ -29,6 +29,17 @@ def test_gradients_as_bf16_train_nearly_the_same() -> None:
     assert 0 < apart(*trained) < 1e-2
 
 
+@pytest.mark.usefixtures("tensorflow")
+def test_a_model_without_trainable_weights_has_nothing_to_sum() -> None:
+    split = simulated((70, 30), summing=Summing())
+    with split.scope():
+        model = classifier("sgd")()
+        model.trainable = False
+    before = model.get_weights()
+    split.fit(model, *numbers(SAMPLES), verbose=0)
+    assert all((was == now).all() for was, now in zip(before, model.get_weights(), strict=True))
+
+
 @pytest.mark.parametrize("wrong", [{"pack_bytes": -1}, {"pack_bytes": "4MiB"}, {"gradients": "fp8"}], ids=str)
 def test_what_is_no_way_to_sum_is_refused(wrong: dict[str, Any]) -> None:
     (name,) = wrong

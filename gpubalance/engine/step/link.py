@@ -23,7 +23,7 @@ _LONG_ENOUGH_S = 0.02
 
 
 def pack_bytes_for(model: Any, place: Place) -> int:
-    """Bytes of gradients to sum in one all-reduce; 0 for all at once, where no sum can hide behind compute.
+    """Bytes of gradients to sum in one all-reduce; 0 for all at once, where none can hide behind compute, or for none.
 
     In a cluster all processes must call this together.
     """
@@ -31,7 +31,7 @@ def pack_bytes_for(model: Any, place: Place) -> int:
         return 0  # their gradients come all at once, when the profile's time is over
     weights = (variable.value for variable in model.trainable_variables)
     gradient_bytes = sum(math.prod(weight.shape) * weight.dtype.size for weight in weights)
-    return best_pack_bytes(gradient_bytes, *_link_of(place, gradient_bytes))
+    return best_pack_bytes(gradient_bytes, *_link_of(place, gradient_bytes)) if gradient_bytes else 0
 
 
 @functools.cache

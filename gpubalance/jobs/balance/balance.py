@@ -70,7 +70,9 @@ class Balancing:
     warnings: list[Warning_] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.known = Knowledge(self.probe, self.request.devices, self.request.plan)
+        # The probe's own settings do not say how gradients are summed, which takes memory.
+        probe = self.probe.model_copy(update={"settings": self.request.settings})
+        self.known = Knowledge(probe, self.request.devices, self.request.plan)
         self.together = Together(self.request, self.probe.model, self.party, self.watch)
 
     def run(self) -> Plan:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import Doing
 from gpubalance.jobs.keep.journal import Journal, content_key
-from gpubalance.numbers.units import format_bytes, format_rate, format_seconds
+from gpubalance.numbers.units import format_bytes, format_percent, format_seconds
+from gpubalance.planning.packs import within_bounds
 from gpubalance.results.run import Measurement
 from gpubalance.settings.record import Record
 from gpubalance.settings.shares import Shares
@@ -17,10 +19,10 @@ _TIMES = 4  # the sizes that are tried are so many times smaller and larger
 
 
 class TriedPacks(Record):
-    """What a split gave with packs of that size."""
+    """What a split gave with packs of that size; null if it ran out of memory."""
 
     pack_bytes: int
-    measured: Measurement
+    measured: Measurement | None
 
 
 def choose_packs(
@@ -28,41 +30,36 @@ def choose_packs(
 ) -> Measurement | None:
     """Goes on with packs of the size with which the split is fastest; what that gave, None if it stays as it is.
 
-    It is tried where sync is a large part of the step, and nobody has said a size. Paced devices have all gradients at
-    once, when their profile's time is over, so that packs change nothing.
+    Others are tried where sync is a large part of the step, and nobody has said a size. Where gradients are not summed
+    in packs, there is nothing to choose.
     """
-    settings = together.request.settings
-    paced = any(device.profile is not None for device in together.request.devices)
-    sync_part = before.sync_s / before.step_time_s.median
-    if settings.pack_bytes is not None or settings.xla or paced or sync_part <= _WORTH_TRYING:
-        return None
     own_bytes = together.gather(split).facts.pack_bytes
-    if not own_bytes:
+    if not own_bytes or together.request.settings.pack_bytes is not None:
         return None
-    together.watch(
-        Doing(
-            f"sync is {sync_part:.0%} of a step, {format_seconds(before.sync_s)}: trying smaller and larger packs "
-            f"than {format_bytes(own_bytes)}"
-        )
-    )
-    fastest = TriedPacks(pack_bytes=own_bytes, measured=before)
-    for size in (own_bytes // _TIMES, own_bytes * _TIMES):
-        tried = _tried(together, journal, split, size, round_s)
-        if _rate(tried) > (1 + _WORTH_ANOTHER) * _rate(fastest):
-            fastest = tried
+    # The same after an interruption, whatever the link shows then.
+    own_key = content_key("packs", str(split), "own")
+    own = journal.once(own_key, TriedPacks, lambda: TriedPacks(pack_bytes=own_bytes, measured=before))
+    sync_part = before.sync_s / before.step_time_s.median
+    fastest, rate = own, before.throughput.median
+    if sync_part > _WORTH_TRYING:
+        text = f"sync is {format_percent(sync_part)} of a step, {format_seconds(before.sync_s)}"
+        together.watch(Doing(f"{text}: trying smaller and larger packs than {format_bytes(own.pack_bytes)}"))
+        others = {within_bounds(own.pack_bytes // _TIMES), within_bounds(own.pack_bytes * _TIMES)}
+        for size in sorted(others - {own.pack_bytes}):
+            tried = _tried(together, journal, split, size, round_s)
+            if tried.measured and tried.measured.throughput.median > (1 + _WORTH_ANOTHER) * rate:
+                fastest, rate = tried, tried.measured.throughput.median
     together.sum_in_packs(fastest.pack_bytes)
-    text = f"packs of {format_bytes(fastest.pack_bytes)} give {format_rate(_rate(fastest))}"
-    together.watch(Doing(text))
-    return None if fastest.measured is before else fastest.measured
+    return None if fastest is own else fastest.measured
 
 
 def _tried(together: Together, journal: Journal, split: Shares, size: int, round_s: float | None) -> TriedPacks:
     def measured() -> TriedPacks:
         together.sum_in_packs(size)
-        return TriedPacks(pack_bytes=size, measured=together.measure(split, round_s))
+        try:
+            return TriedPacks(pack_bytes=size, measured=together.measure(split, round_s))
+        except OutOfMemory as error:
+            together.watch(Doing(f"{error.message} with packs of {format_bytes(size)}"))
+            return TriedPacks(pack_bytes=size, measured=None)
 
     return journal.once(content_key("packs", str(split), size), TriedPacks, measured)
-
-
-def _rate(tried: TriedPacks) -> float:
-    return tried.measured.throughput.median

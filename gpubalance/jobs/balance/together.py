@@ -69,7 +69,8 @@ class Together:
         """Goes on with workers that sum gradients in packs of that size."""
         settings = self.request.settings.model_copy(update={"pack_bytes": pack_bytes})
         self.request = self.request.model_copy(update={"settings": settings})
-        self.party.rebuild(build_for(self.request))
+        is_as_built = self.party.alive and self.party.facts.pack_bytes == pack_bytes
+        self.party.rebuild(build_for(self.request), is_as_built=is_as_built)
 
     def fitting(self, split: Shares, error: OutOfMemory, *, believed: bool) -> list[tuple[int, int]]:
         """(device, micro-batch that fits) of each device that was given more than it holds beside the others.

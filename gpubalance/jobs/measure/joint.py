@@ -136,8 +136,9 @@ class JointRun:
             self.party.ask(series.warm_up)  # on a real device a split that did not fit has ended the worker
             return self.party.ask(lambda worker: series.window(worker, length))
 
-        uuids, model = [device.uuid for device in self.request.devices], self.party.facts.model
-        key = content_key("window", self.proof, *uuids, model, series.name, str(series.split), number)
+        uuids, facts = [device.uuid for device in self.request.devices], self.party.facts
+        of_step = facts.model, facts.pack_bytes
+        key = content_key("window", self.proof, *uuids, *of_step, series.name, str(series.split), number)
         before = self.journal.again[Window]
         series.add(self.journal.once(key, Window, measured))
         self.again += series is self.own and self.journal.again[Window] > before

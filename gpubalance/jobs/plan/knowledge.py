@@ -225,6 +225,7 @@ class Knowledge:
         for split, tried in self._tried.items():
             if len(split.used) > 1:
                 self._tried[split] = replace(tried, since=len(tried.all))
+        self._syncs_s.clear()
 
     def _forget(self, device: int, ratio: float) -> None:
         self._changes[device] = ratio * self._changes.get(device, 1.0)

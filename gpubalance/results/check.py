@@ -10,8 +10,8 @@ from gpubalance.results.common import Model, Refusal, Result, Warning_
 from gpubalance.settings.requests import Settings
 
 
-class Looked(Result):
-    """What a look at a model and its data found, before anything is measured.
+class ModelCheck(Result):
+    """What the check of a model and its data found, before anything is measured.
 
     `own_batch` is the number of samples in the batches of the user's data, null if it is unknown. `refused` is why a
     split can't train the model, null if it can.
