@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -24,6 +25,9 @@ T = TypeVar("T")
 
 class Verdicts(Protocol):
     """What the parity check has found of models."""
+
+    def turn(self, settings: Settings) -> AbstractContextManager[None]:
+        """Within it no other worker checks the model in these settings."""
 
     def of(self, settings: Settings) -> Verdict | None:
         """That of the model in these settings, if it was checked."""
@@ -150,13 +154,18 @@ class Party:
             self.facts = facts[0].model_copy(update={"memory_limit_bytes": limits})
 
     def _build_in(self, worker: Worker, build: Build) -> None:
-        """Builds the model in a worker, which checks it unless that was done before."""
+        """Builds the model in a worker, which checks it unless another one has done so, or does it now."""
         verdicts = self.verdicts
         if verdicts is None:
             worker.open(build)
             return
-        worker.open(build.model_copy(update={"verdict": verdicts.of(build.settings)}))
-        verdicts.note(build.settings, worker.facts.verdict)
+        with verdicts.turn(build.settings):
+            verdict = verdicts.of(build.settings)
+            if verdict is None:
+                worker.open(build)
+                verdicts.note(build.settings, worker.facts.verdict)
+                return
+        worker.open(build.model_copy(update={"verdict": verdict}))
 
     def _opening(self, builds: Mapping[int, Build]) -> str:
         models = " and ".join(dict.fromkeys(build.settings.model for build in builds.values()))

@@ -53,6 +53,15 @@ def test_a_balance_says_it_before_it_measures() -> None:
     assert told < next(number for number, line in enumerate(lines) if " batch 8: " in line)
 
 
+@pytest.mark.usefixtures("stand_in")
+def test_a_balance_with_a_kept_probe_says_it_too() -> None:
+    asked = ("--simulate", QUICK_PAIR, "--model", TINY, *SHORT)
+    here("balance", *asked, code=0)
+    lines = here("balance", *asked, code=0).stderr.splitlines()
+    assert any("planning with the probe of" in line for line in lines)
+    assert len([line for line in lines if "parameters to train, gradients of" in line]) == 1
+
+
 @pytest.mark.usefixtures("in_process")
 def test_without_a_model_there_is_nothing_to_check() -> None:
     assert "→ --model train.py:build" in here("check", code=2).stderr

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, PartialResult, UsageError
 from gpubalance.jobs.balance.packs import choose_packs
-from gpubalance.jobs.balance.reuse import probe_for
+from gpubalance.jobs.balance.reuse import new_probe, probe_from_before
 from gpubalance.jobs.balance.together import Together, TriedSplit
 from gpubalance.jobs.endings import giving, lost_gpus_told
 from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone, Watch
@@ -42,8 +42,9 @@ def balance(request: BalanceRequest, watch: Watch, journal: Journal) -> Plan:
     check_asked(request)  # before minutes are spent on a probe
     limit, journal.watch = TimeLimit(request.measuring.time_limit_s), watch
     with party_for(request, watch, limit, journal=journal) as party:
-        probe = probe_for(request, limit, watch, journal, party)
-        balancing = Balancing(request, probe, party, watch, journal)
+        kept = probe_from_before(request, watch, journal)
+        probe = kept or new_probe(request, limit, watch, journal, party)
+        balancing = Balancing(request, probe, party, watch, journal, model_is_told=kept is None)
         with giving(balancing.so_far), lost_gpus_told(request.devices):
             plan = balancing.run()
             keep_balance(request, plan)
@@ -54,7 +55,7 @@ def balance(request: BalanceRequest, watch: Watch, journal: Journal) -> Plan:
 class Balancing:
     """The rounds and proofs of a balance, with what has been found so far.
 
-    `party` is regrouped for each split; its owner ends it.
+    `party` is regrouped for each split; its owner ends it. A new probe has told what it found of the model.
     """
 
     request: BalanceRequest
@@ -62,6 +63,7 @@ class Balancing:
     party: Party
     watch: Watch
     journal: Journal
+    model_is_told: bool = True
     proofs: int = 0
     packs_are_chosen: bool = False
     pipeline: Pipeline | None = None
@@ -73,7 +75,7 @@ class Balancing:
         # The probe's own settings do not say how gradients are summed, which takes memory.
         probe = self.probe.model_copy(update={"settings": self.request.settings})
         self.known = Knowledge(probe, self.request.devices, self.request.plan)
-        self.together = Together(self.request, self.probe.model, self.party, self.watch)
+        self.together = Together(self.request, self.probe.model, self.party, self.watch, self.model_is_told)
 
     def run(self) -> Plan:
         """Tries splits until none promises more than was measured, and proves the best until the best is proven."""

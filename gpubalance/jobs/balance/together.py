@@ -10,7 +10,7 @@ from pydantic import Field
 from gpubalance.devices.planned import check_model
 from gpubalance.errors import NothingFits, OutOfMemory
 from gpubalance.jobs.endings import refuse
-from gpubalance.jobs.events import Watch
+from gpubalance.jobs.events import ModelBuilt, Watch
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import build_for
 from gpubalance.jobs.measure.length import Length
@@ -38,13 +38,15 @@ class TriedSplit(Record):
 class Together:
     """A balance's party, regrouped for each split to the devices that have samples in it.
 
-    `model` is the one that was probed, None if unknown.
+    `model` is the one that was probed, None if unknown. The first worker tells what it found of a user's model, unless
+    that is told.
     """
 
     request: BalanceRequest
     model: Model | None
     party: Party
     watch: Watch
+    model_is_told: bool = True
 
     def gather(self, split: Shares) -> Party:
         """The party, regrouped to the devices with samples in this split. Raises PlanMismatch for another model."""
@@ -52,9 +54,16 @@ class Together:
         if not self.party.alive:
             self.party.start()
             check_model(self.model, self.party.facts.model, what="probe", remedy="--fresh probes it again")
+            self._tell_of_model()
             if len(split.used) > 1 or split.accumulates:
                 refuse(self.party.facts)
         return self.party
+
+    def _tell_of_model(self) -> None:
+        settings, facts = self.request.settings, self.party.facts
+        if not self.model_is_told and ":" in settings.model:
+            self.watch(ModelBuilt(settings, facts.model, facts.own_batch, facts.verdict.warned))
+        self.model_is_told = True
 
     def measure(self, split: Shares, at_least_s: float | None) -> Measurement:
         """What a split gives, measured for at least `at_least_s` seconds; if None, until it is known within ± 1 %."""

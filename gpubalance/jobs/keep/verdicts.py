@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.results.verdict import Verdict
 from gpubalance.settings.requests import Settings
@@ -10,13 +15,18 @@ from gpubalance.settings.requests import Settings
 class KeptVerdicts:
     """Hands what one worker has found to the next ones, and keeps it in the command's journal.
 
-    Workers that begin at the same time each check the model. What could not be tried, as for want of memory, is tried
-    again by the next worker.
+    Of workers that begin at the same time one checks the model, and the others wait for it. What could not be tried,
+    as for want of memory, is tried again by the next worker.
     """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._found = journal.left(Verdict)
+        self._checking = defaultdict[str, threading.Lock](threading.Lock)
+
+    def turn(self, settings: Settings) -> AbstractContextManager[Any]:
+        """Within it no other worker checks the model in these settings. One without a user's code is not checked."""
+        return self._checking[_key(settings)] if ":" in settings.model else nullcontext()
 
     def of(self, settings: Settings) -> Verdict | None:
         """That of the model in these settings, if it was checked."""
