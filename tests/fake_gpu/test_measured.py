@@ -26,7 +26,8 @@ def test_a_probe_ends_where_memory_does(tmp_path: Path) -> None:
     probe = ("probe", "--gpus", "0", "--model", f"{model}:wide", "--batch-multiple", "32", *SHORT)
     (found,) = json.loads(gpubalance(*probe, code=0, environment=machine).stdout)["probes"]
     limit = found["batch_limit"]
-    outcomes = {trial["batch"]: trial["outcome"] for trial in limit["trials"]}
+    outcomes = {point["batch"]: "fits" for point in found["curve"]}
+    outcomes |= {trial["batch"]: trial["outcome"] for trial in limit["trials"]}
     assert limit["fails"] == limit["fits"] + 32
     assert (outcomes[limit["fits"]], outcomes[limit["fails"]]) == ("fits", "oom")
     assert max(point["memory_peak_bytes"] for point in found["curve"]) <= 12 << 20
