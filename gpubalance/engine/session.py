@@ -32,6 +32,8 @@ from gpubalance.settings.shares import Shares
 _STEPS_BEFORE_A_TRACE = 3
 # A batch that is ready comes within this time.
 _READY_WITHIN_S = 0.002
+# So long what is ready is trained on before a pipeline is measured.
+_READY_S = 1.0
 # Batches come in bursts: from a parallel map, a file, a rebatch. So a timing of a pipeline alone has several.
 _LEAST_PULLED = 4
 _LEAST_PULLED_S = 0.5
@@ -132,11 +134,26 @@ class Session:
         says. TensorFlow's own ResourceExhaustedError passes through if a device's memory does not hold its micro-batch.
         """
         self._train_with(split, from_pipeline=pipeline)
+        if not self._held:
+            self._train_on_what_is_ready()
         for clock in self._paced:
             clock.steps = clock.late_steps = 0
             clock.at_once = at_once or self._place.replicas > 1
         for _ in itertools.repeat(None) if at_once else runtime.rounds(seconds, at_least, self._goes_on):
             yield self._timing(1 if stamped else steps_per_timing, stamped=stamped)
+
+    def _train_on_what_is_ready(self) -> None:
+        """Trains without measuring on what came while nothing was trained, as it would count as if it came meanwhile.
+
+        That is over when the host has to wait for a batch; of a pipeline that keeps up it never is.
+        """
+        ends_s = time.perf_counter() + _READY_S
+        goes_on = True
+        while goes_on:
+            _, _, waited = self._run()
+            goes_on = self._goes_on(waited <= _READY_WITHIN_S and time.perf_counter() < ends_s)
+        runtime.wait_for(self._names)
+        self._ended_s = time.perf_counter()
 
     def pull(self, global_batch: int, *, seconds: float, at_least: int) -> Iterator[Pulled]:
         """Takes batches from the pipeline as fast as they come, and yields timings, until `seconds` are over.

@@ -18,7 +18,7 @@ from tests.cli.program import TINY
 from tests.engine.pipelines import orders_of
 from tests.jobs.probes import devices_of
 
-# A batch every 0.11 s.
+# A batch every 0.13 s.
 SLOW = """
 import time
 import numpy as np
@@ -26,7 +26,7 @@ import tensorflow as tf
 
 def batches():
     while True:
-        time.sleep(0.11)
+        time.sleep(0.13)
         yield np.zeros((5, 8), "float32"), np.zeros(5, "int64")
 
 def samples():

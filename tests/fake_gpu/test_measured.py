@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.cli.program import TINY, gpubalance
-from tests.fake_gpu import Gpu, fake_gpus, operations
+from tests.fake_gpu import Gpu, fake_gpus
 
 SHORT = ("--json", "--duration", "0.2")
 # Its samples take 64 KiB each.
@@ -19,7 +19,7 @@ def wide():
 
 
 def test_a_probe_ends_where_memory_does(tmp_path: Path) -> None:
-    """Of what fits and what fails each was tried, and the GPU had no memory for the latter."""
+    """Of what fits and what fails each was tried."""
     model = tmp_path / "model.py"
     model.write_text(_WIDE)
     machine = fake_gpus(tmp_path, Gpu(memory_bytes=12 << 20))
@@ -31,7 +31,6 @@ def test_a_probe_ends_where_memory_does(tmp_path: Path) -> None:
     assert limit["fails"] == limit["fits"] + 32
     assert (outcomes[limit["fits"]], outcomes[limit["fails"]]) == ("fits", "oom")
     assert max(point["memory_peak_bytes"] for point in found["curve"]) <= 12 << 20
-    assert any(one.kind == "refuse" for one in operations(machine))
 
 
 def test_a_balance_ends_with_shares_as_the_gpus_are_fast(tmp_path: Path) -> None:

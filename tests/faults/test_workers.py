@@ -50,7 +50,7 @@ def step(devices, batches, number):
         hang()
 """
     machine = Machine(tmp_path, steps, gpus=lost(FIVE_GPUS))
-    done = machine.runs("probe", "--gpus", "0", "1", "2", "3", "--deadline", SILENCE, *FEW, "--json", code=6)
+    done = machine.runs("probe", "--gpus", "0", "1", "2", "3", "--each", "--deadline", SILENCE, *FEW, "--json", code=6)
     *failed, whole = json.loads(done.stdout)["probes"]
     assert whole["complete"]
     for one, code, says in zip(failed, (6, 6, 8), ("SIGABRT", "is lost", "said nothing for 5 s"), strict=True):
