@@ -109,6 +109,9 @@ _TOGETHER = (
     "tests/cli/test_tensorboard.py",
     "tests/jobs/test_probe.py",
     "tests/training/test_resume.py",
+    "tests/fake_gpu/test_engine.py",
+    "tests/fake_gpu/test_plugin.py",
+    "tests/fake_gpu/test_training.py",
 )
 
 
