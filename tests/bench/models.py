@@ -8,10 +8,13 @@ BATCH = 256  # of each device
 
 
 def convnet() -> Any:
-    """Nearly all of its 3 MB of weights are in its last layers, and nearly all of its compute in the first."""
+    """Nearly all of its 3 MB of weights are in its last layers, and nearly all of its compute in the first.
+
+    A step of `BATCH` samples computes for some 0.2 s on one core here, and its gradients take as long on 100 Mbit/s.
+    """
     from keras.layers import Conv2D, Dense, Flatten, MaxPooling2D
 
-    first = [Conv2D(32, 3, activation="relu"), Conv2D(32, 3, activation="relu"), MaxPooling2D()]
+    first = [Conv2D(48, 3, activation="relu"), Conv2D(64, 3, activation="relu"), MaxPooling2D()]
     second = [Conv2D(64, 3, activation="relu"), MaxPooling2D()]
     return _compiled(*first, *second, Flatten(), Dense(384, "relu"), Dense(384, "relu"), Dense(10, "softmax"))
 
