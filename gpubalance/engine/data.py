@@ -9,7 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.feed import AT_ONCE, Batches, Dealt, Feed
+from gpubalance.engine.datasets import Batches
+from gpubalance.engine.feed import AT_ONCE, Dealt, Feed
 from gpubalance.engine.keras_inside import graph_of, is_keras_own
 from gpubalance.engine.labels import Target, as_outputs, compile_for, random_targets
 from gpubalance.engine.step import built, parity

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras.src.trainers.data_adapters import get_data_adapter
 
 from gpubalance.engine.batch_sizes import batch_of, static_batch_of
-from gpubalance.engine.feed import Batches, are_open, cleaned, is_batched, joined, regrouped, samples_of
+from gpubalance.engine.datasets import Batches, are_open, cleaned, is_batched, joined, regrouped, samples_of
 from gpubalance.engine.keras_inside import is_keras_own
 from gpubalance.engine.labels import classes_of
 from gpubalance.engine.pool import Pool

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine.batch_sizes import batch_of, static_batch_of
-from gpubalance.engine.feed import is_batched, regrouped
+from gpubalance.engine.datasets import is_batched, regrouped
 from gpubalance.errors import BadInput
 
 UNKNOWN_SIZE = int(tf.data.UNKNOWN_CARDINALITY)

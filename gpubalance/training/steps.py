@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from gpubalance.engine.datasets import are_open, is_batched
 from gpubalance.engine.failures import memory_row
-from gpubalance.engine.feed import Dealt, Feed, are_open, is_batched
+from gpubalance.engine.feed import Dealt, Feed
 from gpubalance.engine.step import built
 from gpubalance.engine.step.functions import Functions
 from gpubalance.engine.users_lines import own_traceback, users_line

@@ -18,8 +18,8 @@ from gpubalance.engine.step import parity
 from gpubalance.engine.step.built import unchanged
 from gpubalance.engine.step.gradients import gradients_of
 from gpubalance.engine.step.known_sum import check_sum
-from gpubalance.engine.step.link import pack_bytes_for
 from gpubalance.engine.step.logs import as_told
+from gpubalance.engine.step.pack_size import pack_bytes_for
 from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.part import part_of
 from gpubalance.engine.step.step import Kind, dividing, predicting, testing, training

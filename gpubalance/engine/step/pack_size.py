@@ -1,4 +1,4 @@
-"""The size of packs of gradients for the link between a strategy's devices."""
+"""The size of packs of gradients that suits the link between a strategy's devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpubalance.engine.hosts import what_all_say
 from gpubalance.engine.pace import PacedClock
 from gpubalance.engine.place import Place
 from gpubalance.engine.step.sums import over_replicas
-from gpubalance.planning.packs import best_pack_bytes
+from gpubalance.planning.packs import LEAST_BYTES, best_pack_bytes
 
 _TIMES = 3  # the fastest counts
 _FIRST_BYTES = 64 << 10
@@ -23,7 +23,7 @@ _LONG_ENOUGH_S = 0.02
 
 
 def pack_bytes_for(model: Any, place: Place) -> int:
-    """Bytes of gradients to sum in one all-reduce; 0 for all at once, where none can hide behind compute, or for none.
+    """Bytes of gradients to sum in one all-reduce; 0 for all at once, where none can hide behind compute.
 
     In a cluster all processes must call this together.
     """
@@ -31,7 +31,10 @@ def pack_bytes_for(model: Any, place: Place) -> int:
         return 0  # their gradients come all at once, when the profile's time is over
     weights = (variable.value for variable in model.trainable_variables)
     gradient_bytes = sum(math.prod(weight.shape) * weight.dtype.size for weight in weights)
-    return best_pack_bytes(gradient_bytes, *_link_of(place, gradient_bytes)) if gradient_bytes else 0
+    if gradient_bytes <= LEAST_BYTES:
+        return 0
+    best = best_pack_bytes(gradient_bytes, *_link_of(place, gradient_bytes))
+    return best if best < gradient_bytes else 0
 
 
 @functools.cache
