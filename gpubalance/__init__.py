@@ -23,18 +23,21 @@ def balance(
     watch: "Callable[[Event], None] | None" = None,
     **options: Any,
 ) -> "Plan":
-    """Find the best split for a model and its data, and prove it, as `gpubalance balance` does; returns its plan.
+    """Find the best split for a model and its data, and prove it, as `gpubalance balance` does;
+    returns its plan.
 
-    `build` is a function that returns the model, `data` one that returns what --data takes, None for random samples;
-    or give names, as for these options. Define the functions at the top level of a file, which each worker imports, as
-    `multiprocessing` does: so call this under `if __name__ == "__main__":`.
+    `build` is a function that returns the model, `data` one that returns what --data takes, None
+    for random samples; or give names, as for these options. Define the functions at the top level
+    of a file, which each worker imports, as `multiprocessing` does: so call this under `if __name__
+    == "__main__":`.
 
-    The other options are the command's, by its names: `gpus=[0, 1]`, `simulate="pair.toml"`, `output="plan.json"`,
-    `global_batch=1024`. Progress and result are shown as the command shows them, unless `quiet=True`, or `watch` is
-    given, which is called with each event of `gpubalance.jobs.events`. `load_plan` takes the plan, or its file.
+    The other options are the command's, by its names: `gpus=[0, 1]`, `simulate="pair.toml"`,
+    `output="plan.json"`, `global_batch=1024`. Progress and result are shown as the command shows
+    them, unless `quiet=True`, or `watch` is given, which is called with each event of
+    `gpubalance.jobs.events`. `load_plan` takes the plan, or its file.
 
-    Raises BadInput for functions that can't be imported, the errors of `gpubalance.errors` for the command's other exit
-    codes, and KeyboardInterrupt once no worker is left.
+    Raises BadInput for functions that can't be imported, the errors of `gpubalance.errors` for the
+    command's other exit codes, and KeyboardInterrupt once no worker is left.
     """
     from gpubalance.cli import from_python
 
@@ -42,7 +45,9 @@ def balance(
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the training interface on first use; TensorFlow is not loaded before a scope is entered."""
+    """Loads the training interface on first use; TensorFlow is not loaded before a scope is
+    entered.
+    """
     if name in __all__:
         from gpubalance.training import distribute, ensemble, load, split
 

@@ -7,8 +7,11 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Loads the command line and runs it. Until it is loaded, an interrupt ends the process without a traceback."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as in a shell's background
+    """Loads the command line and runs it. Until it is loaded, an interrupt ends the process without
+    a traceback.
+    """
+    # Else it is ignored, as in a shell's background.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from gpubalance.cli.app import main as program
 

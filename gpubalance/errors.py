@@ -16,7 +16,8 @@
     ├── Regression         9   `compare`
     └── Interrupted      130   Ctrl-C (143: SIGTERM)
 
-Only cli/ catches them: it prints one message and exits with the code. Exit code 1 is kept for a bug.
+Only cli/ catches them: it prints one message and exits with the code. Exit code 1 is kept for a
+bug.
 """
 
 from __future__ import annotations
@@ -32,15 +33,18 @@ RESUME = "--resume continues it"
 class GpubalanceError(Exception):
     """What happened, where, why, and what to do next.
 
-    `message` is one sentence that names the place (a device, a file, a flag). `cause` is why it happens, if that is
-    known and not in the message. `remedy` is what the user can do, ideally a command. Both come from the table of
-    `remedies`, or are more specific. `log` is the end of a worker's log, `partial` the result record of what was
-    measured before the error, so that nothing measured is lost.
+    `message` is one sentence that names the place (a device, a file, a flag). `cause` is why it
+    happens, if that is known and not in the message. `remedy` is what the user can do, ideally a
+    command. Both come from the table of `remedies`, or are more specific. `log` is the end of a
+    worker's log, `partial` the result record of what was measured before the error, so that nothing
+    measured is lost.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, cause: str = "", remedy: str = "", log: str = "", partial: Any = None) -> None:
+    def __init__(
+        self, message: str, *, cause: str = "", remedy: str = "", log: str = "", partial: Any = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.cause = cause
@@ -49,7 +53,9 @@ class GpubalanceError(Exception):
         self.partial = partial
 
     def __str__(self) -> str:
-        """The end of a script's traceback: what happened, and on further lines why and what to do."""
+        """The end of a script's traceback: what happened, and on further lines why and
+        what to do.
+        """
         lines = [self.message, *([f"  cause: {self.cause}"] if self.cause else [])]
         remedy = self.remedy.replace("\n", "\n    ")
         return "\n".join([*lines, *([f"  → {remedy}"] if remedy else [])])
@@ -99,7 +105,10 @@ class TimeLimitPassed(DeadlinePassed):
     """The `seconds` that the user gave are over; what was measured is kept."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"the time limit of {seconds:g} s passed", remedy="give it more, or leave out --time-limit")
+        super().__init__(
+            f"the time limit of {seconds:g} s passed",
+            remedy="give it more, or leave out --time-limit",
+        )
         self.seconds = seconds
 
 
@@ -115,21 +124,27 @@ class Interrupted(GpubalanceError):
         self.exit_code = 128 + signal_number
 
     @classmethod
-    def by(cls, interrupt: KeyboardInterrupt, *, partial: Any = None, remedy: str = "") -> Interrupted:
+    def by(
+        cls, interrupt: KeyboardInterrupt, *, partial: Any = None, remedy: str = ""
+    ) -> Interrupted:
         """The error for an interrupt, which carries the signal's number if it was not a Ctrl-C."""
         return cls(getattr(interrupt, "number", int(signal.SIGINT)), partial=partial, remedy=remedy)
 
     def __str__(self) -> str:
         # An unfinished window is in the result, but --resume measures it anew.
         begun = "the result is of an unfinished window, and --resume has nothing to continue"
-        return f"interrupted: {self.remedy or ('nothing was measured yet' if self.partial is None else begun)}"
+        return (
+            "interrupted: "
+            f"{self.remedy or ('nothing was measured yet' if self.partial is None else begun)}"
+        )
 
 
 class OutOfMemory(NothingFits):
     """A device's memory did not hold its batch. `replica` is its place in the run, None if unknown.
 
-    `memory_peak_bytes` is what each device held or, for a simulated one, would have needed; empty if unknown. `fault`
-    is the error that it is if no smaller batch trains: cuDNN, cuBLAS and NCCL say the same of other faults.
+    `memory_peak_bytes` is what each device held or, for a simulated one, would have needed; empty
+    if unknown. `fault` is the error that it is if no smaller batch trains: cuDNN, cuBLAS and NCCL
+    say the same of other faults.
     """
 
     def __init__(

@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 import unicodedata
 
-# What a terminal acts on (ECMA-48): a control sequence, a control string (an unended one runs to the end, as on a
-# terminal), or a short escape. Each may start with its one-character C1 form too.
+# What a terminal acts on (ECMA-48): a control sequence, a control string (an unended one runs to
+# the end, as on a terminal), or a short escape. Each may start with its one-character C1 form too.
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x9c|\x1b\\)?"
     r"|\x1b[ -/]*[0-~]?"
 )
-# Cc moves the cursor, Cf changes the writing direction or hides text, a lone surrogate (Cs) cannot be encoded.
+# Cc moves the cursor, Cf changes the writing direction or hides text, a lone surrogate (Cs) cannot
+# be encoded.
 _UNSAFE = {"Cc", "Cf", "Cs"}
 
 
 def clean(text: str, limit: int = 200) -> str:
-    """`text` on one line without escapes or control characters, cut to `limit` characters with an ellipsis.
+    """`text` on one line without escapes or control characters, cut to `limit` characters with an
+    ellipsis.
 
     Markup (`[red]`, `<b>`) stays: only the place that shows it knows what must be escaped there.
     """
@@ -26,9 +28,13 @@ def clean(text: str, limit: int = 200) -> str:
 
 
 def clean_lines(text: str) -> str:
-    """`text` without escapes or control characters; its lines and indents stay, as a traceback needs them."""
+    """`text` without escapes or control characters; its lines and indents stay, as a traceback
+    needs them.
+    """
     lines = []
     for line in text.splitlines():
         plain = "".join(" " if c.isspace() and c != "\t" else c for c in _ESCAPE.sub("", line))
-        lines.append("".join(c for c in plain if c == "\t" or unicodedata.category(c) not in _UNSAFE))
+        lines.append(
+            "".join(c for c in plain if c == "\t" or unicodedata.category(c) not in _UNSAFE)
+        )
     return "\n".join(lines)

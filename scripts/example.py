@@ -1,9 +1,12 @@
-"""Keras' MNIST convnet over unlike devices, with images made up: .venv/bin/python scripts/example.py [PROFILE.toml]
+"""Keras' MNIST convnet over unlike devices, with images made up.
 
-Without a profile it trains on the simulated pair of configs/quick-pair.toml, with a split by hand. What finds it,
-and says whether `dataset` keeps up, is, on GPUs without --simulate:
+    .venv/bin/python scripts/example.py [PROFILE.toml]
 
-    gpubalance balance --model scripts/example.py:build --data scripts/example.py:dataset --simulate PROFILE.toml
+Without a profile it trains on the simulated pair of configs/quick-pair.toml, with a split by hand.
+What finds it, and says whether `dataset` keeps up, is, on GPUs without --simulate:
+
+    gpubalance balance --model scripts/example.py:build --data scripts/example.py:dataset \\
+        --simulate PROFILE.toml
 
 or, in this script, `plan = gpubalance.balance(build, dataset, simulate=PROFILE)`, of which
 `gpubalance.load_plan(plan, simulate=PROFILE)` makes the split.
@@ -19,7 +22,11 @@ from keras import layers
 
 import gpubalance
 
-PROFILE = sys.argv[1] if len(sys.argv) > 1 else str(Path(__file__).parents[1] / "configs" / "quick-pair.toml")
+PROFILE = (
+    sys.argv[1]
+    if len(sys.argv) > 1
+    else str(Path(__file__).parents[1] / "configs" / "quick-pair.toml")
+)
 
 
 def build():
@@ -57,14 +64,25 @@ def dataset(count=1200, seed=0):
     return data.batch(120).prefetch(tf.data.AUTOTUNE)
 
 
-if __name__ == "__main__":  # what names `build` or `dataset` imports this file: nothing below runs then
+# What names `build` or `dataset` imports this file: nothing below runs then.
+if __name__ == "__main__":
     split = gpubalance.Split([0, 1], [72, 48], simulate=PROFILE)
     with split.scope():
         model = build()
     monitor = split.monitor(every=5)
-    split.fit(model, dataset(), epochs=3, validation_data=dataset(200, seed=1), verbose=2, callbacks=[monitor])
+    split.fit(
+        model,
+        dataset(),
+        epochs=3,
+        validation_data=dataset(200, seed=1),
+        verbose=2,
+        callbacks=[monitor],
+    )
 
     for device, compute_s, wait_s in zip(
         split.devices, monitor.epochs[-1].compute_s, monitor.epochs[-1].wait_s, strict=True
     ):
-        print(f"{device.label} {device.name}: compute {compute_s * 1e3:.1f} ms, wait {wait_s * 1e3:.1f} ms")
+        print(
+            f"{device.label} {device.name}: compute {compute_s * 1e3:.1f} ms, wait "
+            f"{wait_s * 1e3:.1f} ms"
+        )

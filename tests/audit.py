@@ -1,7 +1,8 @@
-"""`scripts/check --audit`: asks pip-audit for known faults in the packages of scripts/constraints.txt.
+"""`scripts/check --audit`: asks pip-audit for known faults in the packages of
+scripts/constraints.txt.
 
-It needs a network, as the list of faults is elsewhere and changes daily. Without one it says that nothing was audited,
-and does not fail.
+It needs a network, as the list of faults is elsewhere and changes daily. Without one it says that
+nothing was audited, and does not fail.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ _WITHIN_S = 300
 
 def main() -> int:
     if importlib.util.find_spec("pip_audit") is None:
-        print("audit: nothing was audited, as pip-audit is not installed: .venv/bin/python -m pip install pip-audit")
+        print(
+            "audit: nothing was audited, as pip-audit is not installed: .venv/bin/python -m "
+            "pip install pip-audit"
+        )
         return 0
     found = _ask()
     audited = [one for one in found if "vulns" in one]
@@ -32,16 +36,33 @@ def main() -> int:
         print(f"audit: {one['name']} {one['version']}: {fault['id']}, mended in {mended}")
     left = f"; {len(found) - len(audited)} are not in the list" if len(found) > len(audited) else ""
     if not faults:
-        print(f"audit: {len(audited)} package{'s' * (len(audited) > 1)}, none with a known fault{left}")
+        print(
+            f"audit: {len(audited)} package{'s' * (len(audited) > 1)}, none with a known "
+            f"fault{left}"
+        )
     return 1 if faults else 0
 
 
 def _ask() -> list[dict[str, Any]]:
-    """Each pinned package, with its faults (`vulns`) or why they are unknown; empty without an answer."""
+    """Each pinned package, with its faults (`vulns`) or why they are unknown; empty without an
+    answer.
+    """
     pinned = str(ROOT / "scripts" / "constraints.txt")
-    command = [sys.executable, "-m", "pip_audit", "--no-deps", "--disable-pip", "-f", "json", "-r", pinned]
+    command = [
+        sys.executable,
+        "-m",
+        "pip_audit",
+        "--no-deps",
+        "--disable-pip",
+        "-f",
+        "json",
+        "-r",
+        pinned,
+    ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_WITHIN_S)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_WITHIN_S
+        )
         return list(json.loads(done.stdout)["dependencies"])
     except (subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
         return []

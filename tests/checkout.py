@@ -24,7 +24,8 @@ cuda = []
 dev = []
 """
 
-# A build that, given GATE, says that it has begun and waits to be let through: pip is then surely under way.
+# A build that, given GATE, says that it has begun and waits to be let through: pip is then surely
+# under way.
 BACKEND = """
 import os, pathlib, time, zipfile
 
@@ -44,7 +45,8 @@ def build_editable(folder, settings=None, metadata=None):
     return "gpubalance-1-py3-none-any.whl"
 """
 
-# Stands for the program and for each tool that the scripts start: says what it was and how it was started.
+# Stands for the program and for each tool that the scripts start: says what it was and how it was
+# started.
 PROGRAM = """
 import json, os, sys
 
@@ -67,8 +69,16 @@ class Checkout:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.elsewhere = folder, folder.parent
-        kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name == "PATH"}
-        own = {"GPUBALANCE_PYTHON": sys.executable, "GPUBALANCE_EXTRAS": "", "HOME": str(folder.parent)}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith("PIP_") or name == "PATH"
+        }
+        own = {
+            "GPUBALANCE_PYTHON": sys.executable,
+            "GPUBALANCE_EXTRAS": "",
+            "HOME": str(folder.parent),
+        }
         self.env = kept | own
 
     def has(self, extra: str) -> bool:
@@ -86,7 +96,9 @@ class Checkout:
             start_new_session=True,  # no terminal, and a group of its own to kill
         )
 
-    def run(self, script: str, *args: str, before: tuple[str, ...] = (), **env: str) -> tuple[int, str, str]:
+    def run(
+        self, script: str, *args: str, before: tuple[str, ...] = (), **env: str
+    ) -> tuple[int, str, str]:
         process = self.start(script, *args, before=before, **env)
         out, err = process.communicate(timeout=120)
         return process.returncode, out, err

@@ -1,4 +1,6 @@
-"""Gives every test its own home and state; TensorFlow, if a test asks for it, has eight CPU devices."""
+"""Gives every test its own home and state; TensorFlow, if a test asks for it, has eight CPU
+devices.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 LOGICAL_DEVICES = 8
 
-# On shared machines a slow example means nothing. Examples are the same each time, so that a change causes a failure;
-# `scripts/test --hypothesis-profile=drawn tests/planning` tries many new ones.
+# On shared machines a slow example means nothing. Examples are the same each time, so that a change
+# causes a failure; `scripts/test --hypothesis-profile=drawn tests/planning` tries many new ones.
 settings.register_profile("drawn", deadline=None, max_examples=500)
 settings.register_profile("here", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("here")
@@ -44,8 +46,12 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def engine_that(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], None]:
-    """A function that gives the workers an engine that follows a script: see tests/stand_in/session.py."""
+def engine_that(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], None]:
+    """A function that gives the workers an engine that follows a script: see
+    tests/stand_in/session.py.
+    """
     folder = tmp_path_factory.mktemp("engine")
 
     def use(script: str) -> None:
@@ -63,7 +69,9 @@ def stand_in(engine_that: Callable[[str], None]) -> None:
 
 @pytest.fixture
 def in_process(tmp_path: Path) -> Iterator[Program]:
-    """The program's own main() in this process, without workers: for what is refused before one is needed."""
+    """The program's own main() in this process, without workers: for what is refused before one is
+    needed.
+    """
     with apart(tmp_path):
         yield program
 
@@ -76,17 +84,21 @@ def tensorflow() -> Any:
     import tensorflow as tf
 
     gc.freeze()
-    gc.set_threshold(100_000, 50, 50)  # what traces leave behind comes in such numbers, and is looked through each time
+    # What traces leave behind comes in such numbers, and is looked through each time.
+    gc.set_threshold(100_000, 50, 50)
     gc.enable()
 
     tf.config.threading.set_inter_op_parallelism_threads(LOGICAL_DEVICES + 2)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES)
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES
+    )
     return tf
 
 
-# Fast tests first: those without TensorFlow, then those with it in this process, then whole programs.
+# Fast tests first: those without TensorFlow, then those with it in this process, then whole
+# programs.
 _ORDER = (
     "tests/test_",
     "tests/planning",
@@ -117,7 +129,11 @@ _TOGETHER = (
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: next((i for i, start in enumerate(_ORDER) if item.nodeid.startswith(start)), 99))
+    items.sort(
+        key=lambda item: next(
+            (i for i, start in enumerate(_ORDER) if item.nodeid.startswith(start)), 99
+        )
+    )
     for item in items:
         group = next((path for path in _TOGETHER if item.nodeid.startswith(path)), None)
         if group:

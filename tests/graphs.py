@@ -10,7 +10,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Crossing:
-    """A tensor that a function sends from one device to another, and the operations that take it there."""
+    """A tensor that a function sends from one device to another, and the operations that take it
+    there.
+    """
 
     sender: str
     receiver: str
@@ -20,9 +22,11 @@ class Crossing:
 
 @contextmanager
 def crossings(*devices: str) -> Iterator[list[Crossing]]:
-    """Fills the list at the end: with those of functions that run on all of these devices, and first in the block.
+    """Fills the list at the end: with those of functions that run on all of these devices, and
+    first in the block.
 
-    Control edges between devices are left out: they carry nothing, and nothing waits for a device's kernels for them.
+    Control edges between devices are left out: they carry nothing, and nothing waits for a device's
+    kernels for them.
     """
     from tensorflow.python.eager import context
 

@@ -1,4 +1,6 @@
-"""`scripts/bench gpu`, without a GPU: rehearsed, refused, and what it would make of a GPU's answers."""
+"""`scripts/bench gpu`, without a GPU: rehearsed, refused, and what it would make of a GPU's
+answers.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from tests.guide.generate import steps_on_a_gpu
 from tests.known import known
 
 UUID = "GPU-1080aaaa-0000-4000-8000-000000000001"
-ONE_GPU = "\n".join(line for line in stand_in.TWO_UNLIKE_GPUS.splitlines() if not line.startswith("gpu 1"))
+ONE_GPU = "\n".join(
+    line for line in stand_in.TWO_UNLIKE_GPUS.splitlines() if not line.startswith("gpu 1")
+)
 
 
 def bench(*arguments: str) -> tuple[int, str, str]:
@@ -64,7 +68,9 @@ def holds(device, size):
 
 @pytest.mark.campaign
 @pytest.mark.timeout(900)  # most of it is loading TensorFlow, six times
-def test_a_rehearsal_does_every_step_and_writes_table_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rehearsal_does_every_step_and_writes_table_and_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only the program's workers do not load it: `scripts/bench gpu --rehearse` has those too."""
     monkeypatch.setenv(PROGRAM_VARIABLES, json.dumps(stand_in.engine(tmp_path, ENGINE)))
     code, found = rehearsed(tmp_path / "found", "--minutes", "60")
@@ -78,7 +84,9 @@ def test_a_rehearsal_does_every_step_and_writes_table_and_json(tmp_path: Path, m
     assert figures["memory", "limit"]["value"]["fails"] == 232
     of_used = [figure["value"]["outcome"] for figure in each["memory"] if figure["name"] == "used"]
     assert of_used == ["out of memory", "out of memory", "fits"]
-    assert {figure["value"] for figure in each["machine"] if figure["name"] in ("matmul", "convolution")} == {0.0}
+    assert {
+        figure["value"] for figure in each["machine"] if figure["name"] in ("matmul", "convolution")
+    } == {0.0}
     assert [figure["value"]["differ"] for figure in each["parity"]] == [{}, {}, {}]
     assert sum(figures["hosts", "`balance` ends with"]["value"]["batches"]) == 24
     assert figures["pair", "all_reduce"]["value"] == "CollectiveAllReduce, RING"
@@ -90,7 +98,9 @@ def test_what_there_is_no_time_for_is_in_table_and_json_too(tmp_path: Path) -> N
     code, found = rehearsed(tmp_path / "found", "--minutes", "0.01")
     assert code == 6
     assert {one["outcome"] for one in found["steps"]} == {"not run"}
-    assert (tmp_path / "found" / "gpu.md").read_text().count("**not run**: the time was over") == len(STEPS)
+    assert (tmp_path / "found" / "gpu.md").read_text().count(
+        "**not run**: the time was over"
+    ) == len(STEPS)
 
 
 def test_a_step_that_fails_or_takes_too_long_keeps_what_it_had_and_the_others_their_turn(
@@ -100,16 +110,23 @@ def test_a_step_that_fails_or_takes_too_long_keeps_what_it_had_and_the_others_th
     (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setenv(PROGRAM_VARIABLES, json.dumps({"PYTHONPATH": str(tmp_path)}))
     steps = [Step("nowhere", "", 60), Step("memory", "", 6), Step("exact", "", 10**6)]
-    outcomes = list(run_steps(steps, Campaign(tmp_path, tmp_path / FIGURES, (), True), 11 / 60, print))
+    outcomes = list(
+        run_steps(steps, Campaign(tmp_path, tmp_path / FIGURES, (), True), 11 / 60, print)
+    )
     assert [one.outcome for one in outcomes] == ["failed", "cut off", "not run"]
-    assert outcomes[0].told == "**failed**: ModuleNotFoundError: No module named 'tests.bench.gpu.steps.nowhere'"
+    assert (
+        outcomes[0].told
+        == "**failed**: ModuleNotFoundError: No module named 'tests.bench.gpu.steps.nowhere'"
+    )
     assert outcomes[2].told == "**not run**: the time was over"
 
 
 def test_an_error_of_many_lines_is_told_by_those_that_say_it(tmp_path: Path) -> None:
     log = tmp_path / "step.log"
     error = "tensorflow.python.framework.errors_impl.InternalError: Graph execution error:"
-    log.write_text(f"a window of GPU:0\nTraceback:\n{error}\n\n  File\nNo compiler\n\t [[{{{{node Call}}}}]]\n")
+    log.write_text(
+        f"a window of GPU:0\nTraceback:\n{error}\n\n  File\nNo compiler\n\t [[{{{{node Call}}}}]]\n"
+    )
     assert error_in(log) == "InternalError: Graph execution error: No compiler"
     log.write_text("Killed\n")
     assert error_in(log) == "Killed"
@@ -126,7 +143,9 @@ def test_without_a_gpu_it_says_so_and_what_works(tmp_path: Path) -> None:
     assert f"-o {tmp_path}: File exists" in err
 
 
-def test_steps_that_only_use_the_program_do_so_on_a_gpu_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_that_only_use_the_program_do_so_on_a_gpu_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """NVML and the engine are stand-ins, and there is one card, of which the steps get parts."""
     variables = stand_in.environment(tmp_path, ONE_GPU) | stand_in.engine(tmp_path, ENGINE)
     for name, value in variables.items():
@@ -142,8 +161,13 @@ def test_steps_that_only_use_the_program_do_so_on_a_gpu_too(tmp_path: Path, monk
     told = {name: one.told for name, one in outcomes.items()}
     assert "960 fits, 1024 fails" in told["memory"]
     assert "NVML at" in told["memory"]
-    assert re.search("1024 in the used process: out of memory .*; 960 in the used process: fits", told["memory"])
-    assert re.search(r"killed worker is told .*; memory is back after 0.0 s; the same run afterwards", told["recovery"])
+    assert re.search(
+        "1024 in the used process: out of memory .*; 960 in the used process: fits", told["memory"]
+    )
+    assert re.search(
+        r"killed worker is told .*; memory is back after 0.0 s; the same run afterwards",
+        told["recovery"],
+    )
     assert re.search(r"1001/16 out of memory, 686/16 found in .*; which runs", told["recovery"])
 
 
@@ -167,9 +191,17 @@ def test_a_stamped_step_is_found_in_what_cupti_tells(tensorflow: Any, tmp_path: 
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     space = xplane_pb2.XSpace()
-    write(space.planes.add(name="/host:CPU"), "python", [("window#step_num=1#", 0, 100), ("other", 5, 9)])
+    write(
+        space.planes.add(name="/host:CPU"),
+        "python",
+        [("window#step_num=1#", 0, 100), ("other", 5, 9)],
+    )
     gpu = space.planes.add(name="/device:GPU:0")
-    write(gpu, "Stream #1(Compute)", [("conv", 4, 9), ("conv", 12, 30), ("conv", 28, 40), ("adam", 60, 70)])
+    write(
+        gpu,
+        "Stream #1(Compute)",
+        [("conv", 4, 9), ("conv", 12, 30), ("conv", 28, 40), ("adam", 60, 70)],
+    )
     write(gpu, "Stream #2(MemcpyD2H)", [("MemcpyD2H", at, at + 1) for at in (10, 50, 55, 80, 150)])
     write(gpu, "Stream #3(MemcpyH2D)", [("MemcpyH2D", 2, 3)])
     write(gpu, "Steps", [("not a kernel", 0, 100)])
@@ -189,11 +221,16 @@ def write(plane: Any, name: str, events: list[tuple[str, int, int]]) -> None:
     for event, began, ended in events:
         number = len(plane.event_metadata) + 1
         plane.event_metadata[number].name = event
-        line.events.add(metadata_id=number, offset_ps=began * 10**12, duration_ps=(ended - began) * 10**12)
+        line.events.add(
+            metadata_id=number, offset_ps=began * 10**12, duration_ps=(ended - began) * 10**12
+        )
 
 
 def test_libraries_are_known_by_what_they_resolve_to() -> None:
-    maps = "7f-80 r-xp 00000000 08:01 7  /opt/cuda 13/lib/libcublas.so.13.0.2\n7f-80 rw-p 00000000 00:00 0\n"
+    maps = (
+        "7f-80 r-xp 00000000 08:01 7  /opt/cuda 13/lib/libcublas.so.13.0.2\n7f-80 rw-p 00000000 "
+        "00:00 0\n"
+    )
     maps += "7f-80 r-xp 00000000 08:01 8  /usr/lib/libc.so.6\n" * 2
     assert cuda_libraries(maps) == ["/opt/cuda 13/lib/libcublas.so.13.0.2"]
 
@@ -203,14 +240,28 @@ def test_what_a_gpu_showed_is_what_the_guide_says(tmp_path: Path) -> None:
     nothing = steps_on_a_gpu(tmp_path / "none.json")
     assert nothing.startswith("No GPU was seen yet.\n")
     assert nothing.count("| not yet |") == len(STEPS)
-    here = {"driver": "580.65.06", "gpubalance": "0.1.0", "tensorflow": "2.21.0", "keras": None, "python": "3.12.3"}
+    here = {
+        "driver": "580.65.06",
+        "gpubalance": "0.1.0",
+        "tensorflow": "2.21.0",
+        "keras": None,
+        "python": "3.12.3",
+    }
     one = {"step": "exact", "outcome": "cut off", "why": "after its 9 s", "seconds": 9.0}
     one["figures"] = [{"name": "sgd", "value": 1e-7, "told": "sgd: 1e-07 | apart"}]
-    found = {"kind": "gpu-evidence", "date": "2026-12-01", "cards": ["H200, 139 GiB"], "environment": here}
+    found = {
+        "kind": "gpu-evidence",
+        "date": "2026-12-01",
+        "cards": ["H200, 139 GiB"],
+        "environment": here,
+    }
     path = tmp_path / "gpu.json"
     path.write_text(json.dumps({**found, "steps": [one]}))
     told = steps_on_a_gpu(path)
-    assert "H200, 139 GiB; driver 580.65.06, gpubalance 0.1.0, TensorFlow 2.21.0, Python 3.12.3, 2026-12-01" in told
+    assert (
+        "H200, 139 GiB; driver 580.65.06, gpubalance 0.1.0, TensorFlow 2.21.0, Python 3.12.3, "
+        "2026-12-01"
+    ) in told
     assert r"| sgd: 1e-07 \| apart. **cut off**: after its 9 s |" in told
     assert told.count("| not yet |") == len(STEPS) - 1
 

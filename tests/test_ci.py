@@ -1,4 +1,6 @@
-"""What runs this project's tests elsewhere: .ci/run, and the workflow that calls it on each Python."""
+"""What runs this project's tests elsewhere: .ci/run, and the workflow that calls it on
+each Python.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,29 @@ from tests.checkout import make_checkout
 from tests.cli.program import ROOT
 from tests.guide.documents import read
 
-TOOLS = ("bash", "sh", "readlink", "dirname", "cksum", "cat", "mktemp", "tail", "rm", "grep", "timeout")
+TOOLS = (
+    "bash",
+    "sh",
+    "readlink",
+    "dirname",
+    "cksum",
+    "cat",
+    "mktemp",
+    "tail",
+    "rm",
+    "grep",
+    "timeout",
+)
 
 
 @pytest.mark.parametrize(
     ("user", "installs", "told"),
     [
-        ("0", "echo 'E: no network' >&2; exit 100", "Debian's chromium can't be installed (E: no network): "),
+        (
+            "0",
+            "echo 'E: no network' >&2; exit 100",
+            "Debian's chromium can't be installed (E: no network): ",
+        ),
         ("0", "exit 0", "Debian's chromium does not start ("),
         ("1000", "exit 1", "no browser: "),
     ],
@@ -39,7 +57,9 @@ def test_a_browser_that_cannot_be_had_is_told_in_a_line_and_the_tests_run(
         (there / name).write_text(f"#!/bin/sh\n{does}\n")
         (there / name).chmod(0o755)
     command = [checkout.folder / ".ci" / "run"]
-    done = subprocess.run(command, env=checkout.env | {"PATH": str(there)}, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env=checkout.env | {"PATH": str(there)}, capture_output=True, text=True
+    )
     system = Path("/etc/os-release")
     is_debian = system.exists() and "\nID=debian\n" in system.read_text()
     (said,) = [line for line in done.stderr.splitlines() if line.startswith("ci: ")]
@@ -60,4 +80,7 @@ def test_the_guides_workflow_is_one() -> None:
     (block,) = re.findall(r"(?ms)^```yaml\n(.*?)^```", read("ci"))
     (job,) = yaml.safe_load(block)["jobs"].values()
     commands = [step["run"] for step in job["steps"] if "run" in step]
-    assert [command.split()[1] for command in commands if command.startswith("gpubalance ")] == ["check", "run"]
+    assert [command.split()[1] for command in commands if command.startswith("gpubalance ")] == [
+        "check",
+        "run",
+    ]

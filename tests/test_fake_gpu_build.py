@@ -1,4 +1,6 @@
-"""The plugin is compiled once, no half of it is ever loaded, and without a compiler its tests are skipped."""
+"""The plugin is compiled once, no half of it is ever loaded, and without a compiler its tests are
+skipped.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,11 @@ def compiler(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "bin/g++").write_text(COMPILER)
     (tmp_path / "bin/g++").chmod(0o755)
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-    return {"PATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache"), "NOTES": str(tmp_path / "notes")}
+    return {
+        "PATH": path,
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "NOTES": str(tmp_path / "notes"),
+    }
 
 
 def calls(compiler: dict[str, str]) -> int:
@@ -86,7 +92,12 @@ def test_what_a_compiler_left_that_failed_is_not_used(compiler: dict[str, str]) 
 def test_without_a_compiler_the_tests_are_skipped_with_one_line(tmp_path: Path) -> None:
     asked = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/fake_gpu"]
     done = subprocess.run(
-        asked, env=os.environ | {"PATH": str(tmp_path)}, cwd=ROOT, capture_output=True, text=True, check=False
+        asked,
+        env=os.environ | {"PATH": str(tmp_path)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout
     skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
@@ -98,4 +109,7 @@ def test_another_tensorflow_is_named(tmp_path: Path) -> None:
     told = tmp_path / "tensorflow-2.19.0.dist-info"
     told.mkdir()
     (told / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.19.0\n")
-    assert answer({"PYTHONPATH": str(tmp_path)}) == "the fake GPUs know TensorFlow 2.20 and 2.21, not 2.19.0"
+    assert (
+        answer({"PYTHONPATH": str(tmp_path)})
+        == "the fake GPUs know TensorFlow 2.20 and 2.21, not 2.19.0"
+    )

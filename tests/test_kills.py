@@ -1,4 +1,5 @@
-"""A small part of `scripts/bench kills`, and what the campaigns are made of. Other moments have tests in tests/cli.
+"""A small part of `scripts/bench kills`, and what the campaigns are made of. Other moments have
+tests in tests/cli.
 
 A soak is `campaign`.
 """
@@ -19,12 +20,17 @@ from tests.bench.__main__ import read
 @pytest.mark.parametrize(
     ("campaign", "count"),
     [
-        pytest.param(partial(kills.main, commands=["run"]), 1, id="a run", marks=pytest.mark.campaign),
-        # Another engine in the workers: the program, its processes, signals, journals and files are the same.
+        pytest.param(
+            partial(kills.main, commands=["run"]), 1, id="a run", marks=pytest.mark.campaign
+        ),
+        # Another engine in the workers: the program, its processes, signals, journals and files are
+        # the same.
         pytest.param(kills.kills_without_tensorflow, 4, id="four without TensorFlow"),
     ],
 )
-def test_kills_lose_nothing_and_leave_nothing(campaign: Callable[[int], Iterator[str]], count: int) -> None:
+def test_kills_lose_nothing_and_leave_nothing(
+    campaign: Callable[[int], Iterator[str]], count: int
+) -> None:
     """The moments are other ones each time; what is printed names their seed."""
     lines = list(campaign(count))
     assert not [line for line in lines if "FAILED" in line], lines
@@ -52,7 +58,11 @@ def test_a_soak_tells_what_grew() -> None:
 
 
 def test_a_bench_takes_a_number_and_a_seed() -> None:
-    assert read(["kills", "30", "7", "fuzz", "startup"]) == [("kills", [30, 7]), ("fuzz", []), ("startup", [])]
+    assert read(["kills", "30", "7", "fuzz", "startup"]) == [
+        ("kills", [30, 7]),
+        ("fuzz", []),
+        ("startup", []),
+    ]
     for words in (["startup", "3"], ["3"], ["kills", "1", "2", "3"], ["no-such"]):
         with pytest.raises(SystemExit, match="there is no bench"):
             read(words)

@@ -11,12 +11,16 @@ from gpubalance.errors import BadInput, EnvironmentFault, NothingFits
 from gpubalance.remedies import known, known_errors, match, match_log
 from gpubalance.system.files import read_toml
 
-TEXTS: dict[str, list[str]] = read_toml(Path(__file__).with_name("real_errors.toml"), "table of texts")
+TEXTS: dict[str, list[str]] = read_toml(
+    Path(__file__).with_name("real_errors.toml"), "table of texts"
+)
 NOT_KNOWN = TEXTS.pop("none")
 REAL = [(code, text) for code, texts in TEXTS.items() for text in texts]
 
 
-@pytest.mark.parametrize(("code", "text"), REAL, ids=[f"{code}-{i}" for i, (code, _) in enumerate(REAL)])
+@pytest.mark.parametrize(
+    ("code", "text"), REAL, ids=[f"{code}-{i}" for i, (code, _) in enumerate(REAL)]
+)
 def test_a_real_text_finds_its_row(code: str, text: str) -> None:
     assert match(text) is known(code)
 
@@ -31,26 +35,45 @@ def test_each_row_is_whole_and_is_found_by_a_real_text() -> None:
         assert row.message
         assert row.cause
         assert row.remedy
-    raised_here = {"no-driver", "driver-not-loaded", "no-permission", "hidden", "mig", "gpu-needs-reset", "left-out"}
+    raised_here = {
+        "no-driver",
+        "driver-not-loaded",
+        "no-permission",
+        "hidden",
+        "mig",
+        "gpu-needs-reset",
+        "left-out",
+    }
     assert {row.code for row in known_errors().values() if row.signs} <= {*TEXTS} | raised_here
 
 
 def test_a_log_full_of_complaints_that_end_nothing_is_no_cause_of_death() -> None:
-    complaint = "E cuda] failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"
+    complaint = (
+        "E cuda] failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"
+    )
     assert match(complaint) is not None
     assert match_log(f"{complaint}\nloading\n") is None
-    row = match_log(f"{complaint}\nF] CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered\nAborted\n")
+    row = match_log(
+        f"{complaint}\nF] CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was "
+        "encountered\nAborted\n"
+    )
     assert row is known("illegal-address")
 
 
 def test_an_error_is_shown_with_cause_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
-    assert show_error(EnvironmentFault("it failed", cause="of that", remedy="do this"), verbose=False) == 3
+    assert (
+        show_error(EnvironmentFault("it failed", cause="of that", remedy="do this"), verbose=False)
+        == 3
+    )
     assert capsys.readouterr().err == "error: it failed\n  cause: of that\n  → do this\n"
-    # One that says nothing of either takes them from the table; what the user wrote is never looked up.
+    # One that says nothing of either takes them from the table; what the user wrote is never looked
+    # up.
     show_error(EnvironmentFault("INTERNAL: Dst tensor is not initialized."), verbose=False)
     assert known("no-room").remedy in capsys.readouterr().err
     # A cause that the message tells already is not told twice.
-    told = EnvironmentFault(f"Dst tensor is not initialized: {known('no-room').cause}", remedy="do this")
+    told = EnvironmentFault(
+        f"Dst tensor is not initialized: {known('no-room').cause}", remedy="do this"
+    )
     show_error(told, verbose=False)
     assert "cause:" not in capsys.readouterr().err
     show_error(NothingFits("out of memory: GPU:1 at batch 8", remedy="--batches 4"), verbose=False)
@@ -59,7 +82,9 @@ def test_an_error_is_shown_with_cause_and_remedy(capsys: pytest.CaptureFixture[s
     assert "→" not in capsys.readouterr().err
 
 
-def test_an_error_that_nobody_foresaw_is_no_bug_of_ours_where_it_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_that_nobody_foresaw_is_no_bug_of_ours_where_it_is_known(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for error, code, says in (
         (OSError(28, "No space left on device"), 3, known("disk-full").remedy),
         (RuntimeError("of ours"), 1, "a bug in gpubalance: RuntimeError: of ours"),

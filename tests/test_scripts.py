@@ -48,7 +48,9 @@ def test_the_first_use_installs_and_runs(first_use: tuple[Checkout, tuple[int, s
     ]
 
 
-def test_later_uses_start_no_python_but_the_program_and_exit_as_it_does(checkout: Checkout, tmp_path: Path) -> None:
+def test_later_uses_start_no_python_but_the_program_and_exit_as_it_does(
+    checkout: Checkout, tmp_path: Path
+) -> None:
     for tool in ("sh", "readlink", "cksum", "cat"):
         (tmp_path / tool).symlink_to(str(shutil.which(tool)))
     link = tmp_path / "linked"
@@ -76,7 +78,9 @@ def test_dev_is_added_and_serves_the_program_too(checkout: Checkout) -> None:
     assert kept.exists()
 
 
-def test_an_install_that_was_cut_off_starts_from_scratch(checkout: Checkout, tmp_path: Path) -> None:
+def test_an_install_that_was_cut_off_starts_from_scratch(
+    checkout: Checkout, tmp_path: Path
+) -> None:
     rest = checkout.folder / ".venv/rest"
     rest.touch()
     first = checkout.installs(tmp_path / "gate")
@@ -91,7 +95,10 @@ def test_of_two_at_once_one_waits(checkout: Checkout, tmp_path: Path) -> None:
     first = checkout.installs(tmp_path / "gate")
     second = checkout.start("gpubalance")
     venv = checkout.folder / ".venv"
-    assert known(second.stderr).readline() == f"gpubalance: waits for the install that is under way in {venv}\n"
+    assert (
+        known(second.stderr).readline()
+        == f"gpubalance: waits for the install that is under way in {venv}\n"
+    )
     (tmp_path / "gate").touch()
     for process in (first, second):
         out, err = process.communicate(timeout=60)
@@ -119,22 +126,34 @@ def test_a_copied_checkout_has_an_environment_of_its_own_and_tells_each_large_do
     checkout: Checkout, tmp_path: Path
 ) -> None:
     copy = Checkout(Path(shutil.copytree(checkout.folder, tmp_path / "copy", symlinks=True)))
-    needs = BACKEND.replace("Version: 1\\n", "Version: 1\\nRequires-Dist: large\\nRequires-Dist: small\\n")
+    needs = BACKEND.replace(
+        "Version: 1\\n", "Version: 1\\nRequires-Dist: large\\nRequires-Dist: small\\n"
+    )
     (copy.folder / "backend.py").write_text(needs)
     served = tmp_path / "served"
     served.mkdir()
     for name, size in (("large", 11_000_000), ("small", 9_000_000)):
         with zipfile.ZipFile(served / f"{name}-1-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"{name}.bin", bytes(size))
-            wheel.writestr(f"{name}-1.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
             wheel.writestr(
-                f"{name}-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+                f"{name}-1.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n"
+            )
+            wheel.writestr(
+                f"{name}-1.dist-info/WHEEL",
+                "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
             )
             wheel.writestr(f"{name}-1.dist-info/RECORD", "")
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(served))) as server:
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(served))
+    ) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         index = f"http://127.0.0.1:{server.server_port}"
-        copy.env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index, "PIP_NO_CACHE_DIR": "1", "NO_PROXY": "*"}
+        copy.env |= {
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": index,
+            "PIP_NO_CACHE_DIR": "1",
+            "NO_PROXY": "*",
+        }
         code, out, err = copy.run("gpubalance")
         server.shutdown()
     assert code == 0, err
@@ -155,7 +174,9 @@ def test_a_driver_brings_cuda_and_a_terminal_is_told_the_long_steps_and_not_pips
     script = str(checkout.folder / "scripts/gpubalance")
     status, seen = command_in_terminal([script], 120, environment=variables)
     assert status == 0, seen.written
-    assert seen.ever("gpubalance: installing TensorFlow with CUDA (3 GB) and the rest, some minutes")
+    assert seen.ever(
+        "gpubalance: installing TensorFlow with CUDA (3 GB) and the rest, some minutes"
+    )
     assert seen.ever("gpubalance: unpacking the packages, the last step")
     assert not seen.ever("Installing collected packages")
     assert checkout.has("cuda")
@@ -166,14 +187,23 @@ def test_a_read_only_checkout_has_its_environment_in_the_cache(tmp_path: Path) -
     before = sorted(checkout.folder.rglob("*"))
     read_only: tuple[str, ...] = ()
     if os.geteuid() == 0:  # the modes say nothing to root: a mount must do
-        mount = f"mount --bind '{checkout.folder}' '{checkout.folder}' && mount -o remount,ro,bind '{checkout.folder}'"
-        read_only = ("sh", "-c", f"""exec unshare -m sh -c "{mount}"' && exec "$0" "$@"' "$0" "$@" """)
+        mount = (
+            f"mount --bind '{checkout.folder}' '{checkout.folder}' && mount -o remount,ro,bind "
+            f"'{checkout.folder}'"
+        )
+        read_only = (
+            "sh",
+            "-c",
+            f"""exec unshare -m sh -c "{mount}"' && exec "$0" "$@"' "$0" "$@" """,
+        )
         if subprocess.run([*read_only, "true"], capture_output=True).returncode:
             pytest.skip("root, and no mount of its own: nothing is read-only")
     else:
         for path in (checkout.folder, *before):
             path.chmod(path.stat().st_mode & ~0o222)
-    code, out, err = checkout.run("gpubalance", before=read_only, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    code, out, err = checkout.run(
+        "gpubalance", before=read_only, XDG_CACHE_HOME=str(tmp_path / "cache")
+    )
     assert code == 0, err
     assert Path(json.loads(out)["prefix"]).parent == tmp_path / "cache/gpubalance"
     assert sorted(checkout.folder.rglob("*")) == before
@@ -193,7 +223,8 @@ def test_an_environment_made_by_hand_is_not_cleared(tmp_path: Path) -> None:
     "python",
     [
         "#!/bin/sh\nexit 127\n",
-        f"#!/bin/sh\nexec '{sys.executable}' -c \"import sys; sys.modules['ensurepip'] = None; $3\"\n",
+        f"#!/bin/sh\nexec '{sys.executable}' -c \"import sys; sys.modules['ensurepip'] = "
+        'None; $3"\n',
         f"#!/bin/sh\nexec '{sys.executable}' -c \"import sys; sys.version_info = (3, 9); $3\"\n",
     ],
     ids=["no Python", "without venv", "too old"],
@@ -208,7 +239,10 @@ def test_without_a_fitting_python_it_says_what_is_needed(tmp_path: Path, python:
     checkout = make_checkout(tmp_path / "checkout")
     code, out, err = checkout.run("gpubalance", PATH=str(folder), GPUBALANCE_PYTHON="")
     assert (code, out) == (3, "")
-    assert "no Python 3.10 to 3.13 with its venv module (Debian, Ubuntu: apt install python3-venv)" in err
+    assert (
+        "no Python 3.10 to 3.13 with its venv module (Debian, Ubuntu: apt install python3-venv)"
+        in err
+    )
     assert err.endswith("GPUBALANCE_PYTHON names another\n")
 
 
@@ -221,12 +255,19 @@ def test_without_a_fitting_python_it_says_what_is_needed(tmp_path: Path, python:
     ],
 )
 def test_test_runs_check_then_pytest(
-    checkout: Checkout, args: tuple[str, ...], ruff: int, tests: int, expected: int, programs: list[str]
+    checkout: Checkout,
+    args: tuple[str, ...],
+    ruff: int,
+    tests: int,
+    expected: int,
+    programs: list[str],
 ) -> None:
     code, out, err = checkout.run("test", *args, RUFF_EXIT=str(ruff), PYTEST_EXIT=str(tests))
     said = [json.loads(line) for line in out.splitlines()]
     assert [Path(one["file"]).stem for one in said] == programs, err
     assert code == expected
     # All tests run several at a time; what a user asks for runs as it is asked for.
-    assert tuple(said[-1]["args"]) == (args or ("-n", "4", "--dist", "loadgroup", "--no-loadscope-reorder"))
+    assert tuple(said[-1]["args"]) == (
+        args or ("-n", "4", "--dist", "loadgroup", "--no-loadscope-reorder")
+    )
     assert {one["cwd"] for one in said} == {str(checkout.folder)}

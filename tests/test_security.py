@@ -1,4 +1,6 @@
-"""What SECURITY.md promises, each a test: the program as a user runs it, and what a file may not make it do."""
+"""What SECURITY.md promises, each a test: the program as a user runs it, and what a file may not
+make it do.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +43,17 @@ def plan_for(folder: Path, model: str) -> Path:
     """A plan for the quick pair that names a model."""
     devices, _ = simulated_devices(QUICK_PAIR)
     probe = probe_of(devices).model_copy(update={"settings": Settings(model=model)})
-    made = plan(probe, devices, PlanRequest(global_batch=48, sync_s=0.0)).model_copy(update={"model": None})
+    made = plan(probe, devices, PlanRequest(global_batch=48, sync_s=0.0)).model_copy(
+        update={"model": None}
+    )
     path = folder / "plan.json"
     path.write_text(made.model_dump_json())
     return path
 
 
-@pytest.mark.parametrize("kind", ["{file}:build", "mine:build", "{folder}/net.keras", "{folder}/net.h5"])
+@pytest.mark.parametrize(
+    "kind", ["{file}:build", "mine:build", "{folder}/net.keras", "{folder}/net.h5"]
+)
 def test_a_plan_starts_no_code_and_opens_no_file(tmp_path: Path, model: Path, kind: str) -> None:
     path = plan_for(tmp_path, kind.format(file=model, folder=tmp_path))
     done = here("run", "--simulate", QUICK_PAIR, "--plan", str(path), cwd=tmp_path, code=4)
@@ -83,14 +89,31 @@ def test_a_run_listens_to_nobody_and_calls_nobody(tmp_path: Path, model: Path) -
     assert seen == []
 
 
-def test_a_result_tells_of_its_environment_what_is_on_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_tells_of_its_environment_what_is_on_a_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert set(Environment.model_fields) == {
-        *("gpubalance", "python", "platform", "cpu", "cpu_count", "tensorflow", "keras", "cuda", "cudnn", "driver")
+        *(
+            "gpubalance",
+            "python",
+            "platform",
+            "cpu",
+            "cpu_count",
+            "tensorflow",
+            "keras",
+            "cuda",
+            "cudnn",
+            "driver",
+        )
     }
     done = gpubalance(
         *("devices", "--simulate", QUICK_PAIR, "--json"),
         code=0,
-        environment={"SECRET_TOKEN": "d41d8cd98f00b204", "USER": "somebody-here", "HOSTNAME": "a-host-name"},
+        environment={
+            "SECRET_TOKEN": "d41d8cd98f00b204",
+            "USER": "somebody-here",
+            "HOSTNAME": "a-host-name",
+        },
     )
     for secret in ("d41d8cd98f00b204", "somebody-here", "a-host-name", os.uname().nodename):
         assert secret not in done.stdout
@@ -104,16 +127,24 @@ def audit(folder: Path, answer: str, code: int = 0) -> subprocess.CompletedProce
     (package / "__main__.py").write_text(f"print({answer!r})\nraise SystemExit({code})\n")
     path = os.pathsep.join([str(folder), str(ROOT)])
     command = [sys.executable, "-m", "tests.audit"]
-    return subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    return subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
+    )
 
 
 @pytest.mark.parametrize(
     ("answer", "code", "expected", "says"),
     [
         ("no network", 1, 0, "nothing was audited"),
-        ('{"dependencies": [{"name": "a", "version": "1", "vulns": []}]}', 0, 0, "1 package, none with a known"),
         (
-            '{"dependencies": [{"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}]}',
+            '{"dependencies": [{"name": "a", "version": "1", "vulns": []}]}',
+            0,
+            0,
+            "1 package, none with a known",
+        ),
+        (
+            '{"dependencies": [{"name": "a", "version": "1", "vulns": [{"id": "CVE-1", '
+            '"fix_versions": ["2"]}]}]}',
             *(1, 1, "a 1: CVE-1, mended in 2"),
         ),
     ],

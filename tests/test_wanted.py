@@ -28,7 +28,9 @@ def test_a_ratio_is_measured_until_its_interval_is_clear_of_the_bound(
 
 
 def test_what_is_near_the_bound_takes_longer_and_no_longer_than_it_must() -> None:
-    found = re.search(r", (\d+) times; .*: met$", judged(cycle((0.97, 1.0, 1.03)), Wanted(0.98), most=100))
+    found = re.search(
+        r", (\d+) times; .*: met$", judged(cycle((0.97, 1.0, 1.03)), Wanted(0.98), most=100)
+    )
     assert 6 < int(known(found)[1]) < 100
 
 

@@ -1,4 +1,6 @@
-"""Two branches of two layers over one input, and a merge: small enough to be built and traced at once."""
+"""Two branches of two layers over one input, and a merge: small enough to be built and traced at
+once.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,8 @@ from keras import layers
 
 def net() -> Any:
     inputs = keras.Input((8,))
-    arms = [layers.Dense(4, name=f"{arm}1")(layers.Dense(4, name=f"{arm}0")(inputs)) for arm in "ab"]
+    arms = [
+        layers.Dense(4, name=f"{arm}1")(layers.Dense(4, name=f"{arm}0")(inputs)) for arm in "ab"
+    ]
     merged = layers.Concatenate(name="merge")(arms)
     return keras.Model(inputs, layers.Dense(3, activation="softmax", name="head")(merged))

@@ -1,4 +1,6 @@
-"""The program: its commands, how an interrupt reaches a job, and the one place that turns an error into a message."""
+"""The program: its commands, how an interrupt reaches a job, and the one place that turns an error
+into a message.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ from gpubalance.cli.failures import name_resuming, ours, show_error
 from gpubalance.cli.next_command import program, typed
 from gpubalance.errors import UsageError
 
-# Ending takes a second or two. A second interrupt in that time would only leave a half printed result or a worker
-# behind. After this time something hangs, and another interrupt breaks into it.
+# Ending takes a second or two. A second interrupt in that time would only leave a half printed
+# result or a worker behind. After this time something hangs, and another interrupt breaks into it.
 _ENDS_WITHIN_S = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INTERRUPTED = 128 + int(signal.SIGINT)
@@ -64,18 +66,25 @@ def _version_text() -> str:
     from gpubalance.system.deadlines import within_or
     from gpubalance.system.versions import software
 
-    found, driver = software(), within_or(Reading(problem="NVML does not answer"), lambda: read(gpus=False))
+    found, driver = (
+        software(),
+        within_or(Reading(problem="NVML does not answer"), lambda: read(gpus=False)),
+    )
+    without = (driver.problem or "it does not tell its version").removeprefix("no NVIDIA driver: ")
     built = f"built for CUDA {found.cuda}, cuDNN {found.cudnn or 'of unknown version'}"
     tensorflow = f"{found.tensorflow}, {built if found.cuda else 'built without CUDA'}"
+    if driver.driver_version:
+        most = driver.cuda_driver_version or "of unknown version"
+        of_driver = f"driver {driver.driver_version}, up to CUDA {most}"
+    else:
+        of_driver = f"no driver: {without}"
     return "\n".join(
         [
             f"gpubalance {__version__}",
             f"Python {platform.python_version()}",
             f"TensorFlow {tensorflow if found.tensorflow else 'is not installed'}",
             f"Keras {found.keras or 'is not installed'}",
-            f"driver {driver.driver_version}, up to CUDA {driver.cuda_driver_version or 'of unknown version'}"
-            if driver.driver_version
-            else f"no driver: {(driver.problem or 'it does not tell its version').removeprefix('no NVIDIA driver: ')}",
+            of_driver,
         ]
     )
 
@@ -84,7 +93,13 @@ def _version_text() -> str:
 def _program(
     version: Annotated[
         bool,
-        typer.Option("--version", metavar="", help="Print the versions and exit.", callback=_version, is_eager=True),
+        typer.Option(
+            "--version",
+            metavar="",
+            help="Print the versions and exit.",
+            callback=_version,
+            is_eager=True,
+        ),
     ] = False,
     config: ConfigOption = None,
     help: HelpOption = False,
@@ -101,7 +116,9 @@ class _Signalled(KeyboardInterrupt):
 
 
 class _Handler:
-    """Raises _Signalled in the main thread; ignores signals that follow soon. `number` is the last signal's."""
+    """Raises _Signalled in the main thread; ignores signals that follow soon. `number` is the last
+    signal's.
+    """
 
     number: int | None = None
     _raised_s = -math.inf
@@ -114,7 +131,9 @@ class _Handler:
 
 
 def _handle_interrupts() -> _Handler:
-    """Handles all these signals alike from now on. Those ignored so far, as under nohup, stay ignored."""
+    """Handles all these signals alike from now on. Those ignored so far, as under nohup, stay
+    ignored.
+    """
     handler = _Handler()
     atexit.register(_ignore_them)
     for number in _SIGNALS:
@@ -124,13 +143,17 @@ def _handle_interrupts() -> _Handler:
 
 
 def _ignore_them() -> None:
-    """Ignores the signals: when Python ends, it restores their defaults, and one would kill us though all is done."""
+    """Ignores the signals: when Python ends, it restores their defaults, and one would kill us
+    though all is done.
+    """
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def _fill_standard_streams() -> None:
-    """Opens streams that the caller has closed (`>&-`), or a worker's pipe would get the number of our stdout."""
+    """Opens streams that the caller has closed (`>&-`), or a worker's pipe would get the number of
+    our stdout.
+    """
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -147,7 +170,8 @@ def main() -> NoReturn:
         code = _run()
     except KeyboardInterrupt:
         code = _INTERRUPTED
-    if code == _INTERRUPTED and interrupts.number is not None:  # Typer takes every interrupt for a Ctrl-C
+    # Typer takes every interrupt for a Ctrl-C.
+    if code == _INTERRUPTED and interrupts.number is not None:
         code = 128 + interrupts.number
     sys.exit(code)
 
@@ -156,7 +180,8 @@ def _run() -> int:
     _fill_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows only ASCII shows a ? for a µ
+            # A terminal that knows only ASCII shows a ? for a µ.
+            stream.reconfigure(errors="replace")
     if complete.is_asked():
         _complete()
     arguments, given = sys.argv[1:], Given()
@@ -178,15 +203,20 @@ def _run() -> int:
 
 
 def _refuse_beside_completion(arguments: Sequence[str]) -> None:
-    """Raises UsageError for a word after --install-completion, before Typer, which ignores it, changes a file."""
+    """Raises UsageError for a word after --install-completion, before Typer, which ignores it,
+    changes a file.
+    """
     if arguments[1:] and arguments[0].partition("=")[0] in _COMPLETION:
-        raise UsageError(f"{arguments[0]} takes nothing beside it", remedy=f"{program()} {arguments[0]}")
+        raise UsageError(
+            f"{arguments[0]} takes nothing beside it", remedy=f"{program()} {arguments[0]}"
+        )
 
 
 def _complete() -> NoReturn:
     """Answers a shell; nothing else may appear in the middle of its line."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    os.environ["COLUMNS"] = "10000"  # or Typer wraps descriptions, and fish takes each line for a word
+    # Or Typer wraps descriptions, and fish takes each line for a word.
+    os.environ["COLUMNS"] = "10000"
     with suppress(Exception):
         app([], standalone_mode=False)
     sys.exit(0)

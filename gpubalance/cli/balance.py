@@ -30,7 +30,8 @@ def balance(
     watch: Any = None,
 ) -> Any:
     """Example: gpubalance balance --gpus 0 1 -o plan.json"""
-    # `watch` is a listener, as `Watch` is: nothing is shown then. The plan is returned, None after a dry run.
+    # `watch` is a listener, as `Watch` is: nothing is shown then. The plan is returned, None after
+    # a dry run.
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import uses
     from gpubalance.cli.script import check_script, following_script, write_script

@@ -22,19 +22,23 @@ from gpubalance.render.tensorboard import Summaries, Summary
 from gpubalance.settings.requests import Settings
 from gpubalance.text import clean_lines
 
-# TensorBoard looks for this in a file's name. Other programs append the host's name; results name no host.
+# TensorBoard looks for this in a file's name. Other programs append the host's name; results name
+# no host.
 _NAME = "events.out.tfevents"
 _FORMAT = "brain.Event:2"
 
 
 class Board:
-    """A listener that writes events into files, one for each run of TensorBoard's, in a folder of its own.
+    """A listener that writes events into files, one for each run of TensorBoard's, in a folder of
+    its own.
 
     If it no longer can, as on a full disk, it stops, and the measurement goes on.
     """
 
     def __init__(self, folder: Path, settings: Settings) -> None:
-        """Begins the command's own file. Raises OSError for files, ImportError without TensorBoard."""
+        """Begins the command's own file. Raises OSError for files, ImportError without
+        TensorBoard.
+        """
         self._folder, self._summaries = folder, Summaries(settings, folder.name)
         self._writers = {"": _opened(folder)}
         self.error: OSError | None = None
@@ -43,7 +47,9 @@ class Board:
         of, now_s = self._summaries, time.time()
         summaries: Mapping[type, Callable[[Any], list[Summary]]] = {
             events.WindowDone: lambda e: of.window(e.name, e.devices, e.measurement, now_s),
-            events.TurnDone: lambda e: [one for part in e.parts for one in of.own(e.name, part, now_s)],
+            events.TurnDone: lambda e: [
+                one for part in e.parts for one in of.own(e.name, part, now_s)
+            ],
             events.RoundDone: lambda e: of.round(e.round, e.devices, now_s),
             events.PointDone: lambda e: of.point(e.device, e.point, now_s),
             events.DeviceDone: lambda e: of.solo_done(e.device, now_s),
@@ -81,11 +87,14 @@ class Board:
 
 
 @contextmanager
-def board_in(folder: Path | None, name: str, settings: Settings, *, quiet: bool) -> Iterator[Watch | None]:
+def board_in(
+    folder: Path | None, name: str, settings: Settings, *, quiet: bool
+) -> Iterator[Watch | None]:
     """Yields a board, a listener to the job; None without a folder.
 
-    The block measures and outputs the result; the files are below folder/name. Raises EnvironmentFault at the start if
-    nothing can be written or TensorBoard's package is missing, and at the end if something could not be written.
+    The block measures and outputs the result; the files are below folder/name. Raises
+    EnvironmentFault at the start if nothing can be written or TensorBoard's package is missing, and
+    at the end if something could not be written.
     """
     if folder is None:
         yield None

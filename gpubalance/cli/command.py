@@ -1,4 +1,6 @@
-"""Reads a command line with lists as people write them: `--gpus 0 1`, `--gpus 0,1` or `--gpus 0 --gpus 1`."""
+"""Reads a command line with lists as people write them: `--gpus 0 1`, `--gpus 0,1` or `--gpus 0
+--gpus 1`.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +24,46 @@ _TYPED = "gpubalance.typed"
 
 COMMANDS = {
     "devices": "List the devices, and why one can't be used.",
-    "check": "Say in seconds whether a model and its data can be measured, and what a split would not train exactly.",
-    "probe": "Measure what each device can do alone: throughput over batch sizes, batch limit, step-time model.",
-    "balance": "Find the best split and prove it: probe, plan, run, and correct it from what was measured.",
+    "check": (
+        "Say in seconds whether a model and its data can be measured, and what a split would not "
+        "train exactly."
+    ),
+    "probe": (
+        "Measure what each device can do alone: throughput over batch sizes, batch limit, "
+        "step-time model."
+    ),
+    "balance": (
+        "Find the best split and prove it: probe, plan, run, and correct it from what was measured."
+    ),
     "plan": "Compute the best split from a probe, and predict what it gives. No device is touched.",
     "run": "Train with a split for real, and see what each device gives and where its time goes.",
-    "independent": "Train a model on each device, all at once and each alone: what sharing the machine costs.",
-    "layers": "Cut a model that no device holds over several, and prove the cut: a pipeline of micro-batches.",
+    "independent": (
+        "Train a model on each device, all at once and each alone: what sharing the machine costs."
+    ),
+    "layers": (
+        "Cut a model that no device holds over several, and prove the cut: a pipeline of "
+        "micro-batches."
+    ),
     "queue": "Run many commands, one at a time on each device, each where all of them end soonest.",
-    "launch": "Run a training script on a plan's devices: over several hosts, a process for each device.",
+    "launch": (
+        "Run a training script on a plan's devices: over several hosts, a process for each device."
+    ),
     "compare": "Compare results with the first: faster, slower, or no clear difference.",
-    "report": "Show results as a page with charts and tables, as pictures, or as text for documents and spreadsheets.",
-    "doctor": "Check driver, libraries, GPUs, copies between them and a training step, and say how to fix it.",
+    "report": (
+        "Show results as a page with charts and tables, as pictures, or as text for documents and "
+        "spreadsheets."
+    ),
+    "doctor": (
+        "Check driver, libraries, GPUs, copies between them and a training step, and say how to "
+        "fix it."
+    ),
     "guide": "Read the manual: a chapter each on measuring, training, files, troubles and more.",
 }
 
 
 class Command(TyperCommand):
-    """A command by its name. Its module, `gpubalance.cli.NAME`, is loaded when more than its summary is asked for.
+    """A command by its name. Its module, `gpubalance.cli.NAME`, is loaded when more than its
+    summary is asked for.
 
     It takes lists as people write them, and completes them: Typer knows one value for an option.
     """
@@ -47,7 +71,13 @@ class Command(TyperCommand):
     def __init__(self, name: str, summary: str) -> None:
         # The words after the name of a script to launch are the script's, whatever they look like.
         own = {"allow_interspersed_args": name != "launch"}
-        super().__init__(name, context_settings=own, short_help=summary, add_help_option=False, rich_markup_mode="rich")
+        super().__init__(
+            name,
+            context_settings=own,
+            short_help=summary,
+            add_help_option=False,
+            rich_markup_mode="rich",
+        )
         del self.params, self.callback, self.help  # so that __getattr__ is asked for them
 
     def __getattr__(self, name: str) -> Any:
@@ -62,33 +92,49 @@ class Command(TyperCommand):
         loaded = get_command(alone)
         self.params, self.callback = loaded.params, loaded.callback
         for param in self.params:
-            if isinstance(param, TyperArgument):  # whose Python type the help would show, such as <list[Path]>
+            # Whose Python type the help would show, such as <list[Path]>.
+            if isinstance(param, TyperArgument):
                 vars(param)["display_type_rich"] = lambda ctx: None  # noqa: ARG005  (Typer names it)
         self.help = f"{self.short_help}\n\n{loaded.help}"
         return vars(self)[name]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the arguments. For a completion the words come as the shell has cut them; see `shell_complete`."""
+        """Parses the arguments. For a completion the words come as the shell has cut them; see
+        `shell_complete`.
+        """
         if ctx.resilient_parsing:
             args = [word for word in args if word != "="]  # bash cuts --simulate=2 into three
             ctx.meta[_TYPED] = tuple(args)
         try:
             return super().parse_args(ctx, spread(args, self._lists))
-        except TyperException:  # an argument may be missing as a list took it: `queue --gpus 0 1 trials.txt`
+        # An argument may be missing as a list took it: `queue --gpus 0 1 trials.txt`.
+        except TyperException:
             if self._lists and args and not args[-1].startswith("-") and not args[-1].isdecimal():
                 with suppress(TyperException):
                     return super().parse_args(ctx, spread([args[-1], *args[:-1]], self._lists))
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the command. Raises UsageError if -o would overwrite a file that the command reads."""
+        """Runs the command. Raises UsageError if -o would overwrite a file that the
+        command reads.
+        """
         output = ctx.params.get("output")
         if output is not None and os.path.isfile(output):  # noqa: PTH113  (no name is too long for it)
-            given = [value if isinstance(value, list | tuple) else [value] for value in ctx.params.values()]
+            given = [
+                value if isinstance(value, list | tuple) else [value]
+                for value in ctx.params.values()
+            ]
             words = [str(one) for values in given for one in values if one is not output]
-            files = {Path(part).resolve() for word in words for part in (word, word.rpartition(":")[0]) if part}
+            files = {
+                Path(part).resolve()
+                for word in words
+                for part in (word, word.rpartition(":")[0])
+                if part
+            }
             if output.resolve() in files:
-                raise UsageError(f"-o {output} is a file that {ctx.info_name} reads", remedy="give another -o")
+                raise UsageError(
+                    f"-o {output} is a file that {ctx.info_name} reads", remedy="give another -o"
+                )
         return super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -98,10 +144,17 @@ class Command(TyperCommand):
     @property
     def _lists(self) -> set[str]:
         """The options that take several values."""
-        return {name for one in self.params if isinstance(one, TyperOption) and one.multiple for name in one.opts}
+        return {
+            name
+            for one in self.params
+            if isinstance(one, TyperOption) and one.multiple
+            for name in one.opts
+        }
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Offers flags, or the values of the last flag if Typer does not see that the word belongs to it."""
+        """Offers flags, or the values of the last flag if Typer does not see that the word belongs
+        to it.
+        """
         typed: tuple[str, ...] = ctx.meta[_TYPED]
         last = next((word for word in reversed(typed) if word.startswith("-")), "")
         values_follow = last in self._lists or typed[-1:] == (last,)
@@ -114,7 +167,8 @@ class Command(TyperCommand):
 def spread(arguments: Sequence[str], lists: Container[str]) -> list[str]:
     """The arguments with a list option before each of its values, as Typer wants them.
 
-    Values go on until the next option; `-5` is a value, so that the error says what is wrong with it.
+    Values go on until the next option; `-5` is a value, so that the error says what is wrong with
+    it.
     """
     found: list[str] = []
     rest = list(arguments)

@@ -14,14 +14,19 @@ from gpubalance.settings.record import Record
 Baseline = Annotated[
     Path,
     typer.Argument(
-        metavar="BASELINE.json", help="What `run`, `balance`, `plan`, `probe` or `independent` wrote: the baseline."
+        metavar="BASELINE.json",
+        help="What `run`, `balance`, `plan`, `probe` or `independent` wrote: the baseline.",
     ),
 ]
-Others = Annotated[list[Path], typer.Argument(metavar="RESULT.json", help="One or more to compare with it.")]
+Others = Annotated[
+    list[Path], typer.Argument(metavar="RESULT.json", help="One or more to compare with it.")
+]
 
 
 def _per_cent(text: str) -> str:
-    """The number of per cent. `0.05` without a sign is refused: some read it as 5 %, others as 0.05 %."""
+    """The number of per cent. `0.05` without a sign is refused: some read it as 5 %, others as 0.05
+    %.
+    """
     number = text.strip("% ")
     if text.startswith("0.") and number == text.strip():
         raise ValueError(f"{text} needs its sign: {text}% or {float(text):.0%}?")
@@ -31,9 +36,12 @@ def _per_cent(text: str) -> str:
 class Gate(Record):
     """When the comparison fails; in per cent."""
 
-    fail_slower: Annotated[float, BeforeValidator(_per_cent), Field(ge=0, lt=100)] | None = output_option(
-        "--fail-slower P%",
-        "Exit with 9 if a result is clearly slower, by more than that many per cent: --fail-slower 5%.",
+    fail_slower: Annotated[float, BeforeValidator(_per_cent), Field(ge=0, lt=100)] | None = (
+        output_option(
+            "--fail-slower P%",
+            "Exit with 9 if a result is clearly slower, by more than that many per cent: "
+            "--fail-slower 5%.",
+        )
     )
 
 

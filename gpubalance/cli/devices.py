@@ -34,7 +34,12 @@ def devices(
     listing = list_devices(asked.simulate, named, Progress(quiet=False))
     if listing.nvidia and listing.nvidia.problem and not output.as_json:
         cause = known(listing.nvidia.code).cause if listing.nvidia.code else ""
-        raise EnvironmentFault(listing.nvidia.problem, cause=cause, remedy=gpus_text(listing.nvidia))
-    out.give(listing, lambda shown: gpus_text(shown.nvidia) if shown.nvidia else simulated_text(shown.simulated))
+        raise EnvironmentFault(
+            listing.nvidia.problem, cause=cause, remedy=gpus_text(listing.nvidia)
+        )
+    out.give(
+        listing,
+        lambda shown: gpus_text(shown.nvidia) if shown.nvidia else simulated_text(shown.simulated),
+    )
     if listing.nvidia and listing.nvidia.problem:
         raise typer.Exit(EnvironmentFault.exit_code)

@@ -36,7 +36,9 @@ def doctor(
     out = Output(output, quiet=output.quiet)
     progress, model = Progress(quiet=output.quiet), settings.model or None
     given = {"--simulate": gpus.simulate, "--model": model}
-    words = [word for option, value in given.items() if value is not None for word in (option, value)]
+    words = [
+        word for option, value in given.items() if value is not None for word in (option, value)
+    ]
 
     def text(found: Checkup | Checkups) -> str:
         return checkup_text(found, width(), _paint())
@@ -52,12 +54,16 @@ def doctor(
 
 
 def _refuse_failure(checkup: Checkup, found: Checkup | Checkups) -> None:
-    """Raises EnvironmentFault that names the failure to mend first, which is told in full with the other checks."""
+    """Raises EnvironmentFault that names the failure to mend first, which is told in full with the
+    other checks.
+    """
     first = checkup.first_failure
     if first is not None:
         where = f" on {checkup.host}" if checkup.host else ""
         raise EnvironmentFault(
-            f"this failed{where}: {first.what}", remedy="fix it first: what to do stands with it above", partial=found
+            f"this failed{where}: {first.what}",
+            remedy="fix it first: what to do stands with it above",
+            partial=found,
         )
 
 
@@ -71,4 +77,6 @@ def _paint() -> Paint:
     if console.color_system is None or console.no_color:
         return lambda _, word: word
     styles = {"ok": "green", "warning": "yellow", "failure": "bold red", "skipped": "dim"}
-    return lambda status, word: Style.parse(styles[status]).render(word, color_system=ColorSystem.STANDARD)
+    return lambda status, word: Style.parse(styles[status]).render(
+        word, color_system=ColorSystem.STANDARD
+    )

@@ -31,12 +31,15 @@ _OPENED = ("/dev/fd/", "/proc/self/fd/")
 
 
 def ours(error: Exception, arguments: Sequence[str]) -> GpubalanceError | None:
-    """Our error for any: for one of Typer's, and for a bug. None for no command at all, when the help was printed."""
+    """Our error for any: for one of Typer's, and for a bug. None for no command at all, when the
+    help was printed.
+    """
     if isinstance(error, GpubalanceError):
         return error
     if isinstance(error, TyperException):
         said = error.format_message().rstrip(".")
-        command = [one for one in arguments[:1] if one in COMMANDS]  # of some of its errors Typer does not say it
+        # Of some of its errors Typer does not say it.
+        command = [one for one in arguments[:1] if one in COMMANDS]
         remedy = " ".join([program(), *command, "--help"])
         after = next((number for number, one in enumerate(arguments) if one in COMMANDS), 0)
         if after and arguments[0].startswith("-"):  # an option of a command stands before it
@@ -45,7 +48,9 @@ def ours(error: Exception, arguments: Sequence[str]) -> GpubalanceError | None:
         return UsageError(said[0].lower() + said[1:], remedy=remedy) if said else None
     told = f"{type(error).__name__}: {error}"
     row = match(str(error))
-    found = GpubalanceError(f"a bug in gpubalance: {told}", remedy="report what --verbose adds to this")
+    found = GpubalanceError(
+        f"a bug in gpubalance: {told}", remedy="report what --verbose adds to this"
+    )
     if row is not None:  # a fault of the machine
         found = EnvironmentFault(told, cause=row.cause, remedy=row.remedy)
     found.__cause__ = error
@@ -68,7 +73,9 @@ def show_error(error: GpubalanceError, *, verbose: bool) -> int:
 
 
 def _wrapped(text: str) -> str:
-    """The text with lines that a terminal on stderr does not cut within words; commands stay whole, to be copied."""
+    """The text with lines that a terminal on stderr does not cut within words; commands stay whole,
+    to be copied.
+    """
     from gpubalance.render.table import prose  # here, as most commands meet no error
 
     if not sys.stderr.isatty():
@@ -90,10 +97,14 @@ def _told(error: GpubalanceError) -> tuple[str, str]:
 
 
 def name_resuming(error: GpubalanceError, arguments: Sequence[str]) -> None:
-    """Puts the full command into an error that --resume can continue; a fault of the machine must be mended first.
+    """Puts the full command into an error that --resume can continue; a fault of the machine must
+    be mended first.
 
-    A time limit that was too short is left out of the command. What a shell has opened, by `<(…)`, can't be named.
+    A time limit that was too short is left out of the command. What a shell has opened, by `<(…)`,
+    can't be named.
     """
-    if not isinstance(error, EnvironmentFault) and not any(one.startswith(_OPENED) for one in arguments):
+    if not isinstance(error, EnvironmentFault) and not any(
+        one.startswith(_OPENED) for one in arguments
+    ):
         without = "--time-limit" if isinstance(error, TimeLimitPassed) else None
         error.remedy = error.remedy.replace(RESUME, f"{RESUME}:\n{resuming(arguments, without)}")

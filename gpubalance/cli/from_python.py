@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from gpubalance.jobs.events import Watch
     from gpubalance.results.plan import Plan
 
-_NOT_OPTIONS = {"model", "data", "json", "dry-run", "verbose"}  # passed separately, or only for a terminal
+# Passed separately, or only for a terminal.
+_NOT_OPTIONS = {"model", "data", "json", "dry-run", "verbose"}
 
 
 def balance(build: object, data: object, watch: Watch | None, options: Mapping[str, Any]) -> Plan:
@@ -26,13 +27,19 @@ def balance(build: object, data: object, watch: Watch | None, options: Mapping[s
     loaded = Command("balance", "")
     known = {flag: one for flag, one in options_of(loaded) if flag not in _NOT_OPTIONS}
     try:
-        given = by_name("balance: ", {name: one for name, one in options.items() if one is not None}, known.keys())
+        given = by_name(
+            "balance: ",
+            {name: one for name, one in options.items() if one is not None},
+            known.keys(),
+        )
     except UsageError as error:
         raise TypeError(f"{error.message}: {error.remedy}") from None
     typed: dict[str, Any] = {param.name: param.default for param in loaded.params}
     typed |= {known[flag].name: as_typed(known[flag], value) for flag, value in given.items()}
     for option, argument, value in (("model", "build", build), ("data", "data", data)):
-        typed[option] = value if value is None or isinstance(value, str) else name_of(value, argument)
+        typed[option] = (
+            value if value is None or isinstance(value, str) else name_of(value, argument)
+        )
     if watch is not None or typed["quiet"]:
         typed |= {"quiet": True, "watch": watch or (lambda _: None)}
     try:
@@ -45,14 +52,22 @@ def balance(build: object, data: object, watch: Watch | None, options: Mapping[s
 def name_of(function: object, what: str) -> str:
     """`train.py:build`, or `package.module:build` for a package: the name for --model and --data.
 
-    Raises BadInput unless each worker can import the function: it must be at the top level of a file.
+    Raises BadInput unless each worker can import the function: it must be at the top level of a
+    file.
     """
     name, home = (str(getattr(function, one, "")) for one in ("__qualname__", "__module__"))
     module = sys.modules.get(home)
-    spec, path = getattr(module, "__spec__", None), getattr(module, "__file__", None)  # no spec: a script
+    # No spec: a script.
+    spec, path = getattr(module, "__spec__", None), getattr(module, "__file__", None)
     place = spec.name if spec else home
-    typed = getattr(getattr(function, "__code__", None), "co_filename", "").startswith("<")  # at a prompt
-    if path is None or typed or not callable(function) or getattr(module, name, None) is not function:
+    # At a prompt.
+    typed = getattr(getattr(function, "__code__", None), "co_filename", "").startswith("<")
+    if (
+        path is None
+        or typed
+        or not callable(function)
+        or getattr(module, name, None) is not function
+    ):
         raise BadInput(
             f"{what} must be a function at the top level of a file, which each worker imports, and "
             f"{name or f'a value of type {type(function).__name__}'} is not",

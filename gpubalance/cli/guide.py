@@ -24,7 +24,9 @@ def guide(
     chapter: Annotated[
         str | None,
         typer.Argument(
-            metavar="CHAPTER", help="What to read about. Default: list the chapters.", autocompletion=_complete
+            metavar="CHAPTER",
+            help="What to read about. Default: list the chapters.",
+            autocompletion=_complete,
         ),
     ] = None,
 ) -> None:
@@ -35,7 +37,9 @@ def guide(
     if chapter is None:
         say(_list(), sys.stdout)
     elif chapter not in names():
-        raise UsageError(f"the guide has no chapter {clean(chapter, 40)}", remedy="gpubalance guide lists them")
+        raise UsageError(
+            f"the guide has no chapter {clean(chapter, 40)}", remedy="gpubalance guide lists them"
+        )
     elif sys.stdout.isatty():
         _show(read_chapter(chapter).text)
     else:
@@ -58,7 +62,9 @@ def _show(text: str) -> None:
     from rich.table import Table
 
     class Folded(TableElement):
-        """A table that breaks long words: Rich would cut them, and with them the names of fields."""
+        """A table that breaks long words: Rich would cut them, and with them the names
+        of fields.
+        """
 
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
             for part in super().__rich_console__(console, options):
@@ -74,6 +80,7 @@ def _show(text: str) -> None:
     console = Console()
     console.width = min(console.width, _WIDEST)
     styled = console.color_system is not None
-    os.environ.setdefault("LESS", "-FRX")  # as git does: colours, and no pager for text that fits the screen
+    # As git does: colours, and no pager for text that fits the screen.
+    os.environ.setdefault("LESS", "-FRX")
     with console.pager(styles=styled):
         console.print(Chapter(text))

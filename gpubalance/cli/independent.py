@@ -21,19 +21,25 @@ class OwnModels(Record):
 
     batches: tuple[Count, ...] | None = split_option(
         "--batches N…",
-        "Samples of each device in one step of its own, in the order of --gpus: --batches 1024 512. Default: the "
+        "Samples of each device in one step of its own, in the order of --gpus: --batches "
+        "1024 512. Default: the "
         "smallest within 5 % of its best by its probe, else 64.",
     )
     models: tuple[Name, ...] = option(
         "Training",
         "--model NAME…",
-        "What each device trains a copy of, named as for run. Several, one a device in the order of --gpus, train "
+        "What each device trains a copy of, named as for run. Several, one a device in the "
+        "order of --gpus, train "
         "unlike models: --model a.py:build b.py:build",
         (),
     )
 
-    def request(self, machine: Machine, gpus: Devices, settings: Settings, measuring: Measuring) -> IndependentRequest:
-        """The request. Raises UsageError for a single device, and unless there are a batch and a model for each."""
+    def request(
+        self, machine: Machine, gpus: Devices, settings: Settings, measuring: Measuring
+    ) -> IndependentRequest:
+        """The request. Raises UsageError for a single device, and unless there are a batch and a
+        model for each.
+        """
         from gpubalance.jobs.keep.saved import sensible_batch
         from gpubalance.training.sizes import shares_of
 
@@ -50,7 +56,9 @@ class OwnModels(Record):
         asked["settings"] = one.model_copy(update={"model": " ".join(dict.fromkeys(models))})
         batches = self.batches or tuple(map(sensible_batch, devices, each))
         split = shares_of(batches, (), len(devices), order="--gpus")
-        return IndependentRequest(**asked, batches=split.batches, models=models, measuring=measuring)
+        return IndependentRequest(
+            **asked, batches=split.batches, models=models, measuring=measuring
+        )
 
 
 def independent(
@@ -70,7 +78,9 @@ def independent(
     def following(result: Independent) -> Following:
         """Without a joint split to compare with, the command that finds one."""
         wanted = result.complete and result.joint is None and result.model is not None
-        return command("balance", result.devices, result.settings, gpus.simulate) if wanted else "", ()
+        return command(
+            "balance", result.devices, result.settings, gpus.simulate
+        ) if wanted else "", ()
 
     machine = gpus.machine()
     request = own.request(machine, gpus, settings, measuring)

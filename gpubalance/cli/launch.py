@@ -13,9 +13,15 @@ from gpubalance.cli.options import Devices
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import BadInput, UsageError
 
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN.json", help="What `balance -o` or `plan -o` wrote.")]
-Script = Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="Your training script, which loads that plan.")]
-Arguments = Annotated[list[str] | None, typer.Argument(metavar="ARGS...", help="What the script is given.")]
+PlanFile = Annotated[
+    Path, typer.Argument(metavar="PLAN.json", help="What `balance -o` or `plan -o` wrote.")
+]
+Script = Annotated[
+    Path, typer.Argument(metavar="SCRIPT.py", help="Your training script, which loads that plan.")
+]
+Arguments = Annotated[
+    list[str] | None, typer.Argument(metavar="ARGS...", help="What the script is given.")
+]
 
 
 def launch(
@@ -38,9 +44,13 @@ def launch(
     found = read_record(plan, Plan)
     reach_planned(found, reached.hosts, reached.via)
     if str(script).startswith("-"):
-        raise UsageError(f"{script} stands after the plan", remedy="put launch's own options before PLAN.json")
+        raise UsageError(
+            f"{script} stands after the plan", remedy="put launch's own options before PLAN.json"
+        )
     if not are_reached() and not script.is_file():
-        raise BadInput(f"there is no script {script}", remedy="give the path of your training script")
+        raise BadInput(
+            f"there is no script {script}", remedy="give the path of your training script"
+        )
     one_at_a_time = threading.Lock()
 
     def tell(line: str, label: str, stream: str) -> None:

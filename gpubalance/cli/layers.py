@@ -26,7 +26,9 @@ def layers(
     from gpubalance.render.layers import layers_told
 
     machine = gpus.machine()
-    request = LayersRequest(**asked_of(machine, gpus, settings, least=2), measuring=measuring, **dict(cutting))
+    request = LayersRequest(
+        **asked_of(machine, gpus, settings, least=2), measuring=measuring, **dict(cutting)
+    )
     _check_one_host(request.devices)
     following = layers_uses(reporting.output, gpus.simulate, request.settings)
     measured(machine, request, care, reporting, job, layers_told, lambda _: following)
@@ -36,6 +38,7 @@ def _check_one_host(devices: tuple[Device, ...]) -> None:
     """Raises UsageError for devices of several hosts."""
     if len(hosts_of(devices)) > 1:
         raise UsageError(
-            "layers are cut over the devices of one host: what they send each other is too much for a network",
+            "layers are cut over the devices of one host: what they send each other is too "
+            "much for a network",
             remedy="name the devices of one host: --gpus",
         )

@@ -1,4 +1,6 @@
-"""A screen on a terminal that shows what is being measured. What should stay is printed above it."""
+"""A screen on a terminal that shows what is being measured. What should stay is printed
+above it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from rich.text import Text
 
 from gpubalance.jobs import events
 from gpubalance.numbers.units import format_duration
-from gpubalance.render.live import OWN, Course, Row, header_lines, joint_lines, own_lines, probe_lines
+from gpubalance.render.live import (
+    OWN,
+    Course,
+    Row,
+    header_lines,
+    joint_lines,
+    own_lines,
+    probe_lines,
+)
 from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.render.queue import running_lines
 from gpubalance.results.probe import CurvePoint
@@ -32,17 +42,20 @@ def can_redraw() -> bool:
 
 
 class LiveScreen:
-    """What is being done, how long it will take, and the state of every device. A thread draws it twice a second.
+    """What is being done, how long it will take, and the state of every device. A thread draws it
+    twice a second.
 
     Each kind of event has a function here.
     """
 
     def __init__(self, remaining: Remaining) -> None:
-        # Guards what is shown, which the drawing thread reads. Never print while holding it: that has Rich's lock.
+        # Guards what is shown, which the drawing thread reads. Never print while holding it: that
+        # has Rich's lock.
         self._lock = threading.Lock()
         self._remaining = remaining
         self._doing = ""
-        self._lines: Callable[[int, int], Sequence[Text]] = lambda *_: ()  # in a width, and at most a height
+        # In a width, and at most a height.
+        self._lines: Callable[[int, int], Sequence[Text]] = lambda *_: ()
         self._joint: dict[str, Course] = {}  # "even", and "" for the split itself
         self._own: dict[str, Row] = {}
         self._curves: dict[str, tuple[Device, dict[int, CurvePoint]]] = {}
@@ -50,7 +63,9 @@ class LiveScreen:
             events.TimingDone: self._timing,
             events.WindowDone: self._window,
             events.TurnDone: self._turn,
-            events.PointDone: lambda event: self._curve(event.device).update({event.point.batch: event.point}),
+            events.PointDone: lambda event: self._curve(event.device).update(
+                {event.point.batch: event.point}
+            ),
             events.TrialDone: lambda event: self._curve(event.device),
             events.QueueSeen: self._queue,
         }
@@ -87,7 +102,9 @@ class LiveScreen:
             for row, gauges in zip(self._joint[""].rows, event.gauges, strict=True):
                 row.gauges = gauges
         if event.compute_s is not None and event.update_s is not None:
-            for row, compute_s, update_s in zip(course.rows, event.compute_s, event.update_s, strict=True):
+            for row, compute_s, update_s in zip(
+                course.rows, event.compute_s, event.update_s, strict=True
+            ):
                 row.compute_s, row.update_s = compute_s, update_s
         else:
             course.step_s = event.step_s
@@ -109,16 +126,29 @@ class LiveScreen:
         with self._lock:
             _, points = self._curves.pop(device.uuid, (device, {}))
         if points:
-            self.say("\n".join([device_line(device), *curve_lines(list(points.values()), self._console.width), ""]))
+            self.say(
+                "\n".join(
+                    [
+                        device_line(device),
+                        *curve_lines(list(points.values()), self._console.width),
+                        "",
+                    ]
+                )
+            )
 
     def _queue(self, event: events.QueueSeen) -> None:
         counts = f"{len(event.running)} running, {event.waiting} waiting, {event.ended} ended"
-        self._doing = f"{counts}; about {format_duration(event.left_s)} left" if event.left_s else counts
-        self._lines = lambda width, height: running_lines(event.devices, event.running, width, height)
+        self._doing = (
+            f"{counts}; about {format_duration(event.left_s)} left" if event.left_s else counts
+        )
+        self._lines = lambda width, height: running_lines(
+            event.devices, event.running, width, height
+        )
 
     def _course(self, name: str, devices: tuple[Device, ...], batches: tuple[int, ...]) -> Course:
         """The course of a split; a new split, or one of other devices, replaces all before it."""
-        if name == "held":  # the same split without its pipeline: the screen shows it with the pipeline
+        # The same split without its pipeline: the screen shows it with the pipeline.
+        if name == "held":
             return Course(devices, batches)
         self._lines = lambda width, height: joint_lines(self._joint, width, height)
         course = self._joint.get(name)
@@ -134,7 +164,9 @@ class LiveScreen:
 
     def _curve(self, device: Device) -> dict[int, CurvePoint]:
         self._lines = lambda width, height: probe_lines(
-            [(device, list(points.values())) for device, points in self._curves.values() if points], width, height
+            [(device, list(points.values())) for device, points in self._curves.values() if points],
+            width,
+            height,
         )
         return self._curves.setdefault(device.uuid, (device, {}))[1]
 

@@ -48,12 +48,13 @@ def measured(
     noted: Sequence[Warning_] = (),
     watch: Watch | None = None,
 ) -> Any:
-    """Locks the GPUs that the job uses, runs it, shows its progress, and outputs its result as text and JSON.
+    """Locks the GPUs that the job uses, runs it, shows its progress, and outputs its result as text
+    and JSON.
 
-    The text is what is `told` of the result, its warnings, and what can follow: a command, and the lines of a script.
-    The result, which is returned, gets the `noted` warnings and those of the machine. `watch` gets the same events as
-    the progress, and no text is shown then. A dry run only outputs the estimate, and returns None. Raises whatever ends
-    the job.
+    The text is what is `told` of the result, its warnings, and what can follow: a command, and the
+    lines of a script. The result, which is returned, gets the `noted` warnings and those of the
+    machine. `watch` gets the same events as the progress, and no text is shown then. A dry run only
+    outputs the estimate, and returns None. Raises whatever ends the job.
     """
     used = (request.of_used if isinstance(request, RunRequest) else request).devices
     warnings = (*machine.warnings(used, strict=care.strict), *noted)
@@ -88,12 +89,19 @@ def measured(
 
 
 def _estimate(request: ProbeRequest | BalanceRequest | LayersRequest, reporting: Reporting) -> None:
-    """Outputs what the command would do and how long that takes. It replaces no result, even with --overwrite."""
+    """Outputs what the command would do and how long that takes. It replaces no result, even with
+    --overwrite.
+    """
     path = reporting.output
     if path is not None and path.is_file() and not is_estimate(path):
-        raise UsageError(f"{path} exists, and --dry-run measures nothing to replace it with", remedy="give another -o")
+        raise UsageError(
+            f"{path} exists, and --dry-run measures nothing to replace it with",
+            remedy="give another -o",
+        )
     kept = f"; this estimate is in {path}" if path else ""
-    Output(reporting, quiet=True).give(estimate(request), lambda found: _estimate_text(found) + kept)
+    Output(reporting, quiet=True).give(
+        estimate(request), lambda found: _estimate_text(found) + kept
+    )
 
 
 def _estimate_text(expected: Estimate) -> str:
@@ -102,14 +110,23 @@ def _estimate_text(expected: Estimate) -> str:
     devices = ", ".join(f"{device.label} {device.name}" for device in request.devices)
     lines = prose(f"{request.settings.model}, {request.settings.precision}; {devices}", WIDTH)
     if expected.probed:
-        lines += prose(f"planned with the probe of {expected.probed}; --fresh would make a new one", WIDTH, "  ")
-    rows = [("", ""), *((one.name, f"about {format_duration(one.seconds)}") for one in expected.phases)]
+        lines += prose(
+            f"planned with the probe of {expected.probed}; --fresh would make a new one",
+            WIDTH,
+            "  ",
+        )
+    rows = [
+        ("", ""),
+        *((one.name, f"about {format_duration(one.seconds)}") for one in expected.phases),
+    ]
     lines += table(rows, indent="  ")[1:]
     return "\n".join([*lines, f"about {format_duration(expected.seconds)} in all; nothing was run"])
 
 
 def _name_now(request: type[MeasureRequest], *folders: Path | None) -> str:
-    """`run-20261121-142510`, local time, with a number if one of the folders already has that name."""
+    """`run-20261121-142510`, local time, with a number if one of the folders already
+    has that name.
+    """
     stem = time.strftime(f"{request.__name__.removesuffix('Request').lower()}-%Y%m%d-%H%M%S")
     names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
     below = [folder / place for folder in folders if folder is not None for place in (".", TRACES)]

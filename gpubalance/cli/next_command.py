@@ -1,4 +1,6 @@
-"""What to do with a result: the next command as one would type it, and the lines of a training script."""
+"""What to do with a result: the next command as one would type it, and the lines of a training
+script.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,13 @@ if TYPE_CHECKING:
     from gpubalance.settings.device import Device
     from gpubalance.settings.requests import Settings
 
-Following = tuple[str, tuple[str, ...]]  # a command, and the lines of a training script: empty if there is none
+# A command, and the lines of a training script: empty if there is none.
+Following = tuple[str, tuple[str, ...]]
 
 
-def command(name: str, devices: Sequence[Device], settings: Settings, simulate: str | None, *split: str) -> str:
+def command(
+    name: str, devices: Sequence[Device], settings: Settings, simulate: str | None, *split: str
+) -> str:
     """A command on these devices with these settings; the words of `split` come between the two."""
     words = [name, *_simulated(simulate), "--gpus", *(device.called for device in devices), *split]
     usual = type(settings)(model=default_model(simulated=devices[0].simulated))
@@ -36,8 +41,8 @@ def command(name: str, devices: Sequence[Device], settings: Settings, simulate: 
 def uses(plan: Plan, simulate: str | None, path: Path | None) -> Following:
     """The command that runs a plan, and the lines of a training script.
 
-    Both are empty for a simulation with an unknown profile. There are no lines for devices of other hosts without a
-    file of the plan, as only `launch` reaches those.
+    Both are empty for a simulation with an unknown profile. There are no lines for devices of other
+    hosts without a file of the plan, as only `launch` reaches those.
     """
     from gpubalance.devices.hosts import typed_for_hosts
     from gpubalance.settings.device import hosts_of
@@ -49,16 +54,24 @@ def uses(plan: Plan, simulate: str | None, path: Path | None) -> Following:
     if len(hosts_of(used)) > 1 or (used[0].host is not None and not used[0].simulated):
         # Only load_plan can tell which of the processes it is in.
         via = typed_for_hosts()[2:]  # the plan knows its hosts
-        script = (*script, f"# {_line('launch', *via, str(path), 'train.py')}") if path is not None else ()
+        script = (
+            (*script, f"# {_line('launch', *via, str(path), 'train.py')}")
+            if path is not None
+            else ()
+        )
     return _run_command(plan, simulate, path), script
 
 
 def layers_uses(path: Path | None, simulate: str | None, settings: Settings) -> Following:
-    """The command that draws the result in that file, and the lines that train in its stages; none without a file."""
+    """The command that draws the result in that file, and the lines that train in its stages; none
+    without a file.
+    """
     if path is None:
         return "", ()
     loaded = f"load_layers({str(path)!r}{f', simulate={simulate!r}' if simulate else ''})"
-    return _line("report", str(path), "--html", str(path.with_suffix(".html"))), _training("layers", loaded, settings)
+    return _line("report", str(path), "--html", str(path.with_suffix(".html"))), _training(
+        "layers", loaded, settings
+    )
 
 
 def resuming(arguments: Sequence[str], without: str | None = None) -> str:
@@ -102,7 +115,8 @@ def made_in_a_script(plan: Plan, simulate: str | None, path: Path | None) -> str
     split = plan.split.of_used
     used = [plan.devices[number] for number in plan.split.used]
     is_plain = simulate is not None and used[0].host is not None and used[0].profile is None
-    hosts = f", hosts={list(hosts_of(used))}" if is_plain else ""  # a profile names its hosts itself
+    # A profile names its hosts itself.
+    hosts = f", hosts={list(hosts_of(used))}" if is_plain else ""
     gpus = [device.index if device.host is None else device.called for device in used]
     micro = f", micro_batches={list(split.micro_batches)}" if split.accumulates else ""
     usual = type(plan.settings)()
@@ -115,10 +129,14 @@ def made_in_a_script(plan: Plan, simulate: str | None, path: Path | None) -> str
 
 
 def _training(name: str, made: str, settings: Settings) -> tuple[str, ...]:
-    """The lines of a script that train with what is made, by the names of the user's own functions."""
+    """The lines of a script that train with what is made, by the names of the user's
+    own functions.
+    """
     place, _, build = settings.model.rpartition(":")
     data = as_data(settings.data) if settings.data else "dataset"
-    model, whose = (f"{build}()", f"of {place}") if place else ("build_model()", "balance yours first")
+    model, whose = (
+        (f"{build}()", f"of {place}") if place else ("build_model()", "balance yours first")
+    )
     lines = (
         f"{name} = gpubalance.{made}",
         f"with {name}.scope(): model = {model}  # {whose}, compiled here too",

@@ -44,7 +44,8 @@ class Devices(Record):
     )
     hosts: str | None = devices_option(
         "--hosts NAME,…",
-        "Use the devices of these hosts, named alpha:0 alpha:1 beta:0. ray: of a Ray cluster's nodes.",
+        "Use the devices of these hosts, named alpha:0 alpha:1 beta:0. ray: of a Ray "
+        "cluster's nodes.",
     )
     via: str | None = devices_option(
         "--via PREFIX", "The command that reaches a host. Default: ssh -o BatchMode=yes {host}."
@@ -57,20 +58,28 @@ class Devices(Record):
         from gpubalance.jobs.devices import machine_over
 
         hosts = reach(self.hosts, self.via)
-        return machine_over(hosts) if hosts and self.simulate is None else find_machine(self.simulate, hosts)
+        return (
+            machine_over(hosts)
+            if hosts and self.simulate is None
+            else find_machine(self.simulate, hosts)
+        )
 
 
 class Care(Record):
     """What a measurement takes care of."""
 
     resume: bool = measuring_option(
-        "--resume", "Continue an unfinished measurement of the same devices and settings.", default=False
+        "--resume",
+        "Continue an unfinished measurement of the same devices and settings.",
+        default=False,
     )
     strict: bool = measuring_option(
         "--strict", "Refuse a GPU that another process uses, instead of warning.", default=False
     )
     dry_run: bool = measuring_option(
-        "--dry-run", "Say what would be done and how long it would take, and do nothing.", default=False
+        "--dry-run",
+        "Say what would be done and how long it would take, and do nothing.",
+        default=False,
     )
 
 
@@ -89,7 +98,9 @@ class Scripting(Record):
 class Reporting(Record):
     """How a result is printed, where it is written, and what is written meanwhile."""
 
-    as_json: bool = output_option("--json", "Print the result as JSON, and nothing else on stdout.", default=False)
+    as_json: bool = output_option(
+        "--json", "Print the result as JSON, and nothing else on stdout.", default=False
+    )
     output: Path | None = output_option("--output -o FILE", "Write the result as JSON.")
     overwrite: bool = output_option("--overwrite", "Replace FILE if it exists.", default=False)
     quiet: bool = output_option("--quiet -q", "No progress on stderr.", default=False)
@@ -102,20 +113,33 @@ class Reporting(Record):
     )
 
 
-Unwatched = Annotated[Reporting, Without("tensorboard", "trace")]  # of a command that writes nothing meanwhile
-Printed = Annotated[Reporting, Without("quiet", "tensorboard", "trace")]  # of one that shows no progress
+# Of a command that writes nothing meanwhile.
+Unwatched = Annotated[Reporting, Without("tensorboard", "trace")]
+# Of one that shows no progress.
+Printed = Annotated[Reporting, Without("quiet", "tensorboard", "trace")]
 
 
-def asked_of(machine: Machine, gpus: Devices, settings: Settings, *, least: int = 1) -> dict[str, Any]:
-    """What every request begins with: the devices that are named, and what is trained on them. See `settings_on`.
+def asked_of(
+    machine: Machine, gpus: Devices, settings: Settings, *, least: int = 1
+) -> dict[str, Any]:
+    """What every request begins with: the devices that are named, and what is trained on them. See
+    `settings_on`.
 
     Raises UsageError for fewer devices than `least`.
     """
     devices = machine.select(gpus.gpus)
     if len(devices) < least:
-        raise UsageError(f"this is for {least} devices or more, not for {devices[0].label} alone", remedy="--gpus 0 1")
+        raise UsageError(
+            f"this is for {least} devices or more, not for {devices[0].label} alone",
+            remedy="--gpus 0 1",
+        )
     chosen = settings_on(devices, settings)
-    return {"devices": devices, "driver": machine.driver, "settings": chosen, "joint": machine.joint}
+    return {
+        "devices": devices,
+        "driver": machine.driver,
+        "settings": chosen,
+        "joint": machine.joint,
+    }
 
 
 def settings_on(devices: Sequence[Device], asked: Settings) -> Settings:
@@ -124,18 +148,27 @@ def settings_on(devices: Sequence[Device], asked: Settings) -> Settings:
     Raises UsageError for --data with --input host, which is for random samples.
     """
     if asked.data is not None and asked.input == "host":
-        raise UsageError("--input host is for random samples: --data has its own pipeline", remedy="leave it out")
+        raise UsageError(
+            "--input host is for random samples: --data has its own pipeline", remedy="leave it out"
+        )
     _refuse_unknown(asked.model, asked.data or "")
-    return asked.model_copy(update={"model": asked.model or default_model(simulated=devices[0].simulated)})
+    return asked.model_copy(
+        update={"model": asked.model or default_model(simulated=devices[0].simulated)}
+    )
 
 
 def _refuse_unknown(model: str, data: str) -> None:
-    """Raises UsageError for a file, BadInput for another name that is none; the worker would, but seconds later."""
+    """Raises UsageError for a file, BadInput for another name that is none; the worker would, but
+    seconds later.
+    """
     for flag, name in (("--model", model), ("--data", data)):
         file = name.rpartition(":")[0] or name
         if file.endswith((".py", SAVED_MODEL)) and not Path(file).is_file():
             like = "train.py:function" if file.endswith(".py") else "saved.keras"
-            raise UsageError(f"{flag}: there is no file {clean(file)}", remedy=f"give its path: {flag} folder/{like}")
+            raise UsageError(
+                f"{flag}: there is no file {clean(file)}",
+                remedy=f"give its path: {flag} folder/{like}",
+            )
         if name:
             refuse_unusable(flag, name)
             refuse_name(flag, name)

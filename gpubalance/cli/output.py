@@ -1,4 +1,6 @@
-"""Where a result goes: stdout as text or JSON, and a file. Both are checked before anything is measured."""
+"""Where a result goes: stdout as text or JSON, and a file. Both are checked before anything is
+measured.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,12 @@ _ROOM = 1 << 18  # bytes; a result takes some ten thousand
 
 
 class Output:
-    """Where the options of a command want its result: on stdout, and in a file, written whole or not at all.
+    """Where the options of a command want its result: on stdout, and in a file, written whole or
+    not at all.
 
-    `quiet`: stderr gets no progress, so no empty line separates the result from it. A resumed command may replace its
-    own unfinished result; every command may replace an estimate. Raises UsageError if the file
-    exists, EnvironmentFault if it can't be written.
+    `quiet`: stderr gets no progress, so no empty line separates the result from it. A resumed
+    command may replace its own unfinished result; every command may replace an estimate. Raises
+    UsageError if the file exists, EnvironmentFault if it can't be written.
     """
 
     def __init__(self, asked: Reporting, *, quiet: bool, resumed: bool = False) -> None:
@@ -44,13 +47,19 @@ class Output:
             check_file("-o", self._path, overwrite=self._replaces)
 
     def check_goes_on(self, journal: Journal) -> None:
-        """Raises UsageError if the unfinished result in the file is of another command, model or settings."""
+        """Raises UsageError if the unfinished result in the file is of another command, model or
+        settings.
+        """
         if self._goes_on and not journal.resumed:
             raise _exists("-o", self._path)
 
     @contextlib.contextmanager
-    def left_by_an_error(self, text: Callable[[Any], str], noted: Sequence[Warning_] = ()) -> Iterator[None]:
-        """If the block raises an error with a partial result, outputs that and raises the error on."""
+    def left_by_an_error(
+        self, text: Callable[[Any], str], noted: Sequence[Warning_] = ()
+    ) -> Iterator[None]:
+        """If the block raises an error with a partial result, outputs that and raises
+        the error on.
+        """
         try:
             yield
         except GpubalanceError as error:
@@ -65,10 +74,12 @@ class Output:
         noted: Sequence[Warning_] = (),
         journal: Journal | None = None,
     ) -> Any:
-        """Writes the result, then prints it as JSON or as `text`; the `noted` warnings come before its own.
+        """Writes the result, then prints it as JSON or as `text`; the `noted` warnings come before
+        its own.
 
-        Returns it with these warnings. If nobody reads it, the measurement's `journal` is kept. If it can't be written,
-        prints it all the same and raises EnvironmentFault. An empty text is not printed.
+        Returns it with these warnings. If nobody reads it, the measurement's `journal` is kept. If
+        it can't be written, prints it all the same and raises EnvironmentFault. An empty text is
+        not printed.
         """
         if noted:
             result = result.model_copy(update={"warnings": (*noted, *result.warnings)})
@@ -84,7 +95,9 @@ class Output:
             said = say(document if self._asked.as_json else shown, sys.stdout)
         if not said and self._path is None and journal is not None:
             journal.stays = True
-            self._say_beside("nobody reads stdout any more: the same command with --resume gives the result")
+            self._say_beside(
+                "nobody reads stdout any more: the same command with --resume gives the result"
+            )
         return result
 
     def _say_beside(self, text: str) -> None:
@@ -96,11 +109,15 @@ def width() -> int:
     """The columns for a summary on stdout: a narrow terminal's own, otherwise 80."""
     from gpubalance.render.table import WIDTH
 
-    return min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns) if sys.stdout.isatty() else WIDTH
+    return (
+        min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns) if sys.stdout.isatty() else WIDTH
+    )
 
 
 def summed_up(result: Any, told: Iterable[Part], following: Following) -> str:
-    """What is told of a result, the warnings of it and of its proof, and what can follow, as this user types it."""
+    """What is told of a result, the warnings of it and of its proof, and what can follow, as this
+    user types it.
+    """
     from gpubalance.cli.next_command import typed
     from gpubalance.render.table import summary
     from gpubalance.results.subject import warnings_of
@@ -135,9 +152,11 @@ def _is_unfinished(path: Path) -> bool:
 def check_file(option: str, path: Path, *, overwrite: bool) -> None:
     """Raises UsageError or EnvironmentFault if the file of an option can't be written.
 
-    Writes a few pages beside it, so that a full disk, a quota or a read-only file system shows early.
+    Writes a few pages beside it, so that a full disk, a quota or a read-only file system shows
+    early.
     """
-    trial = path.parent / f".{path.name}.{os.getpid()}.tmp"  # named like an unfinished result: it is swept up too
+    # Named like an unfinished result: it is swept up too.
+    trial = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         if path.exists() and not path.is_file():
             raise UsageError(f"{option} {path} is not a file", remedy="give a file's name")
@@ -160,13 +179,17 @@ def _exists(option: str, path: Path | None) -> UsageError:
 
 
 def write_file(option: str, path: Path, content: str | bytes, rest: str = "") -> None:
-    """Writes a file whole or not at all. Raises EnvironmentFault; `rest` says there where the result is instead."""
+    """Writes a file whole or not at all. Raises EnvironmentFault; `rest` says there where the
+    result is instead.
+    """
     from gpubalance.system.state import write_whole
 
     try:
         write_whole(path, content)
     except OSError as error:
-        raise EnvironmentFault(f"can't write {path}: {error.strerror}", remedy=f"{rest}give another {option}") from None
+        raise EnvironmentFault(
+            f"can't write {path}: {error.strerror}", remedy=f"{rest}give another {option}"
+        ) from None
 
 
 def make_folder(option: str, folder: Path) -> None:
@@ -182,4 +205,6 @@ def make_folder(option: str, folder: Path) -> None:
 def unwritable(option: str, folder: Path, error: OSError) -> EnvironmentFault:
     """The error for a folder in which nothing can be written."""
     why = "it is a file" if folder.is_file() else error.strerror or str(error)
-    return EnvironmentFault(f"can't write to {option} {folder}: {why}", remedy=f"give another {option}")
+    return EnvironmentFault(
+        f"can't write to {option} {folder}: {why}", remedy=f"give another {option}"
+    )

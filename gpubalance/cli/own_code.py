@@ -1,4 +1,6 @@
-"""Finds what is wrong with the name of a user's function by its file: that is read, not run, before a worker starts."""
+"""Finds what is wrong with the name of a user's function by its file: that is read, not run, before
+a worker starts.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ _MAKES_NAMES = {"globals", "vars", "setattr", "exec", "__getattr__"}
 
 
 def refuse_unusable(option: str, name: str) -> None:
-    """Raises BadInput if a file of Python is no Python, or if the name has no function of it that can be called.
+    """Raises BadInput if a file of Python is no Python, or if the name has no function of it that
+    can be called.
 
     A function that the file may get in another way, such as by an import, is left to the worker.
     """
@@ -40,11 +43,14 @@ def refuse_unusable(option: str, name: str) -> None:
 
 
 def as_data(name: str) -> str:
-    """What a line of Python has for the data of that name: a call of the function, or what the file has made."""
+    """What a line of Python has for the data of that name: a call of the function, or what the file
+    has made.
+    """
     place, _, wanted = name.rpartition(":")
     try:
         module = ast.parse(Path(place).read_bytes())
-    except (OSError, ValueError, SyntaxError, RecursionError):  # a module's name, or a file that has gone
+    # A module's name, or a file that has gone.
+    except (OSError, ValueError, SyntaxError, RecursionError):
         return f"{wanted}()"
     binding = _Binding(wanted)
     binding.visit(module)
@@ -52,7 +58,8 @@ def as_data(name: str) -> str:
 
 
 class _Binding(ast.NodeVisitor):
-    """Whether what a file last binds to a name is a function, by its statements that an import would run.
+    """Whether what a file last binds to a name is a function, by its statements that an import
+    would run.
 
     So is a name that it may have from elsewhere, as by an import.
     """
@@ -76,7 +83,9 @@ class _Binding(ast.NodeVisitor):
         self.generic_visit(node)
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if node.value is not None and self._name in map(ast.unparse, targets):
-            self.is_function = isinstance(node.value, ast.Lambda) or "partial(" in ast.unparse(node.value)
+            self.is_function = isinstance(node.value, ast.Lambda) or "partial(" in ast.unparse(
+                node.value
+            )
 
     visit_AnnAssign = visit_Assign
 
@@ -91,7 +100,9 @@ def _parsed(option: str, file: Path) -> ast.Module:
         return ast.parse(file.read_bytes())
     except SyntaxError as error:
         where = f", line {error.lineno}" if error.lineno else ""
-        raise BadInput(f"{option}: {clean(str(file))}{where}: {error.msg}", remedy="correct it there") from None
+        raise BadInput(
+            f"{option}: {clean(str(file))}{where}: {error.msg}", remedy="correct it there"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{option}: {clean(str(file))} can't be read: {clean(str(error))}") from None
 
@@ -102,11 +113,18 @@ def _refuse_arguments(option: str, name: str, function: ast.FunctionDef) -> None
     given = function.args
     positional = [*given.posonlyargs, *given.args]
     needed = positional[: len(positional) - len(given.defaults)]
-    needed += [one for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
+    needed += [
+        one
+        for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+        if default is None
+    ]
     if needed:
         raise BadInput(
             f"{option} {clean(name)} needs arguments: {', '.join(one.arg for one in needed)}",
-            remedy="it must be callable without arguments: give them defaults, or wrap it in a function",
+            remedy=(
+                "it must be callable without arguments: give them defaults, or wrap it in a "
+                "function"
+            ),
         )
 
 

@@ -1,4 +1,6 @@
-"""Typer's parameters from the fields of records, and the records from what was typed: see `settings.record.option`."""
+"""Typer's parameters from the fields of records, and the records from what was typed: see
+`settings.record.option`.
+"""
 
 from __future__ import annotations
 
@@ -31,22 +33,35 @@ class Without:
 
 
 def with_options(command: Command, common: Command) -> Command:
-    """The command with the signature that Typer needs: each record replaced by the options that its fields are.
+    """The command with the signature that Typer needs: each record replaced by the options that its
+    fields are.
 
     The parameters of `common` are added; the command does not get their values.
     """
     every = signature(command, eval_str=True).parameters.values()
-    parameters = [p for p in every if p.kind is not Parameter.KEYWORD_ONLY]  # the others are for Python
+    # The others are for Python.
+    parameters = [p for p in every if p.kind is not Parameter.KEYWORD_ONLY]
     records = {p.name: found for p in parameters if (found := _record(p.annotation))}
     unseen = signature(common, eval_str=True).parameters
 
     @wraps(command)
     def called(**values: Any) -> Any:
-        typed = {name: {field: values.pop(field) for field in fields} for name, (_, fields) in records.items()}
-        made = {name: _made(command.__name__, records[name][0], given) for name, given in typed.items()}
-        return command(**made, **{name: value for name, value in values.items() if name not in unseen})
+        typed = {
+            name: {field: values.pop(field) for field in fields}
+            for name, (_, fields) in records.items()
+        }
+        made = {
+            name: _made(command.__name__, records[name][0], given) for name, given in typed.items()
+        }
+        return command(
+            **made, **{name: value for name, value in values.items() if name not in unseen}
+        )
 
-    options = [one for p in parameters for one in (_options(*records[p.name]) if p.name in records else [p])]
+    options = [
+        one
+        for p in parameters
+        for one in (_options(*records[p.name]) if p.name in records else [p])
+    ]
     keywords = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in (*options, *unseen.values())]
     vars(called)["__signature__"] = Signature(keywords)  # what inspect, and so Typer, sees
     return called
@@ -59,7 +74,9 @@ def _record(annotation: Any) -> tuple[type[Record], list[str]] | None:
         return None
     hidden = {name for mark in marks if isinstance(mark, Without) for name in mark.names}
     own_first = dict.fromkeys((*record.__annotations__, *record.model_fields))
-    return record, [n for n in own_first if record.model_fields[n].json_schema_extra and n not in hidden]
+    return record, [
+        n for n in own_first if record.model_fields[n].json_schema_extra and n not in hidden
+    ]
 
 
 def _options(record: type[Record], names: Sequence[str]) -> Iterator[Parameter]:
@@ -90,7 +107,9 @@ def flag_of(record: type[Record], name: str) -> str:
 
 
 def _made(command: str, record: type[Record], typed: Mapping[str, Any]) -> Record:
-    """The record of what was typed. Raises UsageError for the first value that its field does not take."""
+    """The record of what was typed. Raises UsageError for the first value that its field does not
+    take.
+    """
     remedy = f"gpubalance {command} --help"
     given = {}
     for name, value in typed.items():
@@ -105,7 +124,9 @@ def _made(command: str, record: type[Record], typed: Mapping[str, Any]) -> Recor
         return record.model_validate(given)
     except ValidationError as error:
         fault = error.errors()[0]
-        raise UsageError(f"{flag_of(record, str(fault['loc'][0]))}{fault_text(fault)}", remedy=remedy) from None
+        raise UsageError(
+            f"{flag_of(record, str(fault['loc'][0]))}{fault_text(fault)}", remedy=remedy
+        ) from None
 
 
 def noise_scale(text: str) -> float:
@@ -119,6 +140,9 @@ def noise_scale(text: str) -> float:
     if found.noise_scale is None:
         raise BadInput(
             f"{text} has no noise scale: {found.unknown}",
-            remedy="train for longer with split.monitor(noise=…), or with a smaller every=, or leave --noise-scale out",
+            remedy=(
+                "train for longer with split.monitor(noise=…), or with a smaller every=, or leave "
+                "--noise-scale out"
+            ),
         )
     return found.noise_scale

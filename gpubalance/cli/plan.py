@@ -22,7 +22,10 @@ ProbeFile = Annotated[
     Path | None,
     typer.Argument(
         metavar="PROBE.json",
-        help="What `probe -o` wrote. Default: the latest whole probe of these devices. A balance by it counts too.",
+        help=(
+            "What `probe -o` wrote. Default: the latest whole probe of these devices. A balance "
+            "by it counts too."
+        ),
     ),
 ]
 
@@ -60,12 +63,17 @@ def plan(
 
 
 def _kept_probe(devices: Sequence[Device], settings: Settings, simulate: str | None) -> Probe:
-    """The best probe that is kept. Raises BadInput if these devices were not probed with these settings."""
+    """The best probe that is kept. Raises BadInput if these devices were not probed with these
+    settings.
+    """
     from gpubalance.cli.next_command import command
     from gpubalance.jobs.keep.saved import best_probe
 
     found = best_probe(devices, settings)
     if found is None:
-        why = f"no probe of these devices with --model {settings.model}, as it is now, and these settings is kept here"
+        why = (
+            f"no probe of these devices with --model {settings.model}, as it is now, and these "
+            "settings is kept here"
+        )
         raise BadInput(why, remedy=f"make one: {command('probe', devices, settings, simulate)}")
     return found

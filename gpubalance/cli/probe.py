@@ -29,7 +29,9 @@ def probe(
     def following(result: Probe) -> Following:
         refused = any(warning.code == "not-for-a-split" for warning in result.warnings)
         goes_on = result.complete and not refused
-        return command("balance", result.devices, result.settings, gpus.simulate) if goes_on else "", ()
+        return command(
+            "balance", result.devices, result.settings, gpus.simulate
+        ) if goes_on else "", ()
 
     machine = gpus.machine()
     request = ProbeRequest(**asked_of(machine, gpus, settings), **dict(probing))

@@ -57,7 +57,9 @@ def _texts() -> Mapping[type, Callable[[Any], str]]:
         events.RoundDone: lambda e: round_text(e.round, e.devices),
         events.WindowDone: lambda e: window_text(e.number, e.of, e.name, e.devices, e.measurement),
         events.CutDone: lambda e: cut_done_text(e.round, e.devices, e.global_batch),
-        events.PipeWindowDone: lambda e: pipe_window_text(e.number, e.of, e.throughput, e.step_time_s),
+        events.PipeWindowDone: lambda e: pipe_window_text(
+            e.number, e.of, e.throughput, e.step_time_s
+        ),
         events.TurnDone: lambda e: turn_text(e.number, e.of, e.name, e.parts),
         events.TrialDone: lambda e: f"… {trial_text(e.device, e.trial)}",
         events.PointDone: lambda e: point_text(e.device, e.point),
@@ -69,8 +71,8 @@ def _texts() -> Mapping[type, Callable[[Any], str]]:
 class Progress:
     """A listener that shows events as they come, or nothing if quiet.
 
-    On a terminal its `with` block has a screen. Elsewhere a line says what is being done, and how much is left, when
-    nothing else was said for `every_s` seconds of a phase.
+    On a terminal its `with` block has a screen. Elsewhere a line says what is being done, and how
+    much is left, when nothing else was said for `every_s` seconds of a phase.
     """
 
     def __init__(self, *, quiet: bool, every_s: float = EVERY_S) -> None:
@@ -92,7 +94,10 @@ class Progress:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if isinstance(error, TimeLimitPassed):
             self._tell_what_it_takes(error)
@@ -108,7 +113,9 @@ class Progress:
             error.message += " before anything was measured"
         if whole_s > error.seconds:
             enough = math.ceil(_SLOWER * whole_s / _ROUND_S) * _ROUND_S
-            error.remedy = f"all of it takes about {format_duration(whole_s)}: --time-limit {enough}"
+            error.remedy = (
+                f"all of it takes about {format_duration(whole_s)}: --time-limit {enough}"
+            )
 
     def __call__(self, event: events.Event) -> None:
         self._remaining.take(event)
@@ -140,7 +147,9 @@ class Progress:
             self._heartbeat.said()
 
     def _say_still(self) -> None:
-        """Says what is still being done, once a phase has begun: a queue has none, and says when commands end."""
+        """Says what is still being done, once a phase has begun: a queue has none, and says when
+        commands end.
+        """
         if self._in_a_phase:
             left = f"; {self._remaining.short}" if self._remaining.short else ""
             with self._saying:

@@ -18,7 +18,10 @@ _WRITE = "write one command a line, as you type them in a shell: gpubalance guid
 _WHOLE = "close its quotes, and write all of a command on one line"
 _PLAIN = re.compile(r"[\w ./=,:@%+-]*")  # words, which a shell can read
 CommandsFile = Annotated[
-    str, typer.Argument(metavar="COMMANDS.txt", help="A file with a command a line; - reads them from stdin.")
+    str,
+    typer.Argument(
+        metavar="COMMANDS.txt", help="A file with a command a line; - reads them from stdin."
+    ),
 ]
 
 
@@ -43,7 +46,9 @@ def queue(
     lines = _read(commands)
     machine = gpus.machine()
     source = commands if commands == "-" else str(Path(commands).absolute())
-    request = QueueRequest(**dict(how), devices=machine.select(gpus.gpus), commands=lines, source=source)
+    request = QueueRequest(
+        **dict(how), devices=machine.select(gpus.gpus), commands=lines, source=source
+    )
     warnings = machine.warnings(request.devices, strict=False)
     out = Output(reporting, quiet=reporting.quiet, resumed=how.resume)
     with held(request.devices), journal_of_queue(request) as kept:
@@ -64,16 +69,22 @@ def _read(commands: str) -> tuple[str, ...]:
 
     name = "stdin" if commands == "-" else commands
     path = None if commands == "-" else Path(commands)
-    text = content_of(path, "a file of commands", _MOST_BYTES, _WRITE).decode("utf-8-sig", errors="replace")
+    text = content_of(path, "a file of commands", _MOST_BYTES, _WRITE).decode(
+        "utf-8-sig", errors="replace"
+    )
     if {"\0", "\ufffd"} & {*text}:
         raise BadInput(f"{name} is not text", remedy=_WRITE)
-    lines = tuple(line for typed in text.split("\n") if (line := typed.strip()) and not line.startswith("#"))
+    lines = tuple(
+        line for typed in text.split("\n") if (line := typed.strip()) and not line.startswith("#")
+    )
     if not lines:
         raise BadInput(f"{name} has no command", remedy=_WRITE)
     for line in lines:
         why = _fault(line)
         if why:
-            raise BadInput(f"{name}: the shell can't read `{clean(line)}`: {clean(why)}", remedy=_WHOLE)
+            raise BadInput(
+                f"{name}: the shell can't read `{clean(line)}`: {clean(why)}", remedy=_WHOLE
+            )
     return lines
 
 
@@ -83,12 +94,15 @@ def _fault(line: str) -> str:
         return "it goes on in the next line"
     if _PLAIN.fullmatch(line):
         return ""
-    checked = subprocess.run(["/bin/sh", "-n", "-c", line], capture_output=True, text=True, check=False)  # noqa: S603
+    command = ["/bin/sh", "-n", "-c", line]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     return checked.stderr.strip().rpartition(": ")[2] if checked.returncode else ""
 
 
 def _check_logs(folder: Path, *, overwrite: bool) -> None:
-    """Makes the folder. Raises EnvironmentFault if nothing can be written there, UsageError for others' logs."""
+    """Makes the folder. Raises EnvironmentFault if nothing can be written there, UsageError for
+    others' logs.
+    """
     from gpubalance.cli.output import make_folder
     from gpubalance.errors import UsageError
 

@@ -29,8 +29,13 @@ class Remaining:
 
     @property
     def line(self) -> str:
-        """The line for the beginning of a phase, for where lines stay: `phase 2 of 4, proof: about 19 s; about …`."""
-        one, where = self._phase, f"phase {self._phase.number} of {self._phase.of}, " if self._phase.of > 1 else ""
+        """The line for the beginning of a phase, for where lines stay: `phase 2 of 4, proof: about
+        19 s; about …`.
+        """
+        one, where = (
+            self._phase,
+            f"phase {self._phase.number} of {self._phase.of}, " if self._phase.of > 1 else "",
+        )
         if not one.left_s:  # of a command that goes on
             return f"{where}{one.name}"
         if not where:
@@ -40,7 +45,8 @@ class Remaining:
 
     @property
     def short(self) -> str:
-        """The text while it works: `phase 2 of 4, about 3 min of 6 left`; empty before the first phase.
+        """The text while it works: `phase 2 of 4, about 3 min of 6 left`; empty before the first
+        phase.
 
         When a phase takes longer than expected nobody knows its end, so no time is told.
         """
@@ -48,7 +54,9 @@ class Remaining:
         if not self._phase.left_s:  # of a command that goes on
             return ", ".join(where)
         is_overdue = self._until_s - time.monotonic() <= self._later_s
-        return ", ".join([*where, "longer than expected" if is_overdue else f"about {self._of_whole}"])
+        return ", ".join(
+            [*where, "longer than expected" if is_overdue else f"about {self._of_whole}"]
+        )
 
     @property
     def whole_s(self) -> float:

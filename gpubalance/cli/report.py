@@ -21,12 +21,18 @@ if TYPE_CHECKING:
     from gpubalance.results.subject import Subject
 
 _NEEDED = ("matplotlib", "jinja2")
-_INSTALL = "pip install matplotlib jinja2; in a checkout GPUBALANCE_EXTRAS=report scripts/gpubalance report …"
+_INSTALL = (
+    "pip install matplotlib jinja2; in a checkout GPUBALANCE_EXTRAS=report scripts/gpubalance "
+    "report …"
+)
 
-_CAN_WRITE = "\nit can write a page (--html FILE), pictures (--png DIR) and tables (--markdown, --csv)"
+_CAN_WRITE = (
+    "\nit can write a page (--html FILE), pictures (--png DIR) and tables (--markdown, --csv)"
+)
 
 Results = Annotated[
-    list[Path], typer.Argument(metavar="RESULT.json", help="What commands that measure or plan wrote with -o.")
+    list[Path],
+    typer.Argument(metavar="RESULT.json", help="What commands that measure or plan wrote with -o."),
 ]
 
 
@@ -52,7 +58,9 @@ def report(results: Results, wanted: Wanted) -> None:
 
     drawn = wanted.html is not None or wanted.png is not None
     if wanted.markdown and wanted.csv:
-        raise UsageError("--markdown and --csv both print on stdout", remedy="give one of them at a time")
+        raise UsageError(
+            "--markdown and --csv both print on stdout", remedy="give one of them at a time"
+        )
     page = wanted.html
     if page is not None and any(path.resolve() == page.resolve() for path in results):
         raise UsageError(f"--html {page} is one of the results", remedy="give another --html")
@@ -60,7 +68,9 @@ def report(results: Results, wanted: Wanted) -> None:
         check_file("--html", page, overwrite=wanted.overwrite)
     missing = [name for name in _NEEDED if find_spec(name) is None] if drawn else []
     if missing:
-        raise EnvironmentFault(f"{' and '.join(missing)}, which draw the report, are not installed", remedy=_INSTALL)
+        raise EnvironmentFault(
+            f"{' and '.join(missing)}, which draw the report, are not installed", remedy=_INSTALL
+        )
     subjects = read_subjects(results)
     if drawn:
         told = _draw(subjects, wanted)
@@ -78,7 +88,8 @@ def _summary(subject: Subject) -> str:
     from gpubalance.cli.output import summed_up
     from gpubalance.render.report.words import told_of
 
-    return f"{clean_lines(subject.name)}:\n{summed_up(subject.result, told_of(subject.result), ('', ()))}"
+    summary = summed_up(subject.result, told_of(subject.result), ("", ()))
+    return f"{clean_lines(subject.name)}:\n{summary}"
 
 
 def _draw(subjects: Sequence[Subject], wanted: Wanted) -> str:
@@ -102,8 +113,12 @@ def _draw(subjects: Sequence[Subject], wanted: Wanted) -> str:
     return "\n".join([*told, *([f"wrote {len(pictures)} charts into {png}"] if png else [])])
 
 
-def _pictures(subjects: Sequence[Subject], charts: Sequence[Charts], folder: Path) -> dict[Path, bytes]:
-    """Each chart by its path: `plan-curves.png`, with the result's number if several have that name."""
+def _pictures(
+    subjects: Sequence[Subject], charts: Sequence[Charts], folder: Path
+) -> dict[Path, bytes]:
+    """Each chart by its path: `plan-curves.png`, with the result's number if several have that
+    name.
+    """
     from gpubalance.render.report.charts.style import WIDE
 
     pictures: dict[Path, bytes] = {}

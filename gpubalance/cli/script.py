@@ -18,14 +18,18 @@ if TYPE_CHECKING:
     from gpubalance.results.plan import Plan
     from gpubalance.settings.requests import Settings
 
-_SCRIPT = '''"""Trains {build} of {place} with the split that gpubalance found. It is yours to change."""
+_SCRIPT = '''"""Trains {build} of {place} with the split that gpubalance found.
+
+It is yours to change.
+"""
 
 import os
 import sys
 
 import gpubalance
 
-os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), {start!r}))  # where gpubalance was started
+# Where gpubalance was started.
+os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), {start!r}))
 sys.path[:0] = {folders!r}
 
 if __name__ == "__main__":
@@ -38,20 +42,25 @@ if __name__ == "__main__":
     if not model.compiled:
         sys.exit("compile the model in {build}: model.compile(optimizer, loss)")
     data = {given}
-    parts = data if isinstance(data, tuple) else (data,)  # arrays are (x, y) or (x, y, sample_weight)
+    # Arrays are (x, y) or (x, y, sample_weight).
+    parts = data if isinstance(data, tuple) else (data,)
     split.fit(model, **dict(zip(("x", "y", "sample_weight"), parts)), epochs=10)
 '''
 
 
 def check_script(path: Path, settings: Settings) -> None:
-    """Raises UsageError if there is nothing to write, or the file exists; EnvironmentFault if it can't be written."""
+    """Raises UsageError if there is nothing to write, or the file exists; EnvironmentFault if it
+    can't be written.
+    """
     if ":" not in settings.model or settings.data is None:
         raise UsageError(
             "--script writes the training of a model and data of yours",
             remedy="name both: --model train.py:build --data train.py:dataset",
         )
     if path.exists():
-        raise UsageError(f"{path} exists, and --script replaces no file", remedy="give another name")
+        raise UsageError(
+            f"{path} exists, and --script replaces no file", remedy="give another name"
+        )
     _refuse_names(settings.model.rpartition(":")[0], settings.data.rpartition(":")[0])
     check_file("--script", path, overwrite=False)
 
@@ -68,18 +77,25 @@ def _refuse_names(*places: str) -> None:
     first, second = places
     if first != second and _module(first) == _module(second):
         raise UsageError(
-            f"{clean(first)} and {clean(second)} have one name, and the file of --script imports by it",
+            f"{clean(first)} and {clean(second)} have one name, and the file of --script "
+            "imports by it",
             remedy="rename one of them",
         )
 
 
 def following_script(path: Path | None) -> tuple[str, ...]:
     """The line that starts the script, if one is wanted."""
-    return (clean_lines(f"{shlex.join(['python', str(path)])}  # written by --script"),) if path else ()
+    return (
+        (clean_lines(f"{shlex.join(['python', str(path)])}  # written by --script"),)
+        if path
+        else ()
+    )
 
 
 def write_script(path: Path, plan: Plan, plan_file: Path | None, simulate: str | None) -> None:
-    """Writes a script that trains in the folder of now, wherever it is started. Raises EnvironmentFault."""
+    """Writes a script that trains in the folder of now, wherever it is started. Raises
+    EnvironmentFault.
+    """
     place, _, build = plan.settings.model.rpartition(":")
     data_place, _, data = (plan.settings.data or "").rpartition(":")
     folders = {str(Path(one).parent) for one in (place, data_place) if one.endswith(".py")}

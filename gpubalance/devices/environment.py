@@ -1,4 +1,6 @@
-"""What TensorFlow and CUDA read from the environment: alike where a step is measured and where it is trained."""
+"""What TensorFlow and CUDA read from the environment: alike where a step is measured and where it
+is trained.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ from collections.abc import Sequence
 
 from gpubalance.settings.device import Device
 
-# With one of these a step would be another than the recorded settings say. A worker has none of them.
+# With one of these a step would be another than the recorded settings say. A worker has none of
+# them.
 OVERRULING = ("NVIDIA_TF32_OVERRIDE", "TF_XLA_FLAGS")
 
 

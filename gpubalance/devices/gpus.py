@@ -7,7 +7,9 @@ import re
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 
-_BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE)
+_BUS_ID = re.compile(
+    r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE
+)
 
 
 class Process(Record):
@@ -25,7 +27,8 @@ class MigSlice(Record):
 
 
 class Gpu(Record):
-    """One GPU; what NVML does not say is null. `index` is NVML's, in PCI bus order, unlike CUDA's default.
+    """One GPU; what NVML does not say is null. `index` is NVML's, in PCI bus order, unlike CUDA's
+    default.
 
     `unusable` is the reason why the GPU as a whole can't be used.
     """
@@ -49,9 +52,14 @@ class Gpu(Record):
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """What can be measured alone: the GPU itself, its MIG slices (under its own index), or nothing."""
+        """What can be measured alone: the GPU itself, its MIG slices (under its own index), or
+        nothing.
+        """
         if self.mig:
-            return tuple(self._device(piece.uuid, piece.name, piece.memory_bytes) for piece in self.mig_slices)
+            return tuple(
+                self._device(piece.uuid, piece.name, piece.memory_bytes)
+                for piece in self.mig_slices
+            )
         return () if self.unusable else (self.device,)
 
     def _device(self, uuid: str, name: str | None, memory_bytes: int | None) -> Device:
@@ -66,7 +74,9 @@ class Gpu(Record):
 
 
 class Reading(Record):
-    """The GPUs, or why there are none: the `problem`, its `remedy`, and its `code` in the table of known errors."""
+    """The GPUs, or why there are none: the `problem`, its `remedy`, and its `code` in the table of
+    known errors.
+    """
 
     driver_version: str | None = None
     cuda_driver_version: str | None = None
@@ -78,7 +88,9 @@ class Reading(Record):
 
 
 def normal_bus_id(text: str) -> str | None:
-    """`0000:01:00.0`, as Linux and TensorFlow write it, for NVML's `00000000:01:00.0` or lspci's `01:00.0`."""
+    """`0000:01:00.0`, as Linux and TensorFlow write it, for NVML's `00000000:01:00.0` or lspci's
+    `01:00.0`.
+    """
     match = _BUS_ID.fullmatch(text)
     if not match:
         return None

@@ -1,4 +1,6 @@
-"""What NVML says about one GPU beyond the list: its settings, its state and what it could do. Changes nothing."""
+"""What NVML says about one GPU beyond the list: its settings, its state and what it could do.
+Changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _PER_CORE_AND_CYCLE = 2  # a fused multiply-add counts as two
 
 
 class Health(Record):
-    """What, beside its model, decides how well a GPU works. Null is what NVML does not say. Powers are in watts."""
+    """What, beside its model, decides how well a GPU works. Null is what NVML does not say. Powers
+    are in watts.
+    """
 
     display: bool | None = None
     persistence: bool | None = None
@@ -49,7 +53,9 @@ def read_health(uuid: str) -> Health | None:
 
 
 def read_peer_to_peer(source: str, target: str) -> str | None:
-    """Whether a GPU may read another's memory: `direct`, or NVML's reason why not; None if NVML does not say."""
+    """Whether a GPU may read another's memory: `direct`, or NVML's reason why not; None if NVML
+    does not say.
+    """
 
     def status_of(card: Card) -> str | None:
         """NVML's answer in words; None for an unknown one."""
@@ -68,20 +74,28 @@ def read_peer_to_peer(source: str, target: str) -> str | None:
 
 
 def peak_flops(uuid: str, precision: Precision) -> float | None:
-    """Peak FLOP/s in float32: 2 · CUDA cores · maximum SM clock. None if NVML does not give both, as for MIG slices.
+    """Peak FLOP/s in float32: 2 · CUDA cores · maximum SM clock. None if NVML does not give both,
+    as for MIG slices.
 
-    Also None where a card multiplies in another precision, newer ones in TF32: that takes tensor cores, whose number
-    and rate NVML does not give, and which differ between cards of one compute capability (a GeForce's accumulate at
-    half the rate of its professional twin). The clock is the highest that the card can be set to; under load it seldom
-    holds it.
+    Also None where a card multiplies in another precision, newer ones in TF32: that takes tensor
+    cores, whose number and rate NVML does not give, and which differ between cards of one compute
+    capability (a GeForce's accumulate at half the rate of its professional twin). The clock is the
+    highest that the card can be set to; under load it seldom holds it.
     """
 
     def float32(card: Card) -> float | None:
         capability = card.ask("CudaComputeCapability")
         if precision == "tf32" and (capability is None or capability >= _TF32_FROM):
             return None
-        cores, clock_mhz = card.ask("NumGpuCores"), card.ask("MaxClockInfo", card.nvml.NVML_CLOCK_SM)
-        return float(_PER_CORE_AND_CYCLE * cores * clock_mhz * 1_000_000) if cores and clock_mhz else None
+        cores, clock_mhz = (
+            card.ask("NumGpuCores"),
+            card.ask("MaxClockInfo", card.nvml.NVML_CLOCK_SM),
+        )
+        return (
+            float(_PER_CORE_AND_CYCLE * cores * clock_mhz * 1_000_000)
+            if cores and clock_mhz
+            else None
+        )
 
     return with_gpu(uuid, float32) if precision in ("float32", "tf32") else None
 

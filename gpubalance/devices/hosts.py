@@ -1,4 +1,6 @@
-"""Other hosts, and the command prefix that reaches them: `ssh {host}`, `ip netns exec {host}`, or Ray."""
+"""Other hosts, and the command prefix that reaches them: `ssh {host}`, `ip netns exec {host}`, or
+Ray.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,24 @@ from gpubalance.text import clean
 
 SSH = "ssh -o BatchMode=yes {host}"
 # All of a command's processes on a host, and those of another one soon after, share one login.
-_ONE_LOGIN = SSH.replace("-o", "-o ControlMaster=auto -o ControlPersist=60 -o ControlPath=~/.ssh/gpubalance-%C -o", 1)
+_ONE_LOGIN = SSH.replace(
+    "-o", "-o ControlMaster=auto -o ControlPersist=60 -o ControlPath=~/.ssh/gpubalance-%C -o", 1
+)
 RAY = "ray"
 _HOST, _GPUS = "{host}", "{gpus}"
 # Ray itself waits for minutes if another program listens at the address
 _RAY_ANSWERS_WITHIN_S = 60.0
 _SAME = "install the same versions on all hosts of a run"
-_NO_CLUSTER = "`ray status` must show the cluster: `ray start --head` on one host starts one, and says how others join"
+_NO_CLUSTER = (
+    "`ray status` must show the cluster: `ray start --head` on one host starts one, and says how "
+    "others join"
+)
 
 
 class _Reach(NamedTuple):
-    """The words before a Python program that run it on a host; the prefix and the options as typed."""
+    """The words before a Python program that run it on a host; the prefix and the
+    options as typed.
+    """
 
     words: tuple[str, ...] = ()
     # None if all devices are on this host
@@ -45,11 +54,12 @@ class _Current:
 
 
 def reach(hosts: str | None, via: str | None) -> tuple[str, ...]:
-    """Returns the hosts in `alpha,beta`, and from now on reaches devices that name one by the prefix `via`, or ssh.
+    """Returns the hosts in `alpha,beta`, and from now on reaches devices that name one by the
+    prefix `via`, or ssh.
 
-    `ray`, or Ray's own `ray://…`, stands for the nodes of that cluster. Without hosts all devices are here. Raises
-    UsageError for an invalid host name, and for a prefix that has no `{host}` or is no command line; EnvironmentFault
-    if Ray is not installed or there is no cluster.
+    `ray`, or Ray's own `ray://…`, stands for the nodes of that cluster. Without hosts all devices
+    are here. Raises UsageError for an invalid host name, and for a prefix that has no `{host}` or
+    is no command line; EnvironmentFault if Ray is not installed or there is no cluster.
     """
     if hosts is None and via is not None:
         raise UsageError("--via needs --hosts", remedy="name the hosts: --hosts alpha,beta")
@@ -75,7 +85,9 @@ def _by_command(hosts: str, via: str | None) -> tuple[tuple[str, ...], _Reach]:
 
 def _over_ray(cluster: str, via: str | None) -> tuple[tuple[str, ...], _Reach]:
     if via is not None:
-        raise UsageError("--via and a Ray cluster: Ray reaches its hosts itself", remedy="leave --via out")
+        raise UsageError(
+            "--via and a Ray cluster: Ray reaches its hosts itself", remedy="leave --via out"
+        )
     if importlib.util.find_spec(RAY) is None:
         remedy = "`pip install '.[ray]'` in gpubalance's checkout, on each host"
         raise EnvironmentFault(f"--hosts {cluster}: Ray is not installed", remedy=remedy)
@@ -84,14 +96,20 @@ def _over_ray(cluster: str, via: str | None) -> tuple[tuple[str, ...], _Reach]:
     joins = [sys.executable, str(Path(__file__).with_name("over_ray.py")), address]
     try:
         asked = subprocess.run(  # noqa: S603  (our own)
-            [*joins, "nodes"], check=False, capture_output=True, text=True, timeout=_RAY_ANSWERS_WITHIN_S
+            [*joins, "nodes"],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=_RAY_ANSWERS_WITHIN_S,
         )
         why = clean(asked.stderr.strip().rpartition("\n")[2], 200) if asked.returncode else ""
     except subprocess.TimeoutExpired:
         why = f"Ray did not answer within {_RAY_ANSWERS_WITHIN_S:g} s"
     if why:
         raise EnvironmentFault(f"--hosts {cluster}: {why}", remedy=_NO_CLUSTER)
-    return tuple(json.loads(asked.stdout)), _Reach((*joins, "on", _HOST, _GPUS), "ray", options=("--hosts", cluster))
+    return tuple(json.loads(asked.stdout)), _Reach(
+        (*joins, "on", _HOST, _GPUS), "ray", options=("--hosts", cluster)
+    )
 
 
 def are_reached() -> bool:
@@ -110,10 +128,12 @@ def typed_for_hosts() -> tuple[str, ...]:
 
 
 def command_on(host: Host | None, program: str, gpus: int = 0) -> list[str] | None:
-    """The command here that runs our Python file `program` on that host, which has it at the same place.
+    """The command here that runs our Python file `program` on that host, which has it at the same
+    place.
 
-    None if the devices are on this host. `gpus` is how many GPUs it uses, which Ray reserves. None of the words means
-    anything to a shell, so any number of shells may read them on the way, as ssh's does.
+    None if the devices are on this host. `gpus` is how many GPUs it uses, which Ray reserves. None
+    of the words means anything to a shell, so any number of shells may read them on the way, as
+    ssh's does.
     """
     if host is None or not are_reached():
         return None
@@ -135,17 +155,25 @@ def _names(hosts: str) -> tuple[str, ...]:
 def unreachable(host: Host, how: str, remedy: str = "") -> EnvironmentFault:
     """The error for a host whose prefix failed; `how` says in which way."""
     if reached_by() == RAY:
-        by_ray = "`ray status` must show the node\ngpubalance and Ray are needed there, in the same versions as here"
-        return EnvironmentFault(f"{host} can't be reached: the process that Ray starts there {how}", remedy=by_ray)
+        by_ray = (
+            "`ray status` must show the node\ngpubalance and Ray are needed there, in the same "
+            "versions as here"
+        )
+        return EnvironmentFault(
+            f"{host} can't be reached: the process that Ray starts there {how}", remedy=by_ray
+        )
     typed = _Current.reach.via.replace(_HOST, host)
     by_hand = (
-        f"this must answer when it is typed by hand: {typed} {sys.executable} -m gpubalance --version\n"
+        f"this must answer when it is typed by hand: {typed} {sys.executable} -m gpubalance "
+        "--version\n"
         "gpubalance is needed on each host, at the same place as here; --via names another command"
     )
     return EnvironmentFault(f"{host} can't be reached: {typed} {how}", remedy=remedy or by_hand)
 
 
-def check_installed(host: Host, there: Mapping[str, str | None], here: Mapping[str, str | None]) -> None:
+def check_installed(
+    host: Host, there: Mapping[str, str | None], here: Mapping[str, str | None]
+) -> None:
     """Raises EnvironmentFault if that host's versions differ from the ones here."""
     other = [
         f"{name} {there.get(name) or 'is not installed'} (here {version or 'none'})"

@@ -1,4 +1,6 @@
-"""The PCIe link of a GPU: its lanes and generation now, and what the card itself could. Changes nothing."""
+"""The PCIe link of a GPU: its lanes and generation now, and what the card itself could. Changes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,11 @@ def own_link(device: Device, folder: Path = _PCI) -> Link | None:
 
     def link(card: Card) -> Link | None:
         width, generation = card.ask("MaxPcieLinkWidth"), card.ask("GpuMaxPcieLinkGeneration")
-        return Link(max(width, _width_in(folder, device)), generation) if width and generation else None
+        return (
+            Link(max(width, _width_in(folder, device)), generation)
+            if width and generation
+            else None
+        )
 
     return with_gpu(device.uuid, link)
 
@@ -52,7 +58,8 @@ def _width_in(folder: Path, device: Device) -> int:
 
 @contextmanager
 def watched_links(uuids: Sequence[str]) -> Iterator[dict[str, Link]]:
-    """The fastest link of each of the GPUs while the block runs, by UUID; without those that NVML does not tell.
+    """The fastest link of each of the GPUs while the block runs, by UUID; without those that NVML
+    does not tell.
 
     An idle GPU lowers its generation to save power, so the block must have them work.
     """

@@ -54,7 +54,9 @@ def read(*, gpus: bool = True) -> Reading:
             versions, count = _versions(nvml), nvml.nvmlDeviceGetCount() if gpus else 0
             if gpus and not count:
                 return without("no-gpu-seen", versions=versions)
-            return versions.model_copy(update={"gpus": tuple(_gpu(nvml, index) for index in range(count))})
+            return versions.model_copy(
+                update={"gpus": tuple(_gpu(nvml, index) for index in range(count))}
+            )
     except pynvml.NVMLError as error:
         return _not_working(pynvml, error)
 
@@ -66,7 +68,8 @@ class Card:
         self.nvml, self._handle = nvml, handle
 
     def ask(self, names: str, *arguments: Any) -> Any:
-        """What the first of these calls of NVML says, `nvmlDeviceGet…`; None if each fails, or pynvml has none.
+        """What the first of these calls of NVML says, `nvmlDeviceGet…`; None if each fails, or
+        pynvml has none.
 
         Raises NVMLError only for a GPU that no longer answers anything.
         """
@@ -109,7 +112,9 @@ def _ask(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def kernel_module_version(text: str) -> str | None:
-    """The loaded driver's version in the text of /proc/driver/nvidia/version (closed or open kernel module)."""
+    """The loaded driver's version in the text of /proc/driver/nvidia/version (closed or open kernel
+    module).
+    """
     match = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
     return match[1] if match else None
 
@@ -124,7 +129,9 @@ def _versions(nvml: Any) -> Reading:
 
 
 def without(code: str, problem: str = "", versions: Reading | None = None) -> Reading:
-    """A reading without GPUs, and why: the `problem`, if that is more than the row of known errors says."""
+    """A reading without GPUs, and why: the `problem`, if that is more than the row of known errors
+    says.
+    """
     why = {"problem": problem or known(code).message, "remedy": known(code).remedy, "code": code}
     return (versions or Reading()).model_copy(update=why)
 
@@ -132,14 +139,17 @@ def without(code: str, problem: str = "", versions: Reading | None = None) -> Re
 def _not_working(nvml: Any, error: Any) -> Reading:
     # Known without a driver too, unless there is no library
     version = _text(_ask(nvml, nvml.nvmlSystemGetNVMLVersion))
-    # NVML's version is CUDA's major version, then the driver version that it belongs to: 12.550.54.14
+    # NVML's version is CUDA's major version, then the driver version that it belongs to:
+    # 12.550.54.14
     library = (version or "").partition(".")[2] or _UNKNOWN
     code = _CODES.get(error.value, "nvml-broken")
     message = known(code).message
     problem = {
         "no-driver": f"no NVIDIA driver: {message}",
         "driver-not-loaded": f"{message} (its library is {library})",
-        "driver-mismatch": f"the NVIDIA driver that is loaded is {_loaded_version()}, but its library is {library}",
+        "driver-mismatch": (
+            f"the NVIDIA driver that is loaded is {_loaded_version()}, but its library is {library}"
+        ),
         "nvml-broken": f"{message}: {error}",
     }.get(code, message)
     return without(code, problem, Reading(nvml_version=version))
@@ -198,20 +208,31 @@ def _slices(card: Card) -> Iterator[MigSlice]:
         uuid = piece.text("UUID") if handle else None
         if uuid:
             memory = piece.ask("MemoryInfo")
-            yield MigSlice(uuid=uuid, name=piece.text("Name"), memory_bytes=(memory.total or None) if memory else None)
+            yield MigSlice(
+                uuid=uuid,
+                name=piece.text("Name"),
+                memory_bytes=(memory.total or None) if memory else None,
+            )
 
 
 def _processes(card: Card) -> tuple[Process, ...] | None:
     """Other processes that compute or draw on the GPU; None if the driver lists neither kind."""
     # Drivers before 510 know only the second version of the call
-    told = [card.ask(f"{kind}RunningProcesses_v3 {kind}RunningProcesses_v2") for kind in ("Compute", "Graphics")]
+    told = [
+        card.ask(f"{kind}RunningProcesses_v3 {kind}RunningProcesses_v2")
+        for kind in ("Compute", "Graphics")
+    ]
     if all(processes is None for processes in told):
         return None
     memory: dict[int, int | None] = {}
     for process in (process for processes in told for process in processes or ()):
         if process.pid not in (0, _NO_PID, os.getpid()):
             # A process that does both is listed twice, each time with its whole memory
-            sizes = [size for size in (memory.get(process.pid), process.usedGpuMemory) if size is not None]
+            sizes = [
+                size
+                for size in (memory.get(process.pid), process.usedGpuMemory)
+                if size is not None
+            ]
             memory[process.pid] = max(sizes, default=None)
     name = card.nvml.nvmlSystemGetProcessName
     return tuple(

@@ -1,8 +1,9 @@
-"""Ray as a command prefix: `over_ray ADDRESS on HOST GPUS PROGRAM…` runs Python with these words on that node.
+"""Ray as a command prefix: `over_ray ADDRESS on HOST GPUS PROGRAM…` runs Python with these words on
+that node.
 
-It is a process of its own, so that nothing else imports Ray. An actor on the node starts the program, and this process
-passes on its input, output and exit code. It joins a running cluster and never starts one. However it ends, Ray then
-ends its actor, which closes the program's input.
+It is a process of its own, so that nothing else imports Ray. An actor on the node starts the
+program, and this process passes on its input, output and exit code. It joins a running cluster and
+never starts one. However it ends, Ray then ends its actor, which closes the program's input.
 """
 
 from __future__ import annotations
@@ -31,11 +32,17 @@ class Relay:
     """The actor: runs a program on this node and passes its pipes on."""
 
     def __init__(self, words: list[str]) -> None:
-        # Ray's own process has the user's environment; Ray changes an actor's CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS.
+        # Ray's own process has the user's environment; Ray changes an actor's CUDA_VISIBLE_DEVICES
+        # and OMP_NUM_THREADS.
         environment = psutil.Process(os.getppid()).environ()
         pipe = subprocess.PIPE
         self._program = subprocess.Popen(  # noqa: S603  (no shell; the words are ours)
-            [sys.executable, *words], stdin=pipe, stdout=pipe, stderr=pipe, env=environment, bufsize=0
+            [sys.executable, *words],
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            env=environment,
+            bufsize=0,
         )
 
     def write(self, chunk: bytes) -> None:
@@ -61,7 +68,9 @@ class Relay:
 
 
 def main() -> None:
-    """`ADDRESS nodes` prints those with GPUs, else all, as JSON; `ADDRESS on HOST GPUS WORDS…` runs Python there."""
+    """`ADDRESS nodes` prints those with GPUs, else all, as JSON; `ADDRESS on HOST GPUS WORDS…` runs
+    Python there.
+    """
     out = os.dup(1)
     os.dup2(2, 1)  # keeps what Ray prints out of the answer
     address, what, *words = sys.argv[1:]
@@ -99,12 +108,16 @@ def _joined(address: str) -> Any:
 
 
 def _nodes(ray: Any) -> dict[str, Any]:
-    """The living nodes by the name each was started with, else by host; by address if several have that name."""
+    """The living nodes by the name each was started with, else by host; by address if several have
+    that name.
+    """
     by_name: dict[str, list[Any]] = {}
     for node in ray.nodes():
         named = node["NodeName"] != node["NodeManagerAddress"]
         if node["Alive"]:
-            by_name.setdefault(node["NodeName" if named else "NodeManagerHostname"], []).append(node)
+            by_name.setdefault(node["NodeName" if named else "NodeManagerHostname"], []).append(
+                node
+            )
     return {
         name if len(nodes) == 1 else node["NodeManagerAddress"]: node
         for name, nodes in by_name.items()
@@ -123,17 +136,24 @@ def _relay_on(ray: Any, host: str, gpus: int, program: list[str]) -> Any:
     if has < gpus:
         _give_up(f"says: of {gpus} GPUs that are asked for on {host} the cluster has {has}")
     strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-    actor = ray.remote(num_cpus=0, num_gpus=gpus, max_concurrency=4, scheduling_strategy=strategy)(Relay)
+    actor = ray.remote(num_cpus=0, num_gpus=gpus, max_concurrency=4, scheduling_strategy=strategy)(
+        Relay
+    )
     relay = actor.remote(program)
     try:
         ray.get(relay.__ray_ready__.remote(), timeout=_STARTS_WITHIN_S)
     except ray.exceptions.GetTimeoutError:
-        _give_up(f"started nothing within {_STARTS_WITHIN_S:g} s{f': {gpus} GPUs are not free' if gpus else ''}")
+        _give_up(
+            f"started nothing within {_STARTS_WITHIN_S:g} "
+            f"s{f': {gpus} GPUs are not free' if gpus else ''}"
+        )
     return relay
 
 
 def _run(ray: Any, relay: Any, out: int) -> int:
-    """Copies both ways until the program ends. Returns its exit code; above 128 a signal ended it."""
+    """Copies both ways until the program ends. Returns its exit code; above 128 a
+    signal ended it.
+    """
 
     def copy_in() -> None:
         chunk = b"."

@@ -33,7 +33,9 @@ class Listed(DeviceProfile):
 
 
 class Profile(Record):
-    """A profile file: its devices, and what a joint run of them adds. Either all devices name a host or none does."""
+    """A profile file: its devices, and what a joint run of them adds. Either all devices name a
+    host or none does.
+    """
 
     device: Annotated[tuple[Listed, ...], Field(min_length=1, max_length=_MOST_DEVICES)]
     joint: JointProfile = JointProfile()
@@ -60,21 +62,26 @@ def load_profile(path: Path, option: str = OPTION) -> Profile:
 
 
 def _counted_from_1(fault: str) -> str:
-    """The fault of a device, as one counts the tables in the file: `device 2: beta_s: Field required`."""
+    """The fault of a device, as one counts the tables in the file: `device 2: beta_s: Field
+    required`.
+    """
     return re.sub(r"^device\.(\d+)\.?", lambda found: f"device {int(found[1]) + 1}: ", fault)
 
 
 def simulated_devices(
     source: int | str | Path, hosts: Sequence[Host] = (), option: str = OPTION
 ) -> tuple[tuple[Device, ...], JointProfile]:
-    """The devices of a profile file or, for a number N, that many plain CPU devices without pace or limit.
+    """The devices of a profile file or, for a number N, that many plain CPU devices without pace or
+    limit.
 
-    With `hosts`, N plain devices are on each of them; a profile says itself where its devices are. Errors call the
-    source by that `option`.
+    With `hosts`, N plain devices are on each of them; a profile says itself where its devices are.
+    Errors call the source by that `option`.
     """
     # A script may pass anything
     if isinstance(source, bool) or not isinstance(source, int | str | Path):
-        raise UsageError(f"simulate={source!r}: it is a number of plain CPU devices, or a profile file")
+        raise UsageError(
+            f"simulate={source!r}: it is a number of plain CPU devices, or a profile file"
+        )
     source = str(source)
     if source.isascii() and source.removeprefix("-").isdigit():
         if len(source) > 9 or not 1 <= int(source) <= _MOST_DEVICES:

@@ -1,4 +1,6 @@
-"""Watches one GPU while something else measures, and adds its readings up. Changes nothing on it."""
+"""Watches one GPU while something else measures, and adds its readings up. Changes
+nothing on it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _DEGREES_MOVE = 2
 
 def _counters(card: Card) -> Counters:
     uncorrected = ecc_errors(card, card.nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
-    return Counters(time.monotonic(), energy_mj=card.ask("TotalEnergyConsumption"), ecc_uncorrected=uncorrected)
+    return Counters(
+        time.monotonic(), energy_mj=card.ask("TotalEnergyConsumption"), ecc_uncorrected=uncorrected
+    )
 
 
 def ecc_errors(card: Card, kind: int) -> int | None:
@@ -64,7 +68,9 @@ class Counters(NamedTuple):
 
 @dataclass
 class _Stretch:
-    """What one GPU counted while it was watched without a pause. A power reading holds until the next one."""
+    """What one GPU counted while it was watched without a pause. A power reading holds until the
+    next one.
+    """
 
     first: Counters
     last: Counters
@@ -79,16 +85,20 @@ class _Stretch:
 
 
 class Course:
-    """Adds up the readings of one GPU. It counts values, so that a day takes little more memory than a minute.
+    """Adds up the readings of one GPU. It counts values, so that a day takes little more memory
+    than a minute.
 
-    Its readings are those of NVML while `watching`: none if NVML does not start, or does not know the GPU.
+    Its readings are those of NVML while `watching`: none if NVML does not start, or does not know
+    the GPU.
     """
 
     def __init__(self) -> None:
         self.readings = 0
         self._stretches: list[_Stretch] = []
         self._watched = False
-        self._seen: dict[str, Counter[Any]] = {name: Counter() for name in Moment.model_fields if name != "at_s"}
+        self._seen: dict[str, Counter[Any]] = {
+            name: Counter() for name in Moment.model_fields if name != "at_s"
+        }
         self._moments: list[Moment] = []
         self._apart = 1
 
@@ -96,19 +106,23 @@ class Course:
     def watching(self, uuid: str, interval_s: float = INTERVAL_S) -> Iterator[None]:
         """Reads that GPU or MIG slice in a thread of its own while the block runs.
 
-        The block waits for NVML neither at its start nor at its end: the figures begin with NVML's first answer, and
-        end when a call hangs or the GPU is lost.
+        The block waits for NVML neither at its start nor at its end: the figures begin with NVML's
+        first answer, and end when a call hangs or the GPU is lost.
         """
         stop, left, lock = threading.Event(), threading.Event(), threading.Lock()
 
         def add(to: Callable[[T], None], reading: T) -> None:
-            """Adds a reading, unless the block is left: a thread that hung may come back at any time."""
+            """Adds a reading, unless the block is left: a thread that hung may come back at any
+            time.
+            """
             with lock:
                 if not left.is_set():
                     to(reading)
 
         def poll(card: Card) -> None:
-            """Reads until the block ends. The counters still belong to it then, the gauges no longer."""
+            """Reads until the block ends. The counters still belong to it then, the gauges no
+            longer.
+            """
             while not left.is_set():
                 counters = _counters(card)
                 add(self.count, counters)
@@ -118,7 +132,9 @@ class Course:
                 stop.wait(interval_s)
 
         # A daemon, so that a hung call does not hold up the process's end
-        thread = threading.Thread(target=with_gpu, args=(uuid, poll), name=f"telemetry of {uuid}", daemon=True)
+        thread = threading.Thread(
+            target=with_gpu, args=(uuid, poll), name=f"telemetry of {uuid}", daemon=True
+        )
         thread.start()
         try:
             yield
@@ -188,13 +204,20 @@ class Course:
             sm_clock_mhz=_middle(self._seen["sm_clock_mhz"]),
             memory_clock_mhz=_middle(self._seen["memory_clock_mhz"]),
             throttle_reasons=tuple(sorted(set().union(*reasons))) if reasons else None,
-            ecc_uncorrected=_rise(first.ecc_uncorrected, last.ecc_uncorrected) if last is not first else None,
-            course=tuple(one.model_copy(update={"at_s": round(one.at_s - origin_s, 3)}) for one in self._moments),
+            ecc_uncorrected=_rise(first.ecc_uncorrected, last.ecc_uncorrected)
+            if last is not first
+            else None,
+            course=tuple(
+                one.model_copy(update={"at_s": round(one.at_s - origin_s, 3)})
+                for one in self._moments
+            ),
         )
 
 
 def _rise(first: int | None, last: int | None) -> int | None:
-    """How much a counter rose; None if either value is unknown or it fell, as it was reset meanwhile."""
+    """How much a counter rose; None if either value is unknown or it fell, as it was reset
+    meanwhile.
+    """
     return last - first if first is not None and last is not None and last >= first else None
 
 

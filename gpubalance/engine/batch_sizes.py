@@ -6,8 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-# TensorFlow's classes of datasets that pass batches on; the first is the base of Repeat, Shuffle, Prefetch and others.
-# These names and the attribute with the batch's size are TensorFlow's internals: of others the size is unknown.
+# TensorFlow's classes of datasets that pass batches on; the first is the base of Repeat, Shuffle,
+# Prefetch and others. These names and the attribute with the batch's size are TensorFlow's
+# internals: of others the size is unknown.
 _HANDED_ON = {"UnaryUnchangedStructureDataset", "_ZipDataset", "_ConcatenateDataset"}
 _HANDED_ON |= {"_MapDataset", "_ParallelMapDataset"}
 
@@ -19,7 +20,9 @@ def static_batch_of(data: Any) -> int | None:
 
 
 def batch_of(data: Any) -> int | None:
-    """The size that the dataset's own `batch` gives its batches, of which some may be smaller; None if unknown."""
+    """The size that the dataset's own `batch` gives its batches, of which some may be smaller; None
+    if unknown.
+    """
     size = getattr(data, "_batch_size", None)
     if size is not None:
         return int(size)

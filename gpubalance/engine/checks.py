@@ -1,4 +1,6 @@
-"""The checks that `doctor` makes in a worker: TensorFlow's libraries, copies between devices, an all-reduce."""
+"""The checks that `doctor` makes in a worker: TensorFlow's libraries, copies between devices, an
+all-reduce.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _TIMES = 3  # the first is slower: it makes buffers, streams and NCCL's rings
 
 
 def inspect() -> dict[str, Any]:
-    """TensorFlow's build, and whether each CUDA library that it wants can be loaded. No device is used."""
+    """TensorFlow's build, and whether each CUDA library that it wants can be loaded. No device is
+    used.
+    """
     build, libraries = tf.sysconfig.get_build_info(), runtime.wanted_libraries()
     problems = {name: one if isinstance(one, str) else None for name, one in libraries.items()}
     cudnn = next((one for name, one in libraries.items() if name.startswith("libcudnn")), "")
@@ -39,10 +43,16 @@ def move(values: Any, target: str) -> Any:
         return tf.identity(values)
 
 
-def copy(source: str, target: str, nbytes: int, move: Callable[[Any, str], Any] = move) -> dict[str, Any]:
-    """Makes random bytes on the host, puts them on `source`, moves them to `target`, and reads them back from there."""
-    sent = np.random.default_rng().integers(1, 256, nbytes, np.uint8)  # without zeros, which a broken copy gives
-    # A tensor for each copy, as TensorFlow keeps what it has copied of one, and copies nothing the next time.
+def copy(
+    source: str, target: str, nbytes: int, move: Callable[[Any, str], Any] = move
+) -> dict[str, Any]:
+    """Makes random bytes on the host, puts them on `source`, moves them to `target`, and reads them
+    back from there.
+    """
+    # Without zeros, which a broken copy gives.
+    sent = np.random.default_rng().integers(1, 256, nbytes, np.uint8)
+    # A tensor for each copy, as TensorFlow keeps what it has copied of one, and copies nothing the
+    # next time.
     with tf.device(source):
         there = [tf.identity(sent) for _ in range(_TIMES)]
     moved, seconds = _fastest([source, target], lambda: move(there.pop(), target))
@@ -79,11 +89,16 @@ def reduce(names: Sequence[str], nbytes: int) -> dict[str, Any]:
     summed, seconds = _fastest(names, lambda: step(values))
     total = np.sum(parts, axis=0, dtype=np.float32)
     results = strategy.experimental_local_results(summed)
-    return {"differing": tuple(int(np.count_nonzero(r.numpy() != total)) for r in results), "seconds": seconds}
+    return {
+        "differing": tuple(int(np.count_nonzero(r.numpy() != total)) for r in results),
+        "seconds": seconds,
+    }
 
 
 def _fastest(names: Sequence[str], act: Callable[[], Any]) -> tuple[Any, float]:
-    """The last of some results, and the seconds that the fastest took until these devices were done."""
+    """The last of some results, and the seconds that the fastest took until these devices were
+    done.
+    """
     seconds = []
     for _ in range(_TIMES):
         runtime.wait_for(names)

@@ -1,4 +1,6 @@
-"""Loads the CUDA libraries that TensorFlow's build wants, in TensorFlow's way, to see which are missing."""
+"""Loads the CUDA libraries that TensorFlow's build wants, in TensorFlow's way, to see which are
+missing.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,37 @@ from gpubalance.system.versions import numbers
 
 # Each library's file name, by CUDA's major version: not all have CUDA's number.
 _NAMES = {
-    11: ("cudart.so.11.0", "cublas.so.11", "cublasLt.so.11", "cufft.so.10", "cusolver.so.11", "cusparse.so.11"),
-    12: ("cudart.so.12", "cublas.so.12", "cublasLt.so.12", "cufft.so.11", "cusolver.so.11", "cusparse.so.12"),
-    13: ("cudart.so.13", "cublas.so.13", "cublasLt.so.13", "cufft.so.12", "cusolver.so.12", "cusparse.so.12"),
+    11: (
+        "cudart.so.11.0",
+        "cublas.so.11",
+        "cublasLt.so.11",
+        "cufft.so.10",
+        "cusolver.so.11",
+        "cusparse.so.11",
+    ),
+    12: (
+        "cudart.so.12",
+        "cublas.so.12",
+        "cublasLt.so.12",
+        "cufft.so.11",
+        "cusolver.so.11",
+        "cusparse.so.12",
+    ),
+    13: (
+        "cudart.so.13",
+        "cublas.so.13",
+        "cublasLt.so.13",
+        "cufft.so.12",
+        "cusolver.so.12",
+        "cusparse.so.12",
+    ),
 }
 
 
 def wanted(cuda: str | None, cudnn: str | None) -> tuple[str, ...]:
-    """File names of the libraries for a build with these versions, such as `12.5.1` and `9`; none without CUDA."""
+    """File names of the libraries for a build with these versions, such as `12.5.1` and `9`; none
+    without CUDA.
+    """
     built_for = numbers(cuda)
     if not built_for:
         return ()
@@ -29,10 +54,12 @@ def wanted(cuda: str | None, cudnn: str | None) -> tuple[str, ...]:
 def load(name: str, packages: Path, environment: Mapping[str, str]) -> ctypes.CDLL | str:
     """The library, or why it can't be loaded.
 
-    Searches where TensorFlow does: LD_LIBRARY_PATH, NVIDIA's wheels under `packages` (the site-packages folder), then
-    the system's paths.
+    Searches where TensorFlow does: LD_LIBRARY_PATH, NVIDIA's wheels under `packages` (the
+    site-packages folder), then the system's paths.
     """
-    folders = [Path(folder) for folder in environment.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    folders = [
+        Path(folder) for folder in environment.get("LD_LIBRARY_PATH", "").split(":") if folder
+    ]
     found = [folder / name for folder in folders if (folder / name).exists()]
     found += sorted(packages.glob(f"nvidia/*/lib/{name}"))
     try:

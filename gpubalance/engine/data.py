@@ -1,4 +1,6 @@
-"""The samples that a model is measured with: the user's, or random ones that fit it; and what lies on the devices."""
+"""The samples that a model is measured with: the user's, or random ones that fit it; and what lies
+on the devices.
+"""
 
 from __future__ import annotations
 
@@ -34,26 +36,38 @@ class Samples:
         is_sequential = isinstance(model, keras.Sequential)
         self._inputs = model.inputs[0] if is_sequential else keras.tree.lists_to_tuples(model.input)
         self._model, self._targets, self._seed = model, targets, seed
-        embeddings = [one for one in model._flatten_layers() if isinstance(one, keras.layers.Embedding)]
-        self._vocabulary = min((int(one.input_dim) for one in embeddings), default=2)  # inputs must be below it
+        embeddings = [
+            one for one in model._flatten_layers() if isinstance(one, keras.layers.Embedding)
+        ]
+        # Inputs must be below it.
+        self._vocabulary = min((int(one.input_dim) for one in embeddings), default=2)
 
     def make(self, count: int, *, salt: int = 0) -> Any:
         """`count` samples as NumPy arrays; the same for the same seed and salt."""
         random = np.random.default_rng([self._seed, salt])
 
         def values(shape: Sequence[int | None], dtype: tf.DType, below: int) -> Any:
-            """Integers from 0 to below `below`, booleans, or fractions from 0 to 1, as the dtype asks."""
+            """Integers from 0 to below `below`, booleans, or fractions from 0 to 1, as the dtype
+            asks.
+            """
             size: Any = (count, *shape)
             is_whole = dtype.is_integer or dtype.is_bool
             highest = 2 if dtype.is_bool else below
-            made: Any = random.integers(0, highest, size) if is_whole else random.random(size, np.float32)
+            made: Any = (
+                random.integers(0, highest, size) if is_whole else random.random(size, np.float32)
+            )
             return made.astype(dtype.as_numpy_dtype)
 
         inputs = tf.nest.map_structure(
-            lambda spec: values(spec.shape[1:], tf.as_dtype(spec.dtype), self._vocabulary), self._inputs
+            lambda spec: values(spec.shape[1:], tf.as_dtype(spec.dtype), self._vocabulary),
+            self._inputs,
         )
-        # int64, as TensorFlow keeps int32 in the host's memory and would copy it to a GPU in every step.
-        labels = [values(one.shape, tf.int64 if one.classes else tf.float32, one.classes) for one in self._targets]
+        # int64, as TensorFlow keeps int32 in the host's memory and would copy it to a GPU in every
+        # step.
+        labels = [
+            values(one.shape, tf.int64 if one.classes else tf.float32, one.classes)
+            for one in self._targets
+        ]
         return inputs, as_outputs(self._model, labels)
 
     longest = make
@@ -67,10 +81,10 @@ class Samples:
 def held(feed: Feed, source: Any, memory_bytes: Sequence[int]) -> list[Dealt]:
     """Some global batches of Samples or UserData, dealt to the devices, where they stay.
 
-    Of a user's own samples up to seven, for several lengths and labels; fewer if they would take over a hundredth of a
-    device's memory, as they must not lower the batch limit; but at least as many as are there in training, whose memory
-    is measured. The number is odd, as every second step is stamped: of an even number the stamped steps would only ever
-    see the same half.
+    Of a user's own samples up to seven, for several lengths and labels; fewer if they would take
+    over a hundredth of a device's memory, as they must not lower the batch limit; but at least as
+    many as are there in training, whose memory is measured. The number is odd, as every second step
+    is stamped: of an even number the stamped steps would only ever see the same half.
     """
     samples = feed.split.global_batch
     if isinstance(source, Samples):  # one batch is like the other
@@ -78,7 +92,9 @@ def held(feed: Feed, source: Any, memory_bytes: Sequence[int]) -> list[Dealt]:
         return [feed.deal(batch) for _ in range(AT_ONCE)]
     bytes_each = sum(int(values.nbytes) for values in tf.nest.flatten(source.make(1)))
     sizes = [batch * bytes_each for batch in feed.split.batches[feed.here]]
-    most = min(int(_HELD_PART * memory / size) for memory, size in zip(memory_bytes, sizes, strict=True))
+    most = min(
+        int(_HELD_PART * memory / size) for memory, size in zip(memory_bytes, sizes, strict=True)
+    )
     count = next(fewer for fewer in (7, 5, AT_ONCE) if fewer <= max(AT_ONCE, most))
     return [feed.deal(as_tensors(source.make(samples, salt=number))) for number in range(count)]
 
@@ -93,9 +109,16 @@ Source: TypeAlias = Samples | UserData
 
 
 def samples_for(
-    settings: Settings, model: Any, strategy: Any, device: str, *, seed: int, takes_data: bool = True
+    settings: Settings,
+    model: Any,
+    strategy: Any,
+    device: str,
+    *,
+    seed: int,
+    takes_data: bool = True,
 ) -> Source:
-    """The user's samples, or random ones that suit the model, which is compiled for them if it is not yet.
+    """The user's samples, or random ones that suit the model, which is compiled for them if it is
+    not yet.
 
     Raises BadInput if none suit.
     """
@@ -116,7 +139,9 @@ def samples_for(
 
 
 def build(settings: Settings, model: Any, strategy: Any, batch: Any) -> None:
-    """Creates all variables that training needs. Raises BadInput, in Keras' words, for samples that do not fit."""
+    """Creates all variables that training needs. Raises BadInput, in Keras' words, for samples that
+    do not fit.
+    """
     try:
         built.build(model, strategy, batch, trains=True)
     except Exception as error:

@@ -1,4 +1,6 @@
-"""Turns what went wrong while a model was built, measured or checked into the error that ends the command."""
+"""Turns what went wrong while a model was built, measured or checked into the error that ends the
+command.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,13 @@ from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOf
 from gpubalance.remedies import Known, match
 from gpubalance.settings.requests import Settings
 
-# What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes raise InvalidArgument or Python's errors.
+# What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes raise InvalidArgument or Python's
+# errors.
 _OF_THE_DEVICE = (tf.errors.InternalError, tf.errors.UnavailableError, tf.errors.AbortedError)
 # What TensorFlow raises when another process of a cluster has ended or fallen silent.
 _OF_A_PEER = (*_OF_THE_DEVICE[1:], tf.errors.CancelledError, tf.errors.DeadlineExceededError)
-# The device that a copy goes to, whose memory is full: its key names the one that it comes from first.
+# The device that a copy goes to, whose memory is full: its key names the one that it comes from
+# first.
 _COPIED_TO = re.compile(r"Key: [^;\s]+;[0-9a-f]+;([^;\s]+);")
 _DEVICE = (
     re.compile(r"device:(GPU:\d+)", re.IGNORECASE),
@@ -38,11 +42,14 @@ class TaskFailedError(Exception):
         self.doing = doing
 
 
-def explain(error: BaseException, settings: Settings | None = None, names: Sequence[str] = ()) -> GpubalanceError:
-    """The error: OutOfMemory, BadInput for the user's model or flags, else EnvironmentFault. Logs the traceback.
+def explain(
+    error: BaseException, settings: Settings | None = None, names: Sequence[str] = ()
+) -> GpubalanceError:
+    """The error: OutOfMemory, BadInput for the user's model or flags, else EnvironmentFault. Logs
+    the traceback.
 
-    `settings` are those of the training that failed, None for a check of `doctor`. `names` are TensorFlow's for the
-    replicas' devices, `GPU:0`.
+    `settings` are those of the training that failed, None for a check of `doctor`. `names` are
+    TensorFlow's for the replicas' devices, `GPU:0`.
     """
     if isinstance(error, GpubalanceError):
         return error
@@ -66,7 +73,9 @@ def tells_of_a_peer(error: BaseException) -> bool:
 def _of_training(error: BaseException, settings: Settings, names: Sequence[str]) -> GpubalanceError:
     text, line, model, errors = str(error), _line(error), settings.model, tf.errors
     if isinstance(error, MemoryError):
-        return EnvironmentFault(f"this host's memory does not hold it: {line}", remedy="use smaller batches")
+        return EnvironmentFault(
+            f"this host's memory does not hold it: {line}", remedy="use smaller batches"
+        )
     cancelled = isinstance(error, errors.CancelledError) and "RESOURCE_EXHAUSTED" in text
     if cancelled or isinstance(error, errors.ResourceExhaustedError):
         return OutOfMemory(line, replica=failing_replica(text, names))
@@ -79,11 +88,19 @@ def _of_training(error: BaseException, settings: Settings, names: Sequence[str])
     if isinstance(error, _OF_THE_DEVICE) and "ompil" not in text:
         return EnvironmentFault(f"training {model} failed on the device: {line}")
     if settings.xla and "xla" in text.lower():
-        return BadInput(f"{model} does not compile with XLA: {line}", remedy="" if match(text) else "use --no-xla")
+        return BadInput(
+            f"{model} does not compile with XLA: {line}",
+            remedy="" if match(text) else "use --no-xla",
+        )
     if ":" in model:
-        from gpubalance.engine.users_lines import own_traceback  # it needs Keras, which is not there for every worker
+        # It needs Keras, which is not there for every worker.
+        from gpubalance.engine.users_lines import own_traceback
 
-        missing = f"install {error.name}, or start in its folder" if isinstance(error, ModuleNotFoundError) else ""
+        missing = (
+            f"install {error.name}, or start in its folder"
+            if isinstance(error, ModuleNotFoundError)
+            else ""
+        )
         return BadInput(f"--model {model} failed:\n{own_traceback(error)}", remedy=missing)
     if settings.data:
         return BadInput(f"--data {settings.data} does not fit the model {model}: {line}")
@@ -91,7 +108,9 @@ def _of_training(error: BaseException, settings: Settings, names: Sequence[str])
 
 
 def memory_row(error: BaseException) -> Known | None:
-    """The row of an error by which cuDNN, cuBLAS or NCCL may tell of a lack of memory, else None."""
+    """The row of an error by which cuDNN, cuBLAS or NCCL may tell of a lack of memory,
+    else None.
+    """
     row = match(str(error)) if isinstance(error, tf.errors.OpError) else None
     return row if row and row.memory else None
 

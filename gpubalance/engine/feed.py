@@ -1,4 +1,6 @@
-"""Deals global batches out in the split's proportion, and brings them to the devices ahead of time."""
+"""Deals global batches out in the split's proportion, and brings them to the devices
+ahead of time.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ from gpubalance.errors import BadInput
 from gpubalance.settings.shares import Shares, proportional_split
 
 WEIGHTS = 3  # of a replica in a step: see `_weights`
-# Batches that are on their way while a step trains on another. A copy to a GPU waits for all that is queued there when
-# it begins: so one batch is copied during the step before it, and the next one is read and cut meanwhile.
+# Batches that are on their way while a step trains on another. A copy to a GPU waits for all that
+# is queued there when it begins: so one batch is copied during the step before it, and the next one
+# is read and cut meanwhile.
 _AHEAD = 2
 AT_ONCE = 1 + _AHEAD  # batches on the devices in training
 
@@ -28,9 +31,10 @@ AT_ONCE = 1 + _AHEAD  # batches on the devices in training
 class Layout:
     """What batches share that differ only in their number of samples or in lengths.
 
-    `signature` has a TensorSpec for each tensor, open where they differ; `cut` is a function that gives each replica
-    its part. `like` tells the structure, dtypes and ranks. When a batch differs in another size, those after it have a
-    wider layout; one that was dealt before keeps its own, so that all processes trace for the same batch.
+    `signature` has a TensorSpec for each tensor, open where they differ; `cut` is a function that
+    gives each replica its part. `like` tells the structure, dtypes and ranks. When a batch differs
+    in another size, those after it have a wider layout; one that was dealt before keeps its own, so
+    that all processes trace for the same batch.
     """
 
     like: str
@@ -40,7 +44,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Dealt:
-    """A global batch, dealt out: `values` has the samples and the weights of each replica of this process, there.
+    """A global batch, dealt out: `values` has the samples and the weights of each replica of this
+    process, there.
 
     A batch with too few samples to be dealt out is `whole` on each replica.
     """
@@ -53,11 +58,13 @@ class Dealt:
 
 
 class Feed:
-    """Takes global batches from iterators, and brings the next ones to the devices ahead of time, in a thread.
+    """Takes global batches from iterators, and brings the next ones to the devices ahead of time,
+    in a thread.
 
-    The devices are those of the place that this process has. A share has at least `least` samples, as a verdict says;
-    a batch that is too small for that is `whole` on each device. tf.data's own copies to several devices give each one
-    batch after another in turns, whatever its size, so they can't divide a last batch or follow a split that changes.
+    The devices are those of the place that this process has. A share has at least `least` samples,
+    as a verdict says; a batch that is too small for that is `whole` on each device. tf.data's own
+    copies to several devices give each one batch after another in turns, whatever its size, so they
+    can't divide a last batch or follow a split that changes.
     """
 
     least = 1
@@ -68,7 +75,8 @@ class Feed:
         self.dealing: Shares | None = None  # of the last batch that began to be dealt out
         self._likes: dict[Any, str] = {}  # of all shapes that have come
         self._layouts: dict[str, Layout] = {}  # the widest so far, by what batches are like
-        # One thread asks all iterators: several may be of the same generator, which can't be asked by two at once.
+        # One thread asks all iterators: several may be of the same generator, which can't be asked
+        # by two at once.
         self._thread = ThreadPoolExecutor(1, "batches")
         # Training and validation each have an iterator, and training continues after validation.
         self._ahead: WeakKeyDictionary[Iterator[Any], deque[Future[Any]]] = WeakKeyDictionary()
@@ -85,12 +93,15 @@ class Feed:
         """Has so many of the next global batches brought to the devices, while these compute."""
         ahead = self._ahead.setdefault(iterator, deque())
         while len(ahead) < batches:
-            # How it is dealt is decided now: what changes meanwhile would reach each process at another batch.
+            # How it is dealt is decided now: what changes meanwhile would reach each process at
+            # another batch.
             ahead.append(self._thread.submit(self._next, iterator, self.split, self.least))
 
     def stop(self) -> None:
         """Forgets what is on its way, and leaves all iterators alone from now on."""
-        on_their_way = [future for ahead in self._ahead.values() for future in ahead if not future.cancel()]
+        on_their_way = [
+            future for ahead in self._ahead.values() for future in ahead if not future.cancel()
+        ]
         wait(on_their_way)
         self._ahead.clear()
 
@@ -99,20 +110,26 @@ class Feed:
         return None if batch is None else (batch, self._deal(batch, split, least))
 
     def deal(self, batch: Any) -> Dealt:
-        """Deals a batch in order, the first samples to the first replica. Raises BadInput if it can't be dealt out."""
+        """Deals a batch in order, the first samples to the first replica. Raises BadInput if it
+        can't be dealt out.
+        """
         return self._deal(batch, self.split, self.least)
 
     def _deal(self, batch: Any, split: Shares, least: int) -> Dealt:
         samples = samples_of(batch)
         if not samples:
-            raise BadInput("the data gave a batch without samples", remedy="leave it out of the dataset")
+            raise BadInput(
+                "the data gave a batch without samples", remedy="leave it out of the dataset"
+            )
         devices = len(split.batches)
         whole = samples < least * devices
         if whole:
             shares, ends = Shares((samples,) * devices), (samples,) * devices
         else:
             batches = proportional_split(samples, split.batches, least)
-            shares = Shares(batches, tuple(map(min, batches, split.micro_batches)) if split.accumulates else ())
+            shares = Shares(
+                batches, tuple(map(min, batches, split.micro_batches)) if split.accumulates else ()
+            )
             ends = tuple(accumulate(batches))
         places = [(end - batch, end) for batch, end in zip(shares.batches, ends, strict=True)]
         with tf.device("/CPU:0"):
@@ -132,32 +149,43 @@ class Feed:
     def _widen(self, like: str, batch: Any) -> None:
         """Makes the layout of such batches one of this batch too."""
         found = self._layouts.get(like)
-        own = tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape[1:]], one.dtype), batch)
+        own = tf.nest.map_structure(
+            lambda one: tf.TensorSpec([None, *one.shape[1:]], one.dtype), batch
+        )
         wider = own if found is None else tf.nest.map_structure(_either, found.signature, own)
         if found is not None and wider == found.signature:
             return
-        # One call for each batch: separate operations would cost a step more than the cutting itself.
+        # One call for each batch: separate operations would cost a step more than the cutting
+        # itself.
         places = tf.TensorSpec((len(self.names), 2), tf.int32)
         weights = tf.TensorSpec((len(self.names), WEIGHTS), tf.float64)
-        cut = tf.function(self._on_devices, autograph=False).get_concrete_function(wider, places, weights)
+        cut = tf.function(self._on_devices, autograph=False).get_concrete_function(
+            wider, places, weights
+        )
         self._layouts[like] = Layout(like, wider, cut)
 
     def _on_devices(self, batch: Any, places: Any, weights: Any) -> tuple[Any, ...]:
         parts = []
         for number, name in enumerate(self.names):
-            with tf.device("/CPU:0"):  # else the whole global batch would go to each GPU and be cut there
+            # Else the whole global batch would go to each GPU and be cut there.
+            with tf.device("/CPU:0"):
                 begin, end = tf.unstack(places[number])
-                part = tf.nest.map_structure(lambda one, at=slice(begin, end): one[at], batch), weights[number]
+                part = (
+                    tf.nest.map_structure(lambda one, at=slice(begin, end): one[at], batch),
+                    weights[number],
+                )
             with tf.device(name):
                 parts.append(tf.nest.map_structure(tf.identity, part))
         return tuple(parts)
 
 
 def _weights(shares: Shares, samples: int, *, whole: bool) -> list[tuple[float, ...]]:
-    """Each replica's weight in the global mean loss, then those of its first micro-batch and of each other one.
+    """Each replica's weight in the global mean loss, then those of its first micro-batch and of
+    each other one.
 
-    Those of all replicas sum to 1. For a `whole` batch only the first replica counts: else every replica would add the
-    same rows to an embedding's gradient, which optimizers square before they add.
+    Those of all replicas sum to 1. For a `whole` batch only the first replica counts: else every
+    replica would add the same rows to an embedding's gradient, which optimizers square before they
+    add.
     """
     if whole:
         return [(float(not replica),) * WEIGHTS for replica in range(len(shares.batches))]
@@ -166,7 +194,9 @@ def _weights(shares: Shares, samples: int, *, whole: bool) -> list[tuple[float, 
 
 
 def _shapes(batch: Any) -> Any:
-    """A key that is cheap to make, equal for batches of the same structure, dtypes and shapes but for their samples."""
+    """A key that is cheap to make, equal for batches of the same structure, dtypes and shapes but
+    for their samples.
+    """
     if isinstance(batch, dict):
         return tuple((name, _shapes(batch[name])) for name in sorted(batch))
     if isinstance(batch, tuple | list):

@@ -1,4 +1,6 @@
-"""Joins processes of one device each, on one host or several, to train one model with TensorFlow's collectives."""
+"""Joins processes of one device each, on one host or several, to train one model with TensorFlow's
+collectives.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,26 @@ from tensorflow.python.eager import context
 from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.cluster import Cluster
 
-# After this long the others notice a process that is stopped or cut off. They notice at once one that has died.
+# After this long the others notice a process that is stopped or cut off. They notice at once one
+# that has died.
 _HEARTBEAT_S = 10
 # A process that ends waits this long for the others, as its parent ends them all.
 _SHUTDOWN_S = 5
 
 
 def join(cluster: Cluster, kind: str, all_reduce: AllReduce) -> Any:
-    """The strategy of the whole cluster, once all its processes are there. Must be the first use of TensorFlow.
+    """The strategy of the whole cluster, once all its processes are there. Must be the first use of
+    TensorFlow.
 
-    Stock MultiWorkerMirroredStrategy wants the same number of devices in every process: here each has one, of that
-    `kind`, `CPU` or `GPU`. The wait has no time limit: if a peer never comes, the parent must end the process.
+    Stock MultiWorkerMirroredStrategy wants the same number of devices in every process: here each
+    has one, of that `kind`, `CPU` or `GPU`. The wait has no time limit: if a peer never comes, the
+    parent must end the process.
     """
-    # TensorFlow's own coordination service, which the strategy then leaves alone: its own deadlines are minutes. It has
-    # no public interface.
-    job = context.coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=len(cluster.addresses))
+    # TensorFlow's own coordination service, which the strategy then leaves alone: its own deadlines
+    # are minutes. It has no public interface.
+    job = context.coordination_config_pb2.CoordinatedJob(
+        name="worker", num_tasks=len(cluster.addresses)
+    )
     context.context().configure_coordination_service(
         service_type="standalone",
         service_leader="/job:worker/replica:0/task:0",
@@ -46,9 +53,11 @@ def join(cluster: Cluster, kind: str, all_reduce: AllReduce) -> Any:
 
 
 def implementation_of(all_reduce: AllReduce, kind: str) -> Any:
-    """How TensorFlow's collectives sum between hosts: `auto` is NCCL for GPUs, the ring over gRPC for CPUs.
+    """How TensorFlow's collectives sum between hosts: `auto` is NCCL for GPUs, the ring over gRPC
+    for CPUs.
 
-    TensorFlow's own AUTO is the ring for GPUs too: CollectiveParamResolverLocal takes NCCL only if it is asked for.
+    TensorFlow's own AUTO is the ring for GPUs too: CollectiveParamResolverLocal takes NCCL only if
+    it is asked for.
     """
     collectives = tf.distribute.experimental.CommunicationImplementation
     by_nccl = all_reduce == "nccl" or (all_reduce == "auto" and kind == "GPU")
@@ -56,7 +65,9 @@ def implementation_of(all_reduce: AllReduce, kind: str) -> Any:
 
 
 def what_all_say(strategy: Any, cluster: Cluster | None) -> Callable[[float], tuple[float, ...]]:
-    """A function that all processes call together; it returns the numbers of all of them, in the order of ranks."""
+    """A function that all processes call together; it returns the numbers of all of them, in the
+    order of ranks.
+    """
     if cluster is None:
         return lambda number: (number,)
     count = len(cluster.addresses)

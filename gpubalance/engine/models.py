@@ -22,8 +22,9 @@ from gpubalance.text import clean
 def make_model(settings: Settings, *, takes_data: bool = True) -> Any:
     """The model. Call it in the scope for its variables.
 
-    Raises BadInput if it can't be trained here; its remedy has `--data` only if the command `takes_data`. An error in
-    the user's own code passes through unchanged, so that its own traceback is shown.
+    Raises BadInput if it can't be trained here; its remedy has `--data` only if the command
+    `takes_data`. An error in the user's own code passes through unchanged, so that its own
+    traceback is shown.
     """
     name = settings.model
     model = _maker(name)()
@@ -39,7 +40,9 @@ def make_model(settings: Settings, *, takes_data: bool = True) -> Any:
 
 
 def _refuse_another_precision(model: Any, settings: Settings) -> None:
-    """Raises BadInput for a model with another policy: one that the user's code sets, or that was saved with it."""
+    """Raises BadInput for a model with another policy: one that the user's code sets, or that was
+    saved with it.
+    """
     own = precision.of(model)
     if own not in (None, settings.precision):
         raise BadInput(
@@ -49,7 +52,9 @@ def _refuse_another_precision(model: Any, settings: Settings) -> None:
 
 
 def _maker(name: str) -> Callable[[], Any]:
-    """The function that makes the model of that name, whose import may build one. Raises BadInput if there is none."""
+    """The function that makes the model of that name, whose import may build one. Raises BadInput
+    if there is none.
+    """
     if name in _BUILT_IN:
         return _BUILT_IN[name]
     refuse_name("--model", name)
@@ -63,21 +68,27 @@ def _maker(name: str) -> Callable[[], Any]:
 
 
 def probe_model() -> Any:
-    """A deliberately heavy classifier of 28×28×1 images: 78.9 M parameters, about 4 GFLOP forward a sample."""
+    """A deliberately heavy classifier of 28×28×1 images: 78.9 M parameters, about 4 GFLOP forward a
+    sample.
+    """
     return _vgg("probe", (32, 64, 128, 256), (512,) * 4, (2048,) * 5 + (1024,))
 
 
 def small_model() -> Any:
-    """The probe model's structure with under a ten-thousandth of its work, so that a profile's pace sets the time.
+    """The probe model's structure with under a ten-thousandth of its work, so that a profile's pace
+    sets the time.
 
-    It trains with SGD: Adam's update, traced for each weight on each device, would be three quarters of the start.
+    It trains with SGD: Adam's update, traced for each weight on each device, would be three
+    quarters of the start.
     """
     model = _vgg("small", (1, 1, 1, 1), (2,) * 4, (8,) * 5 + (8,), keras.layers.AveragePooling2D(4))
     model.optimizer = keras.optimizers.SGD()
     return model
 
 
-def _vgg(name: str, first: tuple[int, ...], second: tuple[int, ...], dense: tuple[int, ...], *before: Any) -> Any:
+def _vgg(
+    name: str, first: tuple[int, ...], second: tuple[int, ...], dense: tuple[int, ...], *before: Any
+) -> Any:
     layers = keras.layers
 
     def convolved(counts: tuple[int, ...]) -> list[Any]:
@@ -95,7 +106,9 @@ _BUILT_IN = {"probe": probe_model, "small": small_model}
 
 
 def _saved_model(path: Path) -> Any:
-    """Loads a saved model. Raises BadInput for a file that is not there or that Keras' safe mode refuses."""
+    """Loads a saved model. Raises BadInput for a file that is not there or that Keras' safe mode
+    refuses.
+    """
     if not path.is_file():
         raise BadInput(f"--model: there is no file {path}")
     try:
@@ -108,7 +121,9 @@ def _saved_model(path: Path) -> Any:
 
 
 def input_shapes(model: Any) -> tuple[tuple[int | None, ...], ...] | None:
-    """The shape of one sample of each input, None for an open dimension; None if the model does not say."""
+    """The shape of one sample of each input, None for an open dimension; None if the model does not
+    say.
+    """
     try:
         tensors = tf.nest.flatten(model.inputs or ())
     except (AttributeError, ValueError):  # a subclassed model, or a Sequential that is not built
@@ -123,7 +138,9 @@ def facts_of(model: Any) -> dict[str, Any]:
     return {
         "name": str(model.name),
         "parameters": sum(sizes),
-        "gradient_bytes": sum(n * tf.as_dtype(v.dtype).size for n, v in zip(sizes, variables, strict=True)),
+        "gradient_bytes": sum(
+            n * tf.as_dtype(v.dtype).size for n, v in zip(sizes, variables, strict=True)
+        ),
         "input_shapes": input_shapes(model),
     }
 
@@ -142,7 +159,10 @@ def _problems(model: Any, *, needs_shapes: bool, own: str) -> Iterator[tuple[str
             remedy = "leave the batch open: keras.Input(shape) without batch_size"
             yield f"{of_input} takes batches of {shape[0]} only", remedy
         if needs_shapes and None in shape[1:]:
-            sizes = f"{own or 'give '}the Input its sizes: for random samples only the batch may be unknown"
+            sizes = (
+                f"{own or 'give '}the Input its sizes: for random samples only the batch may be "
+                "unknown"
+            )
             yield f"{of_input} has the shape {shape}", sizes
     if model.built and not model.trainable_variables:
         yield " has no weights to train", "give it a layer with weights, such as Dense"

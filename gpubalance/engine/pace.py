@@ -1,10 +1,10 @@
 """Makes a simulated device follow its profile, from inside the step.
 
-A simulated device is a TensorFlow CPU device that runs the real replica step. Calls in its graph make it behave like
-its profile: `computed` sleeps until alpha + beta · batch is over, `summed` until the joint run's sync is, `finished`
-until the device's own update is. A step with a batch beyond its memory, by `lacks`, must not begin. k micro-batches
-take the memory of one and k times its time, so alpha is paid k times. A device without a profile has a clock that only
-reads the time.
+A simulated device is a TensorFlow CPU device that runs the real replica step. Calls in its graph
+make it behave like its profile: `computed` sleeps until alpha + beta · batch is over, `summed`
+until the joint run's sync is, `finished` until the device's own update is. A step with a batch
+beyond its memory, by `lacks`, must not begin. k micro-batches take the memory of one and k times
+its time, so alpha is paid k times. A device without a profile has a clock that only reads the time.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from dataclasses import dataclass
 
 from gpubalance.settings.device import DeviceProfile, JointProfile
 
-# A GPU starts a step the moment the one before ends, as the host has queued it by then. A simulated device counts its
-# step from that moment too if the host comes within this time, so that a step takes what its profile says.
+# A GPU starts a step the moment the one before ends, as the host has queued it by then. A simulated
+# device counts its step from that moment too if the host comes within this time, so that a step
+# takes what its profile says.
 QUEUED_WITHIN_S = 0.015
-# If the host comes later, only its delay beyond this part of the longest compute time counts: so far ahead it queues a
-# GPU's steps.
+# If the host comes later, only its delay beyond this part of the longest compute time counts: so
+# far ahead it queues a GPU's steps.
 _AHEAD = 0.5
-# A step whose real compute ends too late by more than this part of its paced time does not follow the profile.
+# A step whose real compute ends too late by more than this part of its paced time does not follow
+# the profile.
 LATE_BY = 0.01
 
 
 class Clock:
     """Reads the time at four points of a replica's step, in seconds on the monotonic clock.
 
-    It counts the steps in which the replica had its own gradients: when a cluster hangs, this tells which device the
-    others wait for. `counts`: it is called for that even if nothing else needs it.
+    It counts the steps in which the replica had its own gradients: when a cluster hangs, this tells
+    which device the others wait for. `counts`: it is called for that even if nothing else needs it.
     """
 
     counts = False
@@ -59,14 +61,18 @@ class Clock:
 
 
 class ComputeTimes:
-    """The compute times of a simulated device's successive steps: its profile's time, with drift and noise."""
+    """The compute times of a simulated device's successive steps: its profile's time, with drift
+    and noise.
+    """
 
     def __init__(self, profile: DeviceProfile, *, seed: int) -> None:
         self._profile = profile
         self._random = random.Random(seed)  # noqa: S311  (noise, not a secret)
 
     def next_s(self, batch: int, micro_batches: int = 1, *, elapsed_s: float = 0.0) -> float:
-        """The seconds of the next step, `elapsed_s` after the first began. Each step draws its own noise."""
+        """The seconds of the next step, `elapsed_s` after the first began. Each step draws its own
+        noise.
+        """
         profile = self._profile
         factor = profile.drift_at(elapsed_s)
         if profile.noise:
@@ -76,13 +82,15 @@ class ComputeTimes:
 
 @dataclass(eq=False)
 class PacedClock(Clock):
-    """A simulated device's clock: it sleeps until its profile's time, and knows what the memory there does not hold.
+    """A simulated device's clock: it sleeps until its profile's time, and knows what the memory
+    there does not hold.
 
-    All replicas' clocks are `together`. `in_cluster`: the others are elsewhere, and their times unknown. `at_once`:
-    other devices compute meanwhile, as replicas of a joint run do, or in other workers. `steps` counts its steps,
-    `late_steps` those whose real compute took longer than the profile's time. `free_s` is when the device ended its
-    last step, by its profile: the host may hear of it later. While it has nothing to do, as samples do not come or
-    nothing is measured, the caller moves that on: else the host would be late for the next step.
+    All replicas' clocks are `together`. `in_cluster`: the others are elsewhere, and their times
+    unknown. `at_once`: other devices compute meanwhile, as replicas of a joint run do, or in other
+    workers. `steps` counts its steps, `late_steps` those whose real compute took longer than the
+    profile's time. `free_s` is when the device ended its last step, by its profile: the host may
+    hear of it later. While it has nothing to do, as samples do not come or nothing is measured, the
+    caller moves that on: else the host would be late for the next step.
     """
 
     replica: int
@@ -103,7 +111,10 @@ class PacedClock(Clock):
 
     def lacks(self, micro_batch: int) -> str:
         """Why the profile's memory does not hold this many samples; else empty."""
-        needed, memory = self.profile.memory_at(micro_batch, self.joint.extra_memory), self.profile.memory
+        needed, memory = (
+            self.profile.memory_at(micro_batch, self.joint.extra_memory),
+            self.profile.memory,
+        )
         if memory is None or needed <= memory:
             return ""
         return f"OOM on replica {self.replica}: batch {micro_batch} needs {needed} of {memory} B"
@@ -114,15 +125,22 @@ class PacedClock(Clock):
         if self._first_s is None:
             self._first_s = self.free_s = now
         micro_batches = -(-int(batch) // int(micro_batch))  # the first one may be smaller
-        self._compute_s = self._times.next_s(int(batch), micro_batches, elapsed_s=now - self._first_s)
+        self._compute_s = self._times.next_s(
+            int(batch), micro_batches, elapsed_s=now - self._first_s
+        )
         self._compute_s *= self.joint.contention if self.at_once else 1.0
         self._came_s = now
-        # The host waits for the last of the devices, a GPU that ended earlier does not: its next step is queued.
-        self._began_s = self.free_s + self._counted_s(now - max(one.free_s for one in self.together))
+        # The host waits for the last of the devices, a GPU that ended earlier does not: its next
+        # step is queued.
+        self._began_s = self.free_s + self._counted_s(
+            now - max(one.free_s for one in self.together)
+        )
         return self._began_s
 
     def computed(self) -> float:
-        """Sleeps until the profile's compute time is over; real compute that takes longer counts in full."""
+        """Sleeps until the profile's compute time is over; real compute that takes longer counts in
+        full.
+        """
         over_s = max(0.0, time.perf_counter() - self._came_s - self._compute_s)
         self._late = over_s > LATE_BY * self._compute_s
         self._computed_s = self._began_s + self._compute_s + over_s
@@ -133,9 +151,14 @@ class PacedClock(Clock):
     def summed(self) -> float:
         """Sleeps until the joint run's sync is over. Called after all replicas have computed.
 
-        In a cluster the sync counts from when the sum is there, on top of the real all-reduce's time.
+        In a cluster the sync counts from when the sum is there, on top of the real all-reduce's
+        time.
         """
-        began_s = time.perf_counter() if self.in_cluster else max(one._computed_s for one in self.together)
+        began_s = (
+            time.perf_counter()
+            if self.in_cluster
+            else max(one._computed_s for one in self.together)
+        )
         self._summed_s = self._on_time(began_s + self.joint.sync_s)
         return self._summed_s
 
@@ -147,19 +170,25 @@ class PacedClock(Clock):
         return self.free_s
 
     def _on_time(self, target_s: float) -> float:
-        """Sleeps until the target, and returns it, or a later end if the host is too late for it."""
+        """Sleeps until the target, and returns it, or a later end if the host is too
+        late for it.
+        """
         counted_s = self._counted_s(sleep_until(target_s))
         self._late = self._late or counted_s > 0
         return target_s + counted_s
 
     def _counted_s(self, late_s: float) -> float:
-        """The part of the host's lateness that counts as the device's time: the host's work between steps does not."""
+        """The part of the host's lateness that counts as the device's time: the host's work between
+        steps does not.
+        """
         ahead_s = _AHEAD * max(one._compute_s for one in self.together)
         return max(0.0, late_s - ahead_s) if late_s > QUEUED_WITHIN_S else 0.0
 
 
 def sleep_until(target_s: float) -> float:
-    """Sleeps until then; returns by how many seconds it was called too late, below 0 if it slept, however long."""
+    """Sleeps until then; returns by how many seconds it was called too late, below 0 if it slept,
+    however long.
+    """
     late_s = time.perf_counter() - target_s
     if late_s < 0:
         time.sleep(-late_s)
@@ -167,19 +196,27 @@ def sleep_until(target_s: float) -> float:
 
 
 def noise_seed(seed: int, replica: int) -> int:
-    """The seed of one replica's noise: each replica has its own, the same in every run with this seed."""
+    """The seed of one replica's noise: each replica has its own, the same in every run with this
+    seed.
+    """
     return seed * 1009 + replica
 
 
 def clocks(
-    profiles: Sequence[DeviceProfile | None], joint: JointProfile, *, seed: int, in_cluster: bool = False
+    profiles: Sequence[DeviceProfile | None],
+    joint: JointProfile,
+    *,
+    seed: int,
+    in_cluster: bool = False,
 ) -> list[Clock]:
     """A clock for each replica, in order. In a cluster each process uses only its own."""
     together: list[PacedClock] = []
     joined = len(profiles) > 1
     own = joint.among(profiles) if joined else JointProfile(contention=joint.contention)
     made = [
-        PacedClock(replica, profile, own, together, seed, joined, in_cluster) if profile else Clock()
+        PacedClock(replica, profile, own, together, seed, joined, in_cluster)
+        if profile
+        else Clock()
         for replica, profile in enumerate(profiles)
     ]
     together += (one for one in made if isinstance(one, PacedClock))

@@ -1,4 +1,6 @@
-"""The devices of a strategy, as the step and its data need them, and those of a user's own process."""
+"""The devices of a strategy, as the step and its data need them, and those of a user's
+own process.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,18 @@ from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.summing import AS_USUAL, Summing
 
-# The UUIDs that were visible when CUDA and TensorFlow first looked for GPUs in this process: they look only once.
+# The UUIDs that were visible when CUDA and TensorFlow first looked for GPUs in this process: they
+# look only once.
 _shown: list[str] = []
-# The indices of simulated devices in the order of their first use: each is the CPU device of its place here.
+# The indices of simulated devices in the order of their first use: each is the CPU device of its
+# place here.
 _simulated: list[int] = []
 
 
 @dataclass(frozen=True)
 class Place:
-    """A strategy over the devices that get samples, their clocks, and TensorFlow's names for this process's devices.
+    """A strategy over the devices that get samples, their clocks, and TensorFlow's names for this
+    process's devices.
 
     In a cluster each process has one of the devices.
     """
@@ -59,7 +64,9 @@ def place_of(
     *,
     seed: int = 0,
 ) -> Place:
-    """The place of all these devices, of which this process has those that TensorFlow calls by these names."""
+    """The place of all these devices, of which this process has those that TensorFlow calls by
+    these names.
+    """
     profiles, labels = [one.profile for one in devices], tuple(one.label for one in devices)
     made = clocks(profiles, joint, seed=seed, in_cluster=cluster is not None)
     strategy = build_strategy(names, summing.all_reduce, cluster)

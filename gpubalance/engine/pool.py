@@ -16,20 +16,26 @@ from gpubalance.errors import BadInput
 _MOST_BYTES = 1 << 30  # a larger batch repeats some samples
 # The most seconds, in all, for reading more batches than are needed: a pipeline may be slow.
 _SPARE_S = 10.0
-# The part of all samples between the starts of two batches: the golden ratio spreads any number of them evenly.
+# The part of all samples between the starts of two batches: the golden ratio spreads any number of
+# them evenly.
 _GOLDEN = 0.6180339887
 
 
 class Pool:
-    """Reads the user's own batches as needed. If they differ in shape, they are padded with zeros."""
+    """Reads the user's own batches as needed. If they differ in shape, they are padded
+    with zeros.
+    """
 
     where: str  # what errors say that the samples come from
 
     def __init__(self, begin_epoch: Callable[[], Iterator[Any]], *, looks_at: int = 1) -> None:
-        """`begin_epoch` gives all batches once more; `looks_at` of them are read at once, unless that takes long."""
+        """`begin_epoch` gives all batches once more; `looks_at` of them are read at once, unless
+        that takes long.
+        """
         self._begin_epoch, self._batches = begin_epoch, begin_epoch()
         self._like: Any = None  # a batch, for its structure
-        self._samples: list[tuple[Any, ...]] = []  # each one's arrays, of one sample, in that structure's order
+        # Each one's arrays, of one sample, in that structure's order.
+        self._samples: list[tuple[Any, ...]] = []
         self._sizes = Counter[int]()  # of the batches that were read
         self._shapes = set[Any]()
         self._bytes = 0
@@ -38,15 +44,19 @@ class Pool:
         self._read(1, 1, looks_at)
 
     def make(self, count: int, *, salt: int = 0) -> Any:
-        """`count` samples as NumPy arrays, the `salt`th such batch; samples repeat if there are too few.
+        """`count` samples as NumPy arrays, the `salt`th such batch; samples repeat if there are too
+        few.
 
-        If batches differ in shape, each is equally likely to be in it. Raises BadInput for an empty dataset.
+        If batches differ in shape, each is equally likely to be in it. Raises BadInput for an empty
+        dataset.
         """
         self._read(count, (salt + 1) * count)
         if not self._samples:
             remedy = "return one with samples: at least as many as the global batch"
             raise BadInput(f"{self.where}: the dataset is empty", remedy=remedy)
-        return self._from(int(salt * _GOLDEN % 1 * len(self._samples)) if self.differs else salt * count, count)
+        return self._from(
+            int(salt * _GOLDEN % 1 * len(self._samples)) if self.differs else salt * count, count
+        )
 
     def longest(self, count: int) -> Any:
         """The same, beginning with the largest in shape of the samples that were looked at."""
@@ -69,11 +79,15 @@ class Pool:
         return len(self._samples) if self._ended else None
 
     def let_go(self) -> None:
-        """Ends the user's pipeline, which holds batches and buffers: more samples come from another run of it."""
+        """Ends the user's pipeline, which holds batches and buffers: more samples come from another
+        run of it.
+        """
         self._batches = islice(self._begin_epoch(), self._sizes.total(), None)
 
     def _read(self, least: int, wanted: int, batches: int = 0) -> None:
-        """Reads at least so many samples, and in the spare time those that are wanted, of so many batches."""
+        """Reads at least so many samples, and in the spare time those that are wanted, of so many
+        batches.
+        """
         while len(self._samples) < least and self._next():
             pass
         began = time.monotonic()
@@ -101,7 +115,9 @@ class Pool:
     def _from(self, start: int, count: int) -> Any:
         """`count` samples in order from `start` on, beginning again after the last."""
         chosen = [self._samples[(start + place) % len(self._samples)] for place in range(count)]
-        return tf.nest.pack_sequence_as(self._like, [_together(values) for values in zip(*chosen, strict=True)])
+        return tf.nest.pack_sequence_as(
+            self._like, [_together(values) for values in zip(*chosen, strict=True)]
+        )
 
 
 def _together(samples: Sequence[Any]) -> Any:

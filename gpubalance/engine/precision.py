@@ -29,11 +29,12 @@ def policy_of(precision: Precision) -> str:
 
 
 def of(model: keras.Model) -> Precision | None:
-    """The precision that the model trains in here; None if it is none of ours, as for weights of float64 only.
+    """The precision that the model trains in here; None if it is none of ours, as for weights of
+    float64 only.
 
-    By its layers with weights of floating dtypes: those of a saved model have the policy that they were saved with,
-    some of a mixed model stay float32, and those that look up or hash have integers. Inputs, and models of layers, have
-    the process' policy by themselves.
+    By its layers with weights of floating dtypes: those of a saved model have the policy that they
+    were saved with, some of a mixed model stay float32, and those that look up or hash have
+    integers. Inputs, and models of layers, have the process' policy by themselves.
     """
     layers = [layer for layer in model._flatten_layers() if _has_precision(layer)] or [model]
     policies = [layer.dtype_policy.name for layer in layers]

@@ -1,4 +1,6 @@
-"""A model on its devices, ready to be measured with any split; a worker holds one while it lives."""
+"""A model on its devices, ready to be measured with any split; a worker holds one while
+it lives.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,15 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings, Tracing
 from gpubalance.settings.shares import Shares
 
-# What trains three times keeps training: with a new split, or in a new session, the first steps differ from the others.
+# What trains three times keeps training: with a new split, or in a new session, the first steps
+# differ from the others.
 _STEPS_BEFORE_A_TRACE = 3
 # A batch that is ready comes within this time.
 _READY_WITHIN_S = 0.002
 # So long what is ready is trained on before a pipeline is measured.
 _READY_S = 1.0
-# Batches come in bursts: from a parallel map, a file, a rebatch. So a timing of a pipeline alone has several.
+# Batches come in bursts: from a parallel map, a file, a rebatch. So a timing of a pipeline alone
+# has several.
 _LEAST_PULLED = 4
 _LEAST_PULLED_S = 0.5
 # If a pipeline's batches differ in shape, a timing is the mean over at least this many.
@@ -42,9 +46,11 @@ _UNLIKE_AT_ONCE = 7
 
 
 class Session:
-    """Builds everything once. The devices are replicas in this order; all get samples in every split.
+    """Builds everything once. The devices are replicas in this order; all get samples in every
+    split.
 
-    In a cluster this process has one of the devices; all processes must get the same calls in the same order.
+    In a cluster this process has one of the devices; all processes must get the same calls in the
+    same order.
     """
 
     def __init__(
@@ -77,14 +83,17 @@ class Session:
         self._verdict = self._known(verdict)
         self._split, self._from_pipeline = Shares((1,) * len(devices)), False
         self._feed = Feed(self._place, self._split)
-        self._data: Iterator[Any] | None = None  # batches, which are `_held` on the devices or come from a pipeline
+        # Batches, which are `_held` on the devices or come from a pipeline.
+        self._data: Iterator[Any] | None = None
         self._held = False
         self._ended_s = 0.0  # when the host saw the end of the last timing
         self._turn = 1  # steps until each batch has come once, if they differ in shape
-        self._pulled: tuple[int, Iterator[Any]] | None = None  # batches of that size, without the devices
+        # Batches of that size, without the devices.
+        self._pulled: tuple[int, Iterator[Any]] | None = None
 
     def _known(self, verdict: Verdict | None) -> Verdict:
-        """Builds the model, and finds out how a split would train it; nothing is known of a model without user's code.
+        """Builds the model, and finds out how a split would train it; nothing is known of a model
+        without user's code.
 
         A single device trains what a split can't.
         """
@@ -108,11 +117,15 @@ class Session:
         }
 
     def _goes_on(self, own: bool) -> bool:
-        """What the first process says: one that takes a step more than the others would wait for them for ever."""
+        """What the first process says: one that takes a step more than the others would wait for
+        them for ever.
+        """
         return bool(self._all_say(own)[0])
 
     def step_flops(self) -> float | None:
-        """The operations of a step for a sample, the mean of some if samples differ in shape; None if unknown."""
+        """The operations of a step for a sample, the mean of some if samples differ in shape; None
+        if unknown.
+        """
         some = range(_UNLIKE_AT_ONCE if self.source.differs else 1)
         return count_step(self._model, [self.source.make(1, salt=number) for number in some])
 
@@ -127,11 +140,13 @@ class Session:
         at_once: bool = False,
         pipeline: bool = False,
     ) -> Iterator[Timing]:
-        """Trains with this split and yields timings, until `seconds` are over and `at_least` timings are given.
+        """Trains with this split and yields timings, until `seconds` are over and `at_least`
+        timings are given.
 
-        `at_once`: other workers train meanwhile, and the caller must end it. With `pipeline` batches come from the
-        user's own pipeline instead of lying on the devices. A stamped timing is one step whatever `steps_per_timing`
-        says. TensorFlow's own ResourceExhaustedError passes through if a device's memory does not hold its micro-batch.
+        `at_once`: other workers train meanwhile, and the caller must end it. With `pipeline`
+        batches come from the user's own pipeline instead of lying on the devices. A stamped timing
+        is one step whatever `steps_per_timing` says. TensorFlow's own ResourceExhaustedError passes
+        through if a device's memory does not hold its micro-batch.
         """
         self._train_with(split, from_pipeline=pipeline)
         if not self._held:
@@ -139,11 +154,14 @@ class Session:
         for clock in self._paced:
             clock.steps = clock.late_steps = 0
             clock.at_once = at_once or self._place.replicas > 1
-        for _ in itertools.repeat(None) if at_once else runtime.rounds(seconds, at_least, self._goes_on):
+        for _ in (
+            itertools.repeat(None) if at_once else runtime.rounds(seconds, at_least, self._goes_on)
+        ):
             yield self._timing(1 if stamped else steps_per_timing, stamped=stamped)
 
     def _train_on_what_is_ready(self) -> None:
-        """Trains without measuring on what came while nothing was trained, as it would count as if it came meanwhile.
+        """Trains without measuring on what came while nothing was trained, as it would count as if
+        it came meanwhile.
 
         That is over when the host has to wait for a batch; of a pipeline that keeps up it never is.
         """
@@ -156,9 +174,11 @@ class Session:
         self._ended_s = time.perf_counter()
 
     def pull(self, global_batch: int, *, seconds: float, at_least: int) -> Iterator[Pulled]:
-        """Takes batches from the pipeline as fast as they come, and yields timings, until `seconds` are over.
+        """Takes batches from the pipeline as fast as they come, and yields timings, until `seconds`
+        are over.
 
-        It continues where the last call ended, if that was for the same size; the split's batches are dropped.
+        It continues where the last call ended, if that was for the same size; the split's batches
+        are dropped.
         """
         self._drop_data()
         if self._pulled is None or self._pulled[0] != global_batch:
@@ -192,7 +212,9 @@ class Session:
         return None if only_along else record_trace(self._run, wait, tracing, gpus=gpus)
 
     def _train_with(self, split: Shares, *, from_pipeline: bool = False) -> None:
-        """Prepares the split's data, of one split at a time: another's would take memory that is being measured."""
+        """Prepares the split's data, of one split at a time: another's would take memory that is
+        being measured.
+        """
         if self._data is not None and (split, from_pipeline) == (self._split, self._from_pipeline):
             return
         self._drop_data()
@@ -200,13 +222,17 @@ class Session:
         self._verdict.refuse_small(split.smallest, self._model)
         self._feed.split, source = split, self.source
         if source.differs:
-            # A batch fits if the longest one does: so that is trained on once, whatever comes later.
+            # A batch fits if the longest one does: so that is trained on once, whatever comes
+            # later.
             self._run(self._feed.deal(data.as_tensors(source.longest(split.global_batch))))
-        self._held = not from_pipeline and (self.settings.input != "host" or self.settings.data is not None)
+        self._held = not from_pipeline and (
+            self.settings.input != "host" or self.settings.data is not None
+        )
         if not self._held:
             self._turn, self._data = _UNLIKE_AT_ONCE, source.stream(split.global_batch)
         else:
-            # In a cluster all processes must hold the same number, without knowing each other's memory: the fewest.
+            # In a cluster all processes must hold the same number, without knowing each other's
+            # memory: the fewest.
             free = 0 if self.in_cluster else psutil.virtual_memory().available
             held = data.held(self._feed, source, [min(free, one or free) for one in self._limits])
             self._turn, self._data = len(held), itertools.cycle(held)
@@ -219,7 +245,9 @@ class Session:
         self._data = None
 
     def _next(self) -> tuple[Dealt, float]:
-        """The next batch and the host's wait for it, in which simulated devices are idle if it was not ready."""
+        """The next batch and the host's wait for it, in which simulated devices are idle if it was
+        not ready.
+        """
         assert self._data is not None  # noqa: S101  (_train_with comes first)
         asked = time.perf_counter()
         if self._held:
@@ -240,10 +268,11 @@ class Session:
             clock.free_s += seconds
 
     def _run(self, dealt: Dealt | None = None, *, stamped: bool = False) -> tuple[Any, Any, float]:
-        """Queues a step with this batch or the next one: the logs, the stamps and the host's wait for data.
+        """Queues a step with this batch or the next one: the logs, the stamps and the host's wait
+        for data.
 
-        Simulated devices read the clock in every step anyway, and take no longer after a pause: so their stamped steps
-        need no trace of their own, and no other step before them.
+        Simulated devices read the clock in every step anyway, and take no longer after a pause: so
+        their stamped steps need no trace of their own, and no other step before them.
         """
         dealt, waited = (dealt, 0.0) if dealt else self._next()
         logs, stamps, _ = self._functions.train(dealt, stamped=stamped or self._all_paced)
@@ -255,7 +284,8 @@ class Session:
         if not stamped:
             steps = -(-steps // self._turn) * self._turn
         elif not self._all_paced:
-            # Queue a stamped step behind another, as usual steps are: an idle GPU would wait for its first kernels.
+            # Queue a stamped step behind another, as usual steps are: an idle GPU would wait for
+            # its first kernels.
             self._run()
         input_wait_s, began = 0.0, self._now
         for _ in range(steps):
@@ -273,7 +303,9 @@ class Session:
         )
 
     def _is_finite(self, logs: dict[str, Any]) -> bool:
-        """Whether the loss is a number: as it is logged, else as far as the smallest weight tells."""
+        """Whether the loss is a number: as it is logged, else as far as the smallest
+        weight tells.
+        """
         if "loss" in logs:
             return math.isfinite(float(logs["loss"]))
         smallest = min(self._model.trainable_variables, key=lambda one: math.prod(one.shape))
@@ -281,19 +313,29 @@ class Session:
 
     @property
     def _now(self) -> float:
-        """The end of the last step of devices that have nothing left to do: by profiles if simulated, else now."""
+        """The end of the last step of devices that have nothing left to do: by profiles if
+        simulated, else now.
+        """
         return max((clock.free_s for clock in self._paced), default=time.perf_counter())
 
     def late_part(self) -> float | None:
-        """The worst device's part of the last measured steps whose real compute took longer than the profile's time."""
-        return max((clock.late_steps / clock.steps for clock in self._paced if clock.steps), default=None)
+        """The worst device's part of the last measured steps whose real compute took longer than
+        the profile's time.
+        """
+        return max(
+            (clock.late_steps / clock.steps for clock in self._paced if clock.steps), default=None
+        )
 
     def memory_peaks(self) -> tuple[int | None, ...]:
-        """Each device's peak bytes since the last call; a simulated one's by its profile and micro-batch."""
+        """Each device's peak bytes since the last call; a simulated one's by its profile and
+        micro-batch.
+        """
         extra = self._joint.extra_memory if self._place.replicas > 1 else 0
         sizes = self._split.micro_batches[self._here]
         by_profile = [
-            one.profile.memory_at(size, extra) if one.profile and one.profile.memory is not None else None
+            one.profile.memory_at(size, extra)
+            if one.profile and one.profile.memory is not None
+            else None
             for one, size in zip(self._devices, sizes, strict=True)
         ]
         return runtime.memory_peaks(self._devices, self._names, by_profile)

@@ -14,7 +14,8 @@ _SAME = {"Cast", "Identity", "Reshape", "Squeeze"}
 
 
 def sources(value: Any, until: Container[int] = ()) -> set[Any]:
-    """What a value is computed from: SAMPLES for the step's input, and the id of each variable's handle.
+    """What a value is computed from: SAMPLES for the step's input, and the id of each variable's
+    handle.
 
     Tensors with the ids `until` which it looks are left out.
 
@@ -38,7 +39,9 @@ def sources(value: Any, until: Container[int] = ()) -> set[Any]:
     return found
 
 
-def ancestors(tensor: Any, until: Container[int] = (), *, but: Container[str] = ()) -> Iterator[Any]:
+def ancestors(
+    tensor: Any, until: Container[int] = (), *, but: Container[str] = ()
+) -> Iterator[Any]:
     """A tensor of a graph and all that it is computed from there, `until` tensors with these ids.
 
     Inputs of operations of the types `but` are left out.
@@ -53,14 +56,22 @@ def ancestors(tensor: Any, until: Container[int] = (), *, but: Container[str] = 
 
 
 def reaches(loss: Any, samples: Collection[Any], until: Container[int]) -> bool:
-    """Whether a loss is divided by what is computed from the batch's values, as the mean of chosen samples is."""
+    """Whether a loss is divided by what is computed from the batch's values, as the mean of chosen
+    samples is.
+    """
     if not tf.is_symbolic_tensor(loss):
         return False
     divisions = [one.op for one in ancestors(loss, until) if one.op.type in _DIVIDING]
     means = [op.inputs[0] for op in divisions if op.type == "Mean"]
-    divisors = [op.inputs[-1] for op in divisions if op.type != "Mean" and op.inputs[-1].shape.is_fully_defined()]
+    divisors = [
+        op.inputs[-1]
+        for op in divisions
+        if op.type != "Mean" and op.inputs[-1].shape.is_fully_defined()
+    ]
     known = {id(one) for one in samples}
-    return any(known & {id(one) for one in ancestors(divisor, but=_OF_SHAPE)} for divisor in divisors) or any(
+    return any(
+        known & {id(one) for one in ancestors(divisor, but=_OF_SHAPE)} for divisor in divisors
+    ) or any(
         one.op.type == "Where" for number in (*means, *divisors) for one in ancestors(number, until)
     )
 
@@ -74,20 +85,25 @@ def is_sum(tensor: Any) -> bool:
 
 
 def is_size_of_samples(op: Any) -> bool:
-    """Whether it gives a size of the samples, such as their length, which all parts of a batch have alike."""
+    """Whether it gives a size of the samples, such as their length, which all parts of a batch have
+    alike.
+    """
     if op.type != "StridedSlice" or op.inputs[0].op.type != "Shape":
         return False
     values, at = op.inputs[0].op.inputs[0], tf.get_static_value(op.inputs[1])
     if at is None or values.shape.rank is None or values.shape.as_list()[:1] != [None]:
         return False
     # Behind a transposition another axis may be that of the samples.
-    return at[0] % values.shape.rank > 0 and not any(one.op.type == "Transpose" for one in ancestors(values))
+    return at[0] % values.shape.rank > 0 and not any(
+        one.op.type == "Transpose" for one in ancestors(values)
+    )
 
 
 def has_fixed_rows(grad: Any) -> bool:
-    """Whether a gradient has the same rows for each part of a batch, as an embedding's of positions; not of words.
+    """Whether a gradient has the same rows for each part of a batch, as an embedding's of
+    positions; not of words.
 
-    One device gets such a row once, summed over all samples, but a row for each occurrence of a word. Optimizers square
-    and clip each row that they get.
+    One device gets such a row once, summed over all samples, but a row for each occurrence of a
+    word. Optimizers square and clip each row that they get.
     """
     return isinstance(grad, tf.IndexedSlices) and SAMPLES not in sources(grad.indices)

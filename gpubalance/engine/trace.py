@@ -1,4 +1,6 @@
-"""Runs TensorFlow's profiler around some steps, and puts its files where TensorBoard looks for them."""
+"""Runs TensorFlow's profiler around some steps, and puts its files where TensorBoard looks for
+them.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,13 @@ from gpubalance.settings.requests import Tracing
 _GPU_PLANE = "/device:GPU:"
 
 
-def record_trace(step: Callable[[], Any], wait: Callable[[], None], tracing: Tracing, *, gpus: int) -> str | None:
+def record_trace(
+    step: Callable[[], Any], wait: Callable[[], None], tracing: Tracing, *, gpus: int
+) -> str | None:
     """Runs and traces `tracing.steps` steps; `wait` returns when the devices have done them.
 
-    Returns why fewer than `gpus` GPUs are in the trace, None if all are. Raises OSError if it can't be written, and
-    TensorFlow's own errors if its profiler does not start.
+    Returns why fewer than `gpus` GPUs are in the trace, None if all are. Raises OSError if it can't
+    be written, and TensorFlow's own errors if its profiler does not start.
     """
     folder, profiler = Path(tracing.folder), tf.profiler.experimental
     target = folder / TRACES / tracing.name
@@ -28,7 +32,8 @@ def record_trace(step: Callable[[], Any], wait: Callable[[], None], tracing: Tra
     with tempfile.TemporaryDirectory(prefix=".trace-", dir=folder) as temporary:
         with profiler.Profile(temporary):
             for number in range(tracing.steps):
-                # `_r` marks the root of a step, under which TensorBoard groups events by `step_num`.
+                # `_r` marks the root of a step, under which TensorBoard groups events by
+                # `step_num`.
                 with profiler.Trace("train", step_num=number, _r=1):
                     step()
             wait()
@@ -38,14 +43,20 @@ def record_trace(step: Callable[[], Any], wait: Callable[[], None], tracing: Tra
 
 
 def missing_gpus(folder: Path, gpus: int) -> str | None:
-    """The trace's own reason for missing GPUs, None if none is missing. Without CUPTI there is no error in it."""
+    """The trace's own reason for missing GPUs, None if none is missing. Without CUPTI there is no
+    error in it.
+    """
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     traced, errors = set(), []
     for path in folder.glob("*.xplane.pb"):
         space = xplane_pb2.XSpace.FromString(path.read_bytes())
         errors += list(space.errors)
-        traced |= {p.name for p in space.planes if p.name.startswith(_GPU_PLANE) and any(one.events for one in p.lines)}
+        traced |= {
+            p.name
+            for p in space.planes
+            if p.name.startswith(_GPU_PLANE) and any(one.events for one in p.lines)
+        }
     if len(traced) >= gpus:
         return None
     return "; ".join(errors) or f"CUPTI told of {len(traced)} of {gpus} GPUs"

@@ -1,4 +1,6 @@
-"""A user's `--data` function: global batches for the engine's step, and samples to be held on the devices."""
+"""A user's `--data` function: global batches for the engine's step, and samples to be held on the
+devices.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ import tensorflow as tf
 from keras.src.trainers.data_adapters import get_data_adapter
 
 from gpubalance.engine.batch_sizes import batch_of, static_batch_of
-from gpubalance.engine.datasets import Batches, are_open, cleaned, is_batched, joined, regrouped, samples_of
+from gpubalance.engine.datasets import (
+    Batches,
+    are_open,
+    cleaned,
+    is_batched,
+    joined,
+    regrouped,
+    samples_of,
+)
 from gpubalance.engine.keras_inside import is_keras_own
 from gpubalance.engine.labels import classes_of
 from gpubalance.engine.pool import Pool
@@ -22,7 +32,8 @@ from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.results.timing import Remedy
 
 _AT_A_TIME = 64  # samples that the pool reads at once
-_LOOKED_AT = 64  # of the user's own batches, to see how they differ in shape and which is the longest
+# Of the user's own batches, to see how they differ in shape and which is the longest.
+_LOOKED_AT = 64
 _PADDED = "let the dataset make the batches, and pad them: padded_batch(64)"
 _ALONE = "read all of it once without gpubalance to find the sample: for batch in dataset(): pass"
 _PARTS = "give (x, y) or (x, y, sample_weight)"
@@ -30,15 +41,17 @@ _FORMS = "return a tf.data.Dataset, a PyDataset or arrays, as (x, y) or (x, y, s
 
 
 class UserData(Pool):
-    """A user's dataset for a model. Batches are (inputs, labels) or (inputs, labels, sample weights).
+    """A user's dataset for a model. Batches are (inputs, labels) or (inputs, labels, sample
+    weights).
 
-    A user's own `train_step` gets what there is. Faults in the data raise BadInput, when it is made or when its first
-    batch comes.
+    A user's own `train_step` gets what there is. Faults in the data raise BadInput, when it is made
+    or when its first batch comes.
     """
 
     def __init__(self, name: str, model: Any) -> None:
         self.where, self._model, self._checked = f"--data {name}", model, False
-        self._is_own_step = not is_keras_own(type(model).train_step)  # takes whatever the user gives it
+        # Takes whatever the user gives it.
+        self._is_own_step = not is_keras_own(type(model).train_step)
         function, self._made = user_function(name, "--data"), Made()
         try:
             with self._made.noted():
@@ -46,7 +59,9 @@ class UserData(Pool):
         except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's own code)
             raise BadInput(f"{self.where} failed:\n{own_traceback(error)}") from None
         self._is_arrays = _is_arrays(self._given)
-        if not (self._is_arrays or isinstance(self._given, (tf.data.Dataset, keras.utils.PyDataset))):
+        if not (
+            self._is_arrays or isinstance(self._given, (tf.data.Dataset, keras.utils.PyDataset))
+        ):
             gave = f"{self.where} gave a value of type {type(self._given).__name__}"
             raise BadInput(f"{gave}, which is not a dataset", remedy=_FORMS)
         super().__init__(lambda: self._epoch(None), looks_at=_LOOKED_AT if self._is_open else 1)
@@ -57,7 +72,9 @@ class UserData(Pool):
 
     @cached_property
     def own_batch(self) -> int | None:
-        """The number of samples in the user's own batches; None for arrays, single samples, or where none is known."""
+        """The number of samples in the user's own batches; None for arrays, single samples, or
+        where none is known.
+        """
         given = self._given
         with self._told():
             if isinstance(given, keras.utils.PyDataset):
@@ -67,12 +84,16 @@ class UserData(Pool):
             return static_batch_of(given) or batch_of(given)
 
     def joined_from(self, global_batch: int) -> int | None:
-        """The number of samples in the user's own batches if they are regrouped for this size; None if they stay."""
+        """The number of samples in the user's own batches if they are regrouped for this size; None
+        if they stay.
+        """
         size = self.usual_size
         return size if self._is_open and size != global_batch else None
 
     def stream(self, global_batch: int) -> Iterator[Any]:
-        """Batches of `global_batch` samples, epoch after epoch without end; a smaller last one is left out."""
+        """Batches of `global_batch` samples, epoch after epoch without end; a smaller last one is
+        left out.
+        """
         self.let_go()
         while True:
             given = 0
@@ -90,11 +111,14 @@ class UserData(Pool):
             return not self._is_arrays and are_open(self._opened(_AT_A_TIME)[0], self._model)
 
     def _epoch(self, batch_size: int | None) -> Iterator[Any]:
-        """One epoch's batches of that size if possible, as in `split.fit`; without a size, the user's own batches."""
+        """One epoch's batches of that size if possible, as in `split.fit`; without a size, the
+        user's own batches.
+        """
         size = batch_size or _AT_A_TIME
         with self._told():
             data, adapter = self._opened(size)
-            # Batches of the split's own size stay as in `split.fit`, which never joins what a user has padded.
+            # Batches of the split's own size stay as in `split.fit`, which never joins what a user
+            # has padded.
             if batch_size and self._is_open and batch_size != self.usual_size:
                 data = joined(data, size)
             elif not self._is_arrays:
@@ -112,11 +136,17 @@ class UserData(Pool):
 
         Also Keras' adapter that begins and ends an epoch of it.
         """
-        parts = keras.utils.unpack_x_y_sample_weight(self._given) if self._is_arrays else (self._given, None, None)
+        parts = (
+            keras.utils.unpack_x_y_sample_weight(self._given)
+            if self._is_arrays
+            else (self._given, None, None)
+        )
         given = dict(zip(("x", "y", "sample_weight"), parts, strict=True))
         adapter = get_data_adapter(**given, batch_size=batch_size, shuffle=self._is_arrays)
         data = adapter.get_tf_dataset()
-        shapes = [spec.shape for spec in tf.nest.flatten(data.element_spec) if hasattr(spec, "shape")]
+        shapes = [
+            spec.shape for spec in tf.nest.flatten(data.element_spec) if hasattr(spec, "shape")
+        ]
         if any(shape.rank is None for shape in shapes):
             raise BadInput(
                 f"{self.where}: TensorFlow does not know the shape of its samples",
@@ -125,7 +155,9 @@ class UserData(Pool):
         return data, adapter
 
     def _check(self, batch: Any) -> None:
-        """Raises BadInput for a first batch that can't be trained on, if Keras would not say so in time."""
+        """Raises BadInput for a first batch that can't be trained on, if Keras would not say so in
+        time.
+        """
         problem = None if self._checked else next(self._problems(batch), None)
         if problem:
             raise BadInput(f"{self.where}{problem[0]}", remedy=problem[1])
@@ -141,7 +173,9 @@ class UserData(Pool):
             flat = tf.nest.flatten(values)
             if is_usual and any(one.dtype == tf.string for one in flat):
                 yield f" has text among its {part}", "let it give numbers, such as those of classes"
-            if any(bool(tf.reduce_any(tf.math.is_nan(one))) for one in flat if one.dtype.is_floating):
+            if any(
+                bool(tf.reduce_any(tf.math.is_nan(one))) for one in flat if one.dtype.is_floating
+            ):
                 nan = f": the first batch has NaN among its {part}"
                 yield nan, "clean the data: with NaN in it the loss is NaN too"
         for output, label, classes in classes_of(self._model, given[1]) if is_usual else ():
@@ -160,12 +194,19 @@ class UserData(Pool):
             raise
         except Exception as error:  # noqa: BLE001  (the user's own code, in TensorFlow's words)
             line = reason_of(error)
-            remedy = _FORMS if self._is_arrays else _PADDED if "different shapes" in line else _ALONE
-            raise BadInput(f"{self.where} failed while it gave samples: {line}", remedy=remedy) from None
+            remedy = (
+                _FORMS if self._is_arrays else _PADDED if "different shapes" in line else _ALONE
+            )
+            raise BadInput(
+                f"{self.where} failed while it gave samples: {line}", remedy=remedy
+            ) from None
 
     def _too_few(self, global_batch: int) -> BadInput:
         samples = sum(samples_of(batch) for batch in self._epoch(global_batch))
-        remedy = f"give more samples, or use smaller batches, {samples} in sum at most: for balance that is "
+        remedy = (
+            f"give more samples, or use smaller batches, {samples} in sum at most: for balance "
+            "that is "
+        )
         few = f"{self.where} has {samples} samples, fewer than the global batch of {global_batch}"
         return BadInput(few, remedy=f"{remedy}--max-global-batch {samples}")
 

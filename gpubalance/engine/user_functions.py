@@ -32,16 +32,18 @@ _HARMFUL: list[tuple[Any, ...]] = [
     ("opens a strategy's scope", tf.distribute.Strategy, "scope"),
     ("starts a balance", sys.modules["gpubalance"], "balance"),
 ]
-# Imported files by path and time of change, to run a file once that has both the model and the data.
+# Imported files by path and time of change, to run a file once that has both the model and the
+# data.
 _LOADED: dict[tuple[Path, int], Any] = {}
 
 
 def user_function(name: str, option: str) -> Callable[[], Any]:
     """Imports a file and returns its function: `file.py:function` or `package.module:function`.
 
-    `__name__` is not `__main__` there, so code under `if __name__ == "__main__":` does not run. Raises BadInput if
-    there is no such function, or if the import would train or save a model; its message names the `option`. An error
-    in the user's own code passes through. --data may also name what its function would return.
+    `__name__` is not `__main__` there, so code under `if __name__ == "__main__":` does not run.
+    Raises BadInput if there is no such function, or if the import would train or save a model; its
+    message names the `option`. An error in the user's own code passes through. --data may also name
+    what its function would return.
     """
     refuse_name(option, name)
     place, _, attribute = name.rpartition(":")
@@ -49,8 +51,14 @@ def user_function(name: str, option: str) -> Callable[[], Any]:
     module = load(place, option, _harmless(place, attribute))
     found = getattr(module, attribute, None)
     if found is None:
-        names = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
-        raise BadInput(f"{place} has no function {attribute!r}", remedy=f"it has: {', '.join(names) or 'none'}")
+        names = [
+            n
+            for n, f in vars(module).items()
+            if inspect.isfunction(f) and f.__module__ == module.__name__
+        ]
+        raise BadInput(
+            f"{place} has no function {attribute!r}", remedy=f"it has: {', '.join(names) or 'none'}"
+        )
     if callable(found) and not isinstance(found, keras.Model):
         _refuse_arguments(option, name, found)
         return found  # type: ignore[no-any-return]
@@ -69,7 +77,10 @@ def _refuse_arguments(option: str, name: str, function: Callable[..., Any]) -> N
     except TypeError as error:
         raise BadInput(
             f"{option} {name} needs arguments: {error}",
-            remedy="it must be callable without arguments: give them defaults, or wrap it in a function",
+            remedy=(
+                "it must be callable without arguments: give them defaults, or wrap it in a "
+                "function"
+            ),
         ) from None
     except ValueError:  # one of C's, without a signature
         return
@@ -79,8 +90,8 @@ def _refuse_arguments(option: str, name: str, function: Callable[..., Any]) -> N
 def _harmless(place: str, attribute: str) -> Iterator[None]:
     """Raises BadInput before the block trains or saves anything, and if it fails to make a split.
 
-    A training script without a guard would train in every worker and overwrite what it has saved, and the plan that it
-    loads may be the one that the command is to make.
+    A training script without a guard would train in every worker and overwrite what it has saved,
+    and the plan that it loads may be the one that the command is to make.
     """
     guard = f'put that under `if __name__ == "__main__":`, or move {attribute} to a file of its own'
     refused: list[BadInput] = []
@@ -91,7 +102,9 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
         def _refuse(*_args: object, **_options: object) -> None:
             file, line = users_line()
             where = f"{Path(file).name}, line {line}"
-            refused.append(BadInput(f"importing {place} {does} ({where}): it was stopped there", remedy=guard))
+            refused.append(
+                BadInput(f"importing {place} {does} ({where}): it was stopped there", remedy=guard)
+            )
             raise refused[0]
 
         return _refuse
@@ -105,14 +118,19 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
         if refused:  # TensorFlow replaces an error raised in a function that it traces
             raise refused[0] from None
         if isinstance(error, GpubalanceError):  # such as one of `load_plan`
-            raise BadInput(f"importing {place} makes a split, which failed: {error.message}", remedy=guard) from None
+            raise BadInput(
+                f"importing {place} makes a split, which failed: {error.message}", remedy=guard
+            ) from None
         raise
 
 
 def _load_file(name: str, option: str, harmless: AbstractContextManager[None]) -> Any:
     path = Path(name)
     if not path.is_file():
-        raise BadInput(f"{option}: there is no file {path}", remedy="give the path of a file: folder/file.py:function")
+        raise BadInput(
+            f"{option}: there is no file {path}",
+            remedy="give the path of a file: folder/file.py:function",
+        )
     key = path.resolve(), path.stat().st_mtime_ns
     if key in _LOADED:
         return _LOADED[key]
@@ -134,6 +152,9 @@ def _load_module(name: str, option: str, harmless: AbstractContextManager[None])
         if error.name and (name == error.name or name.startswith(error.name + ".")):
             raise BadInput(
                 f"{option}: there is no module {name!r} on the path or in this folder",
-                remedy="start in the folder that it is in, install it, or name its file: file.py:function",
+                remedy=(
+                    "start in the folder that it is in, install it, or name its file: "
+                    "file.py:function"
+                ),
             ) from None
         raise  # the user's module lacks another one: its own traceback says so

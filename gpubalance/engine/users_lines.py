@@ -19,14 +19,18 @@ from gpubalance.engine.step.part import replaced
 from gpubalance.results.timing import Remedy
 from gpubalance.text import clean
 
-# Frames in these folders are skipped: `split.fit` and Keras' `test_on_batch`, for example, open a scope.
+# Frames in these folders are skipped: `split.fit` and Keras' `test_on_batch`, for example, open a
+# scope.
 _LIBRARIES = tuple(
-    f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(keras.__file__).parent, Path(tf.__file__).parent)
+    f"{folder}{os.sep}"
+    for folder in (Path(__file__).parents[1], Path(keras.__file__).parent, Path(tf.__file__).parent)
 )
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _IN_DATASET = "Error in user-defined function passed to"
 # Names of nodes, numbers and codes of errors, and a dataset's transformations.
-_OF_TENSORFLOW = re.compile(rf"^\s*(\(\d+\) [A-Z_]+:\s*)?(\{{\{{[^}}]*\}}\}}\s*)*({_IN_DATASET} .* iterator: \S+ )?")
+_OF_TENSORFLOW = re.compile(
+    rf"^\s*(\(\d+\) [A-Z_]+:\s*)?(\{{\{{[^}}]*\}}\}}\s*)*({_IN_DATASET} .* iterator: \S+ )?"
+)
 
 
 def users_line() -> tuple[str, int]:
@@ -38,8 +42,12 @@ def users_line() -> tuple[str, int]:
 
 
 def own_traceback(error: BaseException) -> str:
-    """The user's own frames of an error's traceback, and what it says; those of a graph stand in its text."""
-    frames = [(one.filename, one.lineno, one.name) for one in traceback.extract_tb(error.__traceback__)]
+    """The user's own frames of an error's traceback, and what it says; those of a graph stand in
+    its text.
+    """
+    frames = [
+        (one.filename, one.lineno, one.name) for one in traceback.extract_tb(error.__traceback__)
+    ]
     frames += [(file, int(line), name) for file, line, name in _FRAME.findall(str(error))]
     own = dict.fromkeys(frame for frame in frames if not _is_of_library(frame[0]))
     shown = traceback.format_list([traceback.FrameSummary(*frame) for frame in own])
@@ -51,7 +59,8 @@ def own_traceback(error: BaseException) -> str:
 def reason_of(error: BaseException) -> str:
     """What an error says, in one line and without TensorFlow's own names before it.
 
-    That is the first line, of a step's error the one before its node. It begins with the error's type, or another's.
+    That is the first line, of a step's error the one before its node. It begins with the error's
+    type, or another's.
     """
     text, node, _ = str(error).strip().partition("\n\t [[{{node")
     lines = text.splitlines() or [""]
@@ -60,14 +69,18 @@ def reason_of(error: BaseException) -> str:
 
 
 def _is_of_library(file: str) -> bool:
-    return file.startswith((*_LIBRARIES, threading.__file__, "<frozen ")) or "__autograph_generated_file" in file
+    return (
+        file.startswith((*_LIBRARIES, threading.__file__, "<frozen "))
+        or "__autograph_generated_file" in file
+    )
 
 
 class Made:
     """The datasets that a user's function makes, each of another one, and on which lines."""
 
     def __init__(self) -> None:
-        self._lines: dict[int, tuple[Any, tuple[str, int]]] = {}  # with the dataset, so that no other gets its id
+        # With the dataset, so that no other gets its id.
+        self._lines: dict[int, tuple[Any, tuple[str, int]]] = {}
 
     def noted(self) -> AbstractContextManager[None]:
         """Notes all that are made inside the block."""
@@ -89,9 +102,16 @@ class Made:
         maps = [one for one in made if type(one).__name__ in ("_MapDataset", "_ParallelMapDataset")]
         alone = [one for one in maps if type(one).__name__ == "_MapDataset"]
         is_cached = any("Cache" in type(one).__name__ or one.cardinality() < 0 for one in made)
-        cached = "cache() after this map, if its samples fit into memory and it draws nothing at random"
-        found = {"map(…, num_parallel_calls=tf.data.AUTOTUNE)": alone, cached: [] if is_cached else maps[:1]}
-        return tuple(Remedy(where=self._where(those), what=what) for what, those in found.items() if those)
+        cached = (
+            "cache() after this map, if its samples fit into memory and it draws nothing at random"
+        )
+        found = {
+            "map(…, num_parallel_calls=tf.data.AUTOTUNE)": alone,
+            cached: [] if is_cached else maps[:1],
+        }
+        return tuple(
+            Remedy(where=self._where(those), what=what) for what, those in found.items() if those
+        )
 
     def _where(self, datasets: list[Any]) -> str:
         """`train.py, line 12` or `train.py, lines 12 and 15`."""

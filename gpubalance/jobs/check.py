@@ -1,4 +1,6 @@
-"""`check`: builds a model, takes a batch of its data, and tries its step in parts. Nothing is measured."""
+"""`check`: builds a model, takes a batch of its data, and tries its step in parts. Nothing is
+measured.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,12 @@ from gpubalance.system.deadlines import TimeLimit
 def check(request: RunRequest, watch: Watch) -> ModelCheck:
     """What a worker finds when it builds the request's model on its device.
 
-    Raises BadInput for a model or data that can't be measured, and with the result for a model that a split can't
-    train.
+    Raises BadInput for a model or data that can't be measured, and with the result for a model that
+    a split can't train.
     """
-    with party_for(request, watch, TimeLimit(request.measuring.time_limit_s), purpose="check") as party:
+    with party_for(
+        request, watch, TimeLimit(request.measuring.time_limit_s), purpose="check"
+    ) as party:
         party.start()
         facts = party.facts
     found = ModelCheck(

@@ -17,7 +17,8 @@ _NO_MEMORY = re.compile("|".join(known("out-of-memory").signs))
 class CommandLog:
     """Where a command's output goes: its file, as long as that can be written, and its last lines.
 
-    `path` is None if the file could not be written. `lacks_memory`: a line says that a device's memory ran out.
+    `path` is None if the file could not be written. `lacks_memory`: a line says that a device's
+    memory ran out.
     """
 
     def __init__(self, path: Path, watch: Watch, *, again: bool) -> None:
@@ -43,7 +44,12 @@ class CommandLog:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        self._watch(Doing(f"can't write {self.path}: {error.strerror}: the command goes on without a log", stays=True))
+        self._watch(
+            Doing(
+                f"can't write {self.path}: {error.strerror}: the command goes on without a log",
+                stays=True,
+            )
+        )
         self.path = None
 
     @property

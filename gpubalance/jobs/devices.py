@@ -18,7 +18,9 @@ from gpubalance.workers.party import Party
 
 
 class Listing(Record):
-    """The GPUs as NVML and TensorFlow see them, or the simulated devices. `host` is null for the one it runs on."""
+    """The GPUs as NVML and TensorFlow see them, or the simulated devices. `host` is null for the
+    one it runs on.
+    """
 
     kind: str = "devices"
     host: Host | None = None
@@ -43,14 +45,19 @@ def list_devices_of(hosts: Sequence[Host]) -> tuple[Listings, list[EnvironmentFa
             continue
         listings.append(answer)
         if answer.nvidia and answer.nvidia.problem:
-            errors.append(EnvironmentFault(f"{host}: {answer.nvidia.problem}", remedy=answer.nvidia.remedy or ""))
+            errors.append(
+                EnvironmentFault(
+                    f"{host}: {answer.nvidia.problem}", remedy=answer.nvidia.remedy or ""
+                )
+            )
     return Listings(hosts=tuple(listings)), errors
 
 
 def machine_over(hosts: Sequence[Host]) -> Machine:
     """The GPUs of these hosts, as each lists them.
 
-    Raises EnvironmentFault if no GPU can be used on one of them or it can't be reached, and UsageError if two are one.
+    Raises EnvironmentFault if no GPU can be used on one of them or it can't be reached, and
+    UsageError if two are one.
     """
     listed, errors = list_devices_of(hosts)
     if errors:
@@ -61,13 +68,17 @@ def machine_over(hosts: Sequence[Host]) -> Machine:
         drivers[machine.driver or "unknown"] = None
         for device in machine.devices:
             if device.uuid in devices:
-                raise UsageError(f"{devices[device.uuid].host} and {one.host} are one machine", remedy="name it once")
+                raise UsageError(
+                    f"{devices[device.uuid].host} and {one.host} are one machine",
+                    remedy="name it once",
+                )
             devices[device.uuid] = device.model_copy(update={"host": one.host})
     return Machine(tuple(devices.values()), JointProfile(), ", ".join(drivers))
 
 
 def list_devices(simulate: str | None, hosts: Sequence[Host], watch: Watch) -> Listing:
-    """Asks NVML for the GPUs, and TensorFlow in a worker which of them work; or lists simulated ones on these hosts.
+    """Asks NVML for the GPUs, and TensorFlow in a worker which of them work; or lists simulated
+    ones on these hosts.
 
     Raises what `find_machine` does for simulated devices.
     """
@@ -83,7 +94,9 @@ def list_devices(simulate: str | None, hosts: Sequence[Host], watch: Watch) -> L
     missing = _missing(candidates)
     why = {gpu.uuid: gpu.unusable or missing.get(gpu.uuid) for gpu in reading.gpus}
     gpus = tuple(gpu.model_copy(update={"unusable": why[gpu.uuid]}) for gpu in reading.gpus)
-    return Listing(environment=here, nvidia=reading.model_copy(update={"gpus": gpus}), simulated=None)
+    return Listing(
+        environment=here, nvidia=reading.model_copy(update={"gpus": gpus}), simulated=None
+    )
 
 
 def _missing(gpus: Sequence[Device]) -> dict[str, str]:
@@ -91,6 +104,8 @@ def _missing(gpus: Sequence[Device]) -> dict[str, str]:
     with Party(gpus, purpose="survey") as party:
         party.start()
         try:
-            return party.ask(lambda worker: worker.ask(Survey(devices=worker.devices), Surveyed)).missing
+            return party.ask(
+                lambda worker: worker.ask(Survey(devices=worker.devices), Surveyed)
+            ).missing
         except EnvironmentFault as error:  # TensorFlow itself does not work
             return {gpu.uuid: error.message for gpu in gpus}

@@ -1,4 +1,6 @@
-"""How a command ends before its end: interrupted, by a lost GPU, by what some of its devices can't do."""
+"""How a command ends before its end: interrupted, by a lost GPU, by what some of its devices can't
+do.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from gpubalance.workers.messages import Ready
 
 @contextmanager
 def giving(partial: Callable[[], Any]) -> Iterator[None]:
-    """Every error that leaves the block carries what `partial` returns, unless it carries some already.
+    """Every error that leaves the block carries what `partial` returns, unless it carries some
+    already.
 
     An interrupt of the main thread leaves it as Interrupted.
     """
@@ -71,7 +74,9 @@ def _named(device: Device, error: GpubalanceError) -> str:
 
 @contextmanager
 def lost_gpus_told(devices: Sequence[Device]) -> Iterator[None]:
-    """Raises GpuLost if a GPU is lost: from a worker that looks like a CUDA error, a crash or silence."""
+    """Raises GpuLost if a GPU is lost: from a worker that looks like a CUDA error, a crash or
+    silence.
+    """
     try:
         yield
     except (EnvironmentFault, PartialResult, DeadlinePassed) as error:

@@ -1,4 +1,6 @@
-"""The events that a job emits while it works. The command line shows them; no job waits for that."""
+"""The events that a job emits while it works. The command line shows them; no job waits
+for that.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,17 @@ from gpubalance.settings.requests import Settings
 
 
 class Doing(NamedTuple):
-    """What the job is doing now, and why. `stays`: the text still matters after the command has ended."""
+    """What the job is doing now, and why. `stays`: the text still matters after the command has
+    ended.
+    """
 
     text: str
     stays: bool = False
 
 
 class PhaseBegun(NamedTuple):
-    """A phase of the command begins. It will take about `seconds`, and the whole rest about `left_s`.
+    """A phase of the command begins. It will take about `seconds`, and the whole rest about
+    `left_s`.
 
     A job gives the name; `Phases` knows the rest.
     """
@@ -39,7 +44,9 @@ class PhaseBegun(NamedTuple):
 
 
 class TimeLeft(NamedTuple):
-    """About how many seconds the phase still needs; after `Phases` the whole command, `later_s` for later phases."""
+    """About how many seconds the phase still needs; after `Phases` the whole command, `later_s` for
+    later phases.
+    """
 
     seconds: float
     later_s: float = 0.0
@@ -48,9 +55,9 @@ class TimeLeft(NamedTuple):
 class TimingDone(NamedTuple):
     """Some steps are over, warm-up included.
 
-    `name` is "even" for the even split of a joint run and "" for its own split; for a device that trains a model of its
-    own it is "alone" or "at once". `compute_s` and `update_s` have a value for each replica if its steps were stamped.
-    `gauges` is the latest reading of each GPU.
+    `name` is "even" for the even split of a joint run and "" for its own split; for a device that
+    trains a model of its own it is "alone" or "at once". `compute_s` and `update_s` have a value
+    for each replica if its steps were stamped. `gauges` is the latest reading of each GPU.
     """
 
     name: str
@@ -63,7 +70,9 @@ class TimingDone(NamedTuple):
 
 
 class WindowDone(NamedTuple):
-    """A window of steps is measured. `name` is "even" for the even split and "" for the run's own."""
+    """A window of steps is measured. `name` is "even" for the even split and "" for the
+    run's own.
+    """
 
     number: int
     of: int
@@ -102,7 +111,9 @@ class DeviceDone(NamedTuple):
 
 
 class ModelBuilt(NamedTuple):
-    """A model of the user's is built for a balance, before anything is measured; `warned`: what is not exact."""
+    """A model of the user's is built for a balance, before anything is measured; `warned`: what is
+    not exact.
+    """
 
     settings: Settings
     model: Model
@@ -124,7 +135,9 @@ class RoundDone(NamedTuple):
 
 
 class CutDone(NamedTuple):
-    """A cut of a model was tried on the way to the best one, with steps of `global_batch` samples."""
+    """A cut of a model was tried on the way to the best one, with steps of
+    `global_batch` samples.
+    """
 
     round: LayersRound
     devices: tuple[Device, ...]
@@ -132,7 +145,9 @@ class CutDone(NamedTuple):
 
 
 class PipeWindowDone(NamedTuple):
-    """A window of a cut model is measured; throughput and step time are those of all windows so far."""
+    """A window of a cut model is measured; throughput and step time are those of all windows so
+    far.
+    """
 
     number: int
     of: int
@@ -148,7 +163,9 @@ class CommandBegun(NamedTuple):
 
 
 class CommandEnded(NamedTuple):
-    """A command of a queue has ended there; for lack of memory it is tried once more on `next_on`."""
+    """A command of a queue has ended there; for lack of memory it is tried once more on
+    `next_on`.
+    """
 
     device: Device
     command: QueuedCommand
@@ -156,7 +173,9 @@ class CommandEnded(NamedTuple):
 
 
 class QueueSeen(NamedTuple):
-    """A queue while it runs: how many commands wait and how many have ended, what runs, and how long all will take."""
+    """A queue while it runs: how many commands wait and how many have ended, what runs, and how
+    long all will take.
+    """
 
     devices: tuple[Device, ...]
     waiting: int
@@ -166,7 +185,16 @@ class QueueSeen(NamedTuple):
 
 
 Going = Doing | PhaseBegun | TimeLeft | TimingDone | ModelBuilt | Planned
-Done = WindowDone | TurnDone | PointDone | TrialDone | DeviceDone | RoundDone | CutDone | PipeWindowDone
+Done = (
+    WindowDone
+    | TurnDone
+    | PointDone
+    | TrialDone
+    | DeviceDone
+    | RoundDone
+    | CutDone
+    | PipeWindowDone
+)
 OfQueue = CommandBegun | CommandEnded | QueueSeen
 Event = Going | Done | OfQueue
 Watch = Callable[[Event], None]

@@ -17,10 +17,12 @@ from gpubalance.workers.process import signals_held
 
 
 def launch(plan: Plan, command: Sequence[str], tell: Tell) -> int:
-    """Runs the command in all processes until they end. Returns the exit code of the first that failed, else 0.
+    """Runs the command in all processes until they end. Returns the exit code of the first that
+    failed, else 0.
 
-    A plan for one host takes one process, as one strategy has all its devices. An interrupt is passed on to every
-    process. Raises what `Script` does if a process can't start or its host is lost: then all end.
+    A plan for one host takes one process, as one strategy has all its devices. An interrupt is
+    passed on to every process. Raises what `Script` does if a process can't start or its host is
+    lost: then all end.
     """
     devices = [plan.devices[number] for number in plan.split.used]
     groups = [[device] for device in devices] if len(hosts_of(devices)) > 1 else [devices]
@@ -31,7 +33,10 @@ def launch(plan: Plan, command: Sequence[str], tell: Tell) -> int:
         try:
             with signals_held():
                 for rank, script in enumerate(scripts):
-                    script.run(command, Cluster(addresses=addresses, rank=rank) if len(groups) > 1 else None)
+                    script.run(
+                        command,
+                        Cluster(addresses=addresses, rank=rank) if len(groups) > 1 else None,
+                    )
                 codes += [threads.submit(script.code, tell) for script in scripts]
             for one in as_completed(codes):
                 if one.exception() or one.result():

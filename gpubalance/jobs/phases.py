@@ -1,4 +1,6 @@
-"""The phases of a command, and about how long each takes: as long as last time on this machine, else as usual."""
+"""The phases of a command, and about how long each takes: as long as last time on this machine,
+else as usual.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +42,17 @@ _BLOCKS_S = 12.0
 _WINDOW_S = 5.0
 _ROUNDS = 2
 _LONGER, _LONGER_S = 2.0, 30.0  # than announced, times and seconds: this is told
-# Times what a phase was expected to take: then its time and that of the later ones are corrected, and it is taken to
-# need half as long again.
+# Times what a phase was expected to take: then its time and that of the later ones are corrected,
+# and it is taken to need half as long again.
 _OVERDUE, _AGAIN = 2.0, 0.5
 _KEPT = 500
 _TOOK = TypeAdapter(dict[str, Seconds])  # by the phases' keys
 # These fields change nothing about how long a phase takes.
 _BESIDE: dict[str, bool | dict[str, bool]] = {
-    **dict.fromkeys(("tracing", "fresh", "force", "deadline_s", "time_limit_s", "for_split", "least_samples"), True),
+    **dict.fromkeys(
+        ("tracing", "fresh", "force", "deadline_s", "time_limit_s", "for_split", "least_samples"),
+        True,
+    ),
     "measuring": {"deadline_s": True, "time_limit_s": True},
 }
 
@@ -55,7 +60,8 @@ _BESIDE: dict[str, bool | dict[str, bool]] = {
 def estimate(request: ProbeRequest | BalanceRequest | LayersRequest) -> Estimate:
     """What the command would do, and about how long it would take; no device is used.
 
-    Raises UsageError and NothingFits for what is not possible, by what is known before anything is measured.
+    Raises UsageError and NothingFits for what is not possible, by what is known before anything is
+    measured.
     """
     uncut = request.uncut if isinstance(request, LayersRequest) else request
     probe = kept_probe(uncut) if isinstance(uncut, BalanceRequest) else None
@@ -75,15 +81,18 @@ def estimate(request: ProbeRequest | BalanceRequest | LayersRequest) -> Estimate
 
 
 def stand_ins(request: ProbeRequest) -> list[int]:
-    """For each device the number of the one that is probed for it: its own, or that of an equal one before it."""
+    """For each device the number of the one that is probed for it: its own, or that of an equal one
+    before it.
+    """
     return [*range(len(request.devices))] if request.each else first_alike(request.devices)
 
 
 def queues(request: ProbeRequest) -> list[list[int]]:
-    """Queues of device numbers: devices in a queue are measured one after the other, the queues at the same time.
+    """Queues of device numbers: devices in a queue are measured one after the other, the queues at
+    the same time.
 
-    One queue in all, or one for each device if that is asked for, or one for each host if each is its own machine. A
-    device that is not probed follows the one that is probed for it.
+    One queue in all, or one for each device if that is asked for, or one for each host if each is
+    its own machine. A device that is not probed follows the one that is probed for it.
     """
     found = defaultdict[object, list[int]](list)
     hosts = [device.host if are_reached() else None for device in request.devices]
@@ -93,7 +102,9 @@ def queues(request: ProbeRequest) -> list[list[int]]:
 
 
 def phase_names(request: ProbeRequest) -> list[str]:
-    """The phase of each device in a probe: its own or its stand-in's, or one for all if there are several queues."""
+    """The phase of each device in a probe: its own or its stand-in's, or one for all if there are
+    several queues.
+    """
     if request.parallel or len(queues(request)) > 1:
         return [f"all {'devices' if request.parallel else 'hosts'} at once"] * len(request.devices)
     return [f"{request.devices[number].label} alone" for number in stand_ins(request)]
@@ -137,11 +148,13 @@ def _usual_s(request: MeasureRequest) -> dict[str, float]:
 
 
 class Phases:
-    """A watch that completes what a job tells of its phases: their numbers, and how long they and the rest take.
+    """A watch that completes what a job tells of its phases: their numbers, and how long they and
+    the rest take.
 
-    The first phase that takes over twice as long as expected is taken to need half as long again, and all later ones to
-    take as many times longer. It says so when it knows that the command takes more than twice as long as was
-    announced. Of a `resumed` command nobody knows how much is left: it announces no times, and keeps none.
+    The first phase that takes over twice as long as expected is taken to need half as long again,
+    and all later ones to take as many times longer. It says so when it knows that the command takes
+    more than twice as long as was announced. Of a `resumed` command nobody knows how much is left:
+    it announces no times, and keeps none.
     """
 
     def __init__(
@@ -160,7 +173,11 @@ class Phases:
         self._number: int | None = None
         self._began_s = self._phase_began_s = self._until_s = self._announced_s = 0.0
         self._is_told = self._is_corrected = resumed
-        limit_s = request.time_limit_s if isinstance(request, ProbeRequest) else request.measuring.time_limit_s
+        limit_s = (
+            request.time_limit_s
+            if isinstance(request, ProbeRequest)
+            else request.measuring.time_limit_s
+        )
         self._limit_s = math.inf if limit_s is None or resumed else limit_s
 
     def __call__(self, event: Event) -> None:
@@ -178,7 +195,12 @@ class Phases:
         self._watch(event)
         if self._announced_s > self._limit_s:
             self._limit_s = math.inf
-            self._watch(Doing("that is longer than its time limit, which will end it before it is done", stays=True))
+            self._watch(
+                Doing(
+                    "that is longer than its time limit, which will end it before it is done",
+                    stays=True,
+                )
+            )
 
     def keep(self) -> None:
         """Ends the command, and keeps how long its phases took for the next time."""
@@ -226,7 +248,10 @@ class Phases:
     def _lengthen(self, times: float) -> None:
         """Expects the phases after the present one to take so many times longer."""
         at = (self._number or 0) + 1
-        later = [phase.model_copy(update={"seconds": times * phase.seconds}) for phase in self._phases[at:]]
+        later = [
+            phase.model_copy(update={"seconds": times * phase.seconds})
+            for phase in self._phases[at:]
+        ]
         self._phases = [*self._phases[:at], *later]
 
     def _tell_if_longer(self) -> None:

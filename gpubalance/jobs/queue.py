@@ -13,7 +13,14 @@ from pathlib import Path
 
 from gpubalance.errors import RESUME, Interrupted, PartialResult
 from gpubalance.jobs.command_log import CommandLog
-from gpubalance.jobs.events import CommandBegun, CommandEnded, Doing, QueueSeen, Watch, one_at_a_time
+from gpubalance.jobs.events import (
+    CommandBegun,
+    CommandEnded,
+    Doing,
+    QueueSeen,
+    Watch,
+    one_at_a_time,
+)
 from gpubalance.jobs.keep.journal import Journal, content_key, free_journal
 from gpubalance.jobs.keep.saved import find_device, kept_probes
 from gpubalance.planning.queue import Outlook, outlook, relative_times
@@ -45,15 +52,25 @@ class _Commands:
     """The commands of a queue: which wait, which run where, and how the others ended."""
 
     def __init__(
-        self, request: QueueRequest, logs: Path, watch: Watch, journal: Journal, threads: ThreadPoolExecutor
+        self,
+        request: QueueRequest,
+        logs: Path,
+        watch: Watch,
+        journal: Journal,
+        threads: ThreadPoolExecutor,
     ) -> None:
         self._devices, self._pull = request.devices, request.pull
         self._logs, self._watch, self._journal, self._threads = logs, watch, journal, threads
         journal.watch = watch
         self._began_s = time.monotonic()
-        every = (QueuedCommand(number=n, command=text) for n, text in enumerate(request.commands, 1))
+        every = (
+            QueuedCommand(number=n, command=text) for n, text in enumerate(request.commands, 1)
+        )
         left, where = journal.left(QueuedCommand), journal.left(Device)
-        self._found = {one.number: self._resumed(one, left.get(_key(one)), where.get(_key(one))) for one in every}
+        self._found = {
+            one.number: self._resumed(one, left.get(_key(one)), where.get(_key(one)))
+            for one in every
+        }
         self._waiting = deque(one for one in self._found.values() if not one.resumed)
         self._again = deque[QueuedCommand]()  # on the device with the most memory
         self._running: dict[int, _Running] = {}
@@ -61,8 +78,12 @@ class _Commands:
         self._memory = [device.memory_bytes or 0 for device in self._devices]
         self._largest = self._memory.index(max(self._memory))
 
-    def _resumed(self, one: QueuedCommand, left: QueuedCommand | None, on: Device | None) -> QueuedCommand:
-        """The command as an earlier run ended it `on` a device, with that try if the device is here too."""
+    def _resumed(
+        self, one: QueuedCommand, left: QueuedCommand | None, on: Device | None
+    ) -> QueuedCommand:
+        """The command as an earlier run ended it `on` a device, with that try if the device is here
+        too.
+        """
         if left is None:
             return one
         tries = left.tries[-1:] if on in self._devices else ()
@@ -70,10 +91,14 @@ class _Commands:
         return left.model_copy(update={"resumed": True, "tries": tuple(here)})
 
     def run(self) -> None:
-        """Runs all of them. An interrupt is passed on to those that run, which have ended when it is raised on."""
+        """Runs all of them. An interrupt is passed on to those that run, which have ended when it
+        is raised on.
+        """
         resumed = sum(one.resumed for one in self._found.values())
         if resumed:
-            self._watch(Doing(f"{resumed} of {len(self._found)} commands ended well before", stays=True))
+            self._watch(
+                Doing(f"{resumed} of {len(self._found)} commands ended well before", stays=True)
+            )
         try:
             while self._waiting or self._again or self._running:
                 self._start()
@@ -95,7 +120,9 @@ class _Commands:
 
     def _start(self) -> None:
         """Starts commands on free devices, unless all ends sooner without one there."""
-        while free := [device for device in range(len(self._devices)) if device not in self._running]:
+        while free := [
+            device for device in range(len(self._devices)) if device not in self._running
+        ]:
             if self._again and self._largest in free:
                 self._begin(self._largest, self._again.popleft())
                 continue
@@ -106,8 +133,12 @@ class _Commands:
 
     def _begin(self, device: int, command: QueuedCommand) -> None:
         on = self._devices[device]
-        text = command.command.replace("{device}", on.label).replace("{number}", str(command.number))
-        log = CommandLog(self._logs / f"{command.number:03}.log", self._watch, again=bool(command.tries))
+        text = command.command.replace("{device}", on.label).replace(
+            "{number}", str(command.number)
+        )
+        log = CommandLog(
+            self._logs / f"{command.number:03}.log", self._watch, again=bool(command.tries)
+        )
         with signals_held():
             script = Script([on])
             script.start(_environment(on), ["-c", _SHELL, text])
@@ -117,15 +148,23 @@ class _Commands:
         self._watch(CommandBegun(on, command))
 
     def _end(self, device: int, one: _Running) -> None:
-        """Takes note of how a command ended, and tries it once more if it lacked memory that another device has."""
+        """Takes note of how a command ended, and tries it once more if it lacked memory that
+        another device has.
+        """
         one.script.end()
         start_s, end_s = one.began_s - self._began_s, time.monotonic() - self._began_s
         code = one.code.result()
         lacked = code != 0 and one.log.lacks_memory
         tried = Try(device=device, start_s=start_s, end_s=end_s, exit=code, out_of_memory=lacked)
-        ended = {"tries": (*one.command.tries, tried), "log": one.log.path, "tail": one.log.tail() if code else ()}
+        ended = {
+            "tries": (*one.command.tries, tried),
+            "log": one.log.path,
+            "tail": one.log.tail() if code else (),
+        }
         found = one.command.model_copy(update=ended)
-        again = lacked and not one.command.tries and self._memory[self._largest] > self._memory[device]
+        again = (
+            lacked and not one.command.tries and self._memory[self._largest] > self._memory[device]
+        )
         self._found[found.number] = found
         del self._running[device]
         if found.ended_well:
@@ -145,9 +184,14 @@ class _Commands:
         return ended
 
     def _outlook(self) -> Outlook:
-        """What to expect of the devices; the largest is not free before what is tried once more there."""
+        """What to expect of the devices; the largest is not free before what is tried once more
+        there.
+        """
         ended_s = self._ended_s()
-        since = [time.monotonic() - one.began_s if (one := self._running.get(n)) else None for n in range(len(ended_s))]
+        since = [
+            time.monotonic() - one.began_s if (one := self._running.get(n)) else None
+            for n in range(len(ended_s))
+        ]
         seen = outlook(ended_s, since, relative_times(ended_s, self._rates))
         each_s = seen.each_s[self._largest]
         free_s = list(seen.free_s)
@@ -156,7 +200,8 @@ class _Commands:
 
     def _tell(self) -> None:
         running = tuple(
-            RunningCommand(n, one.command, one.began_s, one.log.last) for n, one in sorted(self._running.items())
+            RunningCommand(n, one.command, one.began_s, one.log.last)
+            for n, one in sorted(self._running.items())
         )
         waiting = len(self._waiting) + len(self._again)
         ended = len(self._found) - waiting - len(running)
@@ -175,9 +220,13 @@ class _Commands:
             well, busy_s = sum(one.exit == 0 for one in own), sum(one.duration_s for one in own)
             speed = fastest / time_ if time_ else None
             shares.append(QueueShare(device=number, ended_well=well, busy_s=busy_s, speed=speed))
-        ends_s = [time.monotonic() - self._began_s] if self._running else [one.end_s for one in here]
+        ends_s = (
+            [time.monotonic() - self._began_s] if self._running else [one.end_s for one in here]
+        )
         makespan_s = max(ends_s, default=0.0)
-        alone = [one.duration_s * (shares[one.device].speed or 0.0) for one in here if one.exit == 0]
+        alone = [
+            one.duration_s * (shares[one.device].speed or 0.0) for one in here if one.exit == 0
+        ]
         alone_s = sum(alone) if alone and all(alone) else None
         return Queue(
             created=now(),
@@ -204,7 +253,10 @@ def queue(request: QueueRequest, logs: Path, watch: Watch, journal: Journal) -> 
         except KeyboardInterrupt as interrupt:
             result = commands.result()
             well = sum(one.ended_well for one in result.commands)
-            told = f"{well} of {len(result.commands)} commands had finished; running ones were stopped; {RESUME}"
+            told = (
+                f"{well} of {len(result.commands)} commands had finished; running ones were "
+                f"stopped; {RESUME}"
+            )
             raise Interrupted.by(interrupt, partial=result, remedy=told) from None
     result = commands.result()
     if result.failed:
@@ -222,7 +274,9 @@ def journal_of_queue(request: QueueRequest) -> Journal:
 
 
 def logs_of(request: QueueRequest, journal: Journal) -> Path:
-    """The folder for what the commands print: the one that was asked for, else one of the journal's name."""
+    """The folder for what the commands print: the one that was asked for, else one of the journal's
+    name.
+    """
     if request.logs is not None:
         return request.logs
     folder = state_folder("queues")

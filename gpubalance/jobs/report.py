@@ -18,9 +18,11 @@ Found = tuple[Probe, str]
 
 
 def read_subjects(paths: Sequence[Path]) -> tuple[Subject, ...]:
-    """Reads results, in the order of their files. Raises BadInput for a file that is not a whole result.
+    """Reads results, in the order of their files. Raises BadInput for a file that is not a whole
+    result.
 
-    A plan or a run is shown with the probe that it is based on, from one of the files or from those kept here.
+    A plan or a run is shown with the probe that it is based on, from one of the files or from those
+    kept here.
     """
     results = [read_reported(path) for path in paths]
     each = [*zip(paths, results, strict=True)]
@@ -40,7 +42,9 @@ def _subject(path: Path, result: Reported, given: Sequence[Found]) -> Subject:
 
 
 def _its_probe(result: Plan | Run, given: Sequence[Found]) -> Found | None:
-    """The probe that the result is based on, from the files given or kept here; else a given probe of its devices."""
+    """The probe that the result is based on, from the files given or kept here; else a given probe
+    of its devices.
+    """
     kept = ((probe, f"the probe of {probe.created} that is kept here") for probe in kept_probes())
     for probe, where in chain(given, kept):
         if _has(probe, result) and _is_its_own(probe, result):
@@ -57,7 +61,9 @@ def _has(probe: Probe, result: Plan | Run) -> bool:
 
 
 def _is_its_own(probe: Probe, result: Plan | Run) -> bool:
-    """Whether this probe has the same solo best, for each one that the run was compared with; or made the plan."""
+    """Whether this probe has the same solo best, for each one that the run was compared with; or
+    made the plan.
+    """
     if isinstance(result, Plan):
         return probe.created == result.probed
     bests = result.baselines.solo_best or ()

@@ -30,20 +30,28 @@ def run(
 ) -> Run:
     """Trains with the request's split and reports what it gives.
 
-    `solo` is what the devices gave alone, to compare with. `planned` is the model that a plan is for. Windows go into
-    the `journal`; those that are already in it are not measured again.
+    `solo` is what the devices gave alone, to compare with. `planned` is the model that a plan is
+    for. Windows go into the `journal`; those that are already in it are not measured again.
 
-    Devices with batch 0 are left out: an empty share is not a replica. Raises NothingFits with a split that does fit
-    when a device runs out of memory. Every error after the first window carries what was measured as `partial`.
+    Devices with batch 0 are left out: an empty share is not a replica. Raises NothingFits with a
+    split that does fit when a device runs out of memory. Every error after the first window carries
+    what was measured as `partial`.
     """
     used, limit = request.of_used, TimeLimit(request.measuring.time_limit_s)
     journal.watch = watch
     journal.tell_resumed()
     watch(PhaseBegun("run"))
     result: Run | None = None
-    with giving(lambda: result), lost_gpus_told(used.devices), party_for(used, watch, limit, journal=journal) as party:
+    with (
+        giving(lambda: result),
+        lost_gpus_told(used.devices),
+        party_for(used, watch, limit, journal=journal) as party,
+    ):
         party.start()
-        another = f"gpubalance balance --model {shlex.quote(request.settings.model)} makes a plan for this one"
+        another = (
+            f"gpubalance balance --model {shlex.quote(request.settings.model)} makes a plan for "
+            "this one"
+        )
         check_model(planned, party.facts.model, remedy=f"{another}; --force runs it all the same")
         if len(used.devices) > 1 or used.split.accumulates:
             refuse(party.facts)
@@ -58,7 +66,11 @@ def run(
         return result.model_copy(update={"warnings": (*result.warnings, *noted)})
 
 
-def raise_what_fits(error: OutOfMemory, party: Party, request: RunRequest, watch: Watch) -> NoReturn:
-    """Raises the error that says what fits instead, with what was measured before, however that search ends."""
+def raise_what_fits(
+    error: OutOfMemory, party: Party, request: RunRequest, watch: Watch
+) -> NoReturn:
+    """Raises the error that says what fits instead, with what was measured before, however that
+    search ends.
+    """
     with giving(lambda: error.partial):
         raise Fitting(party, request, watch).error(error) from None

@@ -1,4 +1,6 @@
-"""Statistics of step times, all above 0. Samples of one run are not independent: their intervals allow for it."""
+"""Statistics of step times, all above 0. Samples of one run are not independent: their intervals
+allow for it.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,10 @@ _T95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093,
 )  # fmt: skip
-_NORMAL_MAD = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
-# Samples further than this from the median, in standard deviations, are clipped to it, as the median does not feel
-# them. At most a fifth are: more of them are no outliers but another level.
+# A normal distribution's standard deviation over its median absolute deviation.
+_NORMAL_MAD = 1.4826
+# Samples further than this from the median, in standard deviations, are clipped to it, as the
+# median does not feel them. At most a fifth are: more of them are no outliers but another level.
 _FAR = 5.0
 _FEW = 5
 _BATCHES = 5
@@ -52,7 +55,8 @@ class Spread(NamedTuple):
 
 
 def t95(freedom: float) -> float:
-    """The two-sided 95 % quantile of Student's t, for at least one degree of freedom; never below the true one.
+    """The two-sided 95 % quantile of Student's t, for at least one degree of freedom; never below
+    the true one.
 
     Linear between whole degrees, and constant from 19 on.
     """
@@ -64,9 +68,9 @@ def t95(freedom: float) -> float:
 def spread(samples: Sequence[float]) -> Spread | None:
     """How exactly the median of samples, in order of time, is known; None for fewer than three.
 
-    The error follows from the correlation of successive samples, and is at least that of batch means, as a first-order
-    autoregression misses slow wandering. `scripts/bench compare` measures the coverage: at least 92 % from 12 samples
-    on, up to a correlation of 0.7.
+    The error follows from the correlation of successive samples, and is at least that of batch
+    means, as a first-order autoregression misses slow wandering. `scripts/bench compare` measures
+    the coverage: at least 92 % from 12 samples on, up to a correlation of 0.7.
     """
     if len(samples) < 3:
         return None
@@ -80,10 +84,12 @@ def spread(samples: Sequence[float]) -> Spread | None:
 
 
 def _of_correlated(samples: Sequence[float]) -> Spread:
-    """√(π/2) · s / √n′, as for a normal median; these n samples are worth n′ = n · (1 − ρ)/(1 + ρ) independent ones.
+    """√(π/2) · s / √n′, as for a normal median; these n samples are worth n′ = n · (1 − ρ)/(1 + ρ)
+    independent ones.
 
-    A short series underestimates ρ by (1 + 4ρ)/n (Kendall 1954). Here (2 + 4ρ)/n is added, as too small a ρ does more
-    harm; and s² is multiplied by n′/(n′ − 1), as correlated samples stay near their own mean.
+    A short series underestimates ρ by (1 + 4ρ)/n (Kendall 1954). Here (2 + 4ρ)/n is added, as too
+    small a ρ does more harm; and s² is multiplied by n′/(n′ − 1), as correlated samples stay near
+    their own mean.
     """
     count, middle = len(samples), statistics.fmean(samples)
     off = [sample - middle for sample in samples]
@@ -95,10 +101,11 @@ def _of_correlated(samples: Sequence[float]) -> Spread:
 
 
 def _of_batches(samples: Sequence[float]) -> Spread:
-    """s/√k of the medians of k = 5 batches of consecutive samples (Law and Kelton, Simulation Modeling, 9.5.3).
+    """s/√k of the medians of k = 5 batches of consecutive samples (Law and Kelton, Simulation
+    Modeling, 9.5.3).
 
-    Multiplied by √(1 + (π − 2)/2 · k/n), as the mean of k medians of m varies less than one median of k · m: the median
-    of m normal samples has a variance of about πσ²/(2m − 2 + π).
+    Multiplied by √(1 + (π − 2)/2 · k/n), as the mean of k medians of m varies less than one median
+    of k · m: the median of m normal samples has a variance of about πσ²/(2m − 2 + π).
     """
     count = min(_BATCHES, len(samples))
     edges = [round(i * len(samples) / count) for i in range(count + 1)]
@@ -108,33 +115,47 @@ def _of_batches(samples: Sequence[float]) -> Spread:
 
 
 def spread_of_sum(parts: Sequence[tuple[float, Sequence[float]]]) -> Spread | None:
-    """How exactly a sum of rates is known, each given with its step times; None if one of them has too few.
+    """How exactly a sum of rates is known, each given with its step times; None if one of them has
+    too few.
 
-    The errors are added, as devices share a machine: what disturbs one may disturb all of them alike.
+    The errors are added, as devices share a machine: what disturbs one may disturb all of them
+    alike.
     """
     found = [(rate, spread(samples)) for rate, samples in parts]
     known = [(rate, one) for rate, one in found if one is not None]
     if len(known) < len(found):
         return None
     whole = sum(rate for rate, _ in known)
-    return Spread(sum(rate * one.error for rate, one in known) / whole, min(one.freedom for _, one in known))
+    return Spread(
+        sum(rate * one.error for rate, one in known) / whole, min(one.freedom for _, one in known)
+    )
 
 
 def interval_of_sum(parts: Sequence[tuple[float, Sequence[float]]]) -> tuple[float, float] | None:
-    """A 95 % confidence interval of a sum of rates, as in `spread_of_sum`; None if a part has too few samples."""
+    """A 95 % confidence interval of a sum of rates, as in `spread_of_sum`; None if a part has too
+    few samples.
+    """
     known, whole = spread_of_sum(parts), sum(rate for rate, _ in parts)
     half = None if known is None else t95(known.freedom) * known.error
     return None if half is None else (whole * math.exp(-half), whole * math.exp(half))
 
 
 def interval95(samples: Sequence[float]) -> tuple[float, float] | None:
-    """A 95 % confidence interval of the median, median · exp(± t · error); None for fewer than three samples."""
+    """A 95 % confidence interval of the median, median · exp(± t · error); None for fewer than
+    three samples.
+    """
     half = _half(samples)
-    return None if half is None else (median(samples) * math.exp(-half), median(samples) * math.exp(half))
+    return (
+        None
+        if half is None
+        else (median(samples) * math.exp(-half), median(samples) * math.exp(half))
+    )
 
 
 def half_width(samples: Sequence[float]) -> float | None:
-    """Half of `interval95`'s width as a fraction of the median: 0.01 is ± 1 %. None for fewer than three samples."""
+    """Half of `interval95`'s width as a fraction of the median: 0.01 is ± 1 %. None for fewer than
+    three samples.
+    """
     half = _half(samples)
     return None if half is None else math.sinh(half)
 

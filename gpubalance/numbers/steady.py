@@ -12,18 +12,22 @@ from gpubalance.numbers.units import format_percent
 
 _TREND_Z = 2.576  # 99 %
 _TREND_MATTERS = 0.01
-_TREND_ERRORS = 12.1  # 3.5 standard errors of a rise over all samples, which is √12 standard errors of the level
+# 3.5 standard errors of a rise over all samples, which is √12 standard errors of the level.
+_TREND_ERRORS = 12.1
 _SHIFT_Z = 3.5  # taken at the best of all cuts, so stricter than a single test
 _SHIFT_MATTERS = 0.03
 _SHIFT_ERRORS = 4.0
 _QUIET = 0.03
-_NORMAL_QUARTERS = 1.349  # from a normal distribution's lower to its upper quartile, in standard deviations
+# From a normal distribution's lower to its upper quartile, in standard deviations.
+_NORMAL_QUARTERS = 1.349
 
 
 def unquiet(samples: Sequence[float]) -> str | None:
-    """Why the samples look like a busy machine's, such as `timings vary by 12 %`; None if they are quiet.
+    """Why the samples look like a busy machine's, such as `timings vary by 12 %`; None if they are
+    quiet.
 
-    More samples do not help: an interval narrows with time, yet a busy machine gives another result tomorrow.
+    More samples do not help: an interval narrows with time, yet a busy machine gives another result
+    tomorrow.
     """
     if len(samples) < 3:
         return None
@@ -35,9 +39,11 @@ def unquiet(samples: Sequence[float]) -> str | None:
 
 
 def has_trend(samples: Sequence[float]) -> bool:
-    """Whether the samples rise or fall, clearly (Mann–Kendall, 99 %) and by enough to matter (Theil–Sen, 1 %).
+    """Whether the samples rise or fall, clearly (Mann–Kendall, 99 %) and by enough to matter
+    (Theil–Sen, 1 %).
 
-    The 99 % hold for independent samples: of series whose samples follow each other, every tenth seems to have a trend.
+    The 99 % hold for independent samples: of series whose samples follow each other, every tenth
+    seems to have a trend.
     """
     n = len(samples)
     if n < 4:
@@ -48,9 +54,11 @@ def has_trend(samples: Sequence[float]) -> bool:
 
 
 def is_steady(samples: Sequence[float]) -> bool:
-    """Whether the samples have no trend and no change of level beyond what correlated noise alone causes.
+    """Whether the samples have no trend and no change of level beyond what correlated noise alone
+    causes.
 
-    At most one in twenty steady series with a correlation of up to 0.7 is called unsteady: `scripts/bench compare`.
+    At most one in twenty steady series with a correlation of up to 0.7 is called unsteady:
+    `scripts/bench compare`.
     """
     return not (has_trend(samples) and _rises_beyond_noise(samples)) and not _shifts(samples)
 
@@ -58,7 +66,9 @@ def is_steady(samples: Sequence[float]) -> bool:
 def _slope(samples: Sequence[float]) -> float:
     """The median growth from one sample to the next, as a fraction (Theil–Sen)."""
     logs = [math.log(sample) for sample in samples]
-    return median([(b - a) / (j - i) for (i, a), (j, b) in itertools.combinations(enumerate(logs), 2)])
+    return median(
+        [(b - a) / (j - i) for (i, a), (j, b) in itertools.combinations(enumerate(logs), 2)]
+    )
 
 
 def _rises_beyond_noise(samples: Sequence[float]) -> bool:
@@ -68,15 +78,20 @@ def _rises_beyond_noise(samples: Sequence[float]) -> bool:
 
 
 def _shifts(samples: Sequence[float]) -> bool:
-    """Whether the samples change their level once and keep it, as when a card's clocks drop: clearly, by 3 % or more.
+    """Whether the samples change their level once and keep it, as when a card's clocks drop:
+    clearly, by 3 % or more.
 
-    Pettitt's rank statistic (Applied Statistics 28, 1979), the Mann–Whitney statistic of the samples before a cut
-    against those after it, must reach 3.5 standard deviations; the best fit of two levels then places the cut. A trend
-    misses a change near an end, as most pairs of samples lie on one side of it.
+    Pettitt's rank statistic (Applied Statistics 28, 1979), the Mann–Whitney statistic of the
+    samples before a cut against those after it, must reach 3.5 standard deviations; the best fit of
+    two levels then places the cut. A trend misses a change near an end, as most pairs of samples
+    lie on one side of it.
     """
     n = len(samples)
     above = [sum((b > a) - (b < a) for b in samples) for a in samples]
-    scores = [abs(u) / math.sqrt(k * (n - k) * (n + 1) / 3) for k, u in enumerate(itertools.accumulate(above[:-1]), 1)]
+    scores = [
+        abs(u) / math.sqrt(k * (n - k) * (n + 1) / 3)
+        for k, u in enumerate(itertools.accumulate(above[:-1]), 1)
+    ]
     cuts = [k for k, score in enumerate(scores, 1) if score >= _SHIFT_Z]
     if not cuts:
         return False
@@ -84,7 +99,10 @@ def _shifts(samples: Sequence[float]) -> bool:
     before, after = median(samples[:cut]), median(samples[cut:])
     noise = spread([sample / (before if i < cut else after) for i, sample in enumerate(samples)])
     error = noise.error * n / math.sqrt(cut * (n - cut)) if noise else 0.0
-    return abs(after / before - 1) >= _SHIFT_MATTERS and abs(math.log(after / before)) >= _SHIFT_ERRORS * error
+    return (
+        abs(after / before - 1) >= _SHIFT_MATTERS
+        and abs(math.log(after / before)) >= _SHIFT_ERRORS * error
+    )
 
 
 def _distance(samples: Sequence[float]) -> float:

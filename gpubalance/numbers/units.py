@@ -1,4 +1,6 @@
-"""Converts numbers with units to and from text. Only the edge formats: elsewhere a name carries its unit."""
+"""Converts numbers with units to and from text. Only the edge formats: elsewhere a name carries its
+unit.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,20 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 Units: TypeAlias = tuple[tuple[float, str], ...]  # the largest first
 _BYTES: Units = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 _SECONDS: Units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
-_FLOPS: Units = ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s"))
+_FLOPS: Units = (
+    (1e15, "PFLOP/s"),
+    (1e12, "TFLOP/s"),
+    (1e9, "GFLOP/s"),
+    (1e6, "MFLOP/s"),
+    (1.0, "FLOP/s"),
+)
 
 NOT_AVAILABLE = "n/a"
 
 
 def parse_bytes(text: object) -> int:
-    """Reads bytes from `10.5 GiB`, `512 MiB` or a plain number. Only binary units, as GB is ambiguous.
+    """Reads bytes from `10.5 GiB`, `512 MiB` or a plain number. Only binary units, as GB is
+    ambiguous.
 
     The ValueError for anything else says what is right.
     """
@@ -28,7 +37,9 @@ def parse_bytes(text: object) -> int:
     else:
         match = _SIZE.fullmatch(text)
         if not match or match[2].upper() not in _BINARY:
-            raise ValueError(f"{text!r} is not a size; write bytes, or a number with KiB, MiB, GiB or TiB")
+            raise ValueError(
+                f"{text!r} is not a size; write bytes, or a number with KiB, MiB, GiB or TiB"
+            )
         number, unit = float(match[1]), match[2].upper()
     size = number * _BINARY[unit]
     if not 0 <= size < 2**63:
@@ -37,7 +48,9 @@ def parse_bytes(text: object) -> int:
 
 
 def three_digits(value: float) -> str:
-    """`1.40`, `14.0`, `140`, `1400`: such numbers line up in columns and show how exact they are."""
+    """`1.40`, `14.0`, `140`, `1400`: such numbers line up in columns and show how exact
+    they are.
+    """
     return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"
 
 

@@ -1,4 +1,6 @@
-"""Finds the best split, each device's samples and micro-batches, from models of the devices' step times."""
+"""Finds the best split, each device's samples and micro-batches, from models of the devices' step
+times.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +20,29 @@ _ROUNDING = 1e-13
 
 
 def allocate(problem: Problem) -> Allocation:
-    """The most valuable split; with a global batch, the best of that size. Raises NoSplitError and TooFineError.
+    """The most valuable split; with a global batch, the best of that size. Raises NoSplitError and
+    TooFineError.
 
-    Problem: a device computes b samples, a multiple of the granularity, in c(b) seconds (see `Fleet`), which never fall
-    as b grows, and updates its weights in u seconds; without samples it does neither. Maximise the objective of B = Σb
-    and T = max (c(b) + u) + s. Here s is the sync of the devices that have samples, and 0 for one alone, which waits
-    for nobody. B is the global batch, or at most the largest one. A required device gets at least one granule.
+    Problem: a device computes b samples, a multiple of the granularity, in c(b) seconds (see
+    `Fleet`), which never fall as b grows, and updates its weights in u seconds; without samples it
+    does neither. Maximise the objective of B = Σb and T = max (c(b) + u) + s. Here s is the sync of
+    the devices that have samples, and 0 for one alone, which waits for nobody. B is the global
+    batch, or at most the largest one. A required device gets at least one granule.
 
-    (Only the all-reduce is a barrier: a device that has updated begins its next batch. So each device's own update adds
-    to its own compute, and T has no separate max u over all devices.)
+    (Only the all-reduce is a barrier: a device that has updated begins its next batch. So each
+    device's own update adds to its own compute, and T has no separate max u over all devices.)
 
-    Method: by a deadline T a device can have done any number of granules up to a maximum, F(T). So with one s for all
-    sets the best split belongs to the deadline at which (min(ΣF(T), largest B), T + s) is worth the most, or for one
-    device alone (max F(T), T): see `best_deadline`. A split that is charged s but uses one device is no better than
-    that device alone. With several, that search runs over all devices and over each measured set: a set takes what is
-    measured for the smallest of them around it, so the best of the results is the best of all splits.
+    Method: by a deadline T a device can have done any number of granules up to a maximum, F(T). So
+    with one s for all sets the best split belongs to the deadline at which (min(ΣF(T), largest B),
+    T + s) is worth the most, or for one device alone (max F(T), T): see `best_deadline`. A split
+    that is charged s but uses one device is no better than that device alone. With several, that
+    search runs over all devices and over each measured set: a set takes what is measured for the
+    smallest of them around it, so the best of the results is the best of all splits.
 
-    Ties, within 1e-12, are decided in this order: more devices before fewer, so that a device is left out only if that
-    is better; the shorter step, which is the smaller global batch; batches as even as the deadline allows; the first of
-    equal devices. A device takes the fewest micro-batches that keep the deadline, as even as they can be in no more
-    time.
+    Ties, within 1e-12, are decided in this order: more devices before fewer, so that a device is
+    left out only if that is better; the shorter step, which is the smaller global batch; batches as
+    even as the deadline allows; the first of equal devices. A device takes the fewest micro-batches
+    that keep the deadline, as even as they can be in no more time.
     """
     best = _of_all_sets(problem)
     if not problem.within or problem.global_batch is not None:
@@ -68,13 +73,16 @@ def _of_all_sets(problem: Problem) -> Allocation:
 
 
 def _of_some(problem: Problem, some: frozenset[int]) -> Allocation | None:
-    """The best split over these devices, or a part of them that needs no more sync than they do, if there is one."""
+    """The best split over these devices, or a part of them that needs no more sync than they do, if
+    there is one.
+    """
     sync_s = problem.sync.of(some)
     found = _Solver(only(problem, some), sync_s).best()
     used = frozenset(found.split.used)
     if problem.sync.of(used) <= sync_s:
         return found
-    # A part that was measured takes longer than the whole: what is asked for has a device that this part lacks.
+    # A part that was measured takes longer than the whole: what is asked for has a device that this
+    # part lacks.
     lacking = sorted(some - problem.sync.around(used))
     tried = (_of_some_or_none(requiring(problem, {device}), some) for device in lacking)
     return max(filter(None, tried), key=problem.value, default=None)
@@ -89,18 +97,26 @@ def _of_some_or_none(problem: Problem, some: frozenset[int]) -> Allocation | Non
 
 def requiring(problem: Problem, devices: Set[int]) -> Problem:
     """The problem in which these devices get samples, too."""
-    loads = (replace(load, required=load.required or i in devices) for i, load in enumerate(problem.loads))
+    loads = (
+        replace(load, required=load.required or i in devices)
+        for i, load in enumerate(problem.loads)
+    )
     return replace(problem, loads=tuple(loads))
 
 
 def only(problem: Problem, devices: Set[int]) -> Problem:
     """The problem in which the other devices can do nothing."""
-    loads = (load if number in devices else replace(load, limit=0) for number, load in enumerate(problem.loads))
+    loads = (
+        load if number in devices else replace(load, limit=0)
+        for number, load in enumerate(problem.loads)
+    )
     return replace(problem, loads=tuple(loads))
 
 
 def bound_by_sync(problem: Problem, found: Allocation, some: frozenset[int]) -> Allocation:
-    """A split of some devices, in which the others could have samples but for the sync that they may cost."""
+    """A split of some devices, in which the others could have samples but for the sync that they
+    may cost.
+    """
     binds = list(found.binds)
     for number, load in enumerate(problem.loads):
         if number not in some and load.limit:
@@ -111,7 +127,8 @@ def bound_by_sync(problem: Problem, found: Allocation, some: frozenset[int]) -> 
 def gain(problem: Problem, device: int) -> float | None:
     """The fraction by which a device raises the objective: below 0 if it is not worth adding.
 
-    The best split with at least one granule on it, against the best without it; None if there is no such split.
+    The best split with at least one granule on it, against the best without it; None if there is no
+    such split.
     """
     others = {*range(len(problem.loads))} - {device}
     within, without = allocated(requiring(problem, {device})), allocated(only(problem, others))
@@ -119,7 +136,9 @@ def gain(problem: Problem, device: int) -> float | None:
 
 
 def allocated(problem: Problem) -> Allocation | None:
-    """The same as `allocate`; None if there is no such split, or batches are too fine for the solver."""
+    """The same as `allocate`; None if there is no such split, or batches are too fine for the
+    solver.
+    """
     try:
         return allocate(problem)
     except (NoSplitError, TooFineError):
@@ -133,12 +152,15 @@ class _Solver:
         self._problem = problem
         self._sync_s = sync_s
         self._multiple = problem.multiple
-        asked = [batch for batch in (problem.global_batch, problem.max_global_batch) if batch is not None]
+        asked = [
+            batch for batch in (problem.global_batch, problem.max_global_batch) if batch is not None
+        ]
         self._fleet = Fleet(
             problem.loads,
             multiple=self._multiple,
             micro_batches=problem.micro_batches,
-            most=min(asked) // self._multiple + 1 if asked else np.inf,  # one more, to name the next possible one
+            # One more, to name the next possible one.
+            most=min(asked) // self._multiple + 1 if asked else np.inf,
         )
         self._first_s = self._fleet.first_s
         most = problem.max_global_batch
@@ -154,7 +176,11 @@ class _Solver:
         deadline_s, worth = best_deadline(self._fleet, self._value(self._sync_s))
         above = worth * (1 + TIE)
         alone_s, worth_alone = best_deadline(self._fleet, self._value(0.0), alone=True, above=above)
-        return self._allocation(alone_s, alone=True) if worth_alone else self._allocation(deadline_s, alone=False)
+        return (
+            self._allocation(alone_s, alone=True)
+            if worth_alone
+            else self._allocation(deadline_s, alone=False)
+        )
 
     def _allocation(self, deadline_s: float, *, alone: bool) -> Allocation:
         deadline_s = max(deadline_s, self._first_s)  # a required device counts from 0 s on
@@ -173,8 +199,8 @@ class _Solver:
     def _given(self, deadline_s: float, *, alone: bool) -> Floats:
         """The granules of each device by a deadline, as even as possible.
 
-        But a device that is as fast with more keeps what it can do before the deadline. `alone` gives all to the first
-        device of the first kind that can do so many.
+        But a device that is as fast with more keeps what it can do before the deadline. `alone`
+        gives all to the first device of the first kind that can do so many.
         """
         fleet, kinds = self._fleet, self._fleet.kind_of
         before, by = fleet.most(deadline_s * np.array([1 - _ROUNDING, 1 + _ROUNDING]))
@@ -193,16 +219,19 @@ class _Solver:
     def _binds(self, units: Floats, sizes: Floats, deadline_s: float) -> list[Binds]:
         """What keeps each device from one granule more in as many micro-batches.
 
-        "memory": its limit, though the granule would be in time, or the global batch is free. "speed": the others would
-        wait for it. "granularity": they would wait for a granule, but not for a sample. "global batch": neither, but
-        all samples that were asked for are given. "sync": one device alone is faster.
+        "memory": its limit, though the granule would be in time, or the global batch is free.
+        "speed": the others would wait for it. "granularity": they would wait for a granule, but not
+        for a sample. "global batch": neither, but all samples that were asked for are given.
+        "sync": one device alone is faster.
         """
         kinds, k = self._fleet.kind_of, np.ceil(units / np.maximum(sizes, 1)).clip(1)
         with_a_granule = np.maximum(sizes, np.ceil((units + 1) / k))
         granule = self._fleet.pieces_s(units + 1, with_a_granule, kinds) <= deadline_s
-        later_s = deadline_s + (k - 1) * self._fleet.update_s[kinds]  # an update follows only the last of k pieces
+        # An update follows only the last of k pieces.
+        later_s = deadline_s + (k - 1) * self._fleet.update_s[kinds]
         sample = k * self._fleet.piece_s((units + 1 / self._multiple) / k, kinds) <= later_s
-        free = self._problem.global_batch is None  # at the best deadline the limits alone then stop a device
+        # At the best deadline the limits alone then stop a device.
+        free = self._problem.global_batch is None
         at_most = self._problem.max_global_batch
         all_given = not free or (at_most is not None and units.sum() >= self._most)
         full = units + 1 > k * self._fleet.limit[kinds]
@@ -224,7 +253,9 @@ class _Solver:
 
         def value(granules: Floats, deadlines_s: Floats) -> Floats:
             given = np.minimum(granules, self._most)
-            worth = self._problem.objective(given * self._multiple, np.maximum(deadlines_s, self._first_s) + sync_s)
+            worth = self._problem.objective(
+                given * self._multiple, np.maximum(deadlines_s, self._first_s) + sync_s
+            )
             return np.where(given >= self._least, worth, 0.0)
 
         return value
@@ -236,7 +267,8 @@ class _Solver:
             raise NoSplitError(f"no device's batch limit allows a batch of {multiple}")
         if self._most < self._least:
             raise NoSplitError(
-                f"a global batch of at most {problem.max_global_batch} is less than the least batch, {least}",
+                f"a global batch of at most {problem.max_global_batch} is less than the least "
+                f"batch, {least}",
                 above=least if problem.global_batch is None else None,
             )
         if problem.global_batch is None:
@@ -252,14 +284,17 @@ class _Solver:
 
 
 def _levelled(low: Floats, high: Floats, total: float, kinds: Ints) -> Floats:
-    """`total` granules, as even as possible: every device is brought to one level between its `low` and `high`.
+    """`total` granules, as even as possible: every device is brought to one level between its `low`
+    and `high`.
 
     The rest goes to the first devices.
     """
     level, above = 0, int(high.max()) + 1
     while above - level > 1:
         middle = (level + above) // 2
-        level, above = (middle, above) if np.clip(middle, low, high).sum() <= total else (level, middle)
+        level, above = (
+            (middle, above) if np.clip(middle, low, high).sum() <= total else (level, middle)
+        )
     units: Floats = np.clip(float(level), low, high)
     more = np.nonzero((low <= level) & (level < high))[0]
     first = more[np.lexsort((more, kinds[more]))]

@@ -1,4 +1,6 @@
-"""Chooses the batch sizes that a throughput curve needs. Pure: measurements come in, the sizes still needed go out."""
+"""Chooses the batch sizes that a throughput curve needs. Pure: measurements come in, the sizes
+still needed go out.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from gpubalance.planning.model import LINE_WITHIN, fit_line
 
 # Three sizes an octave where the curve bends, one elsewhere.
 _THIRDS = (2 ** (1 / 3), 2 ** (2 / 3))
-# The knee: throughput is at least this fraction of the best, and an octave still changes it by this fraction.
+# The knee: throughput is at least this fraction of the best, and an octave still changes it by this
+# fraction.
 _KNEE_FROM = 0.5
 _KNEE_CHANGES = 0.08
 # The largest batch replaces an octave that is this close below it.
@@ -36,43 +39,54 @@ def octaves(smallest: int, largest: int, multiple: int) -> list[int]:
 def wanted_precision(batch: int, largest: float) -> float:
     """How exactly a step time must be known, as a fraction of it.
 
-    Within ± 1 % above half of the largest batch, where solo bests and splits lie. Below, a step time only tells a line
-    from a curve, and is one of many points on the line: within ± 3 %.
+    Within ± 1 % above half of the largest batch, where solo bests and splits lie. Below, a step
+    time only tells a line from a curve, and is one of many points on the line: within ± 3 %.
     """
     return _ON_LINE if 2 * batch > largest else LINE_WITHIN
 
 
 def off_line(points: Sequence[tuple[int, float, float]]) -> set[int]:
-    """The batches whose step time is off the line through all points by more than its interval and by more than 1 %.
+    """The batches whose step time is off the line through all points by more than its interval and
+    by more than 1 %.
 
-    Points are (batch, seconds, half of their interval as a fraction). Fewer than four can't tell a line from a curve:
-    all of them count as off.
+    Points are (batch, seconds, half of their interval as a fraction). Fewer than four can't tell a
+    line from a curve: all of them count as off.
     """
     if len(points) < _FEW:
         return {batch for batch, _, _ in points}
     line = fit_line([(batch, time) for batch, time, _ in points])
-    return {b for b, time, half in points if abs(line.step_time_s(b) / time - 1) > max(half, _ON_LINE)}
+    return {
+        b for b, time, half in points if abs(line.step_time_s(b) / time - 1) > max(half, _ON_LINE)
+    }
 
 
-def knee_sizes(points: Sequence[tuple[int, float]], multiple: int, off: Container[int]) -> list[int]:
-    """The sizes between octaves that (batch, throughput) points still need: where throughput bends to its plateau.
+def knee_sizes(
+    points: Sequence[tuple[int, float]], multiple: int, off: Container[int]
+) -> list[int]:
+    """The sizes between octaves that (batch, throughput) points still need: where throughput bends
+    to its plateau.
 
-    That is where it is at least half of the best and an octave changes it by more than 8 % of the best, up or down.
-    Such an octave is divided in thirds if one of its ends is `off` the line through all; otherwise the line predicts
-    what lies between. Sizes that were measured already are left out.
+    That is where it is at least half of the best and an octave changes it by more than 8 % of the
+    best, up or down. Such an octave is divided in thirds if one of its ends is `off` the line
+    through all; otherwise the line predicts what lies between. Sizes that were measured already are
+    left out.
     """
     ordered = sorted(points)
     best = max((rate for _, rate in ordered), default=0.0)
     wanted: set[int] = set()
     for (low, before), (high, after) in pairwise(ordered):
-        bends = max(before, after) >= _KNEE_FROM * best and abs(after - before) > _KNEE_CHANGES * best
+        bends = (
+            max(before, after) >= _KNEE_FROM * best and abs(after - before) > _KNEE_CHANGES * best
+        )
         if bends and (low in off or high in off):
             wanted.update(_between(low, high, multiple))
     return sorted(wanted - {batch for batch, _ in ordered})
 
 
 def _between(low: int, high: int, multiple: int) -> list[int]:
-    """The sizes that divide (low, high) in thirds of an octave; none if the two are nearer than half an octave."""
+    """The sizes that divide (low, high) in thirds of an octave; none if the two are nearer than
+    half an octave.
+    """
     if high < 1.5 * low:
         return []
     sizes = [round(low * third / multiple) * multiple for third in _THIRDS]
@@ -84,11 +98,14 @@ def best_of(points: Sequence[tuple[int, float]]) -> tuple[int, float]:
     return max(points, key=lambda point: (point[1], -point[0]))
 
 
-def sensible_size(points: Sequence[tuple[int, float]], multiple: int, within: float = 0.05) -> int | None:
-    """The size between two measured ones at which throughput should come within that fraction of the best.
+def sensible_size(
+    points: Sequence[tuple[int, float]], multiple: int, within: float = 0.05
+) -> int | None:
+    """The size between two measured ones at which throughput should come within that fraction of
+    the best.
 
-    It lies on the straight line between the two over the logarithm of the batch, rounded up. None if a measured one is
-    it.
+    It lies on the straight line between the two over the logarithm of the batch, rounded up. None
+    if a measured one is it.
     """
     ordered = sorted(points)
     first = ordered.index(sensible_of(ordered, within))
@@ -101,7 +118,9 @@ def sensible_size(points: Sequence[tuple[int, float]], multiple: int, within: fl
 
 
 def sensible_of(points: Sequence[tuple[int, float]], within: float = 0.05) -> tuple[int, float]:
-    """The smallest batch from which throughput stays within that fraction of the best, up to the best batch."""
+    """The smallest batch from which throughput stays within that fraction of the best, up to the
+    best batch.
+    """
     ordered = sorted(points)
     best_batch, best = best_of(ordered)
     enough = [point for point in ordered if point[0] <= best_batch]

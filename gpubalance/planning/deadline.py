@@ -1,4 +1,6 @@
-"""The best deadline for a step: sorts granules by the time at which they are done, adds them up and values them."""
+"""The best deadline for a step: sorts granules by the time at which they are done, adds them up and
+values them.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,16 @@ Value: TypeAlias = Callable[[Floats, Floats], Floats]
 def best_deadline(
     fleet: Fleet, value: Value, *, alone: bool = False, above: float = 0.0, at_once: int = _AT_ONCE
 ) -> tuple[float, float]:
-    """The deadline T, in seconds, with the highest value of (G(T), T), the shortest of equals, and that value.
+    """The deadline T, in seconds, with the highest value of (G(T), T), the shortest of equals, and
+    that value.
 
     They are (∞, 0) if no value is above `above`.
 
-    G(T) is the sum of what all devices have done by T, or with `alone` the most that one has done. It rises only when a
-    granule is done, so the best T is one of these times. If they are too many to list, time is divided: in (a, b]
-    nothing is worth more than G(b) at a, and intervals worth less than the best so far are dropped until few granules
-    remain. So the best is never left out. Raises TooFineError if too many granules remain.
+    G(T) is the sum of what all devices have done by T, or with `alone` the most that one has done.
+    It rises only when a granule is done, so the best T is one of these times. If they are too many
+    to list, time is divided: in (a, b] nothing is worth more than G(b) at a, and intervals worth
+    less than the best so far are dropped until few granules remain. So the best is never left out.
+    Raises TooFineError if too many granules remain.
     """
 
     able = fleet.may_be_alone if alone else True
@@ -79,14 +83,19 @@ def _blocks(fleet: Fleet, deadlines: int) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, deadlines, size))
 
 
-def _in_order(fleet: Fleet, low: Floats, high: Floats, before: Floats, *, alone: bool) -> tuple[Floats, Floats]:
-    """When each granule in some intervals is done, and G from then on, if G was `before` at an interval's start.
+def _in_order(
+    fleet: Fleet, low: Floats, high: Floats, before: Floats, *, alone: bool
+) -> tuple[Floats, Floats]:
+    """When each granule in some intervals is done, and G from then on, if G was `before` at an
+    interval's start.
 
     Of several granules done at once, all but the last have too small a G, which does no harm.
     """
     counts = (high - low).astype(np.intp)
     interval, kind = (np.repeat(at.ravel(), counts.ravel()) for at in np.indices(counts.shape))
-    units = np.arange(1.0, len(kind) + 1) - np.repeat(np.cumsum(counts) - counts.ravel() - low.ravel(), counts.ravel())
+    units = np.arange(1.0, len(kind) + 1) - np.repeat(
+        np.cumsum(counts) - counts.ravel() - low.ravel(), counts.ravel()
+    )
     times = fleet.time_s(units, kind)
     if alone:
         return times, units

@@ -1,4 +1,6 @@
-"""Which devices to leave out of the next measurement, to learn whether the others are faster without them."""
+"""Which devices to leave out of the next measurement, to learn whether the others are faster
+without them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ Some = frozenset[int]
 
 
 def without_some(problem: Problem, above: float) -> Allocation | None:
-    """A split of fewer devices to measure, as they may be worth more than `above`; None if none may.
+    """A split of fewer devices to measure, as they may be worth more than `above`; None if none
+    may.
 
     A set of devices promises that if what the others add is less than what sync could fall by: if
     its best split with the least sync that it may have (`Syncs.least`) is worth more. What is
@@ -41,15 +44,19 @@ def without_some(problem: Problem, above: float) -> Allocation | None:
 
 
 def _value(problem: Problem, some: Some, sync_s: float) -> float:
-    """The value of the best split of some devices, if all sets take that sync; 0 without a split."""
+    """The value of the best split of some devices, if all sets take that sync; 0
+    without a split.
+    """
     found = allocated(replace(only(problem, some), sync=Syncs(otherwise_s=sync_s), within=0.0))
     return problem.value(found) if found else 0.0
 
 
 def _smaller(problem: Problem, above: float) -> Iterator[Some]:
-    """Sets of two devices or more without some devices, or hosts, that pay only if sync does not fall.
+    """Sets of two devices or more without some devices, or hosts, that pay only if sync does not
+    fall.
 
-    Those that are worth more than their sync, even if it were nothing without them, are in every set.
+    Those that are worth more than their sync, even if it were nothing without them, are in every
+    set.
     """
     loads = problem.loads
     able = frozenset(number for number, load in enumerate(loads) if load.limit)

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 _WELL_BELOW = Fraction(3, 4)  # of the batch above it
-_LEAST_ERROR = Fraction(1, 4)  # of the last error: an allocator's rounding does not vanish near a measured batch
-# What TensorFlow's allocator held more in a joint run than alone, in gradients' bytes, on two of the tests' fake GPUs
-# with dense models of 72 MB: 1.8 to 2.2 summed all at once, and 0.6 to 1.2 in packs, the more the larger they are.
+# Of the last error: an allocator's rounding does not vanish near a measured batch.
+_LEAST_ERROR = Fraction(1, 4)
+# What TensorFlow's allocator held more in a joint run than alone, in gradients' bytes, on two of
+# the tests' fake GPUs with dense models of 72 MB: 1.8 to 2.2 summed all at once, and 0.6 to 1.2 in
+# packs, the more the larger they are.
 _COPIES_AT_ONCE = 2
 _PACKS_AT_ONCE = 2
 
@@ -20,11 +22,13 @@ Points = Sequence[tuple[int, int]]  # (batch, peak bytes), by batch
 
 @dataclass(frozen=True)
 class MemoryCurve:
-    """Memory from the largest measured batch on: peak + slope · d + bend · d · (d + gap), for d samples more.
+    """Memory from the largest measured batch on: peak + slope · d + bend · d · (d + gap), for d
+    samples more.
 
-    That is Newton's polynomial through the largest batch and two smaller ones, with `gap` between the largest and the
-    second. A downward bend is left out: if memory rises ever more slowly, as after a workspace's plateau, the line is
-    above it. So the curve overestimates rather than underestimates.
+    That is Newton's polynomial through the largest batch and two smaller ones, with `gap` between
+    the largest and the second. A downward bend is left out: if memory rises ever more slowly, as
+    after a workspace's plateau, the line is above it. So the curve overestimates rather than
+    underestimates.
     """
 
     batch: int
@@ -35,7 +39,8 @@ class MemoryCurve:
 
     @classmethod
     def through(cls, points: Points, memory_bytes: int) -> MemoryCurve | None:
-        """The curve through some of the points; None for fewer than two, or if memory does not rise.
+        """The curve through some of the points; None for fewer than two, or if memory does not
+        rise.
 
         Fractions keep exactly linear memory exact.
         """
@@ -47,12 +52,18 @@ class MemoryCurve:
         bend = Fraction(0)
         for small, lowest in rest:
             bend = (slope - Fraction(low - lowest, middle - small)) / (large - small)
-        return cls(large, high, slope, max(bend, Fraction(0)), large - middle) if slope > 0 else None
+        return (
+            cls(large, high, slope, max(bend, Fraction(0)), large - middle) if slope > 0 else None
+        )
 
     def at(self, batch: int) -> Fraction:
         """The predicted bytes of a batch."""
         more = batch - self.batch
-        return self.peak_bytes + self.slope * more + (self.bend * more * (more + self.gap) if more > 0 else 0)
+        return (
+            self.peak_bytes
+            + self.slope * more
+            + (self.bend * more * (more + self.gap) if more > 0 else 0)
+        )
 
     def largest_within(self, memory_bytes: int) -> int:
         """The largest batch that the curve puts within the memory; below 1 if there is none."""
@@ -61,22 +72,30 @@ class MemoryCurve:
 
 
 def _well_apart(points: Points, memory_bytes: int) -> list[tuple[int, int]]:
-    """Up to three of the points, the largest first, each the nearest that is well below the one before it.
+    """Up to three of the points, the largest first, each the nearest that is well below the one
+    before it.
 
-    Small batches hide the slope behind workspaces, and close ones behind the allocator's rounding. So well below means
-    by a quarter, or by half as many bytes as the memory has left: near the limit, close ones will do.
+    Small batches hide the slope behind workspaces, and close ones behind the allocator's rounding.
+    So well below means by a quarter, or by half as many bytes as the memory has left: near the
+    limit, close ones will do.
     """
     chosen = list(points[-1:])
     left = memory_bytes - chosen[0][1] if chosen else 0
-    while len(chosen) < 3 and (below := [point for point in points if point[0] < chosen[-1][0]] if chosen else []):
+    while len(chosen) < 3 and (
+        below := [point for point in points if point[0] < chosen[-1][0]] if chosen else []
+    ):
         batch, peak = chosen[-1]
         far = [p for p in below if p[0] <= batch * _WELL_BELOW or peak - p[1] >= left / 2 > 0]
         chosen.append(far[-1] if far else below[0])
     return chosen
 
 
-def _last_within(bytes_of: Callable[[int], Fraction], memory_bytes: int, low: int, high: int) -> int:
-    """The largest batch from `low` to `high` within the memory, by a rising function; `high` if it is below `low`."""
+def _last_within(
+    bytes_of: Callable[[int], Fraction], memory_bytes: int, low: int, high: int
+) -> int:
+    """The largest batch from `low` to `high` within the memory, by a rising function; `high` if it
+    is below `low`.
+    """
     if high <= low:
         return high
     return low + bisect.bisect_right(range(low + 1, high + 1), Fraction(memory_bytes), key=bytes_of)
@@ -86,8 +105,8 @@ def _last_within(bytes_of: Callable[[int], Fraction], memory_bytes: int, low: in
 class Forecast:
     """What measured memory predicts for the batch limit, in batches.
 
-    `best` is the largest that fits by the curve; `sure` the largest that fits even if the curve errs as it did at the
-    last measured batch; `doubt` the first that fails even then.
+    `best` is the largest that fits by the curve; `sure` the largest that fits even if the curve
+    errs as it did at the last measured batch; `doubt` the first that fails even then.
     """
 
     sure: int
@@ -98,8 +117,9 @@ class Forecast:
 def forecast(points: Points, memory_bytes: int) -> Forecast | None:
     """The forecast from points in order of their batches; None if they give no curve.
 
-    The error is how far the largest batch missed the curve of those below it. It grows with the cube of the distance,
-    like the remainder of a polynomial of degree two, and never falls below a quarter of itself.
+    The error is how far the largest batch missed the curve of those below it. It grows with the
+    cube of the distance, like the remainder of a polynomial of degree two, and never falls below a
+    quarter of itself.
     """
     curve = MemoryCurve.through(points, memory_bytes)
     if curve is None:
@@ -112,7 +132,9 @@ def forecast(points: Points, memory_bytes: int) -> Forecast | None:
     stride = curve.batch - earlier.batch
 
     def at_worst(batch: int) -> Fraction:
-        return curve.at(batch) + error * max(_LEAST_ERROR, Fraction(batch - curve.batch, stride) ** 3)
+        return curve.at(batch) + error * max(
+            _LEAST_ERROR, Fraction(batch - curve.batch, stride) ** 3
+        )
 
     sure = _last_within(at_worst, memory_bytes, curve.batch, best)
     doubt = curve.largest_within(memory_bytes + math.ceil(error)) + 1
@@ -120,7 +142,8 @@ def forecast(points: Points, memory_bytes: int) -> Forecast | None:
 
 
 def predict_limit(points: Points, memory_bytes: int) -> int | None:
-    """The largest batch that the line through the two largest (batch, bytes) points puts within the memory.
+    """The largest batch that the line through the two largest (batch, bytes) points puts within the
+    memory.
 
     Smaller batches hide the slope behind workspaces. None if memory does not rise.
     """
@@ -129,9 +152,11 @@ def predict_limit(points: Points, memory_bytes: int) -> int | None:
 
 
 def joint_bytes(gradient_bytes: int, devices: int, pack_bytes: int) -> int:
-    """Bytes that a joint run takes on each device beyond what the device takes alone; 0 for one device.
+    """Bytes that a joint run takes on each device beyond what the device takes alone; 0 for one
+    device.
 
-    Those are the summed gradients, beside the packs that are being summed. If all are one pack (0), that is a copy.
+    Those are the summed gradients, beside the packs that are being summed. If all are one pack (0),
+    that is a copy.
     """
     if devices == 1:
         return 0
@@ -143,7 +168,8 @@ def joint_bytes(gradient_bytes: int, devices: int, pack_bytes: int) -> int:
 def joint_limit(points: Points, fits: int, *, memory_bytes: int | None, extra_bytes: int) -> int:
     """The largest batch, up to `fits`, that leaves `extra_bytes` of the device's memory free.
 
-    Predicted by the curve through the measured (batch, peak bytes) points. If the memory is unknown, it is `fits`.
+    Predicted by the curve through the measured (batch, peak bytes) points. If the memory is
+    unknown, it is `fits`.
     """
     fitting = [point for point in points if point[0] <= fits]
     if memory_bytes is None or not extra_bytes or not fitting:

@@ -1,4 +1,6 @@
-"""A device's step time over the batch: the line α + β·b, or, if it is no line, the measured curve made monotone."""
+"""A device's step time over the batch: the line α + β·b, or, if it is no line, the measured curve
+made monotone.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,16 @@ from typing import TypeAlias
 LINE_WITHIN = 0.03
 
 
-# A straight piece of a step time: the batch at which it begins, its seconds there, and those of a sample more.
+# A straight piece of a step time: the batch at which it begins, its seconds there, and those of a
+# sample more.
 Piece: TypeAlias = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
 class Line:
-    """alpha_s + beta_s · b seconds; `residual` is its largest relative deviation from a measured point."""
+    """alpha_s + beta_s · b seconds; `residual` is its largest relative deviation from a measured
+    point.
+    """
 
     alpha_s: float
     beta_s: float
@@ -44,8 +49,8 @@ class Line:
 class Curve:
     """Piecewise linear through points; beyond them its first and last pieces continue.
 
-    It never falls: no batch takes longer than a larger one. If the first piece would be below 0 at no samples, a piece
-    from the origin replaces it: no step takes negative time.
+    It never falls: no batch takes longer than a larger one. If the first piece would be below 0 at
+    no samples, a piece from the origin replaces it: no step takes negative time.
     """
 
     batches: tuple[int, ...]
@@ -55,7 +60,9 @@ class Curve:
     def pieces(self) -> tuple[Piece, ...]:
         """Its pieces, at least one."""
         lowered = reversed([*accumulate(reversed(self.step_times_s), min)])
-        points = [(float(batch), time_s) for batch, time_s in zip(self.batches, lowered, strict=True)]
+        points = [
+            (float(batch), time_s) for batch, time_s in zip(self.batches, lowered, strict=True)
+        ]
         (left, low), (right, high) = points[0], points[-1 if len(points) == 1 else 1]
         if len(points) == 1 or low * right < high * left:
             points.insert(0, (0.0, low if len(points) == 1 else 0.0))
@@ -63,7 +70,9 @@ class Curve:
 
     def step_time_s(self, batch: float) -> float:
         """Seconds that a step of `batch` samples takes."""
-        begin, low, slope = self.pieces[bisect_left(self.pieces, batch, lo=1, key=itemgetter(0)) - 1]
+        begin, low, slope = self.pieces[
+            bisect_left(self.pieces, batch, lo=1, key=itemgetter(0)) - 1
+        ]
         return low + slope * (batch - begin)
 
     def less(self, seconds: float) -> Curve:
@@ -72,10 +81,12 @@ class Curve:
 
 
 def fit_line(points: Sequence[tuple[int, float]]) -> Line:
-    """The line with the least Σ ((α + β·b − t)/t)² through (batch, seconds) points, with α and β not below 0.
+    """The line with the least Σ ((α + β·b − t)/t)² through (batch, seconds) points, with α and β
+    not below 0.
 
-    Errors are relative, as a planner divides by times: a millisecond matters at 20 ms and not at 2 s. Weighted least
-    squares with weights 1/t² (closed form). Raises ValueError for fewer than two batches.
+    Errors are relative, as a planner divides by times: a millisecond matters at 20 ms and not at 2
+    s. Weighted least squares with weights 1/t² (closed form). Raises ValueError for fewer than two
+    batches.
     """
     if len({batch for batch, _ in points}) < 2:
         raise ValueError("a line needs points at two batches or more")
@@ -98,10 +109,12 @@ def fit_line(points: Sequence[tuple[int, float]]) -> Line:
 
 
 def monotone_curve(points: Sequence[tuple[int, float]]) -> Curve:
-    """The nearest curve (least squares) that never falls: isotonic regression by pooling adjacent violators.
+    """The nearest curve (least squares) that never falls: isotonic regression by pooling adjacent
+    violators.
 
-    Barlow et al., Statistical Inference under Order Restrictions, 1972. Among a probe's few points a larger batch that
-    was faster shows noise or another of cuDNN's algorithms, and says nothing of the sizes in between.
+    Barlow et al., Statistical Inference under Order Restrictions, 1972. Among a probe's few points
+    a larger batch that was faster shows noise or another of cuDNN's algorithms, and says nothing of
+    the sizes in between.
     """
     ordered = sorted(points)
     pools: list[list[float]] = []  # [mean, size]

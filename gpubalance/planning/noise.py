@@ -1,7 +1,9 @@
-"""The gradient noise scale, from the norms of a step's gradients, and the value of a global batch that follows from it.
+"""The gradient noise scale, from the norms of a step's gradients, and the value of a global batch
+that follows from it.
 
-McCandlish et al. 2018, arXiv:1812.06162. φ = tr Σ / ‖G‖² is the batch at which the noise of a step's gradient is as
-large as the gradient: Σ is the covariance of one sample's gradient, G its mean.
+McCandlish et al. 2018, arXiv:1812.06162. φ = tr Σ / ‖G‖² is the batch at which the noise of a
+step's gradient is as large as the gradient: Σ is the covariance of one sample's gradient, G its
+mean.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ _FEWEST_STEPS = 3
 
 @dataclass(frozen=True)
 class Norms:
-    """The gradient norms of a step whose B samples were taken in `parts` of b, on devices or in micro-batches.
+    """The gradient norms of a step whose B samples were taken in `parts` of b, on devices or in
+    micro-batches.
 
-    With g the whole batch's mean gradient and h a part's share of it (so that g = Σh), `whole` is ‖g‖² and `own` is
-    Σ‖h‖²/b.
+    With g the whole batch's mean gradient and h a part's share of it (so that g = Σh), `whole` is
+    ‖g‖² and `own` is Σ‖h‖²/b.
     """
 
     global_batch: int
@@ -54,10 +57,14 @@ class NoiseScale:
 def noise_scale(steps: Sequence[Norms]) -> NoiseScale:
     """φ over some steps: the mean of tr Σ over the mean of ‖G‖², never a mean of ratios.
 
-    The interval is Fieller's (1954) for a ratio of two means. If it is unbounded, the gradient can't be told from its
-    noise, and φ is unknown.
+    The interval is Fieller's (1954) for a ratio of two means. If it is unbounded, the gradient
+    can't be told from its noise, and φ is unknown.
     """
-    steps = [one for one in steps if one.parts > 1 and math.isfinite(one.own) and math.isfinite(one.whole)]
+    steps = [
+        one
+        for one in steps
+        if one.parts > 1 and math.isfinite(one.own) and math.isfinite(one.whole)
+    ]
     if len(steps) < _FEWEST_STEPS:
         return NoiseScale(None, None, f"{len(steps)} steps say too little")
     variances, signals = [one.variance for one in steps], [one.signal for one in steps]
@@ -69,20 +76,32 @@ def noise_scale(steps: Sequence[Norms]) -> NoiseScale:
     if variance <= 0:
         return NoiseScale(None, None, "the gradients of all parts are alike")
     both = variance * signal - t2 * statistics.covariance(variances, signals)
-    root = math.sqrt(max(0.0, both**2 - (variance**2 - t2 * statistics.variance(variances)) * squared))
-    return NoiseScale(variance / signal, (max(0.0, (both - root) / squared), (both + root) / squared))
+    root = math.sqrt(
+        max(0.0, both**2 - (variance**2 - t2 * statistics.variance(variances)) * squared)
+    )
+    return NoiseScale(
+        variance / signal, (max(0.0, (both - root) / squared), (both + root) / squared)
+    )
 
 
 def efficiency(global_batch: float, scale: float) -> float:
-    """1/(1 + B/φ): what a sample in a global batch B is worth to learning, relative to one in a very small batch."""
+    """1/(1 + B/φ): what a sample in a global batch B is worth to learning, relative to one in a
+    very small batch.
+    """
     return scale / (scale + global_batch)
 
 
 def goodput(scale: float) -> Objective:
-    """B/T · 1/(1 + B/φ), samples per second times the efficiency: Pollux, Qiao et al., OSDI 2021."""
-    return lambda global_batch, step_time_s: global_batch / step_time_s * (scale / (scale + global_batch))
+    """B/T · 1/(1 + B/φ), samples per second times the efficiency: Pollux, Qiao et al.,
+    OSDI 2021.
+    """
+    return lambda global_batch, step_time_s: (
+        global_batch / step_time_s * (scale / (scale + global_batch))
+    )
 
 
 def learning_rate_factor(old: int, new: int, scale: float) -> float:
-    """(1 + φ/B₀)/(1 + φ/B), for SGD: the best learning rate is proportional to 1/(1 + φ/B), eq. 2.9 of McCandlish."""
+    """(1 + φ/B₀)/(1 + φ/B), for SGD: the best learning rate is proportional to 1/(1 + φ/B), eq. 2.9
+    of McCandlish.
+    """
     return (1 + scale / old) / (1 + scale / new)

@@ -1,4 +1,6 @@
-"""Packs: the gradients that are summed in one all-reduce, so that the first sums hide behind compute."""
+"""Packs: the gradients that are summed in one all-reduce, so that the first sums hide behind
+compute.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,18 @@ from collections.abc import Hashable, Sequence
 MOST_BYTES = 25 << 20
 # A smaller pack is not worth its operations in the graph.
 LEAST_BYTES = 64 << 10
-# The first pack is this part of the others, as DistributedDataParallel's is: so the sums begin early.
+# The first pack is this part of the others, as DistributedDataParallel's is: so the sums begin
+# early.
 _FIRST_PART = 0.25
 
 
 def best_pack_bytes(gradient_bytes: int, latency_s: float, bytes_per_s: float) -> int:
     """The size of packs with which the all-reduce ends soonest after the last gradient.
 
-    All G/p packs of a size p cost their latency l, and only the last one has nothing to hide behind: it takes p/v at v
-    bytes per second. (G/p)·l + p/v is least at p = √(G·l·v). It is rounded to a power of two, which costs at most 6 %
-    of that, so that two measurements of one link give one size.
+    All G/p packs of a size p cost their latency l, and only the last one has nothing to hide
+    behind: it takes p/v at v bytes per second. (G/p)·l + p/v is least at p = √(G·l·v). It is
+    rounded to a power of two, which costs at most 6 % of that, so that two measurements of one link
+    give one size.
     """
     best = math.sqrt(gradient_bytes * latency_s * bytes_per_s)
     return within_bounds(2 ** round(math.log2(max(1.0, min(best, 2.0 * MOST_BYTES)))))
@@ -32,8 +36,9 @@ def within_bounds(pack_bytes: int) -> int:
 def packs_of(values: Sequence[tuple[Hashable, int]], pack_bytes: int) -> list[list[int]]:
     """The numbers of the values in each pack, in the order in which the packs are summed.
 
-    A value is its type and its bytes. The last values come first, as the backward pass begins with the last layers. A
-    pack has values of one type and ends once it has `pack_bytes`; with 0 there is one for each type.
+    A value is its type and its bytes. The last values come first, as the backward pass begins with
+    the last layers. A pack has values of one type and ends once it has `pack_bytes`; with 0 there
+    is one for each type.
     """
     packs: list[list[int]] = []
     filling: dict[Hashable, list[int]] = {}  # by type, the pack that takes more values

@@ -1,4 +1,6 @@
-"""Where a step's time goes: compute, update, wait and sync, from the stamps of some steps; and rare slow steps."""
+"""Where a step's time goes: compute, update, wait and sync, from the stamps of some steps; and rare
+slow steps.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,17 @@ from dataclasses import dataclass
 from gpubalance.numbers.stats import median
 
 SLOW = 1.5  # times the median
-_CLEARLY = 0.7  # of a step: timings longer by this much contain a slow step, even if no single step is slow
+# Of a step: timings longer by this much contain a slow step, even if no single step is slow.
+_CLEARLY = 0.7
 
 
 @dataclass(frozen=True)
 class StepParts:
-    """Each replica's compute + update + wait + sync + input wait − excess is the step time, in seconds.
+    """Each replica's compute + update + wait + sync + input wait − excess is the step time, in
+    seconds.
 
-    `excess_s` is how much longer the stamped steps' straggler took than a whole unstamped step: 0 unless measuring
-    slows the step down.
+    `excess_s` is how much longer the stamped steps' straggler took than a whole unstamped step: 0
+    unless measuring slows the step down.
     """
 
     compute_s: tuple[float, ...]
@@ -40,14 +44,17 @@ def split_step(
     input_wait_s: float,
     middle: Callable[[Sequence[float]], float] = median,
 ) -> StepParts:
-    """Divides a step of `step_time_s` seconds by the compute and update times of some steps ([step][replica]).
+    """Divides a step of `step_time_s` seconds by the compute and update times of some steps
+    ([step][replica]).
 
-    At least one step is needed. Replica i computes cᵢ and updates uᵢ, the `middle` over steps; m is the middle of the
-    slowest replica's sum of both. Then wᵢ = m − cᵢ − uᵢ and s = T − input wait − m. (m, not max (cᵢ + uᵢ): with noise
-    another replica is the slowest in each step, and the others wait for it.) A single replica neither waits nor syncs:
-    the rest of its step counts as compute.
+    At least one step is needed. Replica i computes cᵢ and updates uᵢ, the `middle` over steps; m is
+    the middle of the slowest replica's sum of both. Then wᵢ = m − cᵢ − uᵢ and s = T − input wait −
+    m. (m, not max (cᵢ + uᵢ): with noise another replica is the slowest in each step, and the others
+    wait for it.) A single replica neither waits nor syncs: the rest of its step counts as compute.
     """
-    compute, update = (tuple(map(middle, zip(*times, strict=True))) for times in (computes, updates))
+    compute, update = (
+        tuple(map(middle, zip(*times, strict=True))) for times in (computes, updates)
+    )
     if len(compute) == 1:
         compute = (max(*compute, step_time_s - input_wait_s - update[0]),)
     busy = _sums(compute, update)
@@ -75,13 +82,15 @@ def slow_steps(steps_s: Sequence[float]) -> int:
 
 
 def slow_time(timings_s: Sequence[float], size: int, steps_s: Sequence[float]) -> float:
-    """Seconds by which rare slow steps lengthen the median of `timings_s`, each the mean of `size` steps.
+    """Seconds by which rare slow steps lengthen the median of `timings_s`, each the mean of `size`
+    steps.
 
-    A median of single steps ignores them. A median of means does not: it rises by a whole slow step over `size` when
-    half of the timings contain one more, which can't be predicted. So all by which it exceeds the median of the single
-    `steps_s` is attributed to slow steps. It is 0 if nothing shows one: none of `steps_s` is slow, and `size` steps of
-    a usual timing take at most 0.7 of a step longer than `size` steps of the shortest timing or `size` usual single
-    ones, whichever is longer.
+    A median of single steps ignores them. A median of means does not: it rises by a whole slow step
+    over `size` when half of the timings contain one more, which can't be predicted. So all by which
+    it exceeds the median of the single `steps_s` is attributed to slow steps. It is 0 if nothing
+    shows one: none of `steps_s` is slow, and `size` steps of a usual timing take at most 0.7 of a
+    step longer than `size` steps of the shortest timing or `size` usual single ones, whichever is
+    longer.
     """
     usual_s, timed_s = median(steps_s), median(timings_s)
     above_s = timed_s - max(usual_s, min(timings_s))

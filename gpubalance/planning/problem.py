@@ -12,8 +12,9 @@ from gpubalance.settings.shares import Shares, pieces
 
 Binds: TypeAlias = Literal["speed", "memory", "granularity", "global batch", "sync"]
 
-# The value of (global batch, step time in seconds): above 0, also for arrays of them. A larger global batch in the same
-# time is never worth less, a longer time for the same global batch never more.
+# The value of (global batch, step time in seconds): above 0, also for arrays of them. A larger
+# global batch in the same time is never worth less, a longer time for the same global batch never
+# more.
 Objective: TypeAlias = Callable[[Any, Any], Any]
 
 
@@ -23,7 +24,9 @@ def throughput(global_batch: Any, step_time_s: Any) -> Any:
 
 
 class NoSplitError(ValueError):
-    """No split meets the request. `below` and `above` are the nearest possible global batches, or None."""
+    """No split meets the request. `below` and `above` are the nearest possible global batches, or
+    None.
+    """
 
     def __init__(self, reason: str, below: int | None = None, above: int | None = None) -> None:
         super().__init__(reason)
@@ -32,15 +35,18 @@ class NoSplitError(ValueError):
 
 
 class TooFineError(ValueError):
-    """More batches are equally good than can be compared: the granules are too fine for the devices' limits."""
+    """More batches are equally good than can be compared: the granules are too fine for the
+    devices' limits.
+    """
 
 
 @dataclass(frozen=True)
 class Load:
-    """A device: its compute time over the batch, above 0, and the most samples that it can take in one micro-batch.
+    """A device: its compute time over the batch, above 0, and the most samples that it can take in
+    one micro-batch.
 
-    `update_s` is its weight update: once a step, whatever its batch and micro-batches. `host` is a number. A `required`
-    device gets samples whether it is worth it or not.
+    `update_s` is its weight update: once a step, whatever its batch and micro-batches. `host` is a
+    number. A `required` device gets samples whether it is worth it or not.
     """
 
     model: Line | Curve
@@ -51,16 +57,19 @@ class Load:
 
     def compute_s(self, batch: int, micro_batch: int) -> float:
         """Seconds of compute for so many samples, in micro-batches of that size."""
-        return sum(count * self.model.step_time_s(size) for count, size in pieces(batch, micro_batch))
+        return sum(
+            count * self.model.step_time_s(size) for count, size in pieces(batch, micro_batch)
+        )
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The devices, and what the split is for. Batches are multiples of `multiple`; `sync` is known by sets of devices.
+    """The devices, and what the split is for. Batches are multiples of `multiple`; `sync` is known
+    by sets of devices.
 
-    `micro_batches` is the most that a device's batch may be divided into; 1 is no accumulation. With a free global
-    batch, the plan takes the fewest micro-batches worth at least (1 − `within`) of the best: the batch grows only if
-    that clearly pays.
+    `micro_batches` is the most that a device's batch may be divided into; 1 is no accumulation.
+    With a free global batch, the plan takes the fewest micro-batches worth at least (1 − `within`)
+    of the best: the batch grows only if that clearly pays.
     """
 
     loads: tuple[Load, ...]
@@ -81,8 +90,8 @@ class Problem:
 class Allocation:
     """A split, and each device's compute time in it, by the models.
 
-    `step_time_s` is the longest compute plus update of a device in use and, with two or more of them, sync. `binds`
-    says why a device has no more.
+    `step_time_s` is the longest compute plus update of a device in use and, with two or more of
+    them, sync. `binds` says why a device has no more.
     """
 
     split: Shares

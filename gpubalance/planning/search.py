@@ -19,7 +19,9 @@ _FEW_RUNGS = 6
 
 @dataclass(frozen=True)
 class Trial:
-    """A batch that was tried. `memory_peak_bytes` is what it took or, if it failed, asked for; None if unknown."""
+    """A batch that was tried. `memory_peak_bytes` is what it took or, if it failed, asked for; None
+    if unknown.
+    """
 
     batch: int
     fits: bool
@@ -28,7 +30,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Limit:
-    """Neighbours on the search's grid, both run: `fits` is a trial or one of the points, `fails` a trial.
+    """Neighbours on the search's grid, both run: `fits` is a trial or one of the points, `fails` a
+    trial.
 
     `fits` is None if even a batch of 1 failed; `fails` is None if the largest batch asked for fits.
     """
@@ -40,7 +43,9 @@ class Limit:
 
 @dataclass(frozen=True)
 class Grid:
-    """The possible batch limits, numbered from 1: below `multiple` every batch, from there on its multiples."""
+    """The possible batch limits, numbered from 1: below `multiple` every batch, from there on its
+    multiples.
+    """
 
     multiple: int
 
@@ -50,7 +55,9 @@ class Grid:
 
     def rung(self, batch: int) -> int:
         """The last rung at or below a batch, 0 if there is none."""
-        return max(0, batch) if batch < self.multiple else batch // self.multiple + self.multiple - 1
+        return (
+            max(0, batch) if batch < self.multiple else batch // self.multiple + self.multiple - 1
+        )
 
     def has(self, batch: int) -> bool:
         """Whether a batch is a rung."""
@@ -66,30 +73,36 @@ def find_limit(
     multiple: int = 1,
     failed: int | None = None,
 ) -> Limit:
-    """Finds the limit with trials of `try_batch(batch, reason)`; the same answers give the same search.
+    """Finds the limit with trials of `try_batch(batch, reason)`; the same answers give the same
+    search.
 
-    Problem: among the multiples of `multiple` up to `max_batch`, and all batches below the first of them, find two
-    neighbours, both tried, of which one fits and the next fails. Use few tries, and few that fail, as running out of
-    memory costs far more than a step. `points` are (batch, peak bytes) that ran: they fit, and are not tried again.
-    `failed` is a larger batch that ran and failed, if there is one. If fitting is not monotone there are several such
-    pairs; it returns one. `memory_bytes` is the device's memory, None if unknown.
+    Problem: among the multiples of `multiple` up to `max_batch`, and all batches below the first of
+    them, find two neighbours, both tried, of which one fits and the next fails. Use few tries, and
+    few that fail, as running out of memory costs far more than a step. `points` are (batch, peak
+    bytes) that ran: they fit, and are not tried again. `failed` is a larger batch that ran and
+    failed, if there is one. If fitting is not monotone there are several such pairs; it returns
+    one. `memory_bytes` is the device's memory, None if unknown.
 
-    Method: predict, then confirm. From the memory of the points and of the trials that fitted (see `Forecast`) try in
-    turn: what surely fits, or at least part of the way to what fits at best; that best; and the smallest that should
-    fail. If memory gives nothing between the two ends, try twice the batch, or, once one end failed, a third of the way
-    towards it, as a try that fits is cheaper (half of the way if memory is unknown, and one by one near the end).
-    `Bracket` bends each wish to keep the search short.
+    Method: predict, then confirm. From the memory of the points and of the trials that fitted (see
+    `Forecast`) try in turn: what surely fits, or at least part of the way to what fits at best;
+    that best; and the smallest that should fail. If memory gives nothing between the two ends, try
+    twice the batch, or, once one end failed, a third of the way towards it, as a try that fits is
+    cheaper (half of the way if memory is unknown, and one by one near the end). `Bracket` bends
+    each wish to keep the search short.
 
-    A failure may be chance: another program's memory, a fragmented allocator. So the failure that decides is tried once
-    more if memory says that the batch should fit, or says nothing. If it then fits, the search goes on above it.
+    A failure may be chance: another program's memory, a fragmented allocator. So the failure that
+    decides is tried once more if memory says that the batch should fit, or says nothing. If it then
+    fits, the search goes on above it.
 
-    Tries: two, one of them failing, for linear memory with two points or more. Four without points: a batch of 1; the
-    batch that fits if all of its memory grows with the batch, as fixed memory only leaves room for more; and those two.
-    For any memory at most 2·⌈log₂ n⌉ + 12 on a grid of n batches: ⌈log₂ n⌉ + 6 until one fails, ⌈log₂ n⌉ + 5 until they
-    are neighbours (`_Search`), one more if the largest point is no multiple, and one for the failure that decides. If
-    the first of these fails, though a larger batch ran, the search closes the ends once more below it; each chance
-    failure adds as many tries again. Among w batches that memory can't tell apart, as on the tread of an allocator's
-    staircase, a try says only fits or not: there every search needs log₂ w tries. Passes on what `try_batch` raises.
+    Tries: two, one of them failing, for linear memory with two points or more. Four without points:
+    a batch of 1; the batch that fits if all of its memory grows with the batch, as fixed memory
+    only leaves room for more; and those two. For any memory at most 2·⌈log₂ n⌉ + 12 on a grid of n
+    batches: ⌈log₂ n⌉ + 6 until one fails, ⌈log₂ n⌉ + 5 until they are neighbours (`_Search`), one
+    more if the largest point is no multiple, and one for the failure that decides. If the first of
+    these fails, though a larger batch ran, the search closes the ends once more below it; each
+    chance failure adds as many tries again. Among w batches that memory can't tell apart, as on the
+    tread of an allocator's staircase, a try says only fits or not: there every search needs log₂ w
+    tries. Passes on what `try_batch` raises.
     """
     state = _Search(points, memory_bytes, max_batch, Grid(multiple), failed)
     while (proposal := state.next()) is not None:
@@ -104,19 +117,24 @@ def _most_tries(low: int, high: int) -> int:
 class _Search:
     """The state of the search. It counts in rungs of the grid.
 
-    Its ends are `low`, which fits, and `high`, which does not, or is None until something fails. It tries what it
-    wishes, or the nearest batch that keeps it short, however memory behaves:
+    Its ends are `low`, which fits, and `high`, which does not, or is None until something fails. It
+    tries what it wishes, or the nearest batch that keeps it short, however memory behaves:
 
-    - open, the n-th try is at least 2ⁿ⁻⁶ above the start: after at most ⌈log₂ top⌉ + 6 tries `low` is at the top or
-      something has failed;
-    - closed with its ends N apart, at most ⌈log₂ N⌉ + 5 tries make them neighbours: bisection's worst case and five.
-      With t tries left each part between them must be at most 2ᵗ⁻¹ wide. That leaves a choice while N ≤ 2ᵗ, and
-      keeps it so (the projection of the ITP method: Oliveira and Takahashi 2020, doi:10.1145/3423597). Tries that good
-      guesses saved are not kept for later.
+    - open, the n-th try is at least 2ⁿ⁻⁶ above the start: after at most ⌈log₂ top⌉ + 6 tries `low`
+      is at the top or something has failed;
+    - closed with its ends N apart, at most ⌈log₂ N⌉ + 5 tries make them neighbours: bisection's
+      worst case and five. With t tries left each part between them must be at most 2ᵗ⁻¹ wide. That
+      leaves a choice while N ≤ 2ᵗ, and keeps it so (the projection of the ITP method: Oliveira and
+      Takahashi 2020, doi:10.1145/3423597). Tries that good guesses saved are not kept for later.
     """
 
     def __init__(
-        self, points: Points, memory_bytes: int | None, max_batch: int, grid: Grid, failed: int | None
+        self,
+        points: Points,
+        memory_bytes: int | None,
+        max_batch: int,
+        grid: Grid,
+        failed: int | None,
     ) -> None:
         self._grid = grid
         self._memory = memory_bytes
@@ -124,7 +142,8 @@ class _Search:
         self._peaks = dict(points)
         self._fitted = {grid.rung(batch) for batch in self._peaks if grid.has(batch)}
         high = None if failed is None else grid.rung(failed)
-        self._failed = {} if high is None else {high: False}  # rung → whether its failure is certain
+        # Rung → whether its failure is certain.
+        self._failed = {} if high is None else {high: False}
         self._trials: list[Trial] = []
         self._begin(min(self._top, grid.rung(max(self._peaks, default=0))), high)
 
@@ -195,7 +214,9 @@ class _Search:
         return self._grid.batch(rung), reason
 
     def _unsure_end(self) -> tuple[int, str] | None:
-        """The end that must be tried, or tried again, once the two are neighbours; None if both are certain."""
+        """The end that must be tried, or tried again, once the two are neighbours; None if both are
+        certain.
+        """
         low, high = self._low, self._high
         if low and low not in self._fitted:
             return (self._grid.batch(low), "only a larger batch was run, which is no multiple")
@@ -223,7 +244,8 @@ class _Search:
     def _foretold(self, said: Forecast) -> Iterator[tuple[int, str]]:
         low, aim = self._low, self._grid.rung(said.best)
         predicted = f"the memory of {len(self._peaks)} batches predicts {self._grid.batch(aim)}"
-        least = low + math.ceil((aim - low) / (2 if self._trials else 8))  # from afar, caution; later, progress
+        # From afar, caution; later, progress.
+        least = low + math.ceil((aim - low) / (2 if self._trials else 8))
         safe = min(aim, max(self._grid.rung(said.sure), least, low + 1))
         yield safe, predicted if safe == aim else f"{predicted}; a safe step towards it"
         yield aim, predicted

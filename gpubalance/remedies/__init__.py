@@ -1,8 +1,10 @@
-"""What is known of the errors that people meet on several GPUs: one table of message, cause and remedy, table.toml.
+"""What is known of the errors that people meet on several GPUs: one table of message, cause and
+remedy, table.toml.
 
-Every error that gpubalance shows takes its cause and remedy from there, unless it has more specific ones; the guide's
-table of troubles is printed from it. `match` finds the row for a text from TensorFlow, CUDA or the driver. A pattern
-covers only what is specific to its error: a mistake in a user's own model must match no row.
+Every error that gpubalance shows takes its cause and remedy from there, unless it has more specific
+ones; the guide's table of troubles is printed from it. `match` finds the row for a text from
+TensorFlow, CUDA or the driver. A pattern covers only what is specific to its error: a mistake in a
+user's own model must match no row.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from importlib import resources
 class Known:
     """A row. `message` is the text by its author, shortened to what identifies it.
 
-    `signs` are regular expressions, any of which is enough; a row without any is found only by its code. `fatal` means
-    that the error ends a process: only such rows are searched for in a dead worker's log, as logs hold many harmless
-    complaints. `memory` means that a lack of the GPU's memory may look so: it is one if a smaller batch trains.
+    `signs` are regular expressions, any of which is enough; a row without any is found only by its
+    code. `fatal` means that the error ends a process: only such rows are searched for in a dead
+    worker's log, as logs hold many harmless complaints. `memory` means that a lack of the GPU's
+    memory may look so: it is one if a smaller batch trains.
     """
 
     code: str
@@ -40,7 +43,9 @@ def known_errors() -> Mapping[str, Known]:
         import tomllib
     else:
         import tomli as tomllib
-    table = tomllib.loads(resources.files(__package__).joinpath("table.toml").read_text(encoding="utf-8"))
+    table = tomllib.loads(
+        resources.files(__package__).joinpath("table.toml").read_text(encoding="utf-8")
+    )
     return {code: Known(code, **row) for code, row in table.items()}
 
 
@@ -62,5 +67,9 @@ def match_log(log: str) -> Known | None:
 
 @functools.cache
 def _searched() -> tuple[tuple[Known, re.Pattern[str]], ...]:
-    signs = ((row, "|".join(f"(?:{sign})" for sign in row.signs)) for row in known_errors().values() if row.signs)
+    signs = (
+        (row, "|".join(f"(?:{sign})" for sign in row.signs))
+        for row in known_errors().values()
+        if row.signs
+    )
     return tuple((row, re.compile(sign)) for row, sign in signs)

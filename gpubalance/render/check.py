@@ -14,7 +14,11 @@ from gpubalance.settings.requests import Settings
 def check_told(found: ModelCheck) -> Iterator[Part]:
     """Whether a split can train it, how large it is, and the batches of its data."""
     exactly = "" if not found.warnings else ", not all of it exactly"
-    split = f"a split trains it{exactly}" if found.refused is None else "a split can't train it, only one device"
+    split = (
+        f"a split trains it{exactly}"
+        if found.refused is None
+        else "a split can't train it, only one device"
+    )
     yield f"{found.settings.model} can be measured; {split}"
     yield model_text(found.model, found.settings.data, found.own_batch)
 
@@ -28,6 +32,10 @@ def model_text(model: Model, data: str | None, own_batch: int | None) -> str:
     return f"{weights}; {data} gives {f'batches of {own_batch}' if own_batch else 'samples'}"
 
 
-def model_built_text(settings: Settings, model: Model, own_batch: int | None, warned: Sequence[str]) -> str:
+def model_built_text(
+    settings: Settings, model: Model, own_batch: int | None, warned: Sequence[str]
+) -> str:
     """The same while a balance begins, with what a split does not train exactly."""
-    return "; ".join([model_text(model, settings.data, own_batch), *(f"not exact: {text}" for text in warned)])
+    return "; ".join(
+        [model_text(model, settings.data, own_batch), *(f"not exact: {text}" for text in warned)]
+    )

@@ -1,4 +1,6 @@
-"""A comparison as text: what differs, the verdict, the warnings, and then the figures side by side."""
+"""A comparison as text: what differs, the verdict, the warnings, and then the figures
+side by side.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from gpubalance.numbers.units import NOT_AVAILABLE, format_percent, format_rate
 from gpubalance.render.fields import Column, columns_of, named, short
 from gpubalance.render.rates import half_text
 from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table
-from gpubalance.results.comparison import Against, ComparedDevice, ComparedResult, Comparison, ThroughputRatio, Unlike
+from gpubalance.results.comparison import (
+    Against,
+    ComparedDevice,
+    ComparedResult,
+    Comparison,
+    ThroughputRatio,
+    Unlike,
+)
 from gpubalance.settings.record import Record, Shown
 from gpubalance.settings.shares import pieces_text
 
@@ -31,14 +40,17 @@ class _Pair(NamedTuple):
 
 
 def comparison_text(comparison: Comparison, width: int = WIDTH) -> str:
-    """All verdicts first, then a table of figures for each, in lines of `width` columns: 40 to 80."""
+    """All verdicts first, then a table of figures for each, in lines of `width`
+    columns: 40 to 80.
+    """
     width = max(40, min(WIDTH, width))
     first, names = comparison.results[0], file_names([result.file for result in comparison.results])
     pairs = [
         _Pair(first, comparison.results[one.result], one, (names[0], names[one.result]))
         for one in comparison.against_first
     ]
-    warnings = dict.fromkeys(_warnings(comparison.results, names))  # the same file may be given twice
+    # The same file may be given twice.
+    warnings = dict.fromkeys(_warnings(comparison.results, names))
     blocks = [
         *(_lines(_verdict(pair), width) for pair in pairs),
         _lines(warnings, width),
@@ -68,7 +80,11 @@ def _verdict(pair: _Pair) -> Iterator[str]:
     if pair.against.unlike:
         yield f"not the same ({first} → {other}): {'; '.join(map(_unlike, pair.against.unlike))}"
     if pair.against.same_measurement:
-        both = f"it is {first} twice" if first == other else f"{other} is the same measurement as {first}"
+        both = (
+            f"it is {first} twice"
+            if first == other
+            else f"{other} is the same measurement as {first}"
+        )
         yield f"no verdict: {both}"
     elif pair.against.ratio is not None:
         yield _of_split(pair, pair.against.ratio)
@@ -82,7 +98,9 @@ def _unlike(one: Unlike) -> str:
 
 def _of_split(pair: _Pair, ratio: ThroughputRatio) -> str:
     of, results = f"the samples/s of {pair.names[0]}", (pair.first, pair.other)
-    predicted = dict.fromkeys(n for n, one in zip(pair.names, results, strict=True) if one.kind == "prediction")
+    predicted = dict.fromkeys(
+        n for n, one in zip(pair.names, results, strict=True) if one.kind == "prediction"
+    )
     if not predicted:
         return _judged(pair, ratio, of)
     were, their = ("were", "their") if len(predicted) > 1 else ("was", "its")
@@ -100,7 +118,8 @@ def _of_devices(pair: _Pair) -> Iterator[str]:
         elif one.ratio is None:
             yield f"{label}: no verdict, as the two have no batch size in common"
         else:
-            yield f"{label}: {_judged(pair, one.ratio, f'the samples/s over the {sizes} that both have')}"
+            what = f"the samples/s over the {sizes} that both have"
+            yield f"{label}: {_judged(pair, one.ratio, what)}"
 
 
 def _devices_of(
@@ -129,7 +148,9 @@ def _judged(pair: _Pair, ratio: ThroughputRatio, of: str) -> str:
 
 
 def _warnings(results: Sequence[ComparedResult], names: Sequence[str]) -> Iterator[str]:
-    """What makes a result doubtful, in a line or two each. The command that wrote the result has said what to do."""
+    """What makes a result doubtful, in a line or two each. The command that wrote the result has
+    said what to do.
+    """
     for name, result in zip(names, results, strict=True):
         if not result.complete:
             yield f"{name}: cut short: the figures are of what was measured until then"
@@ -137,33 +158,45 @@ def _warnings(results: Sequence[ComparedResult], names: Sequence[str]) -> Iterat
 
 
 def _figures(pair: _Pair, width: int) -> list[str]:
-    """A table: the split's figures, then each device's under its name, without rows that are empty in both results."""
+    """A table: the split's figures, then each device's under its name, without rows that are empty
+    in both results.
+    """
     rows: list[Sequence[str]] = [("", *_heads(*pair.names), "ratio")]
     rows += _rows([_GLOBAL, *_compared(ComparedResult)], pair.first, pair.other)
     for one in pair.against.devices:
         before, after = _devices_of(pair, one.baseline, one.other)
-        titles = dict.fromkeys(f"{device.label} {device.name}" for device in (before, after) if device)
+        titles = dict.fromkeys(
+            f"{device.label} {device.name}" for device in (before, after) if device
+        )
         batches = _batch(before), _batch(after)
         rows.append((shorten(" → ".join(titles), width),))
         rows += [("  batch", *batches, "")] if any(batches) else []
         rows += _rows(_compared(ComparedDevice), before, after, "  ")
         for at in one.points:
             ratio = f"{at.ratio.value:.3f}{half_text(at.ratio.value, at.ratio.ci95)}"
-            rows.append((f"  at {at.batch}", format_rate(at.baseline), format_rate(at.other), ratio))
+            rows.append(
+                (f"  at {at.batch}", format_rate(at.baseline), format_rate(at.other), ratio)
+            )
     return table([row[: 3 if width < _NARROW else 4] for row in rows], width=width)
 
 
 def _heads(first: str, other: str) -> tuple[str, str]:
     """The files' names, cut to a column's width but different for different files."""
     cuts = ((cut(first, _HEAD_WIDTH), cut(other, _HEAD_WIDTH)) for cut in (shorten_front, shorten))
-    return next((heads for heads in cuts if first == other or heads[0] != heads[1]), ("baseline", "other"))
+    return next(
+        (heads for heads in cuts if first == other or heads[0] != heads[1]), ("baseline", "other")
+    )
 
 
 def _compared(kind: type[Record]) -> list[Column]:
-    """The columns that are compared: numbers, but for batches, which have a row of their own, and ends of intervals."""
+    """The columns that are compared: numbers, but for batches, which have a row of their own, and
+    ends of intervals.
+    """
     without, ends = ("batch", "micro_batch", "complete"), ("_from", "_to")
     columns = (column for column in columns_of(kind) if not column.is_text)
-    return [column for column in columns if column.key not in without and not column.key.endswith(ends)]
+    return [
+        column for column in columns if column.key not in without and not column.key.endswith(ends)
+    ]
 
 
 def _batch(device: ComparedDevice | None) -> str:
@@ -173,16 +206,24 @@ def _batch(device: ComparedDevice | None) -> str:
     return pieces_text(device.batch, device.micro_batch or device.batch)
 
 
-def _rows(columns: Sequence[Column], first: Record | None, other: Record | None, indent: str = "") -> Iterator[_Row]:
-    """One row for each figure that either has. A device that is in only one result has empty cells for the other.
+def _rows(
+    columns: Sequence[Column], first: Record | None, other: Record | None, indent: str = ""
+) -> Iterator[_Row]:
+    """One row for each figure that either has. A device that is in only one result has empty cells
+    for the other.
 
     An update takes part in a step of some devices only.
     """
     for column in columns:
         before, after = (None if one is None else column.value(one) for one in (first, other))
-        if (before is None and after is None) or (column.key == "update_s" and not before and not after):
+        if (before is None and after is None) or (
+            column.key == "update_s" and not before and not after
+        ):
             continue
         both = isinstance(before, int | float) and isinstance(after, int | float)
         ratio = f"{after / before:.3f}" if both and before and after and column.has_ratio else ""  # type: ignore[operator]
-        cells = ("" if one is None else short(cell, column) for one, cell in ((first, before), (other, after)))
+        cells = (
+            "" if one is None else short(cell, column)
+            for one, cell in ((first, before), (other, after))
+        )
         yield f"{indent}{column.label}", next(cells), next(cells), ratio

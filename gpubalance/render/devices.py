@@ -31,13 +31,21 @@ def gpus_text(reading: Reading) -> str:
 
 def hosts_text(hosts: Sequence[tuple[str, Reading]]) -> str:
     """Each host's GPUs under its name."""
-    return "\n\n".join(f"{host}\n{reading.problem or gpus_text(reading)}" for host, reading in hosts)
+    return "\n\n".join(
+        f"{host}\n{reading.problem or gpus_text(reading)}" for host, reading in hosts
+    )
 
 
 def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
     name = shorten(clean(gpu.name or NOT_AVAILABLE), _NAME_WIDTH)
     known = (gpu.bus_id or NOT_AVAILABLE, gpu.compute_capability or NOT_AVAILABLE)
-    return str(gpu.index), name, *known, format_bytes(gpu.memory_bytes), format_bytes(gpu.memory_free_bytes)
+    return (
+        str(gpu.index),
+        name,
+        *known,
+        format_bytes(gpu.memory_bytes),
+        format_bytes(gpu.memory_free_bytes),
+    )
 
 
 def _facts(gpu: Gpu) -> Iterator[str]:
@@ -46,7 +54,10 @@ def _facts(gpu: Gpu) -> Iterator[str]:
         yield f"MIG slice {piece.uuid}, {format_bytes(piece.memory_bytes)}"
     for process in gpu.processes or ():
         pid = "" if process.pid is None else f" (PID {process.pid})"
-        yield f"{clean(process.name or 'a process', 40)}{pid} holds {format_bytes(process.memory_bytes)}"
+        yield (
+            f"{clean(process.name or 'a process', 40)}{pid} holds "
+            f"{format_bytes(process.memory_bytes)}"
+        )
     if gpu.unusable:
         yield f"can't be used: {gpu.unusable}"
 
@@ -58,7 +69,10 @@ def _remedy(gpu: Gpu) -> list[str]:
 
 def simulated_text(devices: Sequence[Device]) -> str:
     """One row for each simulated device, with its profile."""
-    rows = [("device", "name", "a step takes", "memory", "base", "per sample"), *map(_simulated_row, devices)]
+    rows = [
+        ("device", "name", "a step takes", "memory", "base", "per sample"),
+        *map(_simulated_row, devices),
+    ]
     return "\n".join(table(rows, left=(0, 1, 2)))
 
 

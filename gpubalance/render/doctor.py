@@ -17,13 +17,18 @@ _LEAST = 24
 Paint = Callable[[Status, str], str]
 
 
-def checkup_text(found: Checkup | Checkups, columns: int = 80, paint: Paint = lambda _, word: word) -> str:
-    """The checkup in lines of at most `columns`, except for words that can't be broken; of hosts each under its name.
+def checkup_text(
+    found: Checkup | Checkups, columns: int = 80, paint: Paint = lambda _, word: word
+) -> str:
+    """The checkup in lines of at most `columns`, except for words that can't be broken; of hosts
+    each under its name.
 
     `paint` may colour a status.
     """
     if isinstance(found, Checkups):
-        return "\n\n".join(f"{one.host}\n{checkup_text(one, columns, paint)}" for one in found.hosts)
+        return "\n\n".join(
+            f"{one.host}\n{checkup_text(one, columns, paint)}" for one in found.hosts
+        )
     width = max(_LEAST, columns)
     longest = max((len(check.what) for check in found.checks), default=0)
     lines = prose(_summary(found), width, hanging="")
@@ -34,7 +39,11 @@ def checkup_text(found: Checkup | Checkups, columns: int = 80, paint: Paint = la
 
 def _summary(checkup: Checkup) -> str:
     counted = Counter(check.status for check in checkup.checks)
-    told = [f"{counted[status]} {status}{_plural(status, counted)}" for status in _STATUSES if counted[status]]
+    told = [
+        f"{counted[status]} {status}{_plural(status, counted)}"
+        for status in _STATUSES
+        if counted[status]
+    ]
     if not checkup.complete:
         return f"{', '.join(told)}; cut short"
     good = "" if counted["failure"] or counted["warning"] else "nothing is wrong: "

@@ -1,4 +1,6 @@
-"""The columns of tables: what a record's fields are called, in which unit they are shown, and how."""
+"""The columns of tables: what a record's fields are called, in which unit they are
+shown, and how.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
-from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes, format_percent, format_rate, format_seconds
+from gpubalance.numbers.units import (
+    NOT_AVAILABLE,
+    format_bytes,
+    format_percent,
+    format_rate,
+    format_seconds,
+)
 from gpubalance.render.table import WIDTH, Grid, shorten, shorten_front
 from gpubalance.results.common import Interval, Result, StepTime, Throughput
 from gpubalance.results.probe import SoloRate
@@ -50,23 +58,37 @@ class Column(NamedTuple):
         return self.unit == "text"
 
 
-def named(key: str, shown: Shown, value: Callable[[Any], Cell] = lambda _: None, *, text: bool = False) -> Column:
+def named(
+    key: str, shown: Shown, value: Callable[[Any], Cell] = lambda _: None, *, text: bool = False
+) -> Column:
     """The column of that name: its label and unit are those of `shown`, else what the name says."""
     suffix = next((one for one in _SUFFIXES if key.endswith(one)), "")
-    unit = "text" if text else "samples/s" if key.endswith("throughput") else _SUFFIXES.get(suffix, "")
+    unit = (
+        "text" if text else "samples/s" if key.endswith("throughput") else _SUFFIXES.get(suffix, "")
+    )
     label = key.removesuffix(suffix).replace("_", " ").replace("micro batch", "micro-batch")
     unit = unit if shown.unit is None else shown.unit
-    return Column(key, shown.label or label, unit, value, shown.has_ratio and unit not in ("%", "×"), shown.brief)
+    return Column(
+        key,
+        shown.label or label,
+        unit,
+        value,
+        shown.has_ratio and unit not in ("%", "×"),
+        shown.brief,
+    )
 
 
 def columns_of(kind: type[Record], *names: str) -> tuple[Column, ...]:
-    """The columns of the fields of these names; without names of all that are figures or words, in their order.
+    """The columns of the fields of these names; without names of all that are figures or words, in
+    their order.
 
-    Step times, throughputs and intervals have several columns each, a record that is named those of its fields, or of
-    the one after a dot: `measured.throughput`.
+    Step times, throughputs and intervals have several columns each, a record that is named those of
+    its fields, or of the one after a dot: `measured.throughput`.
     """
     fields = kind.model_fields
-    own = (name for name in fields if name not in _NO_FIGURES and _is_plain(fields[name].annotation))
+    own = (
+        name for name in fields if name not in _NO_FIGURES and _is_plain(fields[name].annotation)
+    )
     return tuple(column for name in names or own for column in _of_field(kind, name))
 
 
@@ -101,7 +123,9 @@ def _of_field(kind: type[Record], name: str) -> Iterator[Column]:
         yield named(name, shown, _reader(name, "median"))
         yield named(f"{which}mad_s", Shown("MAD"), _reader(name, "mad"))
         yield from _ends(base, shown, name, "ci95", suffix="_s")
-        yield named(f"{which}steps_per_sample", Shown("steps a timing"), _reader(name, "steps_per_sample"))
+        yield named(
+            f"{which}steps_per_sample", Shown("steps a timing"), _reader(name, "steps_per_sample")
+        )
         yield named(f"{which}samples", Shown("timings"), _reader(name, "samples"))
     elif Throughput in of:
         yield named(name, shown, _reader(name, "median"))
@@ -119,7 +143,9 @@ def _of_field(kind: type[Record], name: str) -> Iterator[Column]:
 def _joined(one: Shown, other: Shown) -> Shown:
     """What the first does not say is as in the other."""
     unit = other.unit if one.unit is None else one.unit
-    return Shown(one.label or other.label, unit, one.has_ratio and other.has_ratio, one.brief or other.brief)
+    return Shown(
+        one.label or other.label, unit, one.has_ratio and other.has_ratio, one.brief or other.brief
+    )
 
 
 def _ends(base: str, shown: Shown, *path: str, suffix: str = "") -> Iterator[Column]:
@@ -129,11 +155,15 @@ def _ends(base: str, shown: Shown, *path: str, suffix: str = "") -> Iterator[Col
 
 
 def _reader(*path: str | int) -> Callable[[Any], Cell]:
-    """Reads what lies at the end of a path of fields and places; None if a record on the way lacks the next."""
+    """Reads what lies at the end of a path of fields and places; None if a record on the way lacks
+    the next.
+    """
 
     def read(record: Any) -> Cell:
         for step in path:
-            record = record and record[step] if isinstance(step, int) else getattr(record, step, None)
+            record = (
+                record and record[step] if isinstance(step, int) else getattr(record, step, None)
+            )
         if isinstance(record, tuple):
             texts = all(isinstance(one, str) for one in record)
             return ", ".join(record) or "nothing" if texts else len(record)
@@ -162,7 +192,9 @@ def exact(cell: Cell, column: Column) -> str:
 
 
 def rounded(cell: Cell, column: Column) -> str:
-    """The number in the column's unit, with four digits: 54.75, and 5882 or 12345. Whole ones stay as they are."""
+    """The number in the column's unit, with four digits: 54.75, and 5882 or 12345. Whole ones stay
+    as they are.
+    """
     text = exact(cell, column)
     is_whole = isinstance(cell, int) and column.unit not in _SCALES
     if cell is None or isinstance(cell, str) or is_whole:
@@ -193,17 +225,22 @@ def names_of(devices: Sequence[Device]) -> Callable[[Any], str]:
     return lambda one: shorten(devices[one.device].name, _NAME_WIDTH)
 
 
-def device_grid(devices: Sequence[Device], records: Sequence[Any], leads: Mapping[str, Callable[[Any], str]]) -> Grid:
-    """A terminal's table of devices: what leads each row, by its head, and the record's fields that have a brief one.
+def device_grid(
+    devices: Sequence[Device], records: Sequence[Any], leads: Mapping[str, Callable[[Any], str]]
+) -> Grid:
+    """A terminal's table of devices: what leads each row, by its head, and the record's fields that
+    have a brief one.
 
-    Beside compute stands how much of the step it is. Names, which have no head, make room for the others; their ends
-    are kept, which tell one model from another.
+    Beside compute stands how much of the step it is. Names, which have no head, make room for the
+    others; their ends are kept, which tell one model from another.
     """
     columns = [column for column in columns_of(type(records[0])) if column.brief]
     rows = [["device", *leads, *(column.brief for column in columns)]]
     for one in records:
         first = [tell(one) for tell in leads.values()]
-        rows.append([devices[one.device].label, *first, *(_beside(column, one) for column in columns)])
+        rows.append(
+            [devices[one.device].label, *first, *(_beside(column, one) for column in columns)]
+        )
     excess = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2 - WIDTH
     if excess > 0 and not rows[0][1]:
         room = max(len(row[1]) for row in rows) - excess
@@ -215,4 +252,6 @@ def _beside(column: Column, record: Record) -> str:
     if getattr(record, "batch", None) == 0:
         return ""
     part = getattr(record, "utilisation", None) if column.key == "compute_s" else None
-    return short(column.value(record), column) + (f" ({format_percent(part)})" if part is not None else "")
+    return short(column.value(record), column) + (
+        f" ({format_percent(part)})" if part is not None else ""
+    )

@@ -18,7 +18,9 @@ _EXACT = 0.01  # half an interval: wider ones are shown
 
 
 def turn_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> str:
-    """`window 1 of 3, at once: GPU:0 [1024] 1343 samples/s; …`, and the total of several devices."""
+    """`window 1 of 3, at once: GPU:0 [1024] 1343 samples/s; …`, and the total of
+    several devices.
+    """
     rates = {f"{one.device.label} [{one.batch}]": one.throughput.median for one in windows}
     if len(rates) > 1:
         rates["total"] = sum(rates.values())
@@ -27,7 +29,9 @@ def turn_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> 
 
 
 def independent_told(result: Independent) -> Iterator[Part]:
-    """The sum and what it is compared with, each device alone and at once, and how they shared the machine."""
+    """The sum and what it is compared with, each device alone and at once, and how they shared the
+    machine.
+    """
     labels = [device.label for device in result.devices]
     yield from _answer(result, labels)
     yield BLANK
@@ -51,7 +55,13 @@ def _answer(result: Independent, labels: Sequence[str]) -> Iterator[str]:
     trained = "a model of its own each" if _unlike(result) else f"model {result.settings.model}"
     if result.throughput is None:
         left = [labels[one.device] for one in result.replicas if one.failure is None]
-        why = " yet" if len(left) > 1 else f", as only {left[0]} is left" if left else ", as no device is left"
+        why = (
+            " yet"
+            if len(left) > 1
+            else f", as only {left[0]} is left"
+            if left
+            else ", as no device is left"
+        )
         yield f"nothing was measured at once{why}; {trained}"
         return
     fed = ", each behind an input pipeline of its own" if result.settings.data else ""
@@ -72,9 +82,15 @@ def joint_text(result: Independent, joint: HeldAgainst) -> str:
     if result.throughput is None:
         return text
     less = 1 - rate / result.throughput.median
-    same = tuple(one.batch for one in result.measured) == split.of_used.batches and not split.accumulates
+    same = (
+        tuple(one.batch for one in result.measured) == split.of_used.batches
+        and not split.accumulates
+    )
     cause = "sync and waiting" if same else "sync, waiting and other batches"
-    return f"{text}, {format_percent(abs(less), 1)} {f'less: {cause}' if less >= 0 else 'more, as its batches differ'}"
+    return (
+        f"{text}, {format_percent(abs(less), 1)} "
+        f"{f'less: {cause}' if less >= 0 else 'more, as its batches differ'}"
+    )
 
 
 def _devices(result: Independent) -> Grid:
@@ -102,7 +118,10 @@ def contention_texts(result: Independent) -> Iterator[str]:
     yield measured
     for one in found:
         low, high = one.contention_ci95 or (0.0, 0.0)
-        less = f"{format_percent(one.contention, 1)} less than alone ({100 * low:.1f} to {100 * high:.1f})"
+        less = (
+            f"{format_percent(one.contention, 1)} less than alone ({100 * low:.1f} to "
+            f"{100 * high:.1f})"
+        )
         longer = format_percent(1 / (1 - (one.contention or 0.0)) - 1, 1)
         yield f"{result.label(one.device)} gives {less}: its steps take {longer} longer"
 
@@ -115,4 +134,6 @@ def is_contended(one: OwnModel) -> bool:
 def _gauges(told: Telemetry | None) -> str:
     """Temperature, power and throttling; nothing for a simulated device."""
     reasons = (told and told.throttle_reasons) or ()
-    return ", ".join(filter(None, (state_text(told), f"throttled ({', '.join(reasons)})" if reasons else "")))
+    return ", ".join(
+        filter(None, (state_text(told), f"throttled ({', '.join(reasons)})" if reasons else ""))
+    )

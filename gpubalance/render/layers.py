@@ -1,4 +1,6 @@
-"""A model cut over devices as text: a line for each round and window, the summary, and one step as a picture."""
+"""A model cut over devices as text: a line for each round and window, the summary, and one step as
+a picture.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _MUCH = 0.1  # of a step
 
 def cut_done_text(tried: LayersRound, devices: Sequence[Device], global_batch: int) -> str:
     """`round 1: GPU:0 blocks 0–8, GPU:1 9–17: step 661 ms, predicted 642 ms, 775 samples/s`."""
-    stages = ", ".join(f"{devices[device].label} {run_text(first, last)}" for first, last, device in tried.segments)
+    stages = ", ".join(
+        f"{devices[device].label} {run_text(first, last)}" for first, last, device in tried.segments
+    )
     began = f"round {tried.number}: blocks {stages}"
     predicted = _predicted_text(tried.predicted_s, tried.predicted_ci95)
     if tried.step_time_s is None:
@@ -39,7 +43,9 @@ def pipe_window_text(number: int, of: int, throughput: float, step_time_s: float
 
 
 def layers_told(result: Layers) -> Iterator[Part]:
-    """The answer, each stage and where its time goes, one step as a picture, and what it is compared with."""
+    """The answer, each stage and where its time goes, one step as a picture, and what it is
+    compared with.
+    """
     yield from _answer(result)
     yield BLANK
     yield device_grid(result.devices, result.stages, {"blocks": blocks_text})
@@ -55,7 +61,10 @@ def layers_told(result: Layers) -> Iterator[Part]:
 
 def _answer(result: Layers) -> Iterator[str]:
     """What the cut gives, what a step consists of, and how far it is from the possible best."""
-    yield f"{len(result.stages)} stages: {rate_text(result.throughput)}, model {result.settings.model}"
+    yield (
+        f"{len(result.stages)} stages: {rate_text(result.throughput)}, model "
+        f"{result.settings.model}"
+    )
     if result.forced:
         yield f"cut because of --force: uncut it gives {per_s(result.baselines.throughput)}"
     predicted = _predicted_text(result.predicted.step_time_s, result.predicted.ci95)
@@ -81,7 +90,10 @@ def _idle(result: Layers) -> Iterator[str]:
         idle = (stage.bubble_s + stage.transfer_s) / result.step_time_s.median
         if stage is not slowest and idle > result.bubble_bound + _MUCH:
             waits = f"it waits for {result.label(slowest.device)}, whose stage takes longest"
-            yield f"{result.label(stage.device)} idles {format_percent(idle)} of a step: {waits}; {why}"
+            yield (
+                f"{result.label(stage.device)} idles {format_percent(idle)} of a step: {waits}; "
+                f"{why}"
+            )
 
 
 def _baselines(result: Layers) -> Iterator[str]:
@@ -110,7 +122,9 @@ def timeline_lines(result: Layers, width: int) -> list[str]:
     labels = {stage.device: result.label(stage.device) for stage in result.stages}
     left = max(map(len, labels.values())) + 2
     columns, step_s = max(_LEAST_COLUMNS, width - left), result.timeline.step_time_s
-    head = f"a step of {format_seconds(step_s)}: F forward, B backward, U update, - transfer, . bubble"
+    head = (
+        f"a step of {format_seconds(step_s)}: F forward, B backward, U update, - transfer, . bubble"
+    )
     lines = prose(head, width)
     for device, label in labels.items():
         row = _row(result.timeline.spans(device), step_s / columns, columns)
@@ -124,7 +138,9 @@ def _row(spans: Iterator[Span], column_s: float, columns: int) -> str:
     for kind, start_s, end_s, number in spans:
         sign = _SIGNS[kind][(number or 0) % len(_SIGNS[kind])]
         for column in range(int(start_s / column_s), min(columns, int(end_s / column_s) + 1)):
-            covered[column][sign] += min(end_s, (column + 1) * column_s) - max(start_s, column * column_s)
+            covered[column][sign] += min(end_s, (column + 1) * column_s) - max(
+                start_s, column * column_s
+            )
     for signs in covered:
         signs[_NOTHING] = column_s - sum(signs.values())
     return "".join(max(signs, key=lambda sign: signs[sign]) for signs in covered)

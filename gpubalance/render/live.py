@@ -24,7 +24,8 @@ _NAME_WIDTH = 22
 _KEPT = 60  # rates
 _TOGETHER = 0.01
 _BAR = "bar"
-# The columns of the tables in the order in which they stand, and in that in which a narrow terminal keeps them.
+# The columns of the tables in the order in which they stand, and in that in which a narrow terminal
+# keeps them.
 _JOINT = ("device", "name", "batch", "samples/s", _BAR, "compute", "state", "memory")
 OWN = ("alone", "at once")  # rates of a device with a model of its own
 _OWN = ("device", "name", "batch", *OWN, "memory", "state")
@@ -34,7 +35,9 @@ _WITHOUT_HEAD, _LEFT = ("name", "state"), ("device", "name")
 
 @dataclass
 class Row:
-    """A device while it is measured. `rates` are its latest samples/s, by the column; None is unknown."""
+    """A device while it is measured. `rates` are its latest samples/s, by the column; None is
+    unknown.
+    """
 
     device: Device
     batch: int
@@ -89,17 +92,23 @@ def header_lines(text: str, left: str, width: int) -> list[Text]:
 
 
 def joint_lines(courses: Mapping[str, Course], width: int, height: int) -> list[Text]:
-    """The devices of a split, who waits for whom, and the total; also the "even" split once it is measured."""
+    """The devices of a split, who waits for whom, and the total; also the "even" split once it is
+    measured.
+    """
     if "" not in courses:
         return []
     course, even = courses[""], courses.get("even")
     lines = _table(course.rows, _JOINT, width, max(1, height - 6), partial(_bar, course))
     lines.append(_total_line(f"total {sum(course.batches)}", course.rates, width))
     if even is not None and even.rates:
-        lines.append(_total_line(f"even split {'/'.join(map(str, even.batches))}", even.rates, width))
+        lines.append(
+            _total_line(f"even split {'/'.join(map(str, even.batches))}", even.rates, width)
+        )
     if course.rows[0].compute_s is not None:
         lines += map(Text, prose(_waiting(course), width))
-        legend = Text("  ").join(Text.assemble(sign, (f" {name}", "dim")) for name, sign in _STEP.items())
+        legend = Text("  ").join(
+            Text.assemble(sign, (f" {name}", "dim")) for name, sign in _STEP.items()
+        )
         lines += [legend] if legend.cell_len <= width else []
     return lines
 
@@ -113,7 +122,11 @@ def own_lines(rows: Sequence[Row], width: int, height: int) -> list[Text]:
 
 
 def _table(
-    rows: Sequence[Row], order: Sequence[str], width: int, shown: int, bar: Callable[[Row, int], Text] | None = None
+    rows: Sequence[Row],
+    order: Sequence[str],
+    width: int,
+    shown: int,
+    bar: Callable[[Row, int], Text] | None = None,
 ) -> list[Text]:
     """The columns that fit, how many devices have no row, and which of the others are throttled.
 
@@ -121,15 +134,23 @@ def _table(
     """
     left, kept = width + 2 - (_SHORTEST_BAR + 2 if bar else 0), {}  # no space after the last column
     for name in _BY_WORTH:
-        cells = ["" if name in _WITHOUT_HEAD else name, *(_CELLS[name](row) for row in rows[:shown])]
+        cells = [
+            "" if name in _WITHOUT_HEAD else name,
+            *(_CELLS[name](row) for row in rows[:shown]),
+        ]
         length = max(map(len, cells))
         if name in order and any(cells[1:]) and length + 2 <= left:
-            kept[name] = [Text(cell.ljust(length) if name in _LEFT else cell.rjust(length)) for cell in cells]
+            kept[name] = [
+                Text(cell.ljust(length) if name in _LEFT else cell.rjust(length)) for cell in cells
+            ]
             left -= length + 2
     if bar:
         room = min(_LONGEST_BAR, left + _SHORTEST_BAR)
         kept[_BAR] = [Text(" " * room), *(bar(row, room) for row in rows[:shown])]
-    lines = [Text("  ").join(cells) for cells in zip(*(kept[name] for name in order if name in kept), strict=True)]
+    lines = [
+        Text("  ").join(cells)
+        for cells in zip(*(kept[name] for name in order if name in kept), strict=True)
+    ]
     lines[0].stylize("dim")
     if shown < len(rows):
         lines.append(Text(f"… and {len(rows) - shown} more devices", "dim"))
@@ -145,14 +166,18 @@ def _bar(course: Course, row: Row, width: int) -> Text:
     whole = max(course.step_s, slowest)
     busy, until = (round(width * seconds / whole) for seconds in (row.busy_s, slowest))
     lengths = (busy, until - busy, width - until)
-    return Text.assemble(*((sign * n, colour) for (sign, colour), n in zip(_STEP.values(), lengths, strict=True)))
+    return Text.assemble(
+        *((sign * n, colour) for (sign, colour), n in zip(_STEP.values(), lengths, strict=True))
+    )
 
 
 def _waiting(course: Course) -> str:
     """Who waits for whom: `GPU:1 waits 90 ms of each step for GPU:0`."""
     if len(course.rows) < 2 or not course.step_s:
         return ""
-    (least_s, first), *_, (most_s, last) = sorted((row.busy_s, row.device.label) for row in course.rows)
+    (least_s, first), *_, (most_s, last) = sorted(
+        (row.busy_s, row.device.label) for row in course.rows
+    )
     if most_s - least_s <= _TOGETHER * course.step_s:
         return "they finish together"
     return f"{first} waits {format_seconds(most_s - least_s)} of each step for {last}"
@@ -181,7 +206,9 @@ def _total_line(name: str, rates: Sequence[float], width: int) -> Text:
     return Text.assemble(text, (sparkline(list(rates)[-room:] if room else []), "cyan"))
 
 
-def probe_lines(devices: Sequence[tuple[Device, Sequence[CurvePoint]]], width: int, height: int) -> list[Text]:
+def probe_lines(
+    devices: Sequence[tuple[Device, Sequence[CurvePoint]]], width: int, height: int
+) -> list[Text]:
     """The curve of each device that is being probed, with as many of its last rows as fit."""
     if not devices:
         return []

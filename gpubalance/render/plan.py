@@ -9,7 +9,14 @@ from gpubalance.numbers.units import format_percent, format_rate, format_seconds
 from gpubalance.planning.noise import efficiency
 from gpubalance.render.fields import device_grid, names_of
 from gpubalance.render.rates import gains_told, per_s, pipeline_told
-from gpubalance.render.run import epoch_text, measured_text, most_fed, run_headline, run_told, step_text
+from gpubalance.render.run import (
+    epoch_text,
+    measured_text,
+    most_fed,
+    run_headline,
+    run_told,
+    step_text,
+)
 from gpubalance.render.table import BLANK, Grid, Part, sparkline
 from gpubalance.results.gap import SoloGap
 from gpubalance.results.plan import LearningRate, LeftOut, Plan, Round, SplitPrediction
@@ -38,13 +45,21 @@ def round_text(tried: Round, devices: Sequence[Device]) -> str:
     measured = tried.measured
     if measured is None:
         return f"{head}: out of memory"
-    return f"{head}: predicted {per_s(tried.predicted_throughput)}; {measured_text(devices, measured)}"
+    return (
+        f"{head}: predicted {per_s(tried.predicted_throughput)}; {measured_text(devices, measured)}"
+    )
 
 
 def plan_told(plan: Plan, epoch: int | None = None) -> Iterator[Part]:
-    """The answer, each device, and the learning rate; for a plan that was run its measurement, not the prediction."""
+    """The answer, each device, and the learning rate; for a plan that was run its measurement, not
+    the prediction.
+    """
     given = plan.predicted.noise_scale is None and plan.predicted.by_global_batch
-    maximised = "this maximises samples/s only; --noise-scale also considers learning progress" if given else ""
+    maximised = (
+        "this maximises samples/s only; --noise-scale also considers learning progress"
+        if given
+        else ""
+    )
     yield from pipeline_told(plan.pipeline, plan.predicted.solo_sum)
     if plan.run is not None:
         yield from run_told(plan.run, epoch, plan.pipeline)
@@ -52,11 +67,16 @@ def plan_told(plan: Plan, epoch: int | None = None) -> Iterator[Part]:
     else:
         yield from _answer(plan, epoch)
         yield BLANK
-        leads = {"": names_of(plan.devices), "batch": lambda one: share_text(one.batch, one.micro_batch)}
+        leads = {
+            "": names_of(plan.devices),
+            "batch": lambda one: share_text(one.batch, one.micro_batch),
+        }
         yield device_grid(plan.devices, plan.shares, leads)
         yield step_text(plan.predicted, plan.shares)
         yield (
-            f"based on what the balance of {plan.balanced} measured of these devices together" if plan.balanced else ""
+            f"based on what the balance of {plan.balanced} measured of these devices together"
+            if plan.balanced
+            else ""
         )
     yield bounds_text(plan)
     yield maximised
@@ -80,19 +100,27 @@ def plan_headline(plan: Plan) -> str:
 def _answer(plan: Plan, epoch: int | None) -> Iterator[str]:
     predicted = plan.predicted
     yield plan_headline(plan)
-    yield from gains_told(predicted, predicted, plan.split, "is predicted to give", plan.batch_multiple)
+    yield from gains_told(
+        predicted, predicted, plan.split, "is predicted to give", plan.batch_multiple
+    )
     if epoch is not None:
         rates = {"the even split": predicted.even.throughput} if predicted.even is not None else {}
-        yield epoch_text(epoch, {**rates, "this split": predicted.throughput}, most_fed(plan.pipeline))
+        yield epoch_text(
+            epoch, {**rates, "this split": predicted.throughput}, most_fed(plan.pipeline)
+        )
 
 
 def bounds_text(plan: Plan) -> str:
-    """What keeps each device from more samples: `GPU:1 is limited by its memory (640); GPU:0 could take more, …`."""
+    """What keeps each device from more samples: `GPU:1 is limited by its memory (640); GPU:0 could
+    take more, …`.
+    """
     alike: dict[str, list[str]] = {}
     shares = [share for share in plan.shares if share.batch]
     of_all = _bound_of_all(plan) if {share.binds for share in shares} <= _WAITED_FOR else ""
     for share in shares:
-        reason = of_all or _REASONS[share.binds].format(limit=share.limit, multiple=plan.batch_multiple)
+        reason = of_all or _REASONS[share.binds].format(
+            limit=share.limit, multiple=plan.batch_multiple
+        )
         alike.setdefault(reason, []).append(plan.label(share.device))
     reasons = sorted(alike, key=lambda reason: reason.startswith("could"))
     return "; ".join(f"{', '.join(alike[reason])} {reason}" for reason in reasons)
@@ -100,7 +128,9 @@ def bounds_text(plan: Plan) -> str:
 
 def _bound_of_all(plan: Plan) -> str:
     """Why devices that finish together, none of them full, have no more."""
-    if not any(one.split.global_batch > plan.global_batch for one in plan.predicted.by_global_batch):
+    if not any(
+        one.split.global_batch > plan.global_batch for one in plan.predicted.by_global_batch
+    ):
         return _REASONS["global batch"]
     return f"could take more, but no larger global batch promises clearly more {_wanted(plan)}"
 
@@ -113,18 +143,26 @@ def _gap(plan: Plan) -> str:
     """Why the devices gave less together than alone: the causes, the largest first."""
     gap = plan.balance and plan.balance.solo_gap
     told = sorted(
-        losses(plan.devices, gap, _MOST_CAUSES) if gap else (), key=lambda one: (one.cause == REST, -abs(one.rate))
+        losses(plan.devices, gap, _MOST_CAUSES) if gap else (),
+        key=lambda one: (one.cause == REST, -abs(one.rate)),
     )
     causes = ", ".join(f"{loss.text.removeprefix('−')} {loss.cause}" for loss in told)
-    return f"lost against the devices alone ({per_s(gap.solo_sum)}): {causes}" if gap and told else ""
+    return (
+        f"lost against the devices alone ({per_s(gap.solo_sum)}): {causes}" if gap and told else ""
+    )
 
 
 def _goodput(plan: Plan) -> Iterator[Part]:
-    """Each split's goodput, and the course over global batches; nothing if the noise scale is unknown."""
+    """Each split's goodput, and the course over global batches; nothing if the noise scale is
+    unknown.
+    """
     scale = plan.predicted.noise_scale
     if scale is None:
         return
-    yield f"by a noise scale of {three_digits(scale)} samples; goodput is samples/s times what each sample is worth:"
+    yield (
+        f"by a noise scale of {three_digits(scale)} samples; goodput is samples/s times what each "
+        "sample is worth:"
+    )
     rows = [("", "split", "global batch", "samples/s", "worth", "goodput")]
     for one in plan.predicted.by_goodput:
         split, worth = "/".join(map(str, one.batches)), format_percent(one.efficiency, 1)
@@ -133,12 +171,16 @@ def _goodput(plan: Plan) -> Iterator[Part]:
     yield Grid(rows)
     rates = {one.split.global_batch: one.throughput for one in plan.predicted.by_global_batch}
     if len(rates) > 1:
-        ticks = sparkline([rate * efficiency(batch, scale) for batch, rate in rates.items()], least=0.0)
+        ticks = sparkline(
+            [rate * efficiency(batch, scale) for batch, rate in rates.items()], least=0.0
+        )
         yield f"goodput at global batches of {min(rates)} to {max(rates)}: {ticks}"
 
 
 def _at_even(best: SplitPrediction | None) -> str:
-    """What the best split gives with the even split's global batch, where that is not the plan's own."""
+    """What the best split gives with the even split's global batch, where that is not the plan's
+    own.
+    """
     if best is None:
         return ""
     batch, rate = best.split.global_batch, per_s(best.throughput)
@@ -188,15 +230,22 @@ def _percent(part: float) -> str:
 
 
 def own_batch_text(plan: Plan) -> str:
-    """What becomes of the user's own batches and of the learning rate; empty if they stay, or are unknown."""
+    """What becomes of the user's own batches and of the learning rate; empty if they stay, or are
+    unknown.
+    """
     own, new = plan.own_batch, plan.global_batch
     if own in (None, new):
         return ""
-    steps = f"{three_digits(new / own)} × fewer" if new > own else f"{three_digits(own / new)} × more"
+    steps = (
+        f"{three_digits(new / own)} × fewer" if new > own else f"{three_digits(own / new)} × more"
+    )
     rate, kept = plan.learning_rate, plan.predicted.best_at_own
     learning = f", learning rate × {_factors(rate)}" if rate and rate.from_batch == own else ""
     gives = f" and is predicted to give {per_s(kept.throughput)}" if kept else ""
-    return f"your batch of {own} → {new}: {steps} steps an epoch{learning}; --global-batch {own} keeps it{gives}"
+    return (
+        f"your batch of {own} → {new}: {steps} steps an epoch{learning}; --global-batch {own} "
+        f"keeps it{gives}"
+    )
 
 
 def _advice(plan: Plan) -> str:
@@ -207,7 +256,10 @@ def _advice(plan: Plan) -> str:
     if rate.from_batch == rate.to_batch:
         return f"global batch {rate.to_batch}, as before: the learning rate stays"
     otherwise = "otherwise pass --from-batch"
-    return f"learning rate: if yours was tuned for batch {rate.from_batch}, multiply by {_factors(rate)}; {otherwise}"
+    return (
+        f"learning rate: if yours was tuned for batch {rate.from_batch}, multiply by "
+        f"{_factors(rate)}; {otherwise}"
+    )
 
 
 def _factors(rate: LearningRate) -> str:
@@ -231,14 +283,20 @@ class Loss(NamedTuple):
 
 
 def losses(devices: Sequence[Device], gap: SoloGap, most: int | None = None) -> tuple[Loss, ...]:
-    """The parts that are at least 0.1 % of the solo sum; with `most`, only that many of them, the largest.
+    """The parts that are at least 0.1 % of the solo sum; with `most`, only that many of them, the
+    largest.
 
     What is left stands last, as `REST`, if it adds up to that.
     """
     parts, least = all_losses(devices, gap), _SHOWN * gap.solo_sum
-    large = sorted((part for part in parts if abs(part.rate) >= least), key=lambda part: -abs(part.rate))[:most]
+    large = sorted(
+        (part for part in parts if abs(part.rate) >= least), key=lambda part: -abs(part.rate)
+    )[:most]
     rest = Loss(REST, sum(part.rate for part in parts if part not in large))
-    return (*(part for part in parts if part in large), *([rest] if abs(rest.rate) >= least else []))
+    return (
+        *(part for part in parts if part in large),
+        *([rest] if abs(rest.rate) >= least else []),
+    )
 
 
 def all_losses(devices: Sequence[Device], gap: SoloGap) -> tuple[Loss, ...]:

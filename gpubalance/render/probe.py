@@ -14,7 +14,14 @@ from gpubalance.numbers.units import (
 )
 from gpubalance.render.rates import per_s, pipeline_told
 from gpubalance.render.table import BLANK, WIDTH, Part, shorten, sparkline, table
-from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, StepTimeModel, Trial
+from gpubalance.results.probe import (
+    BatchLimit,
+    CurvePoint,
+    DeviceProbe,
+    Probe,
+    StepTimeModel,
+    Trial,
+)
 from gpubalance.settings.device import Device
 
 _NAME_WIDTH = 40
@@ -32,7 +39,8 @@ OUTCOMES = {
 
 
 def curve_lines(points: Sequence[CurvePoint], width: int = WIDTH) -> list[str]:
-    """One row for each batch size, with a bar for its throughput; marks say what is uncertain about it.
+    """One row for each batch size, with a bar for its throughput; marks say what is uncertain about
+    it.
 
     On a narrow terminal the bar takes what the other columns leave, or is left out.
     """
@@ -67,7 +75,12 @@ def _marks(point: CurvePoint) -> str:
 def point_text(device: Device, point: CurvePoint) -> str:
     """`GPU:0 batch 512: 1263 samples/s, 405 ms, 5.81 GiB`."""
     rate, step, memory = _figures(point)
-    known = [f"{rate} samples/s", step, memory if point.memory_peak_bytes is not None else "", _marks(point)]
+    known = [
+        f"{rate} samples/s",
+        step,
+        memory if point.memory_peak_bytes is not None else "",
+        _marks(point),
+    ]
     return f"{device.label} batch {point.batch}: {', '.join(filter(None, known))}"
 
 
@@ -91,7 +104,9 @@ def probe_told(probe: Probe) -> Iterator[Part]:
     yield probe_headline(probe)
     for one in probe.probes:
         if one.same_as is None:
-            yield from _device(probe.devices[one.device], one, whole=len(probe.probes) <= _MOST_WHOLE)
+            yield from _device(
+                probe.devices[one.device], one, whole=len(probe.probes) <= _MOST_WHOLE
+            )
         else:
             yield not_probed_text(probe.label(one.device), one.same_as)
     if not probe.complete:
@@ -115,7 +130,9 @@ def _total(probe: Probe) -> float:
 
 
 def _device(device: Device, one: DeviceProbe, *, whole: bool) -> Iterator[str]:
-    best = _best(one) or ("" if one.curve or one.batch_limit or one.failures else "nothing was measured yet")
+    best = _best(one) or (
+        "" if one.curve or one.batch_limit or one.failures else "nothing was measured yet"
+    )
     yield ": ".join(filter(None, (device_line(device), best)))
     if whole:
         yield from (f"  {fact}" for fact in _facts(device, one) if fact)
@@ -136,7 +153,11 @@ def _facts(device: Device, one: DeviceProbe) -> Iterator[str]:
     yield _model(one, one.step_time_model) if one.step_time_model else ""
     if one.flops_per_s is not None and not device.simulated:
         mfu = f", {format_percent(one.mfu)} of its peak (MFU)" if one.mfu is not None else ""
-        joule = f", {one.samples_per_joule:.3g} samples a joule" if one.samples_per_joule is not None else ""
+        joule = (
+            f", {one.samples_per_joule:.3g} samples a joule"
+            if one.samples_per_joule is not None
+            else ""
+        )
         yield f"compute: {format_flops(one.flops_per_s)} at its best{mfu}{joule}"
 
 
@@ -158,7 +179,9 @@ def _limit(limit: BatchLimit) -> str:
         return f"batch limit: not even {limit.fails} fits"
     if limit.fails is None:
         return f"batch limit: none found up to batch {limit.max_batch}"
-    why = next((trial.outcome for trial in reversed(limit.trials) if trial.batch == limit.fails), "oom")
+    why = next(
+        (trial.outcome for trial in reversed(limit.trials) if trial.batch == limit.fails), "oom"
+    )
     return f"batch limit: {limit.fits} trains, {limit.fails} does not ({OUTCOMES[why]})"
 
 

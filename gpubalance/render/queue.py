@@ -35,11 +35,17 @@ def ended_text(device: Device, command: QueuedCommand, next_on: Device | None) -
     code = f", exit {last.exit}" if last.exit else ""
     again = f"; once more on {next_on.label}, which has more" if next_on else ""
     after = f"after {length_text(last.duration_s)}{code}{again}"
-    return f"{command.number:03} {how} on {device.label} {after}: {clean(command.command, _LONGEST)}"
+    return (
+        f"{command.number:03} {how} on {device.label} {after}: {clean(command.command, _LONGEST)}"
+    )
 
 
-def running_lines(devices: Sequence[Device], running: Sequence[RunningCommand], width: int, height: int) -> list[Text]:
-    """Each device: what it runs, since when, and below it the last line that this printed, if there is room."""
+def running_lines(
+    devices: Sequence[Device], running: Sequence[RunningCommand], width: int, height: int
+) -> list[Text]:
+    """Each device: what it runs, since when, and below it the last line that this printed, if there
+    is room.
+    """
     now_s, by_device = time.monotonic(), {one.device: one for one in running}
     label_width = max(len(device.label) for device in devices)
     lines = []
@@ -59,21 +65,33 @@ def running_lines(devices: Sequence[Device], running: Sequence[RunningCommand], 
 
 
 def queue_told(result: Queue) -> Iterator[Part]:
-    """How long it took and what one device would have taken, the devices, each command, and how some failed."""
+    """How long it took and what one device would have taken, the devices, each command, and how
+    some failed.
+    """
     commands, failed = result.commands, result.failed
     well = sum(one.ended_well for one in commands)
-    counts = [(well, "ended well"), (len(failed), "failed"), (len(commands) - well - len(failed), "not done")]
+    counts = [
+        (well, "ended well"),
+        (len(failed), "failed"),
+        (len(commands) - well - len(failed), "not done"),
+    ]
     told = ", ".join(f"{count} {how}" for count, how in counts if count)
     before = sum(one.resumed for one in commands)
     many, devices = len(commands), len(result.devices)
     took = f"{many} command{'s' * (many != 1)} on {devices} device{'s' * (devices != 1)}"
-    yield f"{took} in {length_text(result.makespan_s)}: {told if well < len(commands) else 'all ended well'}"
+    yield (
+        f"{took} in {length_text(result.makespan_s)}: "
+        f"{told if well < len(commands) else 'all ended well'}"
+    )
     yield f"{before} of them before the queue was resumed" if before else ""
     shared = sum(one.ended_well > 0 for one in result.shares) > 1
     if result.speedup and result.alone_s and shared and well == len(commands):
         fastest = max(result.shares, key=lambda one: one.speed or 0.0)
         label = result.devices[fastest.device].label
-        yield f"{label} alone would take about {length_text(result.alone_s)}: {result.speedup:.2f} × as long"
+        yield (
+            f"{label} alone would take about {length_text(result.alone_s)}: {result.speedup:.2f} "
+            "× as long"
+        )
     yield BLANK
     yield device_grid(result.devices, result.shares, {"": names_of(result.devices)})
     yield _of_probes(result)
@@ -81,18 +99,33 @@ def queue_told(result: Queue) -> Iterator[Part]:
     yield _commands(result)
     for one in failed:
         last = one.tries[-1]
-        where = f"{one.number:03} failed on {result.devices[last.device].label} with exit code {last.exit}"
+        where = (
+            f"{one.number:03} failed on {result.devices[last.device].label} with exit code "
+            f"{last.exit}"
+        )
         yield BLANK
-        yield f"{where}; the end of what it printed{f', {one.log}' if one.log else ''}:" if one.tail else where
+        yield (
+            f"{where}; the end of what it printed{f', {one.log}' if one.log else ''}:"
+            if one.tail
+            else where
+        )
         yield from (f"  | {line}" for line in one.tail if line)
 
 
 def _of_probes(result: Queue) -> str:
-    """Which devices' speeds are not of commands, as none has ended well there; empty if there is none."""
+    """Which devices' speeds are not of commands, as none has ended well there; empty if there is
+    none.
+    """
     seen = {one.tries[-1].device for one in result.commands if one.ended_well and one.tries}
-    guessed = [one.device for one in result.shares if one.speed is not None and one.device not in seen]
+    guessed = [
+        one.device for one in result.shares if one.speed is not None and one.device not in seen
+    ]
     labels = ", ".join(result.devices[device].label for device in guessed)
-    return f"the speed of {labels} is by a probe: no command has ended well there yet" if guessed else ""
+    return (
+        f"the speed of {labels} is by a probe: no command has ended well there yet"
+        if guessed
+        else ""
+    )
 
 
 def _commands(result: Queue) -> Grid:

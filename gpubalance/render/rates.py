@@ -1,4 +1,6 @@
-"""Sentences about throughputs: with their interval, beside the even split, behind an input pipeline."""
+"""Sentences about throughputs: with their interval, beside the even split, behind an input
+pipeline.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,8 @@ def gains_told(
 ) -> Iterator[str]:
     """What a split gains over the even one, and how near it is to the ceiling.
 
-    A larger global batch alone is faster, so one that is not the even split's is told. A run finds the largest shares
-    that fit, a plan knows only multiples of its probe's.
+    A larger global batch alone is faster, so one that is not the even split's is told. A run finds
+    the largest shares that fit, a plan knows only multiples of its probe's.
     """
     even, interval = against.even, of.speedup_ci95 if isinstance(of, Run) else None
     if even is not None and even.split == split.of_used:
@@ -52,13 +54,18 @@ def gains_told(
         which, other = "even split", ""
         if batch != own:
             steps = f" in multiples of {multiple}" if multiple > 1 else ""
-            which, other = f"largest even split that fits{steps},", f" with a global batch of {batch}, not {own}"
+            which, other = (
+                f"largest even split that fits{steps},",
+                f" with a global batch of {batch}, not {own}",
+            )
         gain = f"{of.speedup_over_even:.3f} × the {which} {even.split}{within(interval)}"
         yield f"{gain}, which {gave} {per_s(_median(even.throughput))}{other}"
     if of.scaling_efficiency is not None:
         alone = f"what the devices gave alone, {per_s(against.solo_sum)} in total"
         if isinstance(against, Baselines) and not all(split.batches):
-            alone += f", {format_rate(alone_in_use(against.solo_best, split.batches))} of those in use"
+            alone += (
+                f", {format_rate(alone_in_use(against.solo_best, split.batches))} of those in use"
+            )
         yield f"{format_percent(of.scaling_efficiency, 1)} of {alone}"
 
 
@@ -66,10 +73,14 @@ def _median(rate: Throughput | float) -> float:
     return rate.median if isinstance(rate, Throughput) else rate
 
 
-def pipeline_told(pipeline: Pipeline | None, solo_sum: float | None, *, in_front: bool = False) -> Iterator[str]:
-    """If the user's own pipeline binds, that and what usually helps; otherwise its throughput alone.
+def pipeline_told(
+    pipeline: Pipeline | None, solo_sum: float | None, *, in_front: bool = False
+) -> Iterator[str]:
+    """If the user's own pipeline binds, that and what usually helps; otherwise its throughput
+    alone.
 
-    If it was `in_front` of the devices in the figures that follow, the split's throughput without it is added.
+    If it was `in_front` of the devices in the figures that follow, the split's throughput without
+    it is added.
     """
     if pipeline is None:
         return
@@ -81,5 +92,9 @@ def pipeline_told(pipeline: Pipeline | None, solo_sum: float | None, *, in_front
         remedies = [f"{one.where}: what usually helps: {one.what}" for one in pipeline.remedies]
         yield from (f"  → {text}" for text in remedies or [_NOTHING_USUAL])
     else:
-        without = f"; without waiting for it the split gives {format_rate(held)}" if in_front and held else ""
+        without = (
+            f"; without waiting for it the split gives {format_rate(held)}"
+            if in_front and held
+            else ""
+        )
         yield f"your input pipeline alone gives {rate}, with {use}{without}"

@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpubalance.numbers.units import format_bytes, format_percent, format_rate, format_seconds, three_digits
+from gpubalance.numbers.units import (
+    format_bytes,
+    format_percent,
+    format_rate,
+    format_seconds,
+    three_digits,
+)
 from gpubalance.render.fields import device_grid, names_of
 from gpubalance.render.rates import gains_told, per_s, pipeline_told, rate_text
 from gpubalance.render.table import BLANK, CUT_SHORT, Part
@@ -22,8 +28,12 @@ _WORTH, _NOT_WORTH = "worth it", "not worth it"
 _SAMPLES = 1000
 
 
-def window_text(number: int, of: int, name: str, devices: Sequence[Device], measured: Measurement) -> str:
-    """One line: `window 1 of 3: GPU:0 [820] 1279 samples/s …`; only the rate of another split than the run's own."""
+def window_text(
+    number: int, of: int, name: str, devices: Sequence[Device], measured: Measurement
+) -> str:
+    """One line: `window 1 of 3: GPU:0 [820] 1279 samples/s …`; only the rate of another split than
+    the run's own.
+    """
     head, rate = f"window {number} of {of}", per_s(measured.throughput.median)
     if not name:
         return f"{head}: {measured_text(devices, measured)}"
@@ -32,18 +42,25 @@ def window_text(number: int, of: int, name: str, devices: Sequence[Device], meas
 
 
 def measured_text(devices: Sequence[Device], measured: Measurement) -> str:
-    """`GPU:0 [820] 1279 samples/s compute 620 ms; …; total [1388] 2164 samples/s step 641 ms sync 12.3 ms`."""
+    """`GPU:0 [820] 1279 samples/s compute 620 ms; …; total [1388] 2164 samples/s step 641 ms sync
+    12.3 ms`.
+    """
     parts = [
-        f"{devices[one.device].label} [{share_text(one.batch, one.micro_batch)}] {per_s(one.throughput)} "
+        f"{devices[one.device].label} [{share_text(one.batch, one.micro_batch)}] "
+        f"{per_s(one.throughput)} "
         f"compute {format_seconds(one.compute_s)}"
         for one in measured.replicas
     ]
     rate, step = per_s(measured.throughput.median), format_seconds(measured.step_time_s.median)
-    total = f"total [{measured.global_batch}] {rate} step {step} sync {format_seconds(measured.sync_s)}"
+    total = (
+        f"total [{measured.global_batch}] {rate} step {step} sync {format_seconds(measured.sync_s)}"
+    )
     return "; ".join([*parts, total])
 
 
-def run_told(run: Run, epoch: int | None = None, pipeline: Pipeline | None = None) -> Iterator[Part]:
+def run_told(
+    run: Run, epoch: int | None = None, pipeline: Pipeline | None = None
+) -> Iterator[Part]:
     """The answer and where each device's time goes; with `epoch`, the time of that many samples.
 
     `pipeline` is the user's own if it was measured after the run.
@@ -53,7 +70,9 @@ def run_told(run: Run, epoch: int | None = None, pipeline: Pipeline | None = Non
     yield BLANK
     leads = {"": names_of(run.devices), "batch": lambda one: share_text(one.batch, one.micro_batch)}
     yield device_grid(run.devices, run.replicas, leads)
-    idle = [device.label for device, batch in zip(run.devices, run.batches, strict=True) if not batch]
+    idle = [
+        device.label for device, batch in zip(run.devices, run.batches, strict=True) if not batch
+    ]
     yield f"{', '.join(idle)}: no samples, left out" if idle else ""
     yield step_text(run, run.replicas)
     yield from _summing_told(run)
@@ -61,7 +80,10 @@ def run_told(run: Run, epoch: int | None = None, pipeline: Pipeline | None = Non
     if spread is not None:
         half, most = format_seconds(spread.p50_s), format_seconds(spread.p95_s)
         unlike = f"half of the steps take up to {half}, 95 % up to {most}; rates use the mean"
-        yield f"batches differ in shape: {unlike if half != most else f'their steps take the same time, {half}'}"
+        yield (
+            "batches differ in shape: "
+            f"{unlike if half != most else f'their steps take the same time, {half}'}"
+        )
     yield "" if run.complete else CUT_SHORT
 
 
@@ -71,15 +93,19 @@ def _summing_told(run: Run) -> Iterator[str]:
         packs = format_bytes(run.pack_bytes)
         yield f"sync is what is not hidden behind compute: gradients are summed in packs of {packs}"
     if run.settings.gradients == "bf16" and run.pack_bytes is not None:
-        yield "gradients are sent and summed as bfloat16, which is not exact: gpubalance guide exactness"
+        yield (
+            "gradients are sent and summed as bfloat16, which is not exact: gpubalance guide "
+            "exactness"
+        )
 
 
 def step_text(of: Run | Predicted, parts: Sequence[Replica | Share]) -> str:
     """`step 718 ms = slowest compute 702 ms + update 3.90 ms + sync 11.9 ms; imbalance 1.007 (…)`.
 
-    Left out are an update of no duration, what a single device has not, and what a step does not wait for. With noise
-    the slowest device waits in those steps in which another one is the slowest. The parts are of the steps that were
-    timed: where these took longer than the others, that is subtracted.
+    Left out are an update of no duration, what a single device has not, and what a step does not
+    wait for. With noise the slowest device waits in those steps in which another one is the
+    slowest. The parts are of the steps that were timed: where these took longer than the others,
+    that is subtracted.
     """
     last = max(parts, key=lambda one: one.compute_s + one.update_s)
     several, wait_s = sum(one.batch > 0 for one in parts) > 1, getattr(last, "wait_s", 0.0)
@@ -97,10 +123,18 @@ def step_text(of: Run | Predicted, parts: Sequence[Replica | Share]) -> str:
         "waiting for input": input_s,
         "rare slow steps": slow_s or None,
     }
-    told = {name: f"{name} {format_seconds(seconds)}" for name, seconds in times.items() if seconds is not None}
+    told = {
+        name: f"{name} {format_seconds(seconds)}"
+        for name, seconds in times.items()
+        if seconds is not None
+    }
     if input_s is not None:
         told["waiting for input"] += f" ({format_percent(input_s / step_s, 1)})"
-    less = f" − {format_seconds(excess_s)} (steps that were timed were slower)" if excess_s > _SHOWN * step_s else ""
+    less = (
+        f" − {format_seconds(excess_s)} (steps that were timed were slower)"
+        if excess_s > _SHOWN * step_s
+        else ""
+    )
     imbalance = f"; imbalance {of.imbalance:.3f} (1 = they finish together)" if several else ""
     return f"step {format_seconds(step_s)} = {' + '.join(told.values())}{less}{imbalance}"
 
@@ -121,8 +155,11 @@ def _answer(run: Run) -> Iterator[str]:
     yield from gains_told(run, run.baselines, run.split, "gave")
 
 
-def worth_text(run: Run, epoch: int | None = None, pipeline: Pipeline | None = None) -> Iterator[str]:
-    """What the devices gain over the best one alone, with a verdict; and how long an epoch of `epoch` samples takes.
+def worth_text(
+    run: Run, epoch: int | None = None, pipeline: Pipeline | None = None
+) -> Iterator[str]:
+    """What the devices gain over the best one alone, with a verdict; and how long an epoch of
+    `epoch` samples takes.
 
     `pipeline` is the user's own, by default the run's; it feeds one device no faster than several.
     """
@@ -148,12 +185,15 @@ def most_fed(pipeline: Pipeline | None) -> float:
 def _worth(run: Run, label: str, best: SoloBest, most: float) -> str:
     """The gain over the device that is best alone, with a verdict.
 
-    Where that is better only because its batch is larger than the run's global batch, the verdict is by what a device
-    gives alone at that.
+    Where that is better only because its batch is larger than the run's global batch, the verdict
+    is by what a device gives alone at that.
     """
     rate, batch, alone = run.throughput, run.global_batch, best.throughput
     if most <= alone:
-        than = f"{label} alone takes {format_rate(alone)} (at batch {best.batch}), more than your input pipeline gives"
+        than = (
+            f"{label} alone takes {format_rate(alone)} (at batch {best.batch}), more than your "
+            "input pipeline gives"
+        )
         return f"{than}: another device is not worth it until that gives more"
     if most < rate.median:
         rate = Throughput(median=most, ci95=None)
@@ -165,13 +205,18 @@ def _worth(run: Run, label: str, best: SoloBest, most: float) -> str:
     if word == _WORTH or best.batch <= batch or not 0 < same < (1 - _CLEARLY) * alone:
         return f"{at_best}: {f'{word}, use {label} alone' if word == _NOT_WORTH else word}"
     more, word = _gain(rate, same)
-    than = f"{run.devices[known[same]].label} alone at this global batch of {batch} ({format_rate(same)})"
+    than = (
+        f"{run.devices[known[same]].label} alone at this global batch of {batch} "
+        f"({format_rate(same)})"
+    )
     larger = "with a larger one it may be" if word == _NOT_WORTH else "a larger one may give more"
     return f"{at_best}; {more} than {than}: {word} at this global batch; {larger}"
 
 
 def _gain(rate: Throughput, alone: float) -> tuple[str, str]:
-    """`34 % more` or `5 % less` than one device gives alone, and whether that is worth another device."""
+    """`34 % more` or `5 % less` than one device gives alone, and whether that is worth another
+    device.
+    """
     gain = rate.median / alone - 1
     word = _WORTH if gain >= _CLEARLY else "hardly worth it" if gain > 0 else _NOT_WORTH
     low, high = rate.ci95 or (rate.median, rate.median)
@@ -182,7 +227,9 @@ def _gain(rate: Throughput, alone: float) -> tuple[str, str]:
 
 
 def _energy(run: Run, label: str, best: SoloBest) -> Iterator[str]:
-    """The energy of some samples, alone and together; nothing if a device does not report its power."""
+    """The energy of some samples, alone and together; nothing if a device does not report its
+    power.
+    """
     told = [replica.telemetry for replica in run.replicas]
     each = [one.samples_per_joule(run.throughput.median) if one else None for one in told]
     if all(each) and best.samples_per_joule:
@@ -192,11 +239,14 @@ def _energy(run: Run, label: str, best: SoloBest) -> Iterator[str]:
 
 
 def epoch_text(epoch: int, rates: Mapping[str, float], most: float = math.inf) -> str:
-    """`an epoch of 50,000 samples: 37.2 s with GPU:0 alone, 28.0 s with the even split, 22.7 s with this split`.
+    """`an epoch of 50,000 samples: 37.2 s with GPU:0 alone, 28.0 s with the even split, 22.7 s with
+    this split`.
 
     `most` is the samples per second that the devices can be fed.
     """
-    times = ", ".join(f"{_time(epoch / min(rate, most))} with {name}" for name, rate in rates.items())
+    times = ", ".join(
+        f"{_time(epoch / min(rate, most))} with {name}" for name, rate in rates.items()
+    )
     bound = "; your input pipeline gives them no faster" if max(rates.values()) > most else ""
     return f"an epoch of {epoch:,} samples: {times}{bound}"
 

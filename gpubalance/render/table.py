@@ -37,7 +37,8 @@ def summary(
     width: int = WIDTH,
     typed: Callable[[str], str] = str,
 ) -> str:
-    """What a command prints at its end: of a result, its warnings, the next command, and a training script's lines.
+    """What a command prints at its end: of a result, its warnings, the next command, and a training
+    script's lines.
 
     `typed` returns a remedy with its commands as this user types them.
     """
@@ -46,13 +47,21 @@ def summary(
         lines += ["", f"next: {next_command}"]
     if script:
         is_command = len(script) == 1
-        how = "or train with it:" if is_command else "or, after `import gpubalance`, train your own model with it:"
+        how = (
+            "or train with it:"
+            if is_command
+            else "or, after `import gpubalance`, train your own model with it:"
+        )
         lines += [how, *(f"  {line}" for line in script)]
     return "\n".join(lines)
 
 
-def warning_lines(warnings: Sequence[Warning_], width: int = WIDTH, typed: Callable[[str], str] = str) -> list[str]:
-    """An empty line, then each warning's code, message and remedy; warnings of one kind are joined."""
+def warning_lines(
+    warnings: Sequence[Warning_], width: int = WIDTH, typed: Callable[[str], str] = str
+) -> list[str]:
+    """An empty line, then each warning's code, message and remedy; warnings of one kind
+    are joined.
+    """
     alike: dict[tuple[str, str], list[str]] = {}
     for warning in warnings:
         alike.setdefault((warning.code, warning.next), []).append(warning.message)
@@ -80,7 +89,8 @@ def lines_of(parts: Iterable[Part], width: int = WIDTH) -> list[str]:
 
 
 def prose(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
-    """A sentence wrapped to the width, though not behind a ±; the lines after the first are indented.
+    """A sentence wrapped to the width, though not behind a ±; the lines after the first are
+    indented.
 
     Words stay whole, as a path that is cut in two can't be copied.
     """
@@ -96,17 +106,27 @@ def prose(text: str, width: int, indent: str = "", hanging: str | None = None) -
 
 
 def table(
-    rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,), indent: str = "", width: int | None = None
+    rows: Sequence[Sequence[str]],
+    *,
+    left: Sequence[int] = (0,),
+    indent: str = "",
+    width: int | None = None,
 ) -> list[str]:
-    """Lines with aligned columns, those in `left` to the left; the first row is the head, one of one cell a heading.
+    """Lines with aligned columns, those in `left` to the left; the first row is the head, one of
+    one cell a heading.
 
-    If they do not fit in `width`, each row becomes a sentence: it begins with the first cell and those without a head,
-    and `head cell` follows for each of the others.
+    If they do not fit in `width`, each row becomes a sentence: it begins with the first cell and
+    those without a head, and `head cell` follows for each of the others.
     """
-    widths = [max(map(len, column)) for column in zip(*(row for row in rows if len(row) > 1), strict=True)]
+    widths = [
+        max(map(len, column)) for column in zip(*(row for row in rows if len(row) > 1), strict=True)
+    ]
     lines = []
     for row in rows:
-        cells = [c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=False))]
+        cells = [
+            c.ljust(w) if i in left else c.rjust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=False))
+        ]
         lines.append((indent + "  ".join(cells)).rstrip())
     if width is None or max(map(len, lines)) <= width:
         return lines
@@ -121,13 +141,17 @@ def table(
 
 
 def sparkline(values: Sequence[float], *, least: float | None = None) -> str:
-    """One tick for each value, from the smallest (or `least`) to the largest; flat if they are within 2 %."""
+    """One tick for each value, from the smallest (or `least`) to the largest; flat if they are
+    within 2 %.
+    """
     if not values:
         return ""
     bottom, top = min(values) if least is None else least, max(values)
     if top - bottom <= _FLAT * abs(top):
         return _TICKS[len(_TICKS) // 2] * len(values)
-    return "".join(_TICKS[round((value - bottom) / (top - bottom) * (len(_TICKS) - 1))] for value in values)
+    return "".join(
+        _TICKS[round((value - bottom) / (top - bottom) * (len(_TICKS) - 1))] for value in values
+    )
 
 
 def shorten(text: str, width: int) -> str:

@@ -1,8 +1,9 @@
-"""Measurements in TensorBoard's terms: scalars over steps, and a row of hyperparameters for each split.
+"""Measurements in TensorBoard's terms: scalars over steps, and a row of hyperparameters for each
+split.
 
-The tags are those of `training/monitor.py`, so that a training and the run before it share their charts. Below a
-command's folder, each of TensorBoard's runs is one measured thing: `split`, `even`, `round-1`, `solo-GPU-0`,
-`at-once-GPU-0`.
+The tags are those of `training/monitor.py`, so that a training and the run before it share their
+charts. Below a command's folder, each of TensorBoard's runs is one measured thing: `split`, `even`,
+`round-1`, `solo-GPU-0`, `at-once-GPU-0`.
 """
 
 from __future__ import annotations
@@ -44,13 +45,15 @@ _OF_REPLICA = {
 _GAUGES = {name: name for name in ("temperature_c", "power_w", "sm_clock_mhz", "memory_clock_mhz")}
 
 
-# TensorBoard's run ("" for all of a command), seconds since 1970, a step, and TensorBoard's own record of what is told
-# there. Within a run and a tag, steps always rise.
+# TensorBoard's run ("" for all of a command), seconds since 1970, a step, and TensorBoard's own
+# record of what is told there. Within a run and a tag, steps always rise.
 Summary = tuple[str, float, int, Any]
 
 
 class Summaries:
-    """Turns what a command measures into summaries. A run's steps are its measured steps, counted from its first."""
+    """Turns what a command measures into summaries. A run's steps are its measured steps, counted
+    from its first.
+    """
 
     def __init__(self, settings: Settings, group: str = "") -> None:
         """`group` is the command's folder, which leads the names of its rows."""
@@ -60,8 +63,12 @@ class Summaries:
         self._windows: dict[str, list[_Window]] = defaultdict(list)
         self._points: dict[str, dict[int, CurvePoint]] = defaultdict(dict)
 
-    def window(self, name: str, devices: Sequence[Device], measured: Measurement, now_s: float) -> list[Summary]:
-        """The summaries of a window of the split (name "") or of the even split, which has just ended."""
+    def window(
+        self, name: str, devices: Sequence[Device], measured: Measurement, now_s: float
+    ) -> list[Summary]:
+        """The summaries of a window of the split (name "") or of the even split, which has just
+        ended.
+        """
         key, base = (name, measured.split), name or "split"
         if key in self._runs:
             return [*self._measured(self._runs[key], devices, measured, now_s)]
@@ -70,14 +77,21 @@ class Summaries:
         return [*self._tried(run, devices, measured, measured, now_s)]
 
     def own(self, name: str, part: OwnWindow, now_s: float) -> list[Summary]:
-        """The summaries of a device's window with its own model, "alone" or "at once", which has just ended."""
+        """The summaries of a device's window with its own model, "alone" or "at once", which has
+        just ended.
+        """
         run = _run("solo" if name == "alone" else name.replace(" ", "-"), part.device)
         return [*self._of_device(run, part.device, part, now_s)]
 
     def round(self, tried: Round, devices: Sequence[Device], now_s: float) -> list[Summary]:
-        """The summaries of a split that `balance` has just tried, which may have run out of memory."""
+        """The summaries of a split that `balance` has just tried, which may have run
+        out of memory.
+        """
         run, measured = f"round-{tried.number}", tried.measured
-        return [*self._tried(run, devices, tried, measured, now_s), _end(run, now_s, fits=measured is not None)]
+        return [
+            *self._tried(run, devices, tried, measured, now_s),
+            _end(run, now_s, fits=measured is not None),
+        ]
 
     def point(self, device: Device, point: CurvePoint, now_s: float) -> list[Summary]:
         """The summaries of a batch of a device alone, which was just measured."""
@@ -94,7 +108,11 @@ class Summaries:
                 "step_time_s": point.step_time_s.median,
                 "memory_bytes": point.memory_peak_bytes,
             }
-            known = {_tag(f"over_batch/{name}"): value for name, value in figures.items() if value is not None}
+            known = {
+                _tag(f"over_batch/{name}"): value
+                for name, value in figures.items()
+                if value is not None
+            }
             found += [_scalar(run, now_s, batch, tag, value) for tag, value in known.items()]
         return found
 
@@ -114,7 +132,10 @@ class Summaries:
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
         hparams: dict[str, str | float | bool] = {
-            **{f"batch/{device.label}": batch for device, batch in zip(devices, split.batches, strict=True)},
+            **{
+                f"batch/{device.label}": batch
+                for device, batch in zip(devices, split.batches, strict=True)
+            },
             "global_batch": sum(split.batches),
             "batches": "/".join(map(str, split.batches)),
             "micro_batches": "/".join(map(str, split.micro_batches)),
@@ -128,7 +149,12 @@ class Summaries:
         if not self._described:
             self._described = True
             yield _table(began_s, hparams)
-        yield run, began_s, 0, hparams_pb(hparams, trial_id=f"{self._group}/{run}", start_time_secs=began_s)
+        yield (
+            run,
+            began_s,
+            0,
+            hparams_pb(hparams, trial_id=f"{self._group}/{run}", start_time_secs=began_s),
+        )
         if measured is not None:
             yield from self._measured(run, devices, measured, now_s)
 
@@ -138,13 +164,17 @@ class Summaries:
         windows.append(_Window(run, windows[-1].last if windows else 0, times, now_s))
         return windows[-1]
 
-    def _of_device(self, run: str, device: Device, of: CurvePoint | OwnWindow, now_s: float) -> Iterator[Summary]:
+    def _of_device(
+        self, run: str, device: Device, of: CurvePoint | OwnWindow, now_s: float
+    ) -> Iterator[Summary]:
         window = self._window(run, of.step_time_s, now_s)
         yield from window.timings(of.batch, device.label)
         yield from window.figures(of, _OF_DEVICE, device.label)
         yield from window.telemetry(of.telemetry, device.label)
 
-    def _measured(self, run: str, devices: Sequence[Device], measured: Measurement, now_s: float) -> Iterator[Summary]:
+    def _measured(
+        self, run: str, devices: Sequence[Device], measured: Measurement, now_s: float
+    ) -> Iterator[Summary]:
         window = self._window(run, measured.step_time_s, now_s)
         yield from window.timings(measured.global_batch)
         median_s = median([step_s for one in self._windows[run] for step_s in one.times.samples])
@@ -161,7 +191,9 @@ class Summaries:
 
 
 class _Window(NamedTuple):
-    """Steps of a run that were just measured, after `before` earlier ones; the last ended at `now_s`."""
+    """Steps of a run that were just measured, after `before` earlier ones; the last ended at
+    `now_s`.
+    """
 
     run: str
     before: int
@@ -199,7 +231,10 @@ class _Window(NamedTuple):
             return
         course: dict[tuple[str, int], Summary] = {}
         for reading in (one for one in found.course if one.at_s >= 0):
-            step, wall_s = self._step_at(reading.at_s), self.now_s - (self.times.at_s[-1] - reading.at_s)
+            step, wall_s = (
+                self._step_at(reading.at_s),
+                self.now_s - (self.times.at_s[-1] - reading.at_s),
+            )
             for name in _GAUGES:
                 if (value := getattr(reading, name)) is not None:
                     course[name, step] = _scalar(self.run, wall_s, step, _tag(name, label), value)
@@ -242,15 +277,23 @@ def _end(run: str, ended_s: float, *, fits: bool) -> Summary:
 
 
 def _table(began_s: float, hparams: Mapping[str, object]) -> Summary:
-    """The table's columns and figures. TensorBoard takes them from one command of a folder, for all of them."""
+    """The table's columns and figures. TensorBoard takes them from one command of a folder, for all
+    of them.
+    """
     from tensorboard.plugins.hparams import api_pb2, metadata
 
-    # TensorBoard first shows columns that differ: those of the split, not the settings that all have.
+    # TensorBoard first shows columns that differ: those of the split, not the settings that all
+    # have.
     infos = [
-        api_pb2.HParamInfo(name=name, type=f"DATA_TYPE_{_TYPES[type(value)]}", differs=name.startswith("batch"))
+        api_pb2.HParamInfo(
+            name=name, type=f"DATA_TYPE_{_TYPES[type(value)]}", differs=name.startswith("batch")
+        )
         for name, value in hparams.items()
     ]
-    metrics = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=name) for tag, name in _METRICS]
+    metrics = [
+        api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=name)
+        for tag, name in _METRICS
+    ]
     table = api_pb2.Experiment(time_created_secs=began_s, hparam_infos=infos, metric_infos=metrics)
     return "", began_s, 0, _of_table(metadata.EXPERIMENT_TAG, experiment=table)
 

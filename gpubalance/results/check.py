@@ -13,8 +13,8 @@ from gpubalance.settings.requests import Settings
 class ModelCheck(Result):
     """What the check of a model and its data found, before anything is measured.
 
-    `own_batch` is the number of samples in the batches of the user's data, null if it is unknown. `refused` is why a
-    split can't train the model, null if it can.
+    `own_batch` is the number of samples in the batches of the user's data, null if it is unknown.
+    `refused` is why a split can't train the model, null if it can.
     """
 
     kind: Literal["check"] = "check"

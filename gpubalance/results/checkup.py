@@ -12,7 +12,9 @@ Status = Literal["ok", "warning", "failure", "skipped"]
 
 
 class Check(Record):
-    """One thing that was checked. `next` says what to do about it, with the command if there is one."""
+    """One thing that was checked. `next` says what to do about it, with the command if there is
+    one.
+    """
 
     code: str
     status: Status
@@ -24,8 +26,8 @@ class Check(Record):
 class CopyTime(Record):
     """A copy of random data between two devices, given by their places in `devices`.
 
-    `intact` means that all of it arrived. `peer_to_peer` is what the driver says of direct copies: `direct`, or why
-    not.
+    `intact` means that all of it arrived. `peer_to_peer` is what the driver says of direct copies:
+    `direct`, or why not.
     """
 
     source: int
@@ -40,7 +42,8 @@ class CopyTime(Record):
 class AllReduceTime(Record):
     """A sum over all devices of as many bytes as the model's gradients have.
 
-    `bytes_per_s` is bytes / seconds. `bus_bytes_per_s` is that times 2(n−1)/n, to compare different numbers of devices.
+    `bytes_per_s` is bytes / seconds. `bus_bytes_per_s` is that times 2(n−1)/n, to compare different
+    numbers of devices.
     """
 
     bytes: int
@@ -51,7 +54,8 @@ class AllReduceTime(Record):
 
 
 class Checkup(Result):
-    """What `doctor` found. `devices` are those on which it tried work; `complete` is false if it was interrupted.
+    """What `doctor` found. `devices` are those on which it tried work; `complete` is false if it
+    was interrupted.
 
     `host` is null for the host that it ran on.
     """

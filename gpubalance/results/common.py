@@ -40,12 +40,16 @@ Devices = Annotated[tuple[Device, ...], Field(min_length=1)]
 
 
 def unsound(field: str, what: str) -> PydanticCustomError:
-    """The error of fields that don't agree, for a validator to raise. `field` is a path within the validated record."""
+    """The error of fields that don't agree, for a validator to raise. `field` is a path within the
+    validated record.
+    """
     return PydanticCustomError("unsound", "{field}: {what}", {"field": field, "what": what})
 
 
 def without_former(*names: str) -> Any:
-    """A validator that drops fields which files of an earlier gpubalance have, and nothing needs any more."""
+    """A validator that drops fields which files of an earlier gpubalance have, and nothing needs
+    any more.
+    """
 
     def dropped(given: Any) -> Any:
         if not isinstance(given, dict):
@@ -98,7 +102,9 @@ class OfSplit(Record):
 
 
 class Warning_(Record):
-    """Something that a reader must know: a code to search for, the message, and what to do about it."""
+    """Something that a reader must know: a code to search for, the message, and what to do about
+    it.
+    """
 
     code: str
     message: str
@@ -106,7 +112,8 @@ class Warning_(Record):
 
 
 class StepTime(Record):
-    """Seconds per step. Each of `samples` is the mean of `steps_per_sample` consecutive steps, timed as one.
+    """Seconds per step. Each of `samples` is the mean of `steps_per_sample` consecutive steps,
+    timed as one.
 
     `at_s` is when each of them ended, in seconds from the first measured moment of any split.
     """
@@ -162,9 +169,9 @@ class Refusal(Record):
 class Model(Record):
     """What was trained; `gradient_bytes` is what every all-reduce moves.
 
-    `input_shapes` has the shape of one sample of each input, with null for an open dimension; null if it is not known.
-    `step` is the fingerprint of the step that was measured, how often it has each operation that takes long, and
-    `others`; null for a model of gpubalance's or Keras' own.
+    `input_shapes` has the shape of one sample of each input, with null for an open dimension; null
+    if it is not known. `step` is the fingerprint of the step that was measured, how often it has
+    each operation that takes long, and `others`; null for a model of gpubalance's or Keras' own.
     """
 
     name: str
@@ -188,7 +195,9 @@ def _numbers(record: Record, path: str = "") -> Iterator[tuple[str, int]]:
         many = enumerate(value) if isinstance(value, tuple) else [(None, value)]
         for place, one in many:
             if isinstance(one, Record):
-                yield from _numbers(one, f"{path}{name}." if place is None else f"{path}{name}.{place}.")
+                yield from _numbers(
+                    one, f"{path}{name}." if place is None else f"{path}{name}.{place}."
+                )
 
 
 class OfDevices(Result):

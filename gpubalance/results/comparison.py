@@ -17,8 +17,9 @@ Compared = Literal["run", "probe", "prediction", "independent", "layers"]
 class ComparedDevice(Record):
     """One device in one result. A field is null if results of this kind do not have it.
 
-    `limit` is the largest (micro-)batch that fits; `alpha_s` and `beta_s` are from a probe's step-time model.
-    `solo_throughput` and `contention` are for a device that trained a model of its own.
+    `limit` is the largest (micro-)batch that fits; `alpha_s` and `beta_s` are from a probe's
+    step-time model. `solo_throughput` and `contention` are for a device that trained a model of its
+    own.
     """
 
     label: str
@@ -40,12 +41,14 @@ class ComparedDevice(Record):
 
 
 class ComparedResult(Record):
-    """One file. Step time and throughput are the whole split's, null for a probe. `warnings` concern its figures.
+    """One file. Step time and throughput are the whole split's, null for a probe. `warnings`
+    concern its figures.
 
-    For models that train independently, throughput is their sum at once, and the efficiency is relative to the same
-    batches alone.
+    For models that train independently, throughput is their sum at once, and the efficiency is
+    relative to the same batches alone.
 
-    `not_quiet` says how its timings show that the machine had other work to do; null if it was quiet.
+    `not_quiet` says how its timings show that the machine had other work to do; null if it was
+    quiet.
     """
 
     file: str
@@ -83,8 +86,8 @@ class Unlike(Record):
 class ThroughputRatio(Record):
     """The ratio of throughput to the baseline's, its 95 % confidence interval, and the verdict.
 
-    `detectable` is the smallest true difference, as a fraction, that would be found nine times in ten. All but the
-    value are null if nothing was measured, or with too few timings.
+    `detectable` is the smallest true difference, as a fraction, that would be found nine times in
+    ten. All but the value are null if nothing was measured, or with too few timings.
     """
 
     value: Number
@@ -103,10 +106,11 @@ class PointRatio(Record):
 
 
 class DeviceRatio(Record):
-    """The same device in both results: its place in each result's `devices`, null if it is missing there.
+    """The same device in both results: its place in each result's `devices`, null if it is missing
+    there.
 
-    For models that train independently, `ratio` compares the throughputs at once. For probes, it is the geometric mean
-    over the `points`, the batch sizes that both curves have.
+    For models that train independently, `ratio` compares the throughputs at once. For probes, it is
+    the geometric mean over the `points`, the batch sizes that both curves have.
     """
 
     baseline: int | None
@@ -116,7 +120,9 @@ class DeviceRatio(Record):
 
 
 class Against(Record):
-    """A result, by its place in `results`, compared with the first. `ratio` is null for probes: see `devices`."""
+    """A result, by its place in `results`, compared with the first. `ratio` is null for probes: see
+    `devices`.
+    """
 
     result: int
     same_measurement: bool
@@ -126,7 +132,9 @@ class Against(Record):
 
 
 class Comparison(Result):
-    """Several results. The first is the baseline; each of the others is compared with it, in order."""
+    """Several results. The first is the baseline; each of the others is compared with
+    it, in order.
+    """
 
     kind: Literal["comparison"] = "comparison"
     results: tuple[ComparedResult, ...]

@@ -11,7 +11,9 @@ KINDS = ("probe-estimate", "balance-estimate", "layers-estimate")
 
 
 class PhaseEstimate(Record):
-    """A part of a command, and about how long it takes. `key` is equal for phases that take equally long."""
+    """A part of a command, and about how long it takes. `key` is equal for phases that take equally
+    long.
+    """
 
     name: str
     seconds: float
@@ -19,7 +21,9 @@ class PhaseEstimate(Record):
 
 
 class Estimate(Record):
-    """What a command would do. `probed` is when the probe that it starts from was made, null if it will make one."""
+    """What a command would do. `probed` is when the probe that it starts from was made, null if it
+    will make one.
+    """
 
     kind: str
     request: ProbeRequest | BalanceRequest | LayersRequest

@@ -1,4 +1,6 @@
-"""Why a run gives less than its devices alone: the distance from the solo sum, divided among its causes."""
+"""Why a run gives less than its devices alone: the distance from the solo sum, divided among its
+causes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _ROUNDING = 1e-9  # of a rate
 
 
 class Ran(NamedTuple):
-    """One device in a run: its best alone (samples/s), its batch, and its compute plus update, alone and in the run."""
+    """One device in a run: its best alone (samples/s), its batch, and its compute plus update,
+    alone and in the run.
+    """
 
     solo_best: float
     batch: int
@@ -22,12 +26,13 @@ class Ran(NamedTuple):
 
 
 class SoloGap(Record):
-    """Why the run gives less than the devices alone, in samples per second; a part below 0 is a gain.
+    """Why the run gives less than the devices alone, in samples per second; a part below 0 is a
+    gain.
 
-    `left_out` is what devices without samples gave alone; `batch_sizes` what the others lose because their batch is
-    not their best, as memory is less; `slowdown`, for each device, the loss from being slower in the run than
-    alone; `imbalance` the wait for the slowest; `sync` what comes after it; `slow` what rare slow steps cost. With
-    `throughput` they add up to `solo_sum`.
+    `left_out` is what devices without samples gave alone; `batch_sizes` what the others lose
+    because their batch is not their best, as memory is less; `slowdown`, for each device, the loss
+    from being slower in the run than alone; `imbalance` the wait for the slowest; `sync` what comes
+    after it; `slow` what rare slow steps cost. With `throughput` they add up to `solo_sum`.
     """
 
     solo_sum: Positive
@@ -41,11 +46,12 @@ class SoloGap(Record):
 
 
 def divide_gap(devices: Sequence[Ran], step_time_s: float, slow_s: float = 0.0) -> SoloGap:
-    """The parts of Σ rᵢ − B/T: it goes from one to the other one cause at a time, so that the differences add up.
+    """The parts of Σ rᵢ − B/T: it goes from one to the other one cause at a time, so that the
+    differences add up.
 
-    The steps are Σ rᵢ, for devices with samples; Σ bᵢ/tᵢ(bᵢ), alone at their batches; Σ bᵢ/(cᵢ+uᵢ), with their compute
-    and update in the run; B / max (cᵢ+uᵢ), when all wait for the slowest; B/(T − slow), with sync; B/T, with rare slow
-    steps.
+    The steps are Σ rᵢ, for devices with samples; Σ bᵢ/tᵢ(bᵢ), alone at their batches; Σ bᵢ/(cᵢ+uᵢ),
+    with their compute and update in the run; B / max (cᵢ+uᵢ), when all wait for the slowest; B/(T −
+    slow), with sync; B/T, with rare slow steps.
     """
     used = [device for device in devices if device.batch]
     global_batch = sum(device.batch for device in used)

@@ -28,10 +28,11 @@ from gpubalance.settings.record import Record, Shown
 class OwnModel(Record):
     """One device with a model of its own, measured alone and at once with the others.
 
-    `model` is the name given to `--model`. `contention` is the fraction of throughput lost at once, relative to alone.
-    Null means not measured: the device failed, or no other was left to measure at once with. Telemetry and memory are
-    of the measurement at once, `solo_telemetry` of the one alone. `input_wait_s` and `solo_input_wait_s` are how long a
-    step waits for samples, at once and alone; null if the samples lie on the device.
+    `model` is the name given to `--model`. `contention` is the fraction of throughput lost at once,
+    relative to alone. Null means not measured: the device failed, or no other was left to measure
+    at once with. Telemetry and memory are of the measurement at once, `solo_telemetry` of the one
+    alone. `input_wait_s` and `solo_input_wait_s` are how long a step waits for samples, at once and
+    alone; null if the samples lie on the device.
     """
 
     device: Count
@@ -72,8 +73,9 @@ class HeldAgainst(OfSplit):
 class Independent(OfModel):
     """Each device trained a model of its own, alternately alone and at once with the others.
 
-    `throughput` is the sum of what they gave at once, in the `overlap_s` seconds in which all were measured; `solo_sum`
-    is the sum of what the same devices gave alone. `model` is null if their models differ.
+    `throughput` is the sum of what they gave at once, in the `overlap_s` seconds in which all were
+    measured; `solo_sum` is the sum of what the same devices gave alone. `model` is null if their
+    models differ.
     """
 
     kind: Literal["independent"] = "independent"

@@ -1,4 +1,6 @@
-"""The record of a model whose layers are on several devices, trained as a pipeline of micro-batches."""
+"""The record of a model whose layers are on several devices, trained as a pipeline of
+micro-batches.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,8 @@ Seconds = Annotated[Number, Field(ge=0)]
 class MeasuredBlock(Record):
     """Consecutive layer calls that stay together, named after the first.
 
-    `crossing_bytes` is what a cut before it sends on per sample; `compute_s` is a micro-batch's forward and backward on
-    each device, null where it does not fit.
+    `crossing_bytes` is what a cut before it sends on per sample; `compute_s` is a micro-batch's
+    forward and backward on each device, null where it does not fit.
     """
 
     name: str
@@ -48,11 +50,13 @@ class MeasuredBlock(Record):
 
 
 class Stage(Record):
-    """One device's part in a step: its segments, each [first block, last block], and where its time goes.
+    """One device's part in a step: its segments, each [first block, last block], and where its time
+    goes.
 
-    forward_s + backward_s + transfer_s + update_s + bubble_s is the step time. `transfer_s` is idle time while a tensor
-    is on its way; transfers beside compute cost nothing. `in_flight` is the most micro-batches whose activations the
-    device holds at once. `memory_predicted_bytes` is null if memory is unknown.
+    forward_s + backward_s + transfer_s + update_s + bubble_s is the step time. `transfer_s` is idle
+    time while a tensor is on its way; transfers beside compute cost nothing. `in_flight` is the
+    most micro-batches whose activations the device holds at once. `memory_predicted_bytes` is null
+    if memory is unknown.
     """
 
     device: Count
@@ -74,7 +78,8 @@ class Stage(Record):
 
 
 class StepTask(Record):
-    """A micro-batch's pass through a segment (its number in the blocks' order), in seconds from the step's start.
+    """A micro-batch's pass through a segment (its number in the blocks' order), in seconds from the
+    step's start.
 
     `sent_s` is when the last of its inputs was made, `ready_s` when all of them were on its device.
     """
@@ -98,7 +103,9 @@ class StepUpdate(Record):
 
 
 class Span(NamedTuple):
-    """What a device does from one moment of a step to another: a pass of a micro-batch, "transfer" or "update"."""
+    """What a device does from one moment of a step to another: a pass of a micro-batch, "transfer"
+    or "update".
+    """
 
     kind: str
     start_s: float
@@ -127,11 +134,14 @@ class StepTimeline(Record):
                 yield Span("transfer", waits_s, there_s)
             yield Span(task.kind, task.start_s, task.end_s, task.micro_batch)
             free_s = task.end_s
-        yield from (Span("update", one.start_s, one.end_s) for one in self.updates if one.device == device)
+        yield from (
+            Span("update", one.start_s, one.end_s) for one in self.updates if one.device == device
+        )
 
 
 class PredictedStep(Record):
-    """The simulated schedule's step, from the measurements of earlier rounds, and where it is in 95 % of all windows.
+    """The simulated schedule's step, from the measurements of earlier rounds, and where it is in 95
+    % of all windows.
 
     `ci95` is null if no cut was run before.
     """
@@ -156,7 +166,9 @@ class LayersRound(Record):
 
 
 class SplitBaseline(OfSplit):
-    """The batch split over the same devices, each with the whole model: measured briefly, or predicted."""
+    """The batch split over the same devices, each with the whole model: measured briefly, or
+    predicted.
+    """
 
     throughput: Positive
     measured: bool
@@ -180,15 +192,17 @@ class LayersBaselines(Record):
 
 
 class Layers(OfModel):
-    """A model cut into stages over devices, and what a step of it takes. Each of `stages` has its own device.
+    """A model cut into stages over devices, and what a step of it takes. Each of `stages` has its
+    own device.
 
-    `cuts` are the layers at which blocks begin, if the user named them; then there are no other blocks. In every step a
-    device did its tasks of the `timeline` in the order of their starts.
+    `cuts` are the layers at which blocks begin, if the user named them; then there are no other
+    blocks. In every step a device did its tasks of the `timeline` in the order of their starts.
 
     `forced` means that the model was cut though it trains uncut, whichever is faster.
 
-    A step is `micro_batches` of `micro_batch` samples. `bubble` is the mean fraction of a step in which a stage is
-    idle, waiting for transfers included; `bubble_bound` is the smallest possible, (S−1)/(K+S−1).
+    A step is `micro_batches` of `micro_batch` samples. `bubble` is the mean fraction of a step in
+    which a stage is idle, waiting for transfers included; `bubble_bound` is the smallest possible,
+    (S−1)/(K+S−1).
     """
 
     kind: Literal["layers"] = "layers"
@@ -220,10 +234,15 @@ class Layers(OfModel):
     def _sound(self) -> Layers:
         count, blocks = len(self.devices), len(self.blocks)
         if self.global_batch != self.micro_batch * self.micro_batches:
-            raise unsound("global_batch", f"{self.global_batch}, not {self.micro_batches} of {self.micro_batch}")
+            raise unsound(
+                "global_batch",
+                f"{self.global_batch}, not {self.micro_batches} of {self.micro_batch}",
+            )
         for number, block in enumerate(self.blocks):
             if len(block.compute_s) != count:
-                raise unsound(f"blocks.{number}.compute_s", f"{len(block.compute_s)} of {count} devices")
+                raise unsound(
+                    f"blocks.{number}.compute_s", f"{len(block.compute_s)} of {count} devices"
+                )
         held = sorted(segment for stage in self.stages for segment in stage.segments)
         if [n for first, last in held for n in range(first, last + 1)] != list(range(blocks)):
             raise unsound("stages", "their segments are not each block once")
@@ -235,4 +254,6 @@ class Layers(OfModel):
     @property
     def segments(self) -> tuple[tuple[int, int, int], ...]:
         """[first block, last block, device] of each segment, in the blocks' order."""
-        return tuple(sorted((*segment, stage.device) for stage in self.stages for segment in stage.segments))
+        return tuple(
+            sorted((*segment, stage.device) for stage in self.stages for segment in stage.segments)
+        )

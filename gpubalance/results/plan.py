@@ -34,10 +34,11 @@ from gpubalance.settings.shares import Shares
 
 
 class Share(Record):
-    """One device's part of the split: `batch` samples in micro-batches of `micro_batch`, 0 if it is left out.
+    """One device's part of the split: `batch` samples in micro-batches of `micro_batch`, 0 if it is
+    left out.
 
-    `limit` is the largest micro-batch that was allowed, `binds` why it has no more samples: "max batch" if no larger
-    one was probed. `update_s` follows its compute in every step.
+    `limit` is the largest micro-batch that was allowed, `binds` why it has no more samples: "max
+    batch" if no larger one was probed. `update_s` follows its compute in every step.
     """
 
     device: Count
@@ -51,7 +52,9 @@ class Share(Record):
 
 
 class SplitPrediction(Record):
-    """The prediction for another split of the devices in use. `micro_batches` null is each batch in one piece."""
+    """The prediction for another split of the devices in use. `micro_batches` null is each batch in
+    one piece.
+    """
 
     batches: tuple[Samples, ...]
     micro_batches: tuple[Samples, ...] | None = None
@@ -67,7 +70,9 @@ class SplitPrediction(Record):
 
 
 class Goodput(Record):
-    """Throughput, the efficiency at that global batch, and their product. `of` says which split it is."""
+    """Throughput, the efficiency at that global batch, and their product. `of` says which split it
+    is.
+    """
 
     of: str
     batches: tuple[Samples, ...]
@@ -78,15 +83,18 @@ class Goodput(Record):
 
 
 class Predicted(Record):
-    """What the step-time models predict. `solo_sum` is of all the plan's devices, with samples or without.
+    """What the step-time models predict. `solo_sum` is of all the plan's devices, with samples or
+    without.
 
-    `even` has the same global batch, or, where that does not fit in one piece, is the largest equal shares that do;
-    then `best_at_even` is the best split of their global batch. `best_at_own` is that of the user's own batches, if the
-    plan has others, with a batch for each of its devices. `by_global_batch` has the fastest split for some global
-    batches that the devices can take, with samples for all the plan's devices.
+    `even` has the same global batch, or, where that does not fit in one piece, is the largest equal
+    shares that do; then `best_at_even` is the best split of their global batch. `best_at_own` is
+    that of the user's own batches, if the plan has others, with a batch for each of its devices.
+    `by_global_batch` has the fastest split for some global batches that the devices can take, with
+    samples for all the plan's devices.
 
-    With a `noise_scale` in samples, `efficiency` is what a sample is worth, `goodput` throughput times that, and
-    `by_goodput` has both for the chosen split and for those that it is compared with.
+    With a `noise_scale` in samples, `efficiency` is what a sample is worth, `goodput` throughput
+    times that, and `by_goodput` has both for the chosen split and for those that it is compared
+    with.
     """
 
     _of_now = without_former("largest_even", "best_at_largest_even")
@@ -109,10 +117,11 @@ class Predicted(Record):
 
 
 class LeftOut(Record):
-    """A device without samples. `gain` is the fraction by which it would change throughput beside those in use, or in
-    their place if the global batch is too small for all; null if unknown.
+    """A device without samples. `gain` is the fraction by which it would change throughput beside
+    those in use, or in their place if the global batch is too small for all; null if unknown.
 
-    `sync_s` is the sync of the devices in use and it, as measured; null if they were not measured together.
+    `sync_s` is the sync of the devices in use and it, as measured; null if they were not measured
+    together.
     """
 
     device: Count
@@ -121,14 +130,17 @@ class LeftOut(Record):
 
 
 class Accumulation(OfSplit):
-    """What `--accumulate auto` would give if that is at least 5 % more samples per second: the fraction `gain` more."""
+    """What `--accumulate auto` would give if that is at least 5 % more samples per second: the
+    fraction `gain` more.
+    """
 
     global_batch: Count
     gain: Positive
 
 
 class LearningRate(Record):
-    """The factors for a learning rate that suits `from_batch`: linear for SGD, square root for Adam.
+    """The factors for a learning rate that suits `from_batch`: linear for SGD, square root for
+    Adam.
 
     `measured` is the factor for SGD by the noise scale, null if that is unknown.
     """
@@ -161,14 +173,16 @@ class Balance(Record):
 
 
 class Plan(OfSplit, OfModel):
-    """A split for these devices, this model and these settings; each device is identified by its UUID.
+    """A split for these devices, this model and these settings; each device is identified by its
+    UUID.
 
-    `sync_s` is that of the devices in use, of all of them if one is used; null if it was unknown and taken as 0.
-    `probed` is the time of the probe that the plan is based on; `environment`, `code` and `own_batch` are that probe's.
-    `balanced` is the time of a balance whose measurements the plan uses too; null without one, and if the plan is
-    itself a balance's. `pipeline` is the user's input pipeline, as the balance or the probe measured it; null for
-    random samples. `reached_by` is how its hosts are reached, null if they are this machine; the command itself is not
-    kept, as only a command line may name one.
+    `sync_s` is that of the devices in use, of all of them if one is used; null if it was unknown
+    and taken as 0. `probed` is the time of the probe that the plan is based on; `environment`,
+    `code` and `own_batch` are that probe's. `balanced` is the time of a balance whose measurements
+    the plan uses too; null without one, and if the plan is itself a balance's. `pipeline` is the
+    user's input pipeline, as the balance or the probe measured it; null for random samples.
+    `reached_by` is how its hosts are reached, null if they are this machine; the command itself is
+    not kept, as only a command line may name one.
     """
 
     kind: Literal["plan"] = "plan"
@@ -198,7 +212,9 @@ class Plan(OfSplit, OfModel):
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left of the balance that made it: its proof, and the user's data held against that."""
+        """Whether nothing is left of the balance that made it: its proof, and the user's data held
+        against that.
+        """
         data = self.pipeline and self.pipeline.held if self.settings.data else True
         return self.balance is None or bool(self.run and self.run.complete and data)
 
@@ -209,7 +225,9 @@ class Plan(OfSplit, OfModel):
         check_length("batches", len(self.batches), count)
         check_length("micro_batches", len(self.micro_batches), count)
         if self.global_batch != sum(self.batches):
-            raise unsound("global_batch", f"{self.global_batch}, where the batches are {sum(self.batches)}")
+            raise unsound(
+                "global_batch", f"{self.global_batch}, where the batches are {sum(self.batches)}"
+            )
         shares = [(share.device, share.batch, share.micro_batch) for share in self.shares]
         if shares != list(zip(range(count), self.batches, self.micro_batches, strict=True)):
             raise unsound("shares", "not those of batches and micro_batches")
@@ -224,7 +242,9 @@ class Plan(OfSplit, OfModel):
 
 
 class Noise(Result):
-    """φ in samples, from the last `steps` stamped steps; null if they don't determine it, and `unknown` says why."""
+    """φ in samples, from the last `steps` stamped steps; null if they don't determine it, and
+    `unknown` says why.
+    """
 
     kind: Literal["noise"] = "noise"
     model: str

@@ -34,9 +34,10 @@ Outcome = Literal["fits", "oom", "margin", "crash", "deadline"]
 class CurvePoint(Record):
     """One batch size, measured on one device alone.
 
-    `precise`: the 95 % interval of the median step time is within ± 1 %. `steady`: the step time has no trend, and the
-    device kept its speed. `measured_again`: it was measured a second time, as the first was not steady. `unlike`:
-    batches of that size differ in shape, and its step times are means over several.
+    `precise`: the 95 % interval of the median step time is within ± 1 %. `steady`: the step time
+    has no trend, and the device kept its speed. `measured_again`: it was measured a second time, as
+    the first was not steady. `unlike`: batches of that size differ in shape, and its step times are
+    means over several.
     """
 
     batch: Size
@@ -52,7 +53,9 @@ class CurvePoint(Record):
 
     @property
     def half_width(self) -> float:
-        """Half the 95 % interval of the step time, as a fraction of it; infinite without an interval."""
+        """Half the 95 % interval of the step time, as a fraction of it; infinite without an
+        interval.
+        """
         return self.step_time_s.open_part if self.step_time_s.ci95 else math.inf
 
 
@@ -73,9 +76,9 @@ class Trial(Record):
 class BatchLimit(Record):
     """The largest batch that trains, and the smallest batch that was tried and does not train.
 
-    `fits` is null if not even a batch of 1 trains, `fails` if every batch up to `max_batch` trains. `memory_bytes` is
-    what the device's allocator may take, less the margin; `needed_bytes` is what the failing batch asked for. Both are
-    null if unknown.
+    `fits` is null if not even a batch of 1 trains, `fails` if every batch up to `max_batch` trains.
+    `memory_bytes` is what the device's allocator may take, less the margin; `needed_bytes` is what
+    the failing batch asked for. Both are null if unknown.
     """
 
     fits: Annotated[Size | None, Shown("trains")]
@@ -87,10 +90,11 @@ class BatchLimit(Record):
 
 
 class StepTimeModel(Record):
-    """A step of b samples takes alpha_s + beta_s · b seconds; `residual` is the line's largest relative deviation.
+    """A step of b samples takes alpha_s + beta_s · b seconds; `residual` is the line's largest
+    relative deviation.
 
-    `planned_with` says what a planner uses: the line or, if its residual is above 3 %, the measured `curve`, which is
-    made monotone: (batch, seconds) pairs with straight lines between them.
+    `planned_with` says what a planner uses: the line or, if its residual is above 3 %, the measured
+    `curve`, which is made monotone: (batch, seconds) pairs with straight lines between them.
     """
 
     alpha_s: Annotated[Number, Field(ge=0), Shown("α")]
@@ -127,7 +131,9 @@ class SoloRate(Record):
 
 
 class Failure(Record):
-    """Why a device's probe stopped early, or that a worker died. `exit_code` is the command's exit code for it."""
+    """Why a device's probe stopped early, or that a worker died. `exit_code` is the command's exit
+    code for it.
+    """
 
     exit_code: Count
     message: str
@@ -141,14 +147,16 @@ class Failure(Record):
 class DeviceProbe(Record):
     """What one device can do alone. `device` is its place in the result's devices.
 
-    `sensible` is the smallest batch from which throughput stays within 5 % of the best. `flops_per_sample` is for a
-    training step, null if that has long operations that are not counted; `flops_per_s`, `mfu` and `samples_per_joule`
-    are at the solo best. `update_s` is the part of every step in which the weights are updated, whatever the batch. It
-    is null if it was not measured: a planner then takes it as 0 and the whole step as compute. `on_line`: no octave of
-    the curve is off the line by more than its interval or 1 %, so none was divided. `measured_s` is the time spent in
-    measured steps, `elapsed_s` that of the whole probe.
+    `sensible` is the smallest batch from which throughput stays within 5 % of the best.
+    `flops_per_sample` is for a training step, null if that has long operations that are not
+    counted; `flops_per_s`, `mfu` and `samples_per_joule` are at the solo best. `update_s` is the
+    part of every step in which the weights are updated, whatever the batch. It is null if it was
+    not measured: a planner then takes it as 0 and the whole step as compute. `on_line`: no octave
+    of the curve is off the line by more than its interval or 1 %, so none was divided. `measured_s`
+    is the time spent in measured steps, `elapsed_s` that of the whole probe.
 
-    With `same_as` the device was not probed: the figures are those of the device of that label, which equals it.
+    With `same_as` the device was not probed: the figures are those of the device of that label,
+    which equals it.
     """
 
     device: Count
@@ -176,10 +184,10 @@ class DeviceProbe(Record):
 class Probe(OfModel):
     """Each device, measured alone. `parallel` means that all were measured at the same time.
 
-    `code` is a hash of the files of the user's own model and data; empty for built-in ones. `own_batch` is the number
-    of samples in the batches of the user's data; null without any, or if it is unknown.
-    `pipeline` is the user's input pipeline, compared with the solo sum in global batches of the devices' best batches;
-    null for random samples, or if it was not measured.
+    `code` is a hash of the files of the user's own model and data; empty for built-in ones.
+    `own_batch` is the number of samples in the batches of the user's data; null without any, or if
+    it is unknown. `pipeline` is the user's input pipeline, compared with the solo sum in global
+    batches of the devices' best batches; null for random samples, or if it was not measured.
     """
 
     kind: Literal["probe"] = "probe"

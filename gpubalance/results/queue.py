@@ -9,7 +9,9 @@ from gpubalance.settings.record import Record, Shown
 
 
 class Try(Record):
-    """A command on a device, in seconds since the queue began. `exit` is its exit code, as shells have it."""
+    """A command on a device, in seconds since the queue began. `exit` is its exit code, as shells
+    have it.
+    """
 
     device: Count
     start_s: Annotated[Number, Shown("began at", "s")]
@@ -26,8 +28,9 @@ class Try(Record):
 class QueuedCommand(Record):
     """A line of the queue, as typed, and each try of it; none if it was not begun.
 
-    `log` is the file with its output, null if it could not be written. `tail` is the end of what it printed if it
-    failed. `resumed`: it ended well before the queue was resumed, and its seconds are those of that time.
+    `log` is the file with its output, null if it could not be written. `tail` is the end of what it
+    printed if it failed. `resumed`: it ended well before the queue was resumed, and its seconds are
+    those of that time.
     """
 
     number: Count
@@ -44,7 +47,9 @@ class QueuedCommand(Record):
 
 
 class RunningCommand(NamedTuple):
-    """A command on a device, by its place, since `began_s` of the monotonic clock, and the last line it printed."""
+    """A command on a device, by its place, since `began_s` of the monotonic clock, and the last
+    line it printed.
+    """
 
     device: int
     command: QueuedCommand
@@ -53,7 +58,9 @@ class RunningCommand(NamedTuple):
 
 
 class QueueShare(Record):
-    """What a device did. `speed` is relative to the fastest one's, by its commands or a probe; null if unknown."""
+    """What a device did. `speed` is relative to the fastest one's, by its commands or a probe; null
+    if unknown.
+    """
 
     device: Count
     ended_well: Annotated[Count, Shown("ended well", brief="ended well")]
@@ -64,8 +71,9 @@ class QueueShare(Record):
 class Queue(OfDevices):
     """Commands that were run on devices, one at a time on each.
 
-    `alone_s` is how long the fastest device would have taken for those that ended well, and `speedup` that over the
-    makespan; null if a device's speed is not known. Without `complete`, commands are left.
+    `alone_s` is how long the fastest device would have taken for those that ended well, and
+    `speedup` that over the makespan; null if a device's speed is not known. Without `complete`,
+    commands are left.
     """
 
     kind: Literal["queue"] = "queue"

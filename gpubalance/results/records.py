@@ -57,7 +57,9 @@ _LARGEST_FILE = 32 << 20
 
 
 def read_record(path: Path, kind: type[Result]) -> Result:
-    """Reads a result of one kind. Raises BadInput, saying what the file is instead or which field is damaged."""
+    """Reads a result of one kind. Raises BadInput, saying what the file is instead or which field
+    is damaged.
+    """
     name = kind.__name__.lower()
     return cast("Result", _read(path, {name}, _KINDS[name]))
 
@@ -74,7 +76,9 @@ def result_of(given: str | Path | Result, kind: type[Result]) -> Result:
 
 
 def read_result(path: Path) -> AnyResult:
-    """Reads a result of any kind. Raises BadInput, saying what the file is instead or which field is damaged."""
+    """Reads a result of any kind. Raises BadInput, saying what the file is instead or which field
+    is damaged.
+    """
     return cast("AnyResult", _read(path, _KINDS.keys() - {"queue", "noise"}, _ANY))
 
 
@@ -98,7 +102,10 @@ def _read(path: Path, names: Container[str], wanted: _Kind) -> Record:
     if found in estimate.KINDS:
         raise BadInput(
             f"{path} is an estimate that --dry-run wrote: nothing was measured",
-            remedy="give that command again without --dry-run; with the same -o it replaces the estimate",
+            remedy=(
+                "give that command again without --dry-run; with the same -o it replaces the "
+                "estimate"
+            ),
         )
     if not isinstance(found, str) or found not in names:
         what = "is not"
@@ -109,7 +116,8 @@ def _read(path: Path, names: Container[str], wanted: _Kind) -> Record:
     kind, version = _KINDS[found], document.get("schema_version")
     if version != SCHEMA_VERSION:
         raise BadInput(
-            f"{path} has schema_version {clean(repr(version), 40)}, this gpubalance reads {SCHEMA_VERSION}",
+            f"{path} has schema_version {clean(repr(version), 40)}, this gpubalance reads "
+            f"{SCHEMA_VERSION}",
             remedy="read it with the gpubalance that wrote it",
         )
     try:
@@ -120,7 +128,9 @@ def _read(path: Path, names: Container[str], wanted: _Kind) -> Record:
 
 
 def _document(path: Path, wanted: _Kind) -> Any:
-    """The file's JSON, with its texts made safe to show. It may hold NaN, which validation rejects with its place."""
+    """The file's JSON, with its texts made safe to show. It may hold NaN, which validation rejects
+    with its place.
+    """
     there = os.path.exists(path)  # noqa: PTH110  (which is false of a name that is too long)
     remedy = wanted.writes() if there else wanted.writes(shlex.quote(str(path)))
     content = content_of(path, wanted.called, _LARGEST_FILE, remedy)
@@ -131,9 +141,13 @@ def _document(path: Path, wanted: _Kind) -> Any:
 
 
 def _harmless(value: Any) -> Any:
-    """Cleans all texts, as names and messages come from drivers and other machines and are printed in many places."""
+    """Cleans all texts, as names and messages come from drivers and other machines and are printed
+    in many places.
+    """
     if isinstance(value, str):
         return clean_lines(value)
     if isinstance(value, list):
         return [_harmless(item) for item in value]
-    return {key: _harmless(item) for key, item in value.items()} if isinstance(value, dict) else value
+    return (
+        {key: _harmless(item) for key, item in value.items()} if isinstance(value, dict) else value
+    )

@@ -18,7 +18,8 @@ from gpubalance.settings.shares import Shares
 
 @dataclass(frozen=True)
 class Subject:
-    """The result of a file, `name`. `probes` has an entry for each device, None if no probe of it was found.
+    """The result of a file, `name`. `probes` has an entry for each device, None if no probe of it
+    was found.
 
     `probe_from` says where the probe comes from; it is empty without one.
     """
@@ -51,7 +52,9 @@ class Subject:
 
     @property
     def ran(self) -> Sequence[Replica | OwnModel | Stage]:
-        """What each device did in what was run; empty for a probe, and for a plan that was not run."""
+        """What each device did in what was run; empty for a probe, and for a plan that
+        was not run.
+        """
         if isinstance(self.result, Layers):
             return self.result.stages
         ran = self.result if isinstance(self.result, Independent) else self.run

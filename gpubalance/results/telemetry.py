@@ -21,11 +21,13 @@ _REASONS = {
     0x200: "board limit",
     0x400: "reliability",
 }
-# Idle, and application or display clocks that somebody has set: they are intended, so not throttling.
+# Idle, and application or display clocks that somebody has set: they are intended, so not
+# throttling.
 _NO_THROTTLING = 0x1 | 0x2 | 0x100
 
 
-# A card can stay at its power cap for ever. These reasons pass or get worse, and its speed changes with them.
+# A card can stay at its power cap for ever. These reasons pass or get worse, and its speed changes
+# with them.
 _PASSING = ("thermal", "software thermal", "hardware slowdown", "power brake")
 
 
@@ -39,7 +41,8 @@ Reasons = Annotated[tuple[str, ...] | None, Shown("throttled by")]
 
 
 class Moment(Record):
-    """One reading of a GPU, `at_s` seconds after the measurement began. What it did not report is null.
+    """One reading of a GPU, `at_s` seconds after the measurement began. What it did not report is
+    null.
 
     Until it is part of a result, `at_s` is on the monotonic clock.
     """
@@ -55,10 +58,10 @@ class Moment(Record):
 class Telemetry(Record):
     """One GPU while it was watched, for `duration_s` in all. What it did not report is null.
 
-    The temperature is the highest, the power the mean, a clock the median of the readings. The energy is from the GPU's
-    own counter, else its power integrated over time. `throttle_reasons` has each reason that any reading gave;
-    `ecc_uncorrected` counts the errors since the first reading. `course` has at most a few hundred readings, in order
-    of time.
+    The temperature is the highest, the power the mean, a clock the median of the readings. The
+    energy is from the GPU's own counter, else its power integrated over time. `throttle_reasons`
+    has each reason that any reading gave; `ecc_uncorrected` counts the errors since the first
+    reading. `course` has at most a few hundred readings, in order of time.
     """
 
     readings: Whole
@@ -73,7 +76,9 @@ class Telemetry(Record):
     course: tuple[Moment, ...] = ()
 
     def samples_per_joule(self, throughput: float) -> float | None:
-        """throughput · duration_s / energy_j, for a GPU that gave `throughput` samples per second throughout."""
+        """throughput · duration_s / energy_j, for a GPU that gave `throughput` samples per second
+        throughout.
+        """
         return throughput * self.duration_s / self.energy_j if self.energy_j else None
 
 

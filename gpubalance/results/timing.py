@@ -1,4 +1,6 @@
-"""What a worker measures, sends and stores: timings of steps, of a user's data alone, and of a model's blocks."""
+"""What a worker measures, sends and stores: timings of steps, of a user's data alone, and of a
+model's blocks.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,12 @@ _Times = Annotated[tuple[Duration, ...], Field(min_length=1)]
 class Timing(Record):
     """Some consecutive steps timed as one, with the devices idle at both ends.
 
-    `seconds` is their wall time, of simulated devices by their own clocks; `input_wait_s` is how long the host waited
-    for data. A stamped timing is one step; it has each replica's `compute_s` and `update_s`, and `step_s`, the longest
-    time from a replica's start to its end. `ended_s` is on the system's monotonic clock, which all processes share.
-    `unlike` means that batches differ in shape, and steps with them; then a timing has each held batch equally often.
-    A stamped step of a pipeline has its `timeline` instead of replicas' times.
+    `seconds` is their wall time, of simulated devices by their own clocks; `input_wait_s` is how
+    long the host waited for data. A stamped timing is one step; it has each replica's `compute_s`
+    and `update_s`, and `step_s`, the longest time from a replica's start to its end. `ended_s` is
+    on the system's monotonic clock, which all processes share. `unlike` means that batches differ
+    in shape, and steps with them; then a timing has each held batch equally often. A stamped step
+    of a pipeline has its `timeline` instead of replicas' times.
     """
 
     steps: Annotated[int, Field(ge=1, le=10**9)]
@@ -39,7 +42,9 @@ class Timing(Record):
 
 
 class Pulled(Record):
-    """`batches` came in `seconds`; meanwhile the processors worked `cpu_s`, added up over all cores."""
+    """`batches` came in `seconds`; meanwhile the processors worked `cpu_s`, added up over all
+    cores.
+    """
 
     batches: Annotated[int, Field(ge=1)]
     seconds: Annotated[float, Field(gt=0)]
@@ -54,10 +59,12 @@ class Remedy(Record):
 
 
 class BlockTimed(Record):
-    """A block alone on a device, at a micro-batch of samples: seconds of each of its passes, and of each update.
+    """A block alone on a device, at a micro-batch of samples: seconds of each of its passes, and of
+    each update.
 
-    `fixed_bytes` are weights, gradients and slots; `held_bytes` what a micro-batch in flight takes; `working_bytes`
-    what a backward pass takes for a moment beside these. The last two are null if no allocator reports them.
+    `fixed_bytes` are weights, gradients and slots; `held_bytes` what a micro-batch in flight takes;
+    `working_bytes` what a backward pass takes for a moment beside these. The last two are null if
+    no allocator reports them.
     """
 
     block: _Count

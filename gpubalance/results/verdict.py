@@ -1,8 +1,8 @@
 """What the parity check found: how each quantity of a batch is made from those of its parts.
 
-A part with the weight w, its share of the samples, has q where the whole batch has Q. Then Q = Σ wᵖ q for some power p:
-1 for a mean over samples and for what all parts have alike, 0 for a sum, 2 for a mean that is divided by the samples
-once more. Otherwise the parts don't tell Q.
+A part with the weight w, its share of the samples, has q where the whole batch has Q. Then Q = Σ wᵖ
+q for some power p: 1 for a mean over samples and for what all parts have alike, 0 for a sum, 2 for
+a mean that is divided by the samples once more. Otherwise the parts don't tell Q.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ _HEAVY = ("BatchNorm", "Conv", "Einsum", "FFT", "MatMul", "Pool", "RNN", "While"
 class Verdict(Record):
     """The powers of a step's quantities, and what is said of it.
 
-    `variables` has those of metrics and of layers' states by their place among those that may change, `logs` by name;
-    what the parts don't tell has that of a mean or a sum, and a quantity that is not there was not met. What layers add
-    to the loss is multiplied by the part's weight to the power of `exponents`, in order. A part of fewer samples than
-    `least` may give what is not finite, or far beyond the whole's. `is_known`: the check could decide. `step` has the
-    operations of the step by type and count.
+    `variables` has those of metrics and of layers' states by their place among those that may
+    change, `logs` by name; what the parts don't tell has that of a mean or a sum, and a quantity
+    that is not there was not met. What layers add to the loss is multiplied by the part's weight to
+    the power of `exponents`, in order. A part of fewer samples than `least` may give what is not
+    finite, or far beyond the whole's. `is_known`: the check could decide. `step` has the operations
+    of the step by type and count.
     """
 
     variables: dict[int, int] = Field(default_factory=dict)
@@ -44,18 +45,24 @@ class Verdict(Record):
         return self.exponents[place] if place < len(self.exponents) else 0
 
     def refuse_small(self, smallest: int, model: Any) -> None:
-        """Raises BadInput if the smallest part of a batch has so few samples that its loss may not be finite."""
+        """Raises BadInput if the smallest part of a batch has so few samples that its loss may not
+        be finite.
+        """
         if smallest < self.least:
             raise BadInput(
-                f"a part of {smallest} of a batch's samples fails in the model {model.name}, or gives gradients or a "
-                "loss that is not finite, or far beyond the whole batch's: something needs more samples at a time, or "
+                f"a part of {smallest} of a batch's samples fails in the model {model.name}, "
+                "or gives gradients or a "
+                "loss that is not finite, or far beyond the whole batch's: something needs "
+                "more samples at a time, or "
                 "is divided by the part's variance, count or sum",
                 remedy=f"give each device at least {self.least} samples a step",
             )
 
     @property
     def fingerprint(self) -> tuple[tuple[str, int], ...] | None:
-        """How often the step has each operation that takes long, and `others`; None if it has not been tried."""
+        """How often the step has each operation that takes long, and `others`; None if it has not
+        been tried.
+        """
         heavy = [one for one in sorted(self.step.items()) if any(kind in one[0] for kind in _HEAVY)]
         others = sum(self.step.values()) - sum(count for _, count in heavy)
         return (*heavy, ("others", others)) if self.step else None

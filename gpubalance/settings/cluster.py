@@ -1,4 +1,6 @@
-"""The processes of one run over several hosts, and TF_CONFIG, by which TensorFlow and cluster managers name them."""
+"""The processes of one run over several hosts, and TF_CONFIG, by which TensorFlow and cluster
+managers name them.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,14 @@ def _with_a_port(address: str) -> str:
     return address
 
 
-Address = Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$", max_length=260), AfterValidator(_with_a_port)]
+Address = Annotated[
+    str, Field(pattern=r"^[^\s:]+:\d{1,5}$", max_length=260), AfterValidator(_with_a_port)
+]
 
 
 class Cluster(Record):
-    """The `host:port` at which each process listens, one process a device in the devices' order, and which one this is.
+    """The `host:port` at which each process listens, one process a device in the devices' order,
+    and which one this is.
 
     Whatever lists all devices has this order; a process has the device at its `rank`.
     """
@@ -45,7 +50,9 @@ class _Task(BaseModel):
 
 
 class _Cluster(BaseModel):
-    """The form of https://www.tensorflow.org/guide/distributed_training#TF_CONFIG; TensorFlow uses the other keys."""
+    """The form of https://www.tensorflow.org/guide/distributed_training#TF_CONFIG; TensorFlow uses
+    the other keys.
+    """
 
     cluster: Annotated[dict[str, _Addresses], Field(min_length=1)]
     task: _Task
@@ -60,13 +67,17 @@ def tf_config(cluster: Cluster) -> dict[str, str]:
 def cluster_of(environment: Mapping[str, str]) -> Cluster | None:
     """The cluster in the environment and this process's place in it; None if there is none.
 
-    The chief comes before the workers, as in TensorFlow. Raises BadInput as `tf_config_of` does, and for a process
-    that is no worker.
+    The chief comes before the workers, as in TensorFlow. Raises BadInput as `tf_config_of` does,
+    and for a process that is no worker.
     """
     found = tf_config_of(environment)
     if found is None:
         return None
-    workers = [(job, number) for job in ("chief", "worker") for number in range(len(found.cluster.get(job, ())))]
+    workers = [
+        (job, number)
+        for job in ("chief", "worker")
+        for number in range(len(found.cluster.get(job, ())))
+    ]
     own = found.task.type, found.task.index
     if own not in workers:
         raise _malformed(f"task: a {found.task.type} does not train")
@@ -81,7 +92,9 @@ def cluster_of(environment: Mapping[str, str]) -> Cluster | None:
 
 
 def tf_config_of(environment: Mapping[str, str]) -> _Cluster | None:
-    """What TF_CONFIG says, None without one. Raises BadInput if TensorFlow could not read it either."""
+    """What TF_CONFIG says, None without one. Raises BadInput if TensorFlow could not read it
+    either.
+    """
     text = environment.get(_VARIABLE, "").strip()
     if text in ("", "{}"):  # TensorFlow takes these for no cluster
         return None
@@ -96,4 +109,7 @@ def tf_config_of(environment: Mapping[str, str]) -> _Cluster | None:
 
 
 def _malformed(why: str) -> BadInput:
-    return BadInput(f"{_VARIABLE} is malformed: {clean(why)}", remedy=f"mend it, or leave it out: unset {_VARIABLE}")
+    return BadInput(
+        f"{_VARIABLE} is malformed: {clean(why)}",
+        remedy=f"mend it, or leave it out: unset {_VARIABLE}",
+    )

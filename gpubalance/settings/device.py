@@ -1,4 +1,6 @@
-"""Devices: a GPU or a simulated one, as every result names it, and the profile that a simulated one follows."""
+"""Devices: a GPU or a simulated one, as every result names it, and the profile that a simulated one
+follows.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=
 
 
 class DriftPoint(Record):
-    """From second `from_s` of a measurement on, compute times are multiplied by `factor`. A profile writes a pair."""
+    """From second `from_s` of a measurement on, compute times are multiplied by `factor`. A profile
+    writes a pair.
+    """
 
     from_s: Seconds
     factor: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
@@ -27,12 +31,13 @@ class DriftPoint(Record):
 
 
 class DeviceProfile(Record):
-    """How a simulated device behaves: a step's compute of b samples takes alpha_s + beta_s · b seconds.
+    """How a simulated device behaves: a step's compute of b samples takes alpha_s + beta_s · b
+    seconds.
 
-    Its weight update takes update_s, whatever the batch, without noise or drift. A joint run's sync takes sync_s at
-    least, as if its link were slow.
-    Its memory is base_memory + b · memory_per_sample bytes (plus the joint run's extra) and may not exceed `memory`, if
-    that is given. `noise` is the relative standard deviation of a step's compute time.
+    Its weight update takes update_s, whatever the batch, without noise or drift. A joint run's sync
+    takes sync_s at least, as if its link were slow. Its memory is base_memory + b ·
+    memory_per_sample bytes (plus the joint run's extra) and may not exceed `memory`, if that is
+    given. `noise` is the relative standard deviation of a step's compute time.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -52,7 +57,9 @@ class DeviceProfile(Record):
 
     def drift_at(self, elapsed_s: float) -> float:
         """The factor on the compute time, `elapsed_s` after the measurement began."""
-        return next((point.factor for point in reversed(self.drift) if elapsed_s >= point.from_s), 1.0)
+        return next(
+            (point.factor for point in reversed(self.drift) if elapsed_s >= point.from_s), 1.0
+        )
 
     @model_validator(mode="after")
     def _drift_is_ordered(self) -> DeviceProfile:
@@ -63,14 +70,16 @@ class DeviceProfile(Record):
 
 
 class JointProfile(Record):
-    """What simulated devices cost each other: a joint run adds `sync_s` to each step, and bytes on every device.
+    """What simulated devices cost each other: a joint run adds `sync_s` to each step, and bytes on
+    every device.
 
-    A device in use with a longer sync of its own replaces these seconds. Over several hosts they are added to what the
-    real all-reduce takes.
+    A device in use with a longer sync of its own replaces these seconds. Over several hosts they
+    are added to what the real all-reduce takes.
 
-    While several devices compute, in a joint run or each with its own model, compute takes `contention` times as long.
-    Activations sent from one device to another take `link_latency_s` plus their bytes / `link_bytes_per_s` (null: no
-    time); each pair of devices and each direction has its own link.
+    While several devices compute, in a joint run or each with its own model, compute takes
+    `contention` times as long. Activations sent from one device to another take `link_latency_s`
+    plus their bytes / `link_bytes_per_s` (null: no time); each pair of devices and each direction
+    has its own link.
     """
 
     sync_s: Seconds = 0.0
@@ -88,8 +97,8 @@ class JointProfile(Record):
 class Device(Record):
     """One GPU or one simulated device, as every result names it.
 
-    `profile` is null on a GPU and on a plain CPU device: nothing is paced or limited then. `host` is null if there is
-    only one host; otherwise `index` is the device's number on its host.
+    `profile` is null on a GPU and on a plain CPU device: nothing is paced or limited then. `host`
+    is null if there is only one host; otherwise `index` is the device's number on its host.
     """
 
     index: Annotated[int, Field(ge=0, le=10**9)]
@@ -103,7 +112,8 @@ class Device(Record):
 
     @property
     def label(self) -> str:
-        """`GPU:0`, the name that users know from TensorFlow and the tutorial; `CPU:0` for a plain CPU device.
+        """`GPU:0`, the name that users know from TensorFlow and the tutorial; `CPU:0` for a plain
+        CPU device.
 
         `alpha:0` on a named host.
         """

@@ -19,10 +19,14 @@ _LEAST_BYTES = 1 << 20  # of memory: fewer bytes mean a number without its unit
 
 
 def _with_its_unit(size: object) -> int:
-    """Bytes. Raises ValueError for an invalid size, and for text with a few bytes, which nobody means."""
+    """Bytes. Raises ValueError for an invalid size, and for text with a few bytes, which nobody
+    means.
+    """
     if isinstance(size, str) and size.strip().isdecimal() and 0 < int(size) < _LEAST_BYTES:
         number = size.strip()
-        raise ValueError(f"{number} is {number} bytes: say the unit, {number}MiB, or {number}B if meant")
+        raise ValueError(
+            f"{number} is {number} bytes: say the unit, {number}MiB, or {number}B if meant"
+        )
     return parse_bytes(size)
 
 
@@ -33,11 +37,12 @@ Batch = Annotated[int, Field(ge=0, le=10**9, strict=True)]
 
 
 class Shown(NamedTuple):
-    """What readers see of a field where its name does not say it: its label, and the unit that it is shown in.
+    """What readers see of a field where its name does not say it: its label, and the unit that it
+    is shown in.
 
-    A name says them by itself as in `input_wait_s`: "input wait", in ms. `has_ratio` is false for a figure that is near
-    0 or a ratio already, so that its ratio to another one says nothing. `brief` is its head in a terminal's table of
-    devices, which has only the fields with one.
+    A name says them by itself as in `input_wait_s`: "input wait", in ms. `has_ratio` is false for a
+    figure that is near 0 or a ratio already, so that its ratio to another one says nothing. `brief`
+    is its head in a terminal's table of devices, which has only the fields with one.
     """
 
     label: str = ""
@@ -46,11 +51,13 @@ class Shown(NamedTuple):
     brief: str = ""
 
 
-def option(panel: str, flags: str, about: str, default: Any = None, *, typed: str = "", **bounds: Any) -> Any:
+def option(
+    panel: str, flags: str, about: str, default: Any = None, *, typed: str = "", **bounds: Any
+) -> Any:
     """A field that people set on the command line, where it stands in that `panel` of the help.
 
-    `flags` ends with what is typed as its value: `--output -o FILE`; a switch has no such word. `typed` is how the
-    default is typed, if unlike its value. The bounds are pydantic's.
+    `flags` ends with what is typed as its value: `--output -o FILE`; a switch has no such word.
+    `typed` is how the default is typed, if unlike its value. The bounds are pydantic's.
     """
     *names, last = flags.split()
     names, value = ([*names, last], "") if last.startswith("-") else (names, last)
@@ -77,7 +84,9 @@ def first_fault(error: ValidationError) -> str:
 
 
 def fault_text(fault: ErrorDetails) -> str:
-    """What pydantic finds wrong, to follow the field's name: ` 0 should be greater than 0`, `: Field required`."""
+    """What pydantic finds wrong, to follow the field's name: ` 0 should be greater than 0`, `:
+    Field required`.
+    """
     if fault["type"] == _UNKNOWN:
         return ": unknown key"
     words = clean(fault["msg"].removeprefix("Value error, "))

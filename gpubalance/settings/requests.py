@@ -1,4 +1,6 @@
-"""What a measurement should do: the settings, and a request for each command that measures or plans."""
+"""What a measurement should do: the settings, and a request for each command that measures or
+plans.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,20 @@ WithinHour = Annotated[float, Field(gt=0, le=3600)]  # seconds
 
 
 def _micro_batches(given: object) -> object:
-    """The number that `off` and text stand for. Raises ValueError for anything that is not auto, off or a number."""
-    number = 1 if given == "off" else int(str(given)) if re.fullmatch("[0-9]{1,5}", str(given)) else given
+    """The number that `off` and text stand for. Raises ValueError for anything that is not auto,
+    off or a number.
+    """
+    number = (
+        1
+        if given == "off"
+        else int(str(given))
+        if re.fullmatch("[0-9]{1,5}", str(given))
+        else given
+    )
     if number != "auto" and number not in range(1, _MOST_MICRO_BATCHES + 1):
-        raise ValueError(f"auto, off or a number from 1 to {_MOST_MICRO_BATCHES}, not {short_repr(given)}")
+        raise ValueError(
+            f"auto, off or a number from 1 to {_MOST_MICRO_BATCHES}, not {short_repr(given)}"
+        )
     return number
 
 
@@ -53,32 +65,40 @@ Accumulate = Annotated[int | Literal["auto"], BeforeValidator(_micro_batches)]
 
 
 class Settings(Record):
-    """What, besides the devices and the split, decides how long a step takes. Recorded with every result.
+    """What, besides the devices and the split, decides how long a step takes. Recorded with every
+    result.
 
-    `model` is `probe`, `small`, a `keras.applications` name, `package.module:function` or `file.py:function`; empty in
-    what a user asked for: the one that suits the devices. `data` is a function that provides samples, named like the
-    last two; null for random samples.
+    `model` is `probe`, `small`, a `keras.applications` name, `package.module:function` or
+    `file.py:function`; empty in what a user asked for: the one that suits the devices. `data` is a
+    function that provides samples, named like the last two; null for random samples.
     """
 
     model: Name = _training(
         "--model NAME",
-        "probe (default on GPUs), small (if simulated), a keras.applications name, file.py:function, package.module:"
+        "probe (default on GPUs), small (if simulated), a keras.applications name, "
+        "file.py:function, package.module:"
         "function or saved.keras.",
         "",
     )
     data: Name | None = _training(
         "--data NAME",
-        "Your samples: a function, named as for --model, that gives a tf.data.Dataset, a PyDataset or arrays.",
+        "Your samples: a function, named as for --model, that gives a tf.data.Dataset, a "
+        "PyDataset or arrays.",
     )
     precision: Precision = _training("--precision KIND", f"{_PRECISIONS}.", "tf32")
     xla: bool = _training("--xla/--no-xla", "Compile the forward and backward pass.", default=False)
     input: Input = _training(
-        "--input PLACE", "Keep the samples on the device, or feed them from the host: device, host.", "device"
+        "--input PLACE",
+        "Keep the samples on the device, or feed them from the host: device, host.",
+        "device",
     )
-    all_reduce: AllReduce = _training("--all-reduce KIND", f"How gradients are summed: {one_of(AllReduce)}.", "auto")
+    all_reduce: AllReduce = _training(
+        "--all-reduce KIND", f"How gradients are summed: {one_of(AllReduce)}.", "auto"
+    )
     pack_bytes: Bytes | None = _training(
         "--pack-bytes SIZE",
-        "Gradients that are summed in one all-reduce, such as 4MiB; 0 is all of them. Default: what suits the link.",
+        "Gradients that are summed in one all-reduce, such as 4MiB; 0 is all of them. "
+        "Default: what suits the link.",
     )
     gradients: Gradients = _training(
         "--gradients KIND",
@@ -98,37 +118,48 @@ class Settings(Record):
 
 
 class Limits(Record):
-    """What every measurement has: `time_limit_s` ends the command, `deadline_s` is the longest silence of a worker.
+    """What every measurement has: `time_limit_s` ends the command, `deadline_s` is the longest
+    silence of a worker.
 
     Without a deadline it is one that suits the step.
     """
 
     time_limit_s: float | None = _measuring(
-        "--time-limit S", "End after that many seconds, with what has been measured by then.", gt=0, le=1e7
+        "--time-limit S",
+        "End after that many seconds, with what has been measured by then.",
+        gt=0,
+        le=1e7,
     )
     deadline_s: WithinDay | None = _measuring(
         "--deadline S",
-        "End a worker that is silent for longer than this. Default: 30 times what such steps took, at least 60 s, and "
+        "End a worker that is silent for longer than this. Default: 30 times what such steps "
+        "took, at least 60 s, and "
         "900 s for a first step.",
     )
     seed: int = _measuring("--seed N", "Seed of samples, weights and noise.", 0, ge=0, lt=2**31)
 
 
 class Measuring(Limits):
-    """How long and how exactly to measure: windows of `duration_s`, or, if that is null, each until it knows its step
-    time within ± 0.5 %, for at most 10 s.
+    """How long and how exactly to measure: windows of `duration_s`, or, if that is null, each until
+    it knows its step time within ± 0.5 %, for at most 10 s.
 
     More windows follow until the result is known within ± 1 %, up to 5/3 as many.
     """
 
     windows: Repeats = _measuring(
-        "--windows N", "Windows to measure; up to 5/3 as many while the result is not known within ± 1 %.", 3
+        "--windows N",
+        "Windows to measure; up to 5/3 as many while the result is not known within ± 1 %.",
+        3,
     )
     duration_s: WithinDay | None = _measuring(
-        "--duration S", "Seconds that a window takes. Default: until its step time is known within ± 0.5 %, at most 10."
+        "--duration S",
+        "Seconds that a window takes. Default: until its step time is known within ± 0.5 %, "
+        "at most 10.",
     )
     baseline: Baseline = _measuring(
-        "--baseline even|none", "Measure the even split too, in turns with this one, or not.", "even"
+        "--baseline even|none",
+        "Measure the even split too, in turns with this one, or not.",
+        "even",
     )
 
     @property
@@ -143,7 +174,9 @@ class Measuring(Limits):
 
     @property
     def within(self) -> float | None:
-        """The part to which a window must know its step time to end sooner; None if it never does."""
+        """The part to which a window must know its step time to end sooner; None if it
+        never does.
+        """
         return None if self.duration_s else _KNOWN
 
 
@@ -151,7 +184,9 @@ class Proof(Measuring):
     """How to measure what was found: a proof takes no longer than its verdict needs."""
 
     windows: Repeats = _measuring(
-        "--windows N", "Windows of the proof; up to 5/3 as many while it is not known within ± 1 %.", 2
+        "--windows N",
+        "Windows of the proof; up to 5/3 as many while it is not known within ± 1 %.",
+        2,
     )
 
 
@@ -168,7 +203,9 @@ class Tracing(Record):
 
 
 class Request(Record):
-    """What is measured: the devices, in one order everywhere, and what is trained on them. `driver` is recorded."""
+    """What is measured: the devices, in one order everywhere, and what is trained on them. `driver`
+    is recorded.
+    """
 
     devices: tuple[Device, ...]
     driver: Annotated[str | None, Field(exclude=True)] = None
@@ -200,7 +237,8 @@ class RunRequest(Request):
 
 
 class IndependentRequest(Request):
-    """Models that train at the same time, one a device: a batch and a model for each, in the devices' order.
+    """Models that train at the same time, one a device: a batch and a model for each, in the
+    devices' order.
 
     `settings.model` lists all their names, each once.
     """
@@ -217,33 +255,47 @@ class IndependentRequest(Request):
 class Probing(Limits):
     """How a device is measured alone.
 
-    With `max_batch` null the batch grows until memory is exhausted, or, without a memory limit, until throughput stops
-    rising. `margin_bytes` of each device's memory are kept free. A batch size is measured until its step time is known
-    as exactly as is needed, for at most 12 s; with `duration_s` for at least that long, and at most four times as long.
-    Of equal devices the first is probed, with `each` all are.
+    With `max_batch` null the batch grows until memory is exhausted, or, without a memory limit,
+    until throughput stops rising. `margin_bytes` of each device's memory are kept free. A batch
+    size is measured until its step time is known as exactly as is needed, for at most 12 s; with
+    `duration_s` for at least that long, and at most four times as long. Of equal devices the first
+    is probed, with `each` all are.
     """
 
-    max_batch: Count | None = _measuring("--max-batch N", "Try no larger batch. Default: until memory is full.")
-    batch_multiple: Multiple = _measuring(
-        "--batch-multiple N", "Try only multiples of this; if memory holds none, all smaller batches.", 8
+    max_batch: Count | None = _measuring(
+        "--max-batch N", "Try no larger batch. Default: until memory is full."
     )
-    margin_bytes: Room = _measuring("--margin SIZE", "Memory to keep free on each device, such as 512MiB.", 0)
+    batch_multiple: Multiple = _measuring(
+        "--batch-multiple N",
+        "Try only multiples of this; if memory holds none, all smaller batches.",
+        8,
+    )
+    margin_bytes: Room = _measuring(
+        "--margin SIZE", "Memory to keep free on each device, such as 512MiB.", 0
+    )
     duration_s: WithinHour | None = _measuring(
         "--duration S",
-        "Measure each batch size for at least this long, and at most 4 times as long. Default: until it is known well "
+        "Measure each batch size for at least this long, and at most 4 times as long. "
+        "Default: until it is known well "
         "enough; see gpubalance guide probe.",
     )
     parallel: bool = _measuring(
-        "--parallel", "Measure all devices at once, on hosts where they do not disturb each other.", default=False
+        "--parallel",
+        "Measure all devices at once, on hosts where they do not disturb each other.",
+        default=False,
     )
     ahead: bool = _measuring(
-        "--ahead/--no-ahead", "Start the next worker, which loads TensorFlow, before it is needed.", default=True
+        "--ahead/--no-ahead",
+        "Start the next worker, which loads TensorFlow, before it is needed.",
+        default=True,
     )
     each: bool = _measuring("--each", _EACH, default=False)
 
 
 class ProbeRequest(Probing, Request):
-    """A probe of each device alone. The run that follows needs `least_samples` of the user's data."""
+    """A probe of each device alone. The run that follows needs `least_samples` of the
+    user's data.
+    """
 
     for_split: bool = False
     least_samples: Annotated[int, Field(ge=0)] = 0
@@ -252,60 +304,75 @@ class ProbeRequest(Probing, Request):
 class PlanRequest(Record):
     """What the split is for; null leaves the choice to the planner.
 
-    `accumulate` is the most micro-batches that a device's batch may be divided into; `batch_multiple` null is the
-    probe's. `margin_bytes` are kept free beyond what a joint run takes. `from_batch` is the global batch that the
-    current learning rate suits. With `noise_scale`, the gradient noise scale in samples, goodput is maximised, not
-    throughput.
+    `accumulate` is the most micro-batches that a device's batch may be divided into;
+    `batch_multiple` null is the probe's. `margin_bytes` are kept free beyond what a joint run
+    takes. `from_batch` is the global batch that the current learning rate suits. With
+    `noise_scale`, the gradient noise scale in samples, goodput is maximised, not throughput.
     """
 
     global_batch: Count | None = _split(
         "--global-batch B",
-        "Samples of all devices in one step, exactly. Default: whatever gives the most samples per second.",
+        "Samples of all devices in one step, exactly. Default: whatever gives the most "
+        "samples per second.",
     )
     max_global_batch: Count | None = _split("--max-global-batch B", "The largest global batch.")
     accumulate: Accumulate = _split(
-        "--accumulate auto|off|N", "The most micro-batches of a device if its batch does not fit.", 1, typed="off"
+        "--accumulate auto|off|N",
+        "The most micro-batches of a device if its batch does not fit.",
+        1,
+        typed="off",
     )
     batch_multiple: Multiple | None = _split(
         "--batch-multiple N", "Make each batch a multiple of this. Default: the probe's."
     )
     margin_bytes: Room = _split(
-        "--margin SIZE", "Memory to keep free on each device, beyond what a joint run needs, such as 512MiB.", 0
+        "--margin SIZE",
+        "Memory to keep free on each device, beyond what a joint run needs, such as 512MiB.",
+        0,
     )
     from_batch: Count | None = _split(
         "--from-batch B",
-        "The global batch that your learning rate was tuned for. Default: the batch of --data, else the best device's "
+        "The global batch that your learning rate was tuned for. Default: the batch of "
+        "--data, else the best device's "
         "best batch alone.",
     )
     noise_scale: Annotated[float, Field(gt=0, le=1e12)] | None = _split(
         "--noise-scale N|FILE",
-        "Maximise goodput, what samples per second are worth in learning, by the gradient noise scale: in samples, or "
+        "Maximise goodput, what samples per second are worth in learning, by the gradient "
+        "noise scale: in samples, or "
         "the file that split.monitor(noise=FILE) wrote. Default: maximise samples per second.",
     )
     sync_s: Seconds | None = _split(
-        "--sync S", "Seconds of sync in a step, all but the slowest compute and update, as a run shows it."
+        "--sync S",
+        "Seconds of sync in a step, all but the slowest compute and update, as a run shows it.",
     )
 
 
 class Rounds(Record):
-    """How to find the split: in at most `rounds` rounds of `round_s` each, null for until it is known within ± 1 %.
+    """How to find the split: in at most `rounds` rounds of `round_s` each, null for until it is
+    known within ± 1 %.
 
-    `fresh` probes again even if a probe of these devices and settings is stored, `each` even devices that are equal.
+    `fresh` probes again even if a probe of these devices and settings is stored, `each` even
+    devices that are equal.
     """
 
     rounds: Repeats = _measuring("--rounds N", "Measure splits at most that many times.", 10)
     fresh: bool = _measuring(
-        "--fresh", "Probe again, even if these devices were probed with these settings before.", default=False
+        "--fresh",
+        "Probe again, even if these devices were probed with these settings before.",
+        default=False,
     )
     each: bool = _measuring("--each", _EACH, default=False)
     round_s: WithinHour | None = _measuring(
         "--round-duration S",
-        "Seconds to measure each split that is tried. Default: until it is known within ± 1 %, up to 3 s.",
+        "Seconds to measure each split that is tried. Default: until it is known within ± 1 "
+        "%, up to 3 s.",
     )
 
 
 class BalanceRequest(Rounds, Request):
-    """The main job: what the split is for, and how to search for it. `measuring` is for the final run.
+    """The main job: what the split is for, and how to search for it. `measuring` is for the final
+    run.
 
     Raises UsageError for what the devices can't do together.
     """
@@ -327,7 +394,8 @@ class BalanceRequest(Rounds, Request):
             driver=self.driver,
             settings=self.settings.alone,
             max_batch=self.plan.max_global_batch or self.plan.global_batch,
-            batch_multiple=self.plan.batch_multiple or ProbeRequest.model_fields["batch_multiple"].default,
+            batch_multiple=self.plan.batch_multiple
+            or ProbeRequest.model_fields["batch_multiple"].default,
             duration_s=self.probe_s,
             deadline_s=self.measuring.deadline_s,
             seed=self.measuring.seed,
@@ -340,22 +408,33 @@ class BalanceRequest(Rounds, Request):
 class Cutting(Rounds):
     """How to cut a model into stages, and what a step is.
 
-    `micro_batch` null is the smallest that is nearly as fast as any, `micro_batches` null is eight for each device.
-    `cuts` names the layers that begin a stage; without any the planner chooses the cuts. `margin_bytes` of each
-    device's memory are kept free. With `force` the model is cut even if it is better off uncut.
+    `micro_batch` null is the smallest that is nearly as fast as any, `micro_batches` null is eight
+    for each device. `cuts` names the layers that begin a stage; without any the planner chooses the
+    cuts. `margin_bytes` of each device's memory are kept free. With `force` the model is cut even
+    if it is better off uncut.
     """
 
     micro_batch: Multiple | None = _split(
-        "--micro-batch N", "Samples in a micro-batch. Default: the fewest that are within 5 % of the best."
+        "--micro-batch N",
+        "Samples in a micro-batch. Default: the fewest that are within 5 % of the best.",
     )
     micro_batches: int | None = _split(
-        "--micro-batches N", "Micro-batches in a step. Default: 8 a device.", ge=1, le=_MOST_MICRO_BATCHES
+        "--micro-batches N",
+        "Micro-batches in a step. Default: 8 a device.",
+        ge=1,
+        le=_MOST_MICRO_BATCHES,
     )
-    cuts: tuple[str, ...] = _split("--cuts LAYER…", "Cut before these layers, and nowhere else. Default: anywhere.", ())
-    margin_bytes: Room = _split("--margin SIZE", "Memory to keep free on each device, such as 512MiB.", 0)
+    cuts: tuple[str, ...] = _split(
+        "--cuts LAYER…", "Cut before these layers, and nowhere else. Default: anywhere.", ()
+    )
+    margin_bytes: Room = _split(
+        "--margin SIZE", "Memory to keep free on each device, such as 512MiB.", 0
+    )
     force: bool = _split("--force", "Cut a model that is faster uncut, too.", default=False)
     rounds: Repeats = _measuring("--rounds N", "Measure cuts at most that many times.", 5)
-    round_s: WithinHour = _measuring("--round-duration S", "Seconds to measure each cut that is tried.", 3.0)
+    round_s: WithinHour = _measuring(
+        "--round-duration S", "Seconds to measure each cut that is tried.", 3.0
+    )
 
 
 class LayersRequest(Cutting, Request):
@@ -370,7 +449,9 @@ class LayersRequest(Cutting, Request):
 
     @property
     def uncut(self) -> BalanceRequest:
-        """The batch split of the whole model over the same devices, with which the pipeline is compared."""
+        """The batch split of the whole model over the same devices, with which the pipeline is
+        compared.
+        """
         return BalanceRequest(
             devices=self.devices,
             driver=self.driver,
@@ -385,19 +466,26 @@ class LayersRequest(Cutting, Request):
 
 
 class Queueing(Record):
-    """How a queue runs its commands: with `pull` each free device takes the next, however slow it is.
+    """How a queue runs its commands: with `pull` each free device takes the next, however slow it
+    is.
 
-    Their output goes to files in `logs`; null for a folder of gpubalance's own. With `resume` those that ended well in
-    an earlier run are not run again.
+    Their output goes to files in `logs`; null for a folder of gpubalance's own. With `resume` those
+    that ended well in an earlier run are not run again.
     """
 
     logs: Path | None = _queueing("--logs DIR", "Write what each command prints to NNN.log there.")
-    resume: bool = _queueing("--resume", "Run only what has not ended well in an earlier run.", default=False)
-    pull: bool = _queueing("--pull", "Start the next command wherever a device is free, however slow.", default=False)
+    resume: bool = _queueing(
+        "--resume", "Run only what has not ended well in an earlier run.", default=False
+    )
+    pull: bool = _queueing(
+        "--pull", "Start the next command wherever a device is free, however slow.", default=False
+    )
 
 
 class QueueRequest(Queueing):
-    """Commands for a shell, each to be run on one of these devices. `source` is the file that they are from."""
+    """Commands for a shell, each to be run on one of these devices. `source` is the file that they
+    are from.
+    """
 
     devices: tuple[Device, ...]
     commands: tuple[str, ...]

@@ -15,9 +15,9 @@ from gpubalance.settings.record import Batch
 class Shares:
     """Each device's batch, in samples and in device order; 0 leaves a device out.
 
-    A device takes its batch in micro-batches of the size in `micro_batches`; the first is smaller if that does not
-    divide the batch. Without `micro_batches` each device takes its batch in one piece. Raises ValueError for sizes that
-    no step can have.
+    A device takes its batch in micro-batches of the size in `micro_batches`; the first is smaller
+    if that does not divide the batch. Without `micro_batches` each device takes its batch in one
+    piece. Raises ValueError for sizes that no step can have.
     """
 
     batches: tuple[Batch, ...]
@@ -28,7 +28,10 @@ class Shares:
     def __post_init__(self) -> None:
         object.__setattr__(self, "micro_batches", self.micro_batches or self.batches)
         if len(self.batches) != len(self.micro_batches):
-            raise ValueError(f"each batch needs one micro-batch, not {len(self.micro_batches)} for {len(self.batches)}")
+            raise ValueError(
+                f"each batch needs one micro-batch, not {len(self.micro_batches)} for "
+                f"{len(self.batches)}"
+            )
         if not all(isinstance(size, int) for size in (*self.batches, *self.micro_batches)):
             raise ValueError("batches and micro-batches must be whole numbers")
         if min(self.batches, default=0) < 0:
@@ -37,13 +40,17 @@ class Shares:
             raise ValueError("at least one device needs a batch above 0")
         for batch, micro in zip(self.batches, self.micro_batches, strict=True):
             if not min(1, batch) <= micro <= batch:
-                raise ValueError(f"micro-batches must be from 1 to their batch, not {micro} of {batch}")
+                raise ValueError(
+                    f"micro-batches must be from 1 to their batch, not {micro} of {batch}"
+                )
 
     @classmethod
     def even(cls, global_batch: int, devices: int) -> Shares:
-        """Equal batches; if they do not divide the global batch, the first devices take one sample more.
+        """Equal batches; if they do not divide the global batch, the first devices take one sample
+        more.
 
-        That is what MirroredStrategy does. Raises ValueError when there are fewer samples than devices.
+        That is what MirroredStrategy does. Raises ValueError when there are fewer samples than
+        devices.
         """
         if not 0 < devices <= global_batch:
             raise ValueError(f"{global_batch} samples can't be shared among {devices} devices")
@@ -63,7 +70,9 @@ class Shares:
     @property
     def of_used(self) -> Shares:
         """The same split without the devices that have no samples, which are no replicas."""
-        return Shares(*(tuple(sizes[i] for i in self.used) for sizes in (self.batches, self.micro_batches)))
+        return Shares(
+            *(tuple(sizes[i] for i in self.used) for sizes in (self.batches, self.micro_batches))
+        )
 
     @property
     def accumulates(self) -> bool:
@@ -73,7 +82,10 @@ class Shares:
     @property
     def counts(self) -> tuple[int, ...]:
         """How many micro-batches each device takes in a step."""
-        return tuple(-(-batch // max(1, micro)) for batch, micro in zip(self.batches, self.micro_batches, strict=True))
+        return tuple(
+            -(-batch // max(1, micro))
+            for batch, micro in zip(self.batches, self.micro_batches, strict=True)
+        )
 
     @property
     def first_micro_batches(self) -> tuple[int, ...]:
@@ -83,30 +95,44 @@ class Shares:
 
     @property
     def smallest(self) -> int:
-        """The samples in the smallest part of a batch, which is a first micro-batch if it accumulates."""
+        """The samples in the smallest part of a batch, which is a first micro-batch if it
+        accumulates.
+        """
         return min(self.of_used.first_micro_batches)
 
     @property
     def options(self) -> str:
         """`--batches 1640 568 --micro-batches 820 568`, as `gpubalance run` takes it."""
         text = f"--batches {' '.join(map(str, self.batches))}"
-        return f"{text} --micro-batches {' '.join(map(str, self.micro_batches))}" if self.accumulates else text
+        return (
+            f"{text} --micro-batches {' '.join(map(str, self.micro_batches))}"
+            if self.accumulates
+            else text
+        )
 
     def __str__(self) -> str:
         """`1640/568`, followed by ` in micro-batches 820/568` if any device takes several."""
         text = "/".join(map(str, self.batches))
-        return f"{text} in micro-batches {'/'.join(map(str, self.micro_batches))}" if self.accumulates else text
+        return (
+            f"{text} in micro-batches {'/'.join(map(str, self.micro_batches))}"
+            if self.accumulates
+            else text
+        )
 
 
 def pieces(batch: int, micro_batch: int) -> tuple[tuple[int, int], ...]:
-    """A device's batch as pairs of (how many, of what size): 1000 in 300 is one of 100 and three of 300."""
+    """A device's batch as pairs of (how many, of what size): 1000 in 300 is one of 100 and three of
+    300.
+    """
     count, first = divmod(batch, max(1, micro_batch))
     return tuple(piece for piece in ((1, first), (count, micro_batch)) if all(piece))
 
 
 def pieces_text(batch: int, micro_batch: int) -> str:
     """`820` for a batch in one piece, `2×820` for equal micro-batches, `100+3×300` for others."""
-    sizes = [str(size) if count == 1 else f"{count}×{size}" for count, size in pieces(batch, micro_batch)]
+    sizes = [
+        str(size) if count == 1 else f"{count}×{size}" for count, size in pieces(batch, micro_batch)
+    ]
     return "+".join(sizes) or "0"
 
 
@@ -126,11 +152,16 @@ def share_text(batch: int, micro_batch: int) -> str:
 
 
 def proportional_split(samples: int, weights: Sequence[int], least: int = 1) -> tuple[int, ...]:
-    """Shares of `samples` in proportion to the weights, by largest remainders; of equals the first gets more.
+    """Shares of `samples` in proportion to the weights, by largest remainders; of equals the first
+    gets more.
 
-    Every device with a weight gets at least `least` samples if there are enough: an empty share is no replica.
+    Every device with a weight gets at least `least` samples if there are enough: an empty share is
+    no replica.
     """
-    total, low = sum(weights), least if samples >= least * sum(weight > 0 for weight in weights) else 0
+    total, low = (
+        sum(weights),
+        least if samples >= least * sum(weight > 0 for weight in weights) else 0,
+    )
     shares = [max(low if weight else 0, samples * weight // total) for weight in weights]
     order = sorted(range(len(weights)), key=lambda i: (-(samples * weights[i] % total), i))
     for device in order[: max(0, samples - sum(shares))]:

@@ -9,11 +9,13 @@ from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.device import Device, hosts_of
 
 
-def refuse_together(devices: Sequence[Device], all_reduce: AllReduce, named: Sequence[Device] = ()) -> None:
+def refuse_together(
+    devices: Sequence[Device], all_reduce: AllReduce, named: Sequence[Device] = ()
+) -> None:
     """Raises UsageError for MIG slices together, and for an all-reduce that these devices can't do.
 
-    `named` are those that were asked for, if some of them get no samples: what was meant for several
-    hosts also trains where the best split leaves all but one host out.
+    `named` are those that were asked for, if some of them get no samples: what was meant for
+    several hosts also trains where the best split leaves all but one host out.
     """
     if len(devices) > 1 and any(device.uuid.startswith("MIG-") for device in devices):
         raise UsageError(
@@ -29,7 +31,9 @@ def refuse_together(devices: Sequence[Device], all_reduce: AllReduce, named: Seq
             remedy="use auto, nccl or ring",
         )
     if len(hosts_of(named or devices)) == 1 and all_reduce == "ring":
-        raise UsageError("--all-reduce ring is for several hosts, and the devices are on one", remedy="use auto")
+        raise UsageError(
+            "--all-reduce ring is for several hosts, and the devices are on one", remedy="use auto"
+        )
     # TensorFlow sums two groups of n // 2 devices, and so drops what the last device has:
     # `aggregate_gradients_using_hierarchical_copy` in its cross_device_utils.py.
     if all_reduce == "hierarchical" and len(devices) > 1 and len(devices) % 2:

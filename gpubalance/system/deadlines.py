@@ -1,4 +1,6 @@
-"""Deadlines: for one call that may hang, such as into a driver or a network drive, and for a whole command."""
+"""Deadlines: for one call that may hang, such as into a driver or a network drive, and for a whole
+command.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ ANSWERS_WITHIN_S = 20.0
 
 
 def within(work: Callable[[], T], seconds: float = ANSWERS_WITHIN_S) -> T:
-    """Returns or raises what `work` does. If it takes longer, raises DeadlinePassed and leaves it running."""
+    """Returns or raises what `work` does. If it takes longer, raises DeadlinePassed and leaves it
+    running.
+    """
     answer = Future[T]()
 
     def run() -> None:

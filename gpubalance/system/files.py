@@ -1,4 +1,6 @@
-"""Files that users name: TOML, read with care, and which file was meant by a name that does not exist."""
+"""Files that users name: TOML, read with care, and which file was meant by a name that does not
+exist.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ _MOST_LISTED = 2000
 def content_of(path: Path | None, what: str, most: int, remedy: str) -> bytes:
     """A file's content, or stdin's for None.
 
-    Raises BadInput if it can't be read or has more than `most` bytes: then it is not `what` it should be.
+    Raises BadInput if it can't be read or has more than `most` bytes: then it is not `what` it
+    should be.
     """
     name = path or "stdin"
     try:
@@ -31,24 +34,32 @@ def content_of(path: Path | None, what: str, most: int, remedy: str) -> bytes:
             content = file.read(most + 1)
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         why = getattr(error, "strerror", None) or str(error)
-        raise BadInput(f"can't read {name}: {why}", remedy=meant(path, remedy) if path else remedy) from None
+        raise BadInput(
+            f"can't read {name}: {why}", remedy=meant(path, remedy) if path else remedy
+        ) from None
     if len(content) > most:
         raise BadInput(f"{name} is larger than {most >> 20} MiB: that is not {what}", remedy=remedy)
     return content
 
 
 def read_toml(path: Path, what: str, *, remedy: str = "") -> dict[str, Any]:
-    """Reads a file's tables. `what` it should be and `remedy` go into the error: BadInput, with the file's name."""
+    """Reads a file's tables. `what` it should be and `remedy` go into the error: BadInput, with the
+    file's name.
+    """
     content = content_of(path, f"a {what}", _LARGEST_FILE, remedy)
     try:
         return tomllib.loads(content.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         why = clean(str(error))
-        raise BadInput(f"{path} is not TOML: {why}", remedy=f"correct it there, or give another {what}") from None
+        raise BadInput(
+            f"{path} is not TOML: {why}", remedy=f"correct it there, or give another {what}"
+        ) from None
 
 
 def meant(path: Path, remedy: str = "") -> str:
-    """The remedy for a path that does not exist: similarly spelt names of its folder with its suffix, then `remedy`."""
+    """The remedy for a path that does not exist: similarly spelt names of its folder with its
+    suffix, then `remedy`.
+    """
     try:
         there = [one for one, _ in zip(path.parent.iterdir(), range(_MOST_LISTED), strict=False)]
     except (OSError, ValueError):  # a name that the system rejects; another user's folder

@@ -25,7 +25,9 @@ def current_folder() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        raise EnvironmentFault("the current folder was deleted", remedy="change into one that exists: cd ~") from None
+        raise EnvironmentFault(
+            "the current folder was deleted", remedy="change into one that exists: cd ~"
+        ) from None
 
 
 def state_folder(name: str) -> Path:
@@ -42,12 +44,18 @@ def state_folder(name: str) -> Path:
 
 @functools.cache
 def _temporary(name: str) -> Path:
-    """One folder for all of the user's processes, which share locks and journals there; never another user's."""
+    """One folder for all of the user's processes, which share locks and journals there; never
+    another user's.
+    """
     folder = Path(tempfile.gettempdir()) / f"gpubalance-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+        if (
+            stat.S_ISDIR(found.st_mode)
+            and found.st_uid == os.getuid()
+            and not found.st_mode & 0o077
+        ):
             (folder / name).mkdir(mode=0o700, exist_ok=True)
             return folder / name
     except OSError:
@@ -56,7 +64,8 @@ def _temporary(name: str) -> Path:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes to a temporary file beside `path` and renames it, so that nobody ever sees half of it. Raises OSError.
+    """Writes to a temporary file beside `path` and renames it, so that nobody ever sees half of it.
+    Raises OSError.
 
     Deletes the temporary files that killed processes left of the same file.
     """
@@ -96,9 +105,13 @@ def sweep(folder: Path, name: str | None = None) -> None:
 
 
 def delete_oldest(folder: Path, pattern: str, kept: int) -> None:
-    """Deletes all but so many of the folder's files or folders, the oldest first, but no log of a living process."""
+    """Deletes all but so many of the folder's files or folders, the oldest first, but no log of a
+    living process.
+    """
     with contextlib.suppress(OSError):  # another process may do so too
-        for old in sorted(folder.glob(pattern), key=lambda path: (path.stat().st_mtime, path.name))[:-kept]:
+        for old in sorted(folder.glob(pattern), key=lambda path: (path.stat().st_mtime, path.name))[
+            :-kept
+        ]:
             log = _LOG.match(old.name)
             if not (log and _lives(log[1])):  # a gpubalance may run for a whole night
                 shutil.rmtree(old) if old.is_dir() else old.unlink()

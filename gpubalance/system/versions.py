@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# https://docs.nvidia.com/cuda/cuda-toolkit-release-notes: the oldest Linux driver for each major version
+# https://docs.nvidia.com/cuda/cuda-toolkit-release-notes: the oldest Linux driver for each major
+# version
 _OLDEST_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu")
 
 
 class Software(NamedTuple):
-    """None for what is not installed and, for CUDA and cuDNN, if TensorFlow was built without it."""
+    """None for what is not installed and, for CUDA and cuDNN, if TensorFlow was built
+    without it.
+    """
 
     tensorflow: str | None
     keras: str | None
@@ -25,7 +28,9 @@ class Software(NamedTuple):
 
 
 def software() -> Software:
-    """The software beside this program. CUDA's and cuDNN's versions are those that TensorFlow was built for."""
+    """The software beside this program. CUDA's and cuDNN's versions are those that TensorFlow was
+    built for.
+    """
     build = _tensorflow_build()
     return Software(
         tensorflow=_version(_TENSORFLOW),
@@ -41,7 +46,8 @@ def numbers(version: str | None) -> tuple[int, ...]:
 
 
 def least_cudnn() -> str | None:
-    """The oldest cuDNN that the installed TensorFlow says it needs, such as `9.3.0.75`; None if it does not say.
+    """The oldest cuDNN that the installed TensorFlow says it needs, such as `9.3.0.75`; None if it
+    does not say.
 
     Its build info has the major version only.
     """
@@ -51,10 +57,11 @@ def least_cudnn() -> str | None:
 
 
 def too_old(driver: str | None, serves: str | None, built_for: str | None) -> str | None:
-    """Why a driver that serves CUDA up to `serves` can't run a TensorFlow built for a newer CUDA; None if it can.
+    """Why a driver that serves CUDA up to `serves` can't run a TensorFlow built for a newer CUDA;
+    None if it can.
 
-    A driver serves every CUDA of its own major version (minor-version compatibility), and older ones. An unknown
-    version passes.
+    A driver serves every CUDA of its own major version (minor-version compatibility), and older
+    ones. An unknown version passes.
     """
     served, needed = numbers(serves), numbers(built_for)
     if not served or not needed or served[0] >= needed[0]:
@@ -62,7 +69,8 @@ def too_old(driver: str | None, serves: str | None, built_for: str | None) -> st
     oldest = _OLDEST_DRIVER.get(needed[0])
     needs = f", which needs driver {oldest} or newer" if oldest else ""
     return (
-        f"driver {driver or 'of unknown version'} serves CUDA up to {serves}, TensorFlow is built for CUDA {built_for}"
+        f"driver {driver or 'of unknown version'} serves CUDA up to {serves}, TensorFlow is "
+        f"built for CUDA {built_for}"
         f"{needs}"
     )
 
@@ -77,7 +85,9 @@ def _version(names: Sequence[str]) -> str | None:
 
 
 def _tensorflow_build() -> dict[str, Any]:
-    """What `tf.sysconfig.get_build_info()` returns, parsed from its source, as loading TensorFlow takes seconds."""
+    """What `tf.sysconfig.get_build_info()` returns, parsed from its source, as loading TensorFlow
+    takes seconds.
+    """
     try:
         package = importlib.util.find_spec("tensorflow")
         if package is None or package.origin is None:

@@ -1,4 +1,6 @@
-"""Brings what a user passes to `fit`, `evaluate` or `predict` into global batches, and says what that changes."""
+"""Brings what a user passes to `fit`, `evaluate` or `predict` into global batches, and says what
+that changes.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +18,28 @@ UNKNOWN_SIZE = int(tf.data.UNKNOWN_CARDINALITY)
 
 
 def in_batches_of(global_batch: int | None, model: Any, options: dict[str, Any]) -> None:
-    """Changes the arguments of a Keras method so that datasets and arrays come in batches of that size.
+    """Changes the arguments of a Keras method so that datasets and arrays come in batches of that
+    size.
 
-    Batches that the user sizes otherwise (by `batch_size`, a PyDataset, a generator) stay as they are, and so do all of
-    a split by ratios, without a size. That raises BadInput for a dataset of single samples.
+    Batches that the user sizes otherwise (by `batch_size`, a PyDataset, a generator) stay as they
+    are, and so do all of a split by ratios, without a size. That raises BadInput for a dataset of
+    single samples.
     """
     for name in ("x", "validation_data"):
         data = options.get(name)
         if not isinstance(data, tf.data.Dataset):
             continue
         if global_batch:
-            # Of these a smaller batch stays a step of its own, as `repeat` leaves at the end of each epoch: `rebatch`
-            # would fill it up from the next one.
+            # Of these a smaller batch stays a step of its own, as `repeat` leaves at the end of
+            # each epoch: `rebatch` would fill it up from the next one.
             are_its = is_batched(data, model) and batch_of(data) == global_batch
-            options[name] = data.prefetch(tf.data.AUTOTUNE) if are_its else regrouped(data, model, global_batch)
+            options[name] = (
+                data.prefetch(tf.data.AUTOTUNE) if are_its else regrouped(data, model, global_batch)
+            )
         elif not is_batched(data, model):
-            single = f"the dataset ({name}) gives single samples, and a split by ratios divides batches"
+            single = (
+                f"the dataset ({name}) gives single samples, and a split by ratios divides batches"
+            )
             raise BadInput(single, remedy="batch it: dataset.batch(1000)")
     if global_batch and _is_array(options.get("x")) and options.get("batch_size") is None:
         options["batch_size"] = global_batch
@@ -48,7 +56,10 @@ def check(options: dict[str, Any], *, devices: int, trains: bool) -> None:
     if isinstance(data, tf.data.Dataset):
         steps = options.get("steps_per_epoch" if trains else "steps")
         if steps is None and int(data.cardinality()) == tf.data.INFINITE_CARDINALITY:
-            raise BadInput("the dataset never ends, and an epoch would not either", remedy="give steps_per_epoch")
+            raise BadInput(
+                "the dataset never ends, and an epoch would not either",
+                remedy="give steps_per_epoch",
+            )
     elif trains and size is not None and size < devices:
         raise BadInput(
             f"a batch of {size} can't be shared among {devices} devices",
@@ -57,11 +68,15 @@ def check(options: dict[str, Any], *, devices: int, trains: bool) -> None:
 
 
 def sizes(options: dict[str, Any]) -> dict[str, int]:
-    """The length of a Keras method's data: an array's samples, a dataset's batches of one size, or UNKNOWN_SIZE."""
+    """The length of a Keras method's data: an array's samples, a dataset's batches of one size, or
+    UNKNOWN_SIZE.
+    """
     validation = options.get("validation_data")
     return {
         "data": _size(options.get("x")),
-        "validation data": _size(validation[0] if isinstance(validation, tuple | list) else validation),
+        "validation data": _size(
+            validation[0] if isinstance(validation, tuple | list) else validation
+        ),
     }
 
 
@@ -80,7 +95,9 @@ def _size(data: Any) -> int:
 
 def _is_array(data: Any) -> bool:
     """Whether the data is arrays, of which Keras makes the batches."""
-    return not isinstance(data, (tf.data.Dataset, keras.utils.PyDataset)) and not hasattr(data, "__next__")
+    return not isinstance(data, (tf.data.Dataset, keras.utils.PyDataset)) and not hasattr(
+        data, "__next__"
+    )
 
 
 def regrouping(data: Any, global_batch: int) -> str:
@@ -89,7 +106,10 @@ def regrouping(data: Any, global_batch: int) -> str:
     if batch is None or batch == global_batch:
         return ""
     regrouped_to = f"your batches of {batch} are regrouped into the split's {global_batch}"
-    return f"{regrouped_to}, so an epoch has {batch}/{global_batch} as many steps; steps_per_epoch counts those"
+    return (
+        f"{regrouped_to}, so an epoch has {batch}/{global_batch} as many steps; steps_per_epoch "
+        "counts those"
+    )
 
 
 def other_batches(shares: Sequence[int], global_batch: int) -> str:
@@ -97,7 +117,9 @@ def other_batches(shares: Sequence[int], global_batch: int) -> str:
     if sum(shares) == global_batch:
         return ""
     return (
-        f"this fit takes {sum(shares)} samples a step, {'/'.join(map(str, shares))}, not the split's {global_batch}: "
-        f"leave batch_size out or give batches of {global_batch}; gpubalance balance --global-batch {sum(shares)} "
+        f"this fit takes {sum(shares)} samples a step, {'/'.join(map(str, shares))}, not the "
+        f"split's {global_batch}: "
+        f"leave batch_size out or give batches of {global_batch}; gpubalance balance "
+        f"--global-batch {sum(shares)} "
         f"--batch-multiple 1 finds the split of {sum(shares)}"
     )

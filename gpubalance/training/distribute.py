@@ -22,14 +22,16 @@ def distribute(
     *,
     simulate: Simulate = None,
 ) -> Any:
-    """Copies a Keras model. The copy's `fit`, `evaluate` and `predict` divide each batch over GPUs by `ratios`.
+    """Copies a Keras model. The copy's `fit`, `evaluate` and `predict` divide each batch over GPUs
+    by `ratios`.
 
-    `distribute(model, gpus=[0, 1], ratios=[4, 3]).fit(x, y, batch_size=1000)` trains with 571 and 429 samples a step,
-    and gives what one device with 1000 gives. What `model.save` saves and the compiled loss, metrics and optimizer with
-    its state are copied. `copy.split` is the split, for its `monitor()`; `copy.compile` compiles it again.
+    `distribute(model, gpus=[0, 1], ratios=[4, 3]).fit(x, y, batch_size=1000)` trains with 571 and
+    429 samples a step, and gives what one device with 1000 gives. What `model.save` saves and the
+    compiled loss, metrics and optimizer with its state are copied. `copy.split` is the split, for
+    its `monitor()`; `copy.compile` compiles it again.
 
-    Raises BadInput for a model that Keras can't save and load, and whatever `Split` raises. A model whose `compile` is
-    its own is copied as not compiled.
+    Raises BadInput for a model that Keras can't save and load, and whatever `Split` raises. A model
+    whose `compile` is its own is copied as not compiled.
     """
     check_model(model, "gpubalance.distribute(model, ratios=[4, 3])")
     split = Split(gpus, ratios=ratios, simulate=simulate)
@@ -64,7 +66,9 @@ def copied(model: Any, scope: Any, *, compiled: bool = True) -> Any:
     # What Keras' code or the user's `get_config` raises for a model that can't be saved.
     except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
         why, remedy = _reason(error), "build it in split.scope() instead"
-        if "could not be loaded" in str(error) and not all(layer.built for layer in model._flatten_layers()):
+        if "could not be loaded" in str(error) and not all(
+            layer.built for layer in model._flatten_layers()
+        ):
             why = "its layers have no weights before its first batch"
             remedy = f"call it once before, model(x[:1]), or {remedy}"
         raise BadInput(f"Keras can't copy the model {model.name}: {why}", remedy=remedy) from error
@@ -72,13 +76,17 @@ def copied(model: Any, scope: Any, *, compiled: bool = True) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """The first sentence of the original error: Keras raises another, with the configuration of every layer."""
+    """The first sentence of the original error: Keras raises another, with the configuration of
+    every layer.
+    """
     before = error.__cause__ or error.__context__
     return _reason(before) if before else str(error).split(". ")[0]
 
 
 def _compiled(model: Any) -> Callable[[Any], None]:
-    """A function that compiles a copy like the model, with the same loss objects, which have no variables."""
+    """A function that compiles a copy like the model, with the same loss objects, which have no
+    variables.
+    """
     import keras
 
     if not model.compiled or type(model).compile is not keras.Model.compile:
@@ -99,7 +107,9 @@ def _compiled(model: Any) -> Callable[[Any], None]:
 
 
 def _maker(given: Any) -> Callable[[], Any]:
-    """A function that makes an optimizer or metric again, whose variables belong to one strategy; others it returns."""
+    """A function that makes an optimizer or metric again, whose variables belong to one strategy;
+    others it returns.
+    """
     import keras
 
     if isinstance(given, keras.Optimizer | keras.Metric):

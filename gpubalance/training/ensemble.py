@@ -25,10 +25,10 @@ _CALL = "gpubalance.Ensemble([model, other], gpus=[0, 1])"
 class Ensemble:
     """Trained Keras models that predict at the same time, each on one of the devices.
 
-    Which one is where is decided by the first batch that they get, and again by one that is larger than those before:
-    each model's time on each device is measured, and what it takes there of the memory. The device that ends last ends
-    as soon as in any other placement, exactly for up to some ten models. `placement` has for each model the number of
-    its device among `devices`.
+    Which one is where is decided by the first batch that they get, and again by one that is larger
+    than those before: each model's time on each device is measured, and what it takes there of the
+    memory. The device that ends last ends as soon as in any other placement, exactly for up to some
+    ten models. `placement` has for each model the number of its device among `devices`.
     """
 
     def __init__(
@@ -38,10 +38,11 @@ class Ensemble:
         *,
         simulate: Simulate = None,
     ) -> None:
-        """`models` are Keras models or `.keras` files, which are loaded where they predict; the others as for `Split`.
+        """`models` are Keras models or `.keras` files, which are loaded where they predict; the
+        others as for `Split`.
 
-        Raises BadInput for what is no model, and EnvironmentFault if TensorFlow was used before without these devices,
-        as it is by a model that was built: then make the ensemble of files.
+        Raises BadInput for what is no model, and EnvironmentFault if TensorFlow was used before
+        without these devices, as it is by a model that was built: then make the ensemble of files.
         """
         from gpubalance.engine.place import take_names
 
@@ -54,17 +55,29 @@ class Ensemble:
         if not self._models:
             raise BadInput("an ensemble needs a model", remedy=_CALL)
 
-    def predict(self, data: Any, *, mean: bool = False, batch_size: int | None = None, steps: int | None = None) -> Any:
-        """Each model's outputs, in the models' order, or with `mean` their mean: what its own `predict` gives there.
+    def predict(
+        self,
+        data: Any,
+        *,
+        mean: bool = False,
+        batch_size: int | None = None,
+        steps: int | None = None,
+    ) -> Any:
+        """Each model's outputs, in the models' order, or with `mean` their mean: what its own
+        `predict` gives there.
 
-        `data` is what Keras' `predict` takes; of a Dataset or PyDataset each model goes through all. Raises BadInput
-        for a generator, which ends with the first, and NothingFits, before anything predicts, for a model that no
-        device holds, or if they do not fit together; BadInput for a mean of outputs that differ in shape.
+        `data` is what Keras' `predict` takes; of a Dataset or PyDataset each model goes through
+        all. Raises BadInput for a generator, which ends with the first, and NothingFits, before
+        anything predicts, for a model that no device holds, or if they do not fit together;
+        BadInput for a mean of outputs that differ in shape.
         """
         import keras
 
         if hasattr(data, "__next__"):
-            raise BadInput("a generator ends with the first model", remedy="give arrays, a PyDataset or a Dataset")
+            raise BadInput(
+                "a generator ends with the first model",
+                remedy="give arrays, a PyDataset or a Dataset",
+            )
         batch = _first_batch(data, batch_size or _BATCH)
         size = len(keras.tree.flatten(batch)[0])
         if size > self._size:
@@ -81,11 +94,19 @@ class Ensemble:
         with ThreadPoolExecutor(len(used)) as threads:
             list(threads.map(work, used))
         each = [outputs[number] for number in range(len(self._models))]
-        if mean and len({str(keras.tree.map_structure(lambda one: one.shape, its)) for its in each}) > 1:
-            raise BadInput("the models' outputs differ in shape, so they have no mean", remedy="leave mean= out")
+        if (
+            mean
+            and len({str(keras.tree.map_structure(lambda one: one.shape, its)) for its in each}) > 1
+        ):
+            raise BadInput(
+                "the models' outputs differ in shape, so they have no mean",
+                remedy="leave mean= out",
+            )
         return keras.tree.map_structure(lambda *of: sum(of) / len(of), *each) if mean else each
 
-    def _predicted(self, number: int, device: int, data: Any, options: dict[str, Any], size: int) -> Any:
+    def _predicted(
+        self, number: int, device: int, data: Any, options: dict[str, Any], size: int
+    ) -> Any:
         import keras
         import tensorflow as tf
 
@@ -98,9 +119,15 @@ class Ensemble:
         return outputs
 
     def _paced_s(self, device: int, samples: int, size: int) -> float:
-        """What a simulated device takes for so many samples in batches of that size; 0 on others."""
+        """What a simulated device takes for so many samples in batches of that size; 0
+        on others.
+        """
         profile = self.devices[device].profile
-        return math.ceil(samples / size) * profile.alpha_s + samples * profile.beta_s if profile else 0.0
+        return (
+            math.ceil(samples / size) * profile.alpha_s + samples * profile.beta_s
+            if profile
+            else 0.0
+        )
 
     def _place(self, batch: Any, size: int) -> None:
         """Measures the models and decides. Raises NothingFits."""
@@ -108,12 +135,20 @@ class Ensemble:
 
         self._there, self.placement, self._size = [], (), 0
         whole = memory_limits_bytes(self.devices, self._names)
-        taken = [(memory_bytes(name, "current") or 0) * name.startswith("GPU") for name in self._names]
-        limits = [limit and max(0, limit - there) for limit, there in zip(whole, taken, strict=True)]
+        taken = [
+            (memory_bytes(name, "current") or 0) * name.startswith("GPU") for name in self._names
+        ]
+        limits = [
+            limit and max(0, limit - there) for limit, there in zip(whole, taken, strict=True)
+        ]
         trained: list[Trained] = []
         alike: dict[object, Trained] = {}
         for number, model in enumerate(self._models):
-            kind = (type(model), tuple(map(type, model._flatten_layers())), tuple(w.shape for w in model.weights))
+            kind = (
+                type(model),
+                tuple(map(type, model._flatten_layers())),
+                tuple(w.shape for w in model.weights),
+            )
             held = self._held(number)
             if kind not in alike:
                 alike[kind] = self._measured(number, batch, size, held, limits)
@@ -121,35 +156,54 @@ class Ensemble:
             self._check(number, trained[-1], limits)
         placement = place_models(trained, limits)
         if placement is None:
-            raise NothingFits("the models do not fit on the devices together", remedy="leave some of them out")
+            raise NothingFits(
+                "the models do not fit on the devices together", remedy="leave some of them out"
+            )
         self._there = [self._on(number, device) for number, device in enumerate(placement)]
         self.placement, self._size = placement, size
 
     def _held(self, number: int) -> list[int]:
-        """The bytes that a model's weights will take on each device; none on a GPU that has them."""
+        """The bytes that a model's weights will take on each device; none on a GPU that
+        has them.
+        """
         weights = sum(weight.nbytes for weight in self._models[number].get_weights())
-        return [weights * (one.simulated or not self._is_there(number, n)) for n, one in enumerate(self.devices)]
+        return [
+            weights * (one.simulated or not self._is_there(number, n))
+            for n, one in enumerate(self.devices)
+        ]
 
     def _check(self, number: int, one: Trained, limits: Sequence[int | None]) -> None:
         """Raises NothingFits for a model that no device holds."""
         needs = map(sum, zip(one.held, one.working, strict=True))
         each = list(zip(needs, limits, self.devices, one.times_s, strict=True))
-        if not any(time_s is not None and (limit is None or need <= limit) for need, limit, _, time_s in each):
-            has = ", ".join(f"{format_bytes(need)} of {format_bytes(limit)} on {d.label}" for need, limit, d, _ in each)
+        if not any(
+            time_s is not None and (limit is None or need <= limit)
+            for need, limit, _, time_s in each
+        ):
+            has = ", ".join(
+                f"{format_bytes(need)} of {format_bytes(limit)} on {d.label}"
+                for need, limit, d, _ in each
+            )
             name = f"the model {self._models[number].name} (number {number})"
-            raise NothingFits(f"{name} fits on no device: it needs {has}", remedy="give a smaller batch_size")
+            raise NothingFits(
+                f"{name} fits on no device: it needs {has}", remedy="give a smaller batch_size"
+            )
 
     def _measured(
         self, number: int, batch: Any, size: int, held: Sequence[int], limits: Sequence[int | None]
     ) -> Trained:
-        """The time of a batch on each device that may hold it, and what it takes there beside the weights."""
+        """The time of a batch on each device that may hold it, and what it takes there beside the
+        weights.
+        """
         import tensorflow as tf
 
         from gpubalance.engine.failures import memory_row
         from gpubalance.engine.runtime import memory_bytes, reset_memory_peak
 
         times_s: list[float | None] = [None] * len(limits)
-        working = [size * one.profile.memory_per_sample if one.profile else 0 for one in self.devices]
+        working = [
+            size * one.profile.memory_per_sample if one.profile else 0 for one in self.devices
+        ]
         for device, name in enumerate(self._names):
             limit = limits[device]
             if limit is not None and held[device] + working[device] > limit:
@@ -161,7 +215,9 @@ class Ensemble:
                 with tf.device(name):
                     took_s = [_seconds(model, batch) for _ in range(1 + _TIMED)]
             except tf.errors.OpError as error:
-                if not isinstance(error, tf.errors.ResourceExhaustedError) and not memory_row(error):
+                if not isinstance(error, tf.errors.ResourceExhaustedError) and not memory_row(
+                    error
+                ):
                     raise
                 continue
             if name.startswith("GPU"):
@@ -180,7 +236,9 @@ class Ensemble:
 
     def _is_there(self, number: int, device: int) -> bool:
         end = f"device:{self._names[device]}"
-        return all(variable.value.device.endswith(end) for variable in self._models[number].variables)
+        return all(
+            variable.value.device.endswith(end) for variable in self._models[number].variables
+        )
 
 
 def _model(given: Any) -> Any:
@@ -194,7 +252,9 @@ def _model(given: Any) -> Any:
                 return keras.saving.load_model(given, compile=False)
         except (OSError, ValueError, TypeError) as error:
             why = f"{given} can't be loaded: {clean(str(error), 300)}"
-            raise BadInput(why, remedy="give a file that model.save('model.keras') wrote") from error
+            raise BadInput(
+                why, remedy="give a file that model.save('model.keras') wrote"
+            ) from error
     check_model(given, _CALL)
     return given
 

@@ -1,4 +1,5 @@
-"""How a split or stages train: by Keras' own `fit`, `evaluate` and `predict`, which call functions of ours for a batch.
+"""How a split or stages train: by Keras' own `fit`, `evaluate` and `predict`, which call functions
+of ours for a batch.
 
 Keras handles whole batches there, as on one device.
 """
@@ -30,9 +31,9 @@ class Trainer(ABC):
     def fit(self, model: keras.Model, *arguments: Any, **options: Any) -> Any:
         """Keras' `model.fit`, with all its arguments, over these devices; returns its History.
 
-        Datasets and arrays are brought into global batches of this size, which `steps_per_epoch` counts, unless
-        `batch_size` says otherwise. Raises BadInput for a model that these devices can't train, and for data that can't
-        be dealt out.
+        Datasets and arrays are brought into global batches of this size, which `steps_per_epoch`
+        counts, unless `batch_size` says otherwise. Raises BadInput for a model that these devices
+        can't train, and for data that can't be dealt out.
         """
         return self._call_of("fit", model, arguments, options)
 
@@ -44,28 +45,45 @@ class Trainer(ABC):
         """Keras' `model.predict` over these devices; outputs are in the order of the samples."""
         return self._call_of("predict", model, arguments, options)
 
-    def _call_of(self, name: str, model: Any, arguments: Sequence[Any], options: dict[str, Any]) -> Any:
+    def _call_of(
+        self, name: str, model: Any, arguments: Sequence[Any], options: dict[str, Any]
+    ) -> Any:
         check_model(model, f"{self.called}.{name}(model, …)")
         return self.call(getattr(type(model), name), model, arguments, options)
 
     def call(
-        self, keras_method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
+        self,
+        keras_method: Callable[..., Any],
+        model: Any,
+        arguments: Sequence[Any],
+        options: dict[str, Any],
     ) -> Any:
-        """A model's `fit`, `evaluate` or `predict`, Keras' own or a subclass's, over these devices."""
+        """A model's `fit`, `evaluate` or `predict`, Keras' own or a subclass's, over
+        these devices.
+        """
         own = [steps for steps in self._steps if steps.model is model]
         if any(steps.is_open for steps in own):
-            return keras_method(model, *arguments, **options)  # called by Keras' fit, or by a callback
-        known = next((steps for steps in own if steps.is_current), None) or self._functions_for(model)
+            # Called by Keras' fit, or by a callback.
+            return keras_method(model, *arguments, **options)
+        known = next((steps for steps in own if steps.is_current), None) or self._functions_for(
+            model
+        )
         self._steps = [known, *(steps for steps in self._steps if steps not in own)][: self.kept]
-        return known.call(keras_method, keras_method_arguments(keras_method, model, arguments, options))
+        return known.call(
+            keras_method, keras_method_arguments(keras_method, model, arguments, options)
+        )
 
     @abstractmethod
     def _functions_for(self, model: Any) -> KerasFunctions:
-        """The functions of a model as it is compiled now; their traces are kept until it is compiled again."""
+        """The functions of a model as it is compiled now; their traces are kept until it is
+        compiled again.
+        """
 
 
 class KerasFunctions(ABC):
-    """A model's train, test and predict functions as it is compiled now. `is_open`: Keras is calling them."""
+    """A model's train, test and predict functions as it is compiled now. `is_open`: Keras is
+    calling them.
+    """
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -75,7 +93,9 @@ class KerasFunctions(ABC):
     @property
     def is_current(self) -> bool:
         """Whether the model has not been compiled again."""
-        return all(before is now for before, now in zip(self._compiled, _compiled(self.model), strict=True))
+        return all(
+            before is now for before, now in zip(self._compiled, _compiled(self.model), strict=True)
+        )
 
     @abstractmethod
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
@@ -83,17 +103,27 @@ class KerasFunctions(ABC):
 
     @contextmanager
     def used(self, options: dict[str, Any]) -> Iterator[None]:
-        """Makes Keras' methods of the model, called with these options, call these functions inside the block."""
+        """Makes Keras' methods of the model, called with these options, call these functions inside
+        the block.
+        """
         from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
         from gpubalance.engine.step.part import replaced
 
-        own = {"train_function": self.train, "test_function": self.test, "predict_function": self.predict}
+        own = {
+            "train_function": self.train,
+            "test_function": self.test,
+            "predict_function": self.predict,
+        }
         self.is_open = True
         try:
             with (
                 replaced(self.model, _distribute_strategy=None, **own),
-                replaced(TFEpochIterator, __init__=_on_the_host(TFEpochIterator.__init__), _get_iterator=_batches_of),
+                replaced(
+                    TFEpochIterator,
+                    __init__=_on_the_host(TFEpochIterator.__init__),
+                    _get_iterator=_batches_of,
+                ),
                 warnings.catch_warnings(),
             ):
                 # A regrouped dataset does not know its length, so Keras warns when it ends.
@@ -104,7 +134,9 @@ class KerasFunctions(ABC):
             self.is_open = False
 
     def train(self, iterator: Iterator[Any]) -> Any:
-        """Trains `steps_per_execution` steps and returns the last one's logs. Raises StopIteration without data."""
+        """Trains `steps_per_execution` steps and returns the last one's logs. Raises StopIteration
+        without data.
+        """
         return self._several(iterator, self._train_on)
 
     def test(self, iterator: Iterator[Any]) -> Any:
@@ -136,7 +168,9 @@ class KerasFunctions(ABC):
 
 
 def _on_the_host(begin: Callable[..., None]) -> Callable[..., None]:
-    """Keras' way to begin an iterator over epochs, which would put arrays whole into the first GPU's memory."""
+    """Keras' way to begin an iterator over epochs, which would put arrays whole into the first
+    GPU's memory.
+    """
     import tensorflow as tf
 
     def begin_on_the_host(epochs: Any, *arguments: Any, **options: Any) -> None:
@@ -147,7 +181,9 @@ def _on_the_host(begin: Callable[..., None]) -> Callable[..., None]:
 
 
 def _batches_of(epochs: Any) -> Any:
-    """Of Keras' iterator over epochs, one epoch's batches, for whose end the next epoch need not wait."""
+    """Of Keras' iterator over epochs, one epoch's batches, for whose end the next epoch need not
+    wait.
+    """
     import tensorflow as tf
     from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
@@ -156,7 +192,8 @@ def _batches_of(epochs: Any) -> Any:
     data = epochs._distributed_dataset
     if not isinstance(epochs.data_adapter, GeneratorDataAdapter):
         return Batches(data)
-    # A generator is the same in all epochs, and two iterators must not ask it at once. Untuned, the old one ends soon.
+    # A generator is the same in all epochs, and two iterators must not ask it at once. Untuned, the
+    # old one ends soon.
     options = tf.data.Options()
     options.autotune.enabled = False
     return data.with_options(options)
@@ -178,9 +215,14 @@ def check_model(model: Any, call: str) -> None:
 
     if not isinstance(model, keras.Model):
         got = f"got a value of type {type(model).__name__}"
-        raise BadInput(f"{call.partition('(')[0]} takes a Keras model first, and {got}", remedy=call)
+        raise BadInput(
+            f"{call.partition('(')[0]} takes a Keras model first, and {got}", remedy=call
+        )
 
 
 def _compiled(model: Any) -> list[Any]:
     """The objects that are replaced when the model is compiled again."""
-    return [getattr(model, name, None) for name in ("optimizer", "_compile_loss", "_compile_metrics", "run_eagerly")]
+    return [
+        getattr(model, name, None)
+        for name in ("optimizer", "_compile_loss", "_compile_metrics", "run_eagerly")
+    ]

@@ -18,21 +18,25 @@ from gpubalance.training.split import Split
 
 
 def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
-    """The split of a plan, on the devices here; for a plan of several hosts the part that TF_CONFIG gives this process.
+    """The split of a plan, on the devices here; for a plan of several hosts the part that TF_CONFIG
+    gives this process.
 
-    The plan is what `gpubalance.balance` returned, or a file that `gpubalance balance -o FILE` or `plan -o FILE` wrote.
+    The plan is what `gpubalance.balance` returned, or a file that `gpubalance balance -o FILE` or
+    `plan -o FILE` wrote.
 
-    `simulate` is the device profile, as for --simulate, of a plan for simulated devices, or the number of plain CPU
-    devices on each of the plan's hosts.
+    `simulate` is the device profile, as for --simulate, of a plan for simulated devices, or the
+    number of plain CPU devices on each of the plan's hosts.
 
-    Raises PlanMismatch, with the difference, if the devices here are others, BadInput for a file that is not a plan,
-    EnvironmentFault if there is no GPU. Warns of a plan that was measured with XLA, which training does not use, and of
-    one for simulated devices without `simulate`; `fit` warns of a model, or a precision, that it was not measured with.
+    Raises PlanMismatch, with the difference, if the devices here are others, BadInput for a file
+    that is not a plan, EnvironmentFault if there is no GPU. Warns of a plan that was measured with
+    XLA, which training does not use, and of one for simulated devices without `simulate`; `fit`
+    warns of a model, or a precision, that it was not measured with.
     """
     plan = result_of(path, Plan)
     if plan.settings.xla:
         warnings.warn(
-            f"{'the plan' if plan is path else path} was measured with XLA, and a split trains without: "
+            f"{'the plan' if plan is path else path} was measured with XLA, and a split "
+            "trains without: "
             "gpubalance balance --no-xla finds its split",
             stacklevel=2,
         )
@@ -55,17 +59,22 @@ def load_layers(path: str | Path | Layers, *, simulate: Simulate = None) -> Pipe
 
     `simulate` is the device profile, as for --simulate, of a result for simulated devices.
 
-    Raises PlanMismatch, with the difference, if the devices here are others, BadInput for a file that is no such
-    result. Warns of one for simulated devices without `simulate`.
+    Raises PlanMismatch, with the difference, if the devices here are others, BadInput for a file
+    that is no such result. Warns of one for simulated devices without `simulate`.
     """
     result = result_of(path, Layers)
     machine = _machine_for(result, path, simulate)
-    used, remedy = [stage.device for stage in result.stages], "gpubalance layers cuts it for what is here"
+    used, remedy = (
+        [stage.device for stage in result.stages],
+        "gpubalance layers cuts it for what is here",
+    )
     return Pipelined(result, planned_devices(result, used, machine.devices, remedy), machine.joint)
 
 
 def _machine_for(result: Plan | Layers, path: object, simulate: Simulate) -> Machine:
-    """The machine to train on; with a warning the result's own devices, if they are simulated and nobody says so."""
+    """The machine to train on; with a warning the result's own devices, if they are simulated and
+    nobody says so.
+    """
     if simulate is not None or not result.devices[0].simulated:
         hosts = [host for host in hosts_of(result.devices) if host is not None]
         return find_machine(simulate, hosts, option=IN_A_SCRIPT)
@@ -74,10 +83,13 @@ def _machine_for(result: Plan | Layers, path: object, simulate: Simulate) -> Mac
         how = "on CPUs. simulate= says that this is meant"
     else:
         how = (
-            "on this machine's CPU, at their pace, but without what their profile's [joint] adds to a step. simulate= "
+            "on this machine's CPU, at their pace, but without what their profile's [joint] "
+            "adds to a step. simulate= "
             "says that this is meant, and adds it"
         )
     warnings.warn(
-        f"{path} is of simulated devices ({names}): it trains {how}; for GPUs, measure without --simulate", stacklevel=3
+        f"{path} is of simulated devices ({names}): it trains {how}; for GPUs, measure "
+        "without --simulate",
+        stacklevel=3,
     )
     return Machine(result.devices, JointProfile(), None)

@@ -27,12 +27,15 @@ _ALIKE = 1.5
 Fingerprint: TypeAlias = tuple[tuple[str, int], ...]  # see `Verdict.fingerprint`
 
 
-def unlike(plan: Plan, model: Any, simulate: Simulate = None, step: Fingerprint | None = None) -> str:
-    """How the model, or its step, differs from the plan's, with the command that measures this one; else empty.
+def unlike(
+    plan: Plan, model: Any, simulate: Simulate = None, step: Fingerprint | None = None
+) -> str:
+    """How the model, or its step, differs from the plan's, with the command that measures this one;
+    else empty.
 
-    `simulate` is what the plan was loaded with. A number at the end of a name says nothing: Keras numbers the models of
-    one name in a process. Of a step's operations that do not take long there may be a half more, as with another metric
-    or two.
+    `simulate` is what the plan was loaded with. A number at the end of a name says nothing: Keras
+    numbers the models of one name in a process. Of a step's operations that do not take long there
+    may be a half more, as with another metric or two.
     """
     known = plan.model
     if known is None:
@@ -42,30 +45,39 @@ def unlike(plan: Plan, model: Any, simulate: Simulate = None, step: Fingerprint 
     here = _balance(plan, simulate, is_named=is_named)
     if not is_named or not known.is_like(found.model_copy(update={"name": known.name})):
         return (
-            f"the plan was measured with {plan.settings.model} (the model {model_text(known, found)}), and this model "
+            f"the plan was measured with {plan.settings.model} (the model "
+            f"{model_text(known, found)}), and this model "
             f"is {model_text(found, known)}: {here}"
         )
     if known.step is None or step is None:
         return ""
-    (*heavy, (_, fewer)), (*heavy_here, (_, more)) = sorted((known.step, step), key=lambda one: one[-1][1])
+    (*heavy, (_, fewer)), (*heavy_here, (_, more)) = sorted(
+        (known.step, step), key=lambda one: one[-1][1]
+    )
     if heavy == heavy_here and more <= _ALIKE * fewer:
         return ""
-    measured, trained = (", ".join(f"{kind} {count}" for kind, count in one) for one in (known.step, step))
+    measured, trained = (
+        ", ".join(f"{kind} {count}" for kind, count in one) for one in (known.step, step)
+    )
     return (
-        f"the plan was measured with another step of {model.name} (operations: {measured}) than the one that trains "
+        f"the plan was measured with another step of {model.name} (operations: {measured}) "
+        "than the one that trains "
         f"({trained}): {here}"
     )
 
 
 def use_measured(wanted: Precision | None) -> None:
-    """Gives the process the precision that was measured, if one is known; warns of a policy that a script has set."""
+    """Gives the process the precision that was measured, if one is known; warns of a policy that a
+    script has set.
+    """
     if wanted is None:
         return
     policy, own = keras.config.dtype_policy().name, precision.policy_of(wanted)
     precision.use(wanted)
     if policy not in (own, "float32"):
         warnings.warn_explicit(
-            f"the split is for {wanted}, so its scope sets the policy {own} instead of {policy}{_balance_in(policy)}",
+            f"the split is for {wanted}, so its scope sets the policy {own} instead of "
+            f"{policy}{_balance_in(policy)}",
             UserWarning,
             *users_line(),
         )
@@ -78,12 +90,16 @@ def unlike_precision(model: Any, wanted: Precision | None) -> str:
     own = precision.of(model)
     if own not in (None, wanted):
         return (
-            f"the split is for {wanted}, and the model {model.name} trains in {own}: build it in split.scope(), and "
+            f"the split is for {wanted}, and the model {model.name} trains in {own}: build it "
+            "in split.scope(), and "
             f"set no other policy or TF32{_balance_in(own)}"
         )
     set_here = [name for name in OVERRULING if name in os.environ]
     if set_here:
-        return f"the split was measured without {' and '.join(set_here)}, as they change a step: unset them"
+        return (
+            f"the split was measured without {' and '.join(set_here)}, as they change a step: "
+            "unset them"
+        )
     return ""
 
 
@@ -95,13 +111,18 @@ def _balance_in(other: str) -> str:
 
 
 def _balance(plan: Plan, simulate: Simulate, *, is_named: bool) -> str:
-    """What measures this model. The plan's function builds it only if the model is named as the plan's is."""
+    """What measures this model. The plan's function builds it only if the model is named as the
+    plan's is.
+    """
     words = ["gpubalance", "balance"]
     if plan.devices[0].simulated:
         words += ["--simulate", "PROFILE.toml" if simulate is None else str(simulate)]
     named = plan.settings.model
     if ":" in named and is_named:
-        return f"{shlex.join([*words, '--model', named])} finds its split, if that function trains the same layers"
+        return (
+            f"{shlex.join([*words, '--model', named])} finds its split, if that function trains "
+            "the same layers"
+        )
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or "train.py").name
     command = shlex.join([*words, "--model", f"{script}:FUNCTION"])
     return f"{command}, the function that builds it, finds its split"

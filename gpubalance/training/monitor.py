@@ -19,7 +19,14 @@ from gpubalance.engine.step.points import COMPUTED, FINISHED, SUMMED, stamped_ti
 from gpubalance.numbers.units import format_percent, three_digits
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.model import Curve, Line, fit_line
-from gpubalance.planning.noise import NoiseScale, Norms, efficiency, goodput, learning_rate_factor, noise_scale
+from gpubalance.planning.noise import (
+    NoiseScale,
+    Norms,
+    efficiency,
+    goodput,
+    learning_rate_factor,
+    noise_scale,
+)
 from gpubalance.planning.problem import Load, NoSplitError, Problem
 from gpubalance.results.common import now
 from gpubalance.results.plan import Noise
@@ -30,21 +37,24 @@ if TYPE_CHECKING:
     from gpubalance.results.plan import Plan
     from gpubalance.settings.device import Device
 
-# The imbalance above which a split no longer fits, and above which it is changed. Below, the gain can't be measured.
+# The imbalance above which a split no longer fits, and above which it is changed. Below, the gain
+# can't be measured.
 _FITS_UP_TO = 1.05
 _REBALANCED_FROM = 1.02
 _STAMPS = FINISHED + 1
 # The least part by which another split must reach the same loss sooner to be named.
 _CLEARLY = 0.01
-_RECENT = 200  # stamped steps, the latest, that the noise scale is estimated from: it drifts while a model learns
+# Stamped steps, the latest, that the noise scale is estimated from: it drifts while a model learns.
+_RECENT = 200
 
 
 @dataclass(frozen=True)
 class EpochTimes:
-    """An epoch's medians over its stamped steps, in seconds: each device's compute and update, and the sync.
+    """An epoch's medians over its stamped steps, in seconds: each device's compute and update, and
+    the sync.
 
-    `sync_s` runs from the slowest device's gradients until their sum is on all devices. `noise_scale` is in samples,
-    with its 95 % interval; None if unknown.
+    `sync_s` runs from the slowest device's gradients until their sum is on all devices.
+    `noise_scale` is in samples, with its 95 % interval; None if unknown.
     """
 
     epoch: int
@@ -57,7 +67,9 @@ class EpochTimes:
 
     @classmethod
     def of(cls, epoch: int, steps: Sequence[tuple[Any, Shares]]) -> EpochTimes:
-        """The medians of (stamps, split) steps. Times are of the largest global batch only: a last may be smaller."""
+        """The medians of (stamps, split) steps. Times are of the largest global batch only: a last
+        may be smaller.
+        """
         batches = max((split.batches for _, split in steps), key=sum)
         stamps = [own for own, split in steps if split.batches == batches]
         each = [stamped_times(own) for own in stamps]
@@ -65,7 +77,9 @@ class EpochTimes:
             tuple(map(statistics.median, zip(*(times[what] for times in each), strict=True)))
             for what in ("compute_s", "update_s")
         )
-        sync_s = statistics.median(float(own[:, SUMMED].max() - own[:, COMPUTED].max()) for own in stamps)
+        sync_s = statistics.median(
+            float(own[:, SUMMED].max() - own[:, COMPUTED].max()) for own in stamps
+        )
         noise = noise_scale(_norms(steps))
         return cls(epoch, batches, compute_s, update_s, sync_s, noise.value, noise.ci95)
 
@@ -103,7 +117,13 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
     """A Keras callback for `Split.fit`; `epochs` has what it measured. See `Split.monitor`."""
 
     def __init__(
-        self, split: Watched, *, every: int, rebalance: bool, noise: bool | str | Path, log_dir: str | Path | None
+        self,
+        split: Watched,
+        *,
+        every: int,
+        rebalance: bool,
+        noise: bool | str | Path,
+        log_dir: str | Path | None,
     ) -> None:
         super().__init__()
         self.epochs: list[EpochTimes] = []
@@ -130,9 +150,11 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
             print_msg(noise_text(noise_scale(self._norms), self._split.shares, self._split.plan))
 
     def note(self, stamps: Any, split: Shares) -> None:
-        """Takes a stamped step's seconds [replica, (began, computed, summed, finished)] and its split.
+        """Takes a stamped step's seconds [replica, (began, computed, summed, finished)] and its
+        split.
 
-        To measure the noise, two more columns have its norms, unless each replica had the whole batch.
+        To measure the noise, two more columns have its norms, unless each replica had the whole
+        batch.
         """
         self._stamps.append((stamps, split))
         self._norms += _norms([(stamps, split)])
@@ -158,7 +180,9 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
     def _no_longer_fits(self, times: EpochTimes) -> str:
         labels, most_s = [device.label for device in self._split.devices], max(times.busy_s)
         pairs = zip(labels, times.wait_s, strict=True)
-        waits = ", ".join(f"{label} waits {wait_s / most_s:.0%}" for label, wait_s in pairs if wait_s > 0)
+        waits = ", ".join(
+            f"{label} waits {wait_s / most_s:.0%}" for label, wait_s in pairs if wait_s > 0
+        )
         return (
             f"the split {Shares(times.batches)} no longer fits: {waits} of the time that "
             f"{labels[times.busy_s.index(most_s)]} computes. `gpubalance balance` finds a new one; "
@@ -169,11 +193,14 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         """Changes to the best split of the same global batch, by each device's measured times."""
         of_each = zip(map(_model, self._seen), self._split.limits, times.update_s, strict=True)
         try:
-            found = allocate(Problem(tuple(Load(*one) for one in of_each), global_batch=self._split.global_batch))
+            found = allocate(
+                Problem(tuple(Load(*one) for one in of_each), global_batch=self._split.global_batch)
+            )
         except NoSplitError:
             return
         if all(found.split.batches):
-            self._split.shares = found.split  # of batches that are not on their way yet, without tracing again
+            # Of batches that are not on their way yet, without tracing again.
+            self._split.shares = found.split
 
     def _write_noise(self, path: Path) -> None:
         """Writes the file for `--noise-scale` after every epoch, as training may be interrupted."""
@@ -206,14 +233,21 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
 def _norms(steps: Sequence[tuple[Any, Shares]]) -> list[Norms]:
     """The norms of those steps in which the noise was measured."""
     return [
-        Norms(split.global_batch, sum(split.counts), float(own[:, _STAMPS].sum()), float(own[0, _STAMPS + 1]))
+        Norms(
+            split.global_batch,
+            sum(split.counts),
+            float(own[:, _STAMPS].sum()),
+            float(own[0, _STAMPS + 1]),
+        )
         for own, split in steps
         if own.shape[1] > _STAMPS
     ]
 
 
 def _model(seen: dict[int, float]) -> Line | Curve:
-    """A line through two or more measured batches; for a single one, time in proportion to the batch."""
+    """A line through two or more measured batches; for a single one, time in proportion to the
+    batch.
+    """
     if len(seen) > 1:
         return fit_line(list(seen.items()))
     ((batch, compute_s),) = seen.items()
@@ -228,27 +262,38 @@ def _scalar(name: str, value: float) -> None:
 
 
 def noise_text(found: NoiseScale, split: Shares, plan: Plan | None) -> str:
-    """`noise scale 3200 (2700 to 3900): …`; with a plan also the split that would learn faster, by its predictions."""
+    """`noise scale 3200 (2700 to 3900): …`; with a plan also the split that would learn faster, by
+    its predictions.
+    """
     if found.value is None or found.ci95 is None:
         return f"noise scale not known: {found.unknown}"
     low, high = map(three_digits, found.ci95)
     total = split.global_batch
     text = (
-        f"noise scale {three_digits(found.value)} ({low} to {high}): at a global batch of {total} each sample is worth "
+        f"noise scale {three_digits(found.value)} ({low} to {high}): at a global batch of "
+        f"{total} each sample is worth "
         f"{format_percent(efficiency(total, found.value))}"
     )
     return f"{text}{_better(found.value, split, plan)}"
 
 
 def _better(scale: float, split: Shares, plan: Plan | None) -> str:
-    """The split that would learn faster, as the end of a sentence; empty if the split is not the plan's own."""
+    """The split that would learn faster, as the end of a sentence; empty if the split is not the
+    plan's own.
+    """
     if plan is None or not plan.predicted.by_global_batch or plan.split.of_used != split:
         return ""
     value = goodput(scale)
-    best = max(plan.predicted.by_global_batch, key=lambda one: value(one.split.global_batch, one.step_time_s))
+    best = max(
+        plan.predicted.by_global_batch,
+        key=lambda one: value(one.split.global_batch, one.step_time_s),
+    )
     total = best.split.global_batch
     sooner = value(total, best.step_time_s) / value(split.global_batch, plan.predicted.step_time_s)
     if sooner < 1 + _CLEARLY:
         return "; no other global batch would reach the same loss clearly sooner"
     factor = learning_rate_factor(split.global_batch, total, scale)
-    return f"; {best.split} would reach the same loss {sooner:.2f} × sooner; learning rate × {factor:.2f} with SGD"
+    return (
+        f"; {best.split} would reach the same loss {sooner:.2f} × sooner; learning rate × "
+        f"{factor:.2f} with SGD"
+    )

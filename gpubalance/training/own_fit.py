@@ -1,4 +1,6 @@
-"""Makes `fit`, `evaluate` and `predict` of a model that was compiled for a split run over the split's devices."""
+"""Makes `fit`, `evaluate` and `predict` of a model that was compiled for a split run over the
+split's devices.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +16,30 @@ import keras
 
 from gpubalance.engine.users_lines import users_line
 
-# The split that a model was compiled for; one strategy may serve several splits of the same devices.
+# The split that a model was compiled for; one strategy may serve several splits of the same
+# devices.
 _SPLIT = "_gpubalance_split"
-# The latest split of several devices until a model is compiled for it; its reference gives None if it is gone.
+# The latest split of several devices until a model is compiled for it; its reference gives None if
+# it is gone.
 _waiting: list[Callable[[], Any]] = []
 
 
 def expect(split: Any) -> None:
-    """Notes that a model should be compiled in the split's scope, so that `fit` warns of one built outside."""
+    """Notes that a model should be compiled in the split's scope, so that `fit` warns of one built
+    outside.
+    """
     take_over()
     _waiting[:] = [weakref.ref(split)]
 
 
 @functools.cache
 def take_over() -> None:
-    """Replaces the methods for models of a split's scope; other models, and those in training, get Keras' own."""
+    """Replaces the methods for models of a split's scope; other models, and those in training, get
+    Keras' own.
+    """
     for name in ("fit", "evaluate", "predict", "compile"):
-        # In the class that defines the method: `load_model` compiles no model whose class overrides `compile`.
+        # In the class that defines the method: `load_model` compiles no model whose class overrides
+        # `compile`.
         owner = next(kind for kind in keras.Model.__mro__ if name in vars(kind))
         setattr(owner, name, (_noted if name == "compile" else _of_the_split)(getattr(owner, name)))
     for name in ("save", "save_weights"):
@@ -38,7 +47,8 @@ def take_over() -> None:
 
 
 def _by_the_first(save: Any) -> Any:
-    """A `save` for several processes that train one model: all take part, and only the first one's file stays.
+    """A `save` for several processes that train one model: all take part, and only the first one's
+    file stays.
 
     The others must save too, as reading a metric's variables sums them over all processes.
     """
@@ -86,7 +96,8 @@ def _tell_outside(model: Any) -> None:
         return
     _waiting.clear()
     warnings.warn_explicit(
-        f"the model {model.name} was built outside split.scope(), so it trains on one device, not with {split}: "
+        f"the model {model.name} was built outside split.scope(), so it trains on one device, "
+        f"not with {split}: "
         "build or load it and compile it in `with split.scope():`",
         UserWarning,
         *users_line(),
@@ -94,7 +105,8 @@ def _tell_outside(model: Any) -> None:
 
 
 def _split_here(model: Any) -> Any:
-    """The split whose scope was entered last for the strategy that the model was built in; None without a split.
+    """The split whose scope was entered last for the strategy that the model was built in; None
+    without a split.
 
     A model has no strategy while a split trains it: the split then calls Keras' own methods.
     """

@@ -1,4 +1,6 @@
-"""Trains the user's own model over several devices, with its layers cut as `gpubalance layers` found."""
+"""Trains the user's own model over several devices, with its layers cut as `gpubalance layers`
+found.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ from gpubalance.training.keras_functions import KerasFunctions, Trainer
 class Pipelined(Trainer):
     """A model's layers in stages on devices.
 
-    Training gives the same as one device that takes the same micro-batches and sums their gradients. Batch
-    normalisation and dropout see one micro-batch at a time, as on one device with micro-batches. No batch may be larger
-    than the result's global batch. Once it trains, each weight is on its stage's device; the model saves and predicts
-    as before. `fit` raises BadInput for a model that can't be cut, PlanMismatch for another than the one that was cut.
+    Training gives the same as one device that takes the same micro-batches and sums their
+    gradients. Batch normalisation and dropout see one micro-batch at a time, as on one device with
+    micro-batches. No batch may be larger than the result's global batch. Once it trains, each
+    weight is on its stage's device; the model saves and predicts as before. `fit` raises BadInput
+    for a model that can't be cut, PlanMismatch for another than the one that was cut.
     """
 
     called = "layers"
@@ -42,9 +45,11 @@ class Pipelined(Trainer):
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Build, load and compile the model in here: its weights are in the host's memory until it trains.
+        """Build, load and compile the model in here: its weights are in the host's memory until it
+        trains.
 
-        The first call sets TensorFlow up. Raises EnvironmentFault if TensorFlow was used before with other devices.
+        The first call sets TensorFlow up. Raises EnvironmentFault if TensorFlow was used before
+        with other devices.
         """
         _ = self.names
         import tensorflow as tf
@@ -53,7 +58,10 @@ class Pipelined(Trainer):
         from gpubalance.training.measured import use_measured
 
         if tf.distribute.has_strategy():
-            raise BadInput("the layers' scope was entered inside the scope of other devices", remedy="un-indent it")
+            raise BadInput(
+                "the layers' scope was entered inside the scope of other devices",
+                remedy="un-indent it",
+            )
         use_measured(self.result.settings.precision)
         with tf.device("/CPU:0"), keras_inside.without_xla():
             yield
@@ -65,7 +73,9 @@ class Pipelined(Trainer):
         return PipelinedSteps(self, model)
 
     def orders(self, micro_batches: int) -> list[list[Task]]:
-        """Each device's tasks in the measured order; a smaller batch lacks the last micro-batches' tasks."""
+        """Each device's tasks in the measured order; a smaller batch lacks the last micro-batches'
+        tasks.
+        """
         orders: list[list[Task]] = [[] for _ in self.devices]
         for one in sorted(self.result.timeline.tasks, key=lambda one: one.start_s):
             if one.micro_batch < micro_batches:
@@ -73,12 +83,21 @@ class Pipelined(Trainer):
         return orders
 
     def out_of_memory(self, device: int, doing: str) -> OutOfMemory:
-        """The error of a device that holds less than when it was measured, or whose part of the model has grown."""
-        peak = next((one.memory_peak_bytes for one in self.result.stages if one.device == device), None)
-        before = f": it held {format_bytes(peak)} when the model was cut" if peak is not None else ""
-        error = OutOfMemory(f"{self.devices[device].label} ran out of memory in {doing}{before}", replica=device)
+        """The error of a device that holds less than when it was measured, or whose part of the
+        model has grown.
+        """
+        peak = next(
+            (one.memory_peak_bytes for one in self.result.stages if one.device == device), None
+        )
+        before = (
+            f": it held {format_bytes(peak)} when the model was cut" if peak is not None else ""
+        )
+        error = OutOfMemory(
+            f"{self.devices[device].label} ran out of memory in {doing}{before}", replica=device
+        )
         error.remedy = (
-            "cut it again: gpubalance layers --margin 1GiB leaves more memory free, and with a smaller --micro-batch "
+            "cut it again: gpubalance layers --margin 1GiB leaves more memory free, and with "
+            "a smaller --micro-batch "
             "its parts are smaller"
         )
         return error

@@ -65,19 +65,26 @@ class PipelinedSteps(KerasFunctions):
         Names are not compared, as Keras continues its numbering in a second model.
         """
         starts = [0, *accumulate(block.calls for block in self._cut.result.blocks)]
-        if starts.pop() == len(self._calls.calls) and not self._calls.in_the_way().keys() & {*starts}:
+        if starts.pop() == len(self._calls.calls) and not self._calls.in_the_way().keys() & {
+            *starts
+        }:
             blocks = Blocks(self._calls, tuple(starts))
             pairs = zip(blocks.graph.blocks, self._cut.result.blocks, strict=True)
             if all(mine.weights_bytes == its.weights_bytes for mine, its in pairs):
                 return blocks
         raise PlanMismatch(
-            f"the model {self.model.name} has other layers than {self._cut.result.model.name}, which was cut",
+            f"the model {self.model.name} has other layers than "
+            f"{self._cut.result.model.name}, which was cut",
             remedy="gpubalance layers --model FILE.py:FUNCTION cuts this one",
         )
 
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
-        found = [self._outputs(micro)[0] for batch in batches for micro in self._micro_batches(_parts(batch)[:1])]
+        found = [
+            self._outputs(micro)[0]
+            for batch in batches
+            for micro in self._micro_batches(_parts(batch)[:1])
+        ]
         return self._together(found)
 
     def _train_on(self, iterator: Iterator[Any]) -> Any:
@@ -100,7 +107,10 @@ class PipelinedSteps(KerasFunctions):
         found = [self._outputs(micro) for micro in batch]
         outputs = self._together([one for one, _ in found])
         # Layers add a mean over the micro-batch to the loss.
-        of_each = [micro.samples * sum(map(float, added)) for micro, (_, added) in zip(batch, found, strict=True)]
+        of_each = [
+            micro.samples * sum(map(float, added))
+            for micro, (_, added) in zip(batch, found, strict=True)
+        ]
         added = sum(of_each) / sum(micro.samples for micro in batch)
         return self._logged(given, outputs, self._loss_of(given, outputs) + added)
 
@@ -172,22 +182,32 @@ class PipelinedSteps(KerasFunctions):
         samples, size = int(tf.nest.flatten(given)[0].shape[0]), result.micro_batch
         if samples > result.global_batch:
             raise BadInput(
-                f"a batch of {samples}, where the layers were cut for {result.global_batch} in a step",
+                f"a batch of {samples}, where the layers were cut for {result.global_batch} "
+                "in a step",
                 remedy=f"batch_size={result.global_batch}, or less",
             )
         return [
-            micro_batch_of(tf.nest.map_structure(lambda one, at=at: one[at : at + size], given), self._calls)
+            micro_batch_of(
+                tf.nest.map_structure(lambda one, at=at: one[at : at + size], given), self._calls
+            )
             for at in range(0, samples, size)
         ]
 
 
 @contextlib.contextmanager
 def _uncounted(model: Any) -> Iterator[None]:
-    """Undoes what the compiled losses' means count inside the block; layers' own metrics keep what they count."""
+    """Undoes what the compiled losses' means count inside the block; layers' own metrics keep what
+    they count.
+    """
     loss = model._compile_loss
-    before = {id(variable): tf.identity(variable.value) for metric in loss.metrics for variable in metric.variables}
+    before = {
+        id(variable): tf.identity(variable.value)
+        for metric in loss.metrics
+        for variable in metric.variables
+    }
     yield
-    for variable in (variable for metric in loss.metrics for variable in metric.variables):  # the first loss made some
+    # The first loss made some.
+    for variable in (variable for metric in loss.metrics for variable in metric.variables):
         variable.assign(before.get(id(variable), tf.zeros_like(variable.value)))
 
 
@@ -201,11 +221,14 @@ def _tell(model: Any, *, of_layers: bool, is_sum: bool) -> None:
     what, remedy = f"the loss of the model {model.name} ({given})", "return a value for each sample"
     if of_layers:
         own = [layer.name for layer in model._flatten_layers() if not is_keras_own(layer)]
-        what = f"what layers of the model {model.name} add to its loss (own layers: {', '.join(own)})"
+        what = (
+            f"what layers of the model {model.name} add to its loss (own layers: {', '.join(own)})"
+        )
         remedy = "add_loss(ops.mean(loss))"
     if is_sum:
         raise BadInput(
-            f"{what} sums over the batch and returns one number, which is taken for a mean when a batch is divided (a "
+            f"{what} sums over the batch and returns one number, which is taken for a mean "
+            "when a batch is divided (a "
             "sum divided by a fixed number is one, too)",
             remedy=remedy,
         )

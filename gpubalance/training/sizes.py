@@ -20,8 +20,11 @@ Simulate: TypeAlias = int | str | Path | None
 _EACH = "give one whole number per device, in {} order (0 skips a device)"
 
 
-def machine_for(gpus: Gpus, simulate: Simulate, hosts: Sequence[Host] = ()) -> tuple[Machine, tuple[Device, ...]]:
-    """The machine, and those of its devices that a script names. Raises what `gpubalance run` raises.
+def machine_for(
+    gpus: Gpus, simulate: Simulate, hosts: Sequence[Host] = ()
+) -> tuple[Machine, tuple[Device, ...]]:
+    """The machine, and those of its devices that a script names. Raises what `gpubalance run`
+    raises.
 
     A process does not ask other hosts for their GPUs: `hosts` are those of simulated devices.
     """
@@ -36,9 +39,15 @@ def machine_for(gpus: Gpus, simulate: Simulate, hosts: Sequence[Host] = ()) -> t
 
 
 def shares_of(
-    sizes: Sequence[int], micro_batches: Sequence[int], devices: int, *, what: str = "batches", order: str = "gpus"
+    sizes: Sequence[int],
+    micro_batches: Sequence[int],
+    devices: int,
+    *,
+    what: str = "batches",
+    order: str = "gpus",
 ) -> Shares:
-    """The shares of these sizes, which errors call `what`: batches or ratios. Raises UsageError, with what to give.
+    """The shares of these sizes, which errors call `what`: batches or ratios. Raises UsageError,
+    with what to give.
 
     `order` is what names the devices: gpus in a script, --gpus on a command line.
     """
@@ -47,7 +56,9 @@ def shares_of(
         if not isinstance(given, Iterable) or any(type(size) is not int for size in given):
             raise UsageError(f"{name} are a list of whole numbers, not {given!r}", remedy=each)
     if len(sizes) != devices:
-        raise UsageError(f"the number of {what} is {len(sizes)}, that of devices {devices}", remedy=each)
+        raise UsageError(
+            f"the number of {what} is {len(sizes)}, that of devices {devices}", remedy=each
+        )
     try:
         return Shares(tuple(sizes), tuple(micro_batches))
     except ValueError as error:
@@ -61,9 +72,11 @@ def check_choice(name: str, given: object, choice: Any) -> None:
 
 
 def cluster_for(used: Iterable[Device]) -> Cluster | None:
-    """This process's place among those of a split's devices, from TF_CONFIG; None if they are all on one host.
+    """This process's place among those of a split's devices, from TF_CONFIG; None if they are all
+    on one host.
 
-    Raises UsageError for several hosts without a process for each device, PlanMismatch for too many or few.
+    Raises UsageError for several hosts without a process for each device, PlanMismatch for too many
+    or few.
     """
     devices = tuple(used)
     if len(hosts_of(devices)) <= 1:
@@ -72,26 +85,39 @@ def cluster_for(used: Iterable[Device]) -> Cluster | None:
     labels = ", ".join(device.label for device in devices)
     if cluster is None:
         raise UsageError(
-            f"the split is of devices on several hosts, {labels}, and this process is not one of theirs",
+            f"the split is of devices on several hosts, {labels}, and this process is not one "
+            "of theirs",
             remedy="gpubalance launch PLAN SCRIPT starts a process for each of them",
         )
     if len(cluster.addresses) != len(devices):
         raise PlanMismatch(
-            f"TF_CONFIG has {len(cluster.addresses)} workers, and the split {len(devices)} devices: {labels}",
-            remedy="start one process a device, in the order of the plan: gpubalance launch PLAN SCRIPT does",
+            f"TF_CONFIG has {len(cluster.addresses)} workers, and the split {len(devices)} "
+            f"devices: {labels}",
+            remedy=(
+                "start one process a device, in the order of the plan: gpubalance launch PLAN "
+                "SCRIPT does"
+            ),
         )
     return cluster
 
 
 def check_monitor(shares: Shares, every: Any, noise: Any, *, rebalance: bool) -> None:
-    """Raises UsageError for what a monitor of such a split can't do, EnvironmentFault if it can't write its file."""
+    """Raises UsageError for what a monitor of such a split can't do, EnvironmentFault if it can't
+    write its file.
+    """
     if not isinstance(every, int) or every < 1:
-        raise UsageError(f"a monitor can't stamp every {every!r} steps", remedy="every=1 stamps each of them")
+        raise UsageError(
+            f"a monitor can't stamp every {every!r} steps", remedy="every=1 stamps each of them"
+        )
     if rebalance and shares.accumulates:
-        raise UsageError("a split with micro-batches can't be rebalanced", remedy="gpubalance balance makes another")
+        raise UsageError(
+            "a split with micro-batches can't be rebalanced",
+            remedy="gpubalance balance makes another",
+        )
     if noise and sum(shares.counts) < 2:
         raise UsageError(
-            "the noise scale needs two parts of a batch or more, and this one is in one piece on one device",
+            "the noise scale needs two parts of a batch or more, and this one is in one piece "
+            "on one device",
             remedy=f"take it in two: micro_batches={[-(-shares.global_batch // 2)]}",
         )
     if isinstance(noise, str | Path) and noise:
@@ -99,8 +125,12 @@ def check_monitor(shares: Shares, every: Any, noise: Any, *, rebalance: bool) ->
 
 
 def _check_writable(path: Path) -> None:
-    """Raises EnvironmentFault at once for a file that could not be written after the first epoch."""
+    """Raises EnvironmentFault at once for a file that could not be written after the
+    first epoch.
+    """
     folder = path.resolve().parent
     if path.is_dir() or not os.access(folder, os.W_OK):
         why = f"noise={path} is no file in a folder that can be written"
-        raise EnvironmentFault(why, remedy=f"give a file's name, and make its folder: mkdir -p {folder}")
+        raise EnvironmentFault(
+            why, remedy=f"give a file's name, and make its folder: mkdir -p {folder}"
+        )

@@ -1,4 +1,6 @@
-"""The split in a training script: `scope()`, and Keras' `fit`, `evaluate` and `predict` over unlike devices."""
+"""The split in a training script: `scope()`, and Keras' `fit`, `evaluate` and `predict` over unlike
+devices.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +38,19 @@ if TYPE_CHECKING:
 class Split(Trainer):
     """How many samples of each global batch every device gets.
 
-    Training with it gives what one device with the whole global batch would give: each sample weighs the same wherever
-    it is, a weight regulariser counts once, and losses, metrics and logs are those of all samples. Each device draws
-    its own randomness, such as dropout. Batch normalisation is local to a device, as in every data-parallel trainer: a
-    device with few samples has noisier statistics, and the moving averages are the devices' mean, weighted by samples.
-    `BatchNormalization(synchronized=True)` takes them over the global batch, and then is exact too. A loss that is not
-    a mean or sum over samples, such as Dice's over a batch, becomes the devices' mean, weighted by samples, and warns.
+    Training with it gives what one device with the whole global batch would give: each sample
+    weighs the same wherever it is, a weight regulariser counts once, and losses, metrics and logs
+    are those of all samples. Each device draws its own randomness, such as dropout. Batch
+    normalisation is local to a device, as in every data-parallel trainer: a device with few samples
+    has noisier statistics, and the moving averages are the devices' mean, weighted by samples.
+    `BatchNormalization(synchronized=True)` takes them over the global batch, and then is exact too.
+    A loss that is not a mean or sum over samples, such as Dice's over a batch, becomes the devices'
+    mean, weighted by samples, and warns.
 
-    A `tf.data.Dataset`, batched or not, is regrouped into global batches of the split's size; so are arrays, unless
-    `batch_size` gives another global batch. Batches of other sizes (from a generator or PyDataset, or smaller ones of a
-    dataset in global batches) are dealt out in the split's proportion.
+    A `tf.data.Dataset`, batched or not, is regrouped into global batches of the split's size; so
+    are arrays, unless `batch_size` gives another global batch. Batches of other sizes (from a
+    generator or PyDataset, or smaller ones of a dataset in global batches) are dealt out in the
+    split's proportion.
     """
 
     kept = 4
@@ -65,17 +70,20 @@ class Split(Trainer):
         simulate: Simulate = None,
         hosts: Sequence[str] = (),
     ) -> None:
-        """A batch for each of the GPUs, in their order; `micro_batches` where a device takes its batch in parts.
+        """A batch for each of the GPUs, in their order; `micro_batches` where a device takes its
+        batch in parts.
 
-        With `ratios` instead of batches it divides any global batch in this proportion: 4 and 3 of 1000 are 571 and
-        429. `all_reduce`, `pack_bytes` and `gradients` are how gradients are summed, as --all-reduce, --pack-bytes
-        and --gradients take it; `precision` is what `scope()` sets for the whole process, as --precision takes it, None
-        for what the script has. `simulate` is a device profile or a number of plain CPU devices, as --simulate takes
-        it; with `hosts`, so many are on each of them. Over several hosts this process is the one of its devices that
-        TF_CONFIG says.
+        With `ratios` instead of batches it divides any global batch in this proportion: 4 and 3 of
+        1000 are 571 and
+        429. `all_reduce`, `pack_bytes` and `gradients` are how gradients are summed, as
+          --all-reduce, --pack-bytes and --gradients take it; `precision` is what `scope()` sets for
+          the whole process, as --precision takes it, None for what the script has. `simulate` is a
+          device profile or a number of plain CPU devices, as --simulate takes it; with `hosts`, so
+          many are on each of them. Over several hosts this process is the one of its devices that
+          TF_CONFIG says.
 
-        Raises UsageError for batches or an all-reduce that do not fit the devices, and what `gpubalance run` raises for
-        devices that are not here.
+        Raises UsageError for batches or an all-reduce that do not fit the devices, and what
+        `gpubalance run` raises for devices that are not here.
         """
         if ratios is not None and (batches != () or micro_batches is not None):
             raise UsageError(
@@ -88,11 +96,15 @@ class Split(Trainer):
         check_choice("all_reduce", all_reduce, AllReduce)
         check_choice("gradients", gradients, Gradients)
         if pack_bytes is not None and not (type(pack_bytes) is int and pack_bytes >= 0):
-            raise UsageError(f"pack_bytes is {pack_bytes!r}", remedy="give a number of bytes, or None")
+            raise UsageError(
+                f"pack_bytes is {pack_bytes!r}", remedy="give a number of bytes, or None"
+            )
         if precision is not None:
             check_choice("precision", precision, Precision)
         cluster = cluster_for(devices[i] for i in shares.used)
-        self._set(devices, shares, machine.joint, Summing(all_reduce, pack_bytes, gradients), cluster)
+        self._set(
+            devices, shares, machine.joint, Summing(all_reduce, pack_bytes, gradients), cluster
+        )
         self.of_any_batch = ratios is not None
         self.precision = precision
 
@@ -130,7 +142,9 @@ class Split(Trainer):
             own_fit.expect(self)
 
     def __repr__(self) -> str:
-        names = ", ".join(f"{d.label} {d.name}: {b}" for d, b in zip(self.devices, self.batches, strict=True))
+        names = ", ".join(
+            f"{d.label} {d.name}: {b}" for d, b in zip(self.devices, self.batches, strict=True)
+        )
         return f"Split({names})"
 
     @property
@@ -150,17 +164,21 @@ class Split(Trainer):
 
     @property
     def is_first(self) -> bool:
-        """Whether this process is the one that writes: the only one, or the first of a plan for several hosts."""
+        """Whether this process is the one that writes: the only one, or the first of a plan for
+        several hosts.
+        """
         return self._cluster is None or self._cluster.rank == 0
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Build, load and compile the model in here: the scope of a tf.distribute strategy on the split's devices.
+        """Build, load and compile the model in here: the scope of a tf.distribute strategy on the
+        split's devices.
 
         Then the model's own `fit`, `evaluate` and `predict` are the split's.
 
-        The first call sets TensorFlow up. A plan's precision rules: the process has it from now on. Raises
-        EnvironmentFault if TensorFlow was used before with other devices, and BadInput inside another split's scope;
-        warns if TensorFlow has already taken all of a GPU's memory, and of another policy that the script has set.
+        The first call sets TensorFlow up. A plan's precision rules: the process has it from now on.
+        Raises EnvironmentFault if TensorFlow was used before with other devices, and BadInput
+        inside another split's scope; warns if TensorFlow has already taken all of a GPU's memory,
+        and of another policy that the script has set.
         """
         strategy = self.place.strategy
         import tensorflow as tf
@@ -169,7 +187,10 @@ class Split(Trainer):
         from gpubalance.training.measured import use_measured
 
         if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not strategy:
-            raise BadInput("a split's scope was entered inside the scope of other devices", remedy="un-indent it")
+            raise BadInput(
+                "a split's scope was entered inside the scope of other devices",
+                remedy="un-indent it",
+            )
         own_fit.take_over()
         use_measured(self.precision)
         strategy.split = self
@@ -183,19 +204,22 @@ class Split(Trainer):
         noise: bool | str | Path = False,
         log_dir: str | Path | None = None,
     ) -> Any:
-        """A Keras callback for `fit` that measures each device's compute and wait in every `every`-th step.
+        """A Keras callback for `fit` that measures each device's compute and wait in every
+        `every`-th step.
 
-        The callback's `epochs` have the medians of each epoch. It warns once when the split no longer fits: a card
-        throttles, or this is not the model that was balanced. With `rebalance` it changes the split between epochs
-        instead, keeping the global batch and the plan's limits; without a plan no limits are known. With `log_dir` it
-        also writes for TensorBoard.
+        The callback's `epochs` have the medians of each epoch. It warns once when the split no
+        longer fits: a card throttles, or this is not the model that was balanced. With `rebalance`
+        it changes the split between epochs instead, keeping the global batch and the plan's limits;
+        without a plan no limits are known. With `log_dir` it also writes for TensorBoard.
 
-        With `noise` it measures the gradient noise scale in these steps too, and says at the end what the global batch
-        is worth by it. A path is a file for that, which `gpubalance plan --noise-scale FILE` reads.
+        With `noise` it measures the gradient noise scale in these steps too, and says at the end
+        what the global batch is worth by it. A path is a file for that, which `gpubalance plan
+        --noise-scale FILE` reads.
 
-        Raises UsageError for `rebalance` of a split with micro-batches, whose limits are those of micro-batches, and
-        for `noise` on one device without micro-batches: two parts of a batch are the least that tell it. Raises
-        EnvironmentFault for a file that can't be written, as TensorFlow raises an error for a folder.
+        Raises UsageError for `rebalance` of a split with micro-batches, whose limits are those of
+        micro-batches, and for `noise` on one device without micro-batches: two parts of a batch are
+        the least that tell it. Raises EnvironmentFault for a file that can't be written, as
+        TensorFlow raises an error for a folder.
         """
         check_monitor(self.shares, every, noise, rebalance=rebalance)
         from gpubalance.training.monitor import Monitor
@@ -203,7 +227,9 @@ class Split(Trainer):
         return Monitor(self, every=every, rebalance=rebalance, noise=noise, log_dir=log_dir)
 
     def stamp_for(self, monitor: Monitor) -> None:
-        """Tells the monitor of its steps of the model that trains until that ends. Raises BadInput if none trains."""
+        """Tells the monitor of its steps of the model that trains until that ends. Raises BadInput
+        if none trains.
+        """
         if not any(steps.is_open for steps in self._steps):
             raise BadInput(
                 "the monitor's split is not what trains the model",

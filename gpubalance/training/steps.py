@@ -1,7 +1,7 @@
 """Keras' train, test and predict functions, over replicas whose batches differ.
 
-Keras' `fit` handles global batches as on one device, and calls these functions for each. They deal the batch out and
-call the step for it: see engine/step/step.py.
+Keras' `fit` handles global batches as on one device, and calls these functions for each. They deal
+the batch out and call the step for it: see engine/step/step.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from gpubalance.training.processes import Alike, end_together, quiet
 if TYPE_CHECKING:
     from gpubalance.training.split import Split
 
-# The batches on which a step is tried in parts, at most, while they do not tell how parts make the whole.
+# The batches on which a step is tried in parts, at most, while they do not tell how parts make the
+# whole.
 _LOOKS = 4
 # What losses and metrics say of labels that are None.
 _OF_NOTHING = re.compile("None values not supported|'NoneType' object")
@@ -66,18 +67,24 @@ class Steps(KerasFunctions):
             row = memory_row(error)
             if row or isinstance(error, tf.errors.ResourceExhaustedError):
                 names, split = self._place.names, self._split
-                tried = self._begun or self._feed.dealing  # the first batch may be too large to be dealt out
-                told = out_of_memory(str(error), names, split.devices, split.shares, tried, trains=trains)
+                # The first batch may be too large to be dealt out.
+                tried = self._begun or self._feed.dealing
+                told = out_of_memory(
+                    str(error), names, split.devices, split.shares, tried, trains=trains
+                )
                 told.cause = row.cause if row else told.cause
                 raise told from error
-            if isinstance(error, tf.errors.InvalidArgumentError):  # of a graph, whose own text is a hundred lines
+            # Of a graph, whose own text is a hundred lines.
+            if isinstance(error, tf.errors.InvalidArgumentError):
                 failed = f"{method.__name__} of the model {model.name} failed"
                 raise BadInput(f"{failed}:\n{own_traceback(error)}") from None
             raise
         except (AttributeError, ValueError) as error:
             if self._has_labels or not _OF_NOTHING.search(str(error)):
                 raise
-            raise BadInput("the data has no labels (y)", remedy="give x and y, or a dataset of (x, y)") from error
+            raise BadInput(
+                "the data has no labels (y)", remedy="give x and y, or a dataset of (x, y)"
+            ) from error
         finally:
             self._feed.stop()
             self._split.stamping = None
@@ -90,7 +97,8 @@ class Steps(KerasFunctions):
     def _train_on(self, iterator: Iterator[Any]) -> Any:
         dealt = self._next(iterator, "train")
         self._begun = dealt.shares
-        if self._split.shares.accumulates and not dealt.whole:  # a last micro-batch may be too small
+        # A last micro-batch may be too small.
+        if self._split.shares.accumulates and not dealt.whole:
             self._found.refuse_small(self._begun.smallest, self.model)
         self._trained += 1
         monitor = self._split.stamping
@@ -98,7 +106,8 @@ class Steps(KerasFunctions):
         noisy = monitor is not None and bool(monitor.noise)
         logs, stamps, is_new = self._functions.train(dealt, stamped=stamped, noisy=noisy)
         if stamped and is_new:
-            self._trained -= 1  # the first run of a trace is slower: the next step is stamped instead
+            # The first run of a trace is slower: the next step is stamped instead.
+            self._trained -= 1
         elif stamped and monitor is not None:
             monitor.note(stamps.numpy(), dealt.shares)
         return logs
@@ -109,9 +118,11 @@ class Steps(KerasFunctions):
         return self._functions.test(dealt)
 
     def _next(self, iterator: Iterator[Any], what: str) -> Dealt:
-        """The next batch to train or test on, after all that is done before a first one. Raises StopIteration.
+        """The next batch to train or test on, after all that is done before a first one. Raises
+        StopIteration.
 
-        The ones after it are on their way by then, once no more is to be found out about how to deal them.
+        The ones after it are on their way by then, once no more is to be found out about how to
+        deal them.
         """
         self._feed.split = self._split.shares
         try:
@@ -120,7 +131,8 @@ class Steps(KerasFunctions):
             self._alike.has(0)
             if not self._is_built:
                 raise BadInput(
-                    "the data has no samples", remedy="look at what a filter or a take leaves, and at its files"
+                    "the data has no samples",
+                    remedy="look at what a filter or a take leaves, and at its files",
                 ) from None
             raise
         self._alike.has(dealt.samples)
@@ -140,7 +152,8 @@ class Steps(KerasFunctions):
         return dealt
 
     def _try(self, what: str, batch: Any, shares: Shares) -> None:
-        """Tries the step in parts on a batch, and again on a few later ones while that does not tell.
+        """Tries the step in parts on a batch, and again on a few later ones while that does not
+        tell.
 
         Raises BadInput for what a split can't train.
         """
@@ -170,16 +183,22 @@ class Steps(KerasFunctions):
             self._tell_of_another_model()
         given = bound["x"]
         data.in_batches_of(None if split.of_any_batch else split.global_batch, model, bound)
-        is_other = bound["x"] is not given and is_batched(given, model) and not are_open(given, model)
+        is_other = (
+            bound["x"] is not given and is_batched(given, model) and not are_open(given, model)
+        )
         if trains and is_other:
             self._tell(data.regrouping(given, split.global_batch))
-        if self._place.cluster is not None:  # or one process would wait for ever for those that ended
+        # Or one process would wait for ever for those that ended.
+        if self._place.cluster is not None:
             end_together(method, bound, self._alike)
 
     def _make_optimizer(self) -> None:
-        """Creates the optimizer's variables in the scope: a callback that restores them would do so outside."""
+        """Creates the optimizer's variables in the scope: a callback that restores them would do so
+        outside.
+        """
         optimizer = getattr(self.model, "optimizer", None)
-        # The model's own `built` does not tell: build(shape) of a subclass sets it without creating variables.
+        # The model's own `built` does not tell: build(shape) of a subclass sets it without creating
+        # variables.
         is_built = all(layer.built for layer in self.model._flatten_layers())
         if is_built and optimizer is not None and not optimizer.built:
             with self._place.strategy.scope():
@@ -198,7 +217,9 @@ class Steps(KerasFunctions):
 
 
 def _refuse_another_scope(model: Any, strategy: Any, method: str) -> None:
-    """Raises BadInput for a model that was built or compiled outside the strategy's scope, or is trained inside it."""
+    """Raises BadInput for a model that was built or compiled outside the strategy's scope, or is
+    trained inside it.
+    """
     if tf.distribute.has_strategy():
         raise BadInput(
             f"{method} was called inside `with split.scope():`",
@@ -219,7 +240,12 @@ def _refuse_another_scope(model: Any, strategy: Any, method: str) -> None:
         what = f"the layer {elsewhere[0]} of the model {model.name} was built"
     elif getattr(inner, "_distribution_strategy", strategy) is not strategy:
         what = f"the optimizer of the model {model.name} was made, or the model compiled,"
-        remedy = "compile it again, with a new optimizer, in the scope: with split.scope(): model.compile(…)"
+        remedy = (
+            "compile it again, with a new optimizer, in the scope: with split.scope(): "
+            "model.compile(…)"
+        )
     else:
         return
-    raise BadInput(f"{what} outside this split's scope(): its variables are elsewhere", remedy=remedy)
+    raise BadInput(
+        f"{what} outside this split's scope(): its variables are elsewhere", remedy=remedy
+    )

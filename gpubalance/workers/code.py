@@ -1,4 +1,6 @@
-"""Identifies the content of a user's own code, which decides whether two hosts, or two days, have the same model."""
+"""Identifies the content of a user's own code, which decides whether two hosts, or two days, have
+the same model.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,20 @@ _MAIN = ast.dump(ast.parse('__name__ == "__main__"', mode="eval").body)
 
 
 def code_key(model: str, data: str | None = None) -> str:
-    """The same text for the same functions of the user's and the same content of their files; empty without any.
+    """The same text for the same functions of the user's and the same content of their files; empty
+    without any.
 
-    Of a file only what importing it runs counts: no comment, and nothing below `if __name__ == "__main__":`.
+    Of a file only what importing it runs counts: no comment, and nothing below `if __name__ ==
+    "__main__":`.
     """
     hashes = map(_own_code, filter(None, (model, data)))
     return " ".join(one[:16] for one in hashes if one)
 
 
 def _own_code(model: str) -> str:
-    """A hash of the file and the function's name. Empty for a built-in model or a file that can't be read."""
+    """A hash of the file and the function's name. Empty for a built-in model or a file that can't
+    be read.
+    """
     try:
         path = _file_of(model)
         function = model.rpartition(":")[2].encode() if ":" in model else b""
@@ -38,7 +44,11 @@ def _what_runs(path: Path) -> bytes:
     if path.suffix != ".py":
         return content
     module = ast.parse(content)
-    runs = [node for node in module.body if not (isinstance(node, ast.If) and ast.dump(node.test) == _MAIN)]
+    runs = [
+        node
+        for node in module.body
+        if not (isinstance(node, ast.If) and ast.dump(node.test) == _MAIN)
+    ]
     return "\n".join(map(ast.dump, runs)).encode("utf-8", "surrogatepass")
 
 

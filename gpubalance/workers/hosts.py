@@ -1,4 +1,6 @@
-"""Programs on hosts that are no workers: training scripts, and gpubalance itself, which is asked about its host."""
+"""Programs on hosts that are no workers: training scripts, and gpubalance itself, which is asked
+about its host.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from gpubalance.workers.messages import FromScript, Printed
 from gpubalance.workers.process import Process, worker_environment
 
 _ANSWERS_WITHIN_S = 120.0  # loading TensorFlow from a slow disk included
-_OURS = "import sys; sys.path[:] = filter(None, sys.path); from gpubalance.__main__ import main; main()"
+_OURS = (
+    "import sys; sys.path[:] = filter(None, sys.path); from gpubalance.__main__ import main; main()"
+)
 
 Answer = TypeVar("Answer", bound=BaseModel)
 # Called with a line, the label of the process that printed it, and the stream.
@@ -34,13 +38,15 @@ Tell = Callable[[str, str, Literal["stdout", "stderr"]], None]
 def connected(devices: Sequence[Device]) -> Iterator[None]:
     """Holds a connection to each other host of these devices until the block ends.
 
-    So ssh logs in once, before it is needed often, Ray gives these GPUs to nobody else, and each host's software is
-    compared before anything starts. Raises EnvironmentFault.
+    So ssh logs in once, before it is needed often, Ray gives these GPUs to nobody else, and each
+    host's software is compared before anything starts. Raises EnvironmentFault.
     """
     gpus = Counter(device.host for device in devices if not device.simulated)
     with ExitStack() as held:
         hosts = hosts_of(devices) if are_reached() else ()
-        for process in [held.enter_context(Process(f"host-{host}", host, gpus=gpus[host])) for host in hosts]:
+        for process in [
+            held.enter_context(Process(f"host-{host}", host, gpus=gpus[host])) for host in hosts
+        ]:
             process.greeted()
         yield
 
@@ -58,7 +64,8 @@ class Script(Process):
         self.start({**worker_environment(self._devices), **place}, command)
 
     def code(self, tell: Tell) -> int:
-        """Passes on what the process prints until it ends, and returns its exit code as shells have it.
+        """Passes on what the process prints until it ends, and returns its exit code as shells have
+        it.
 
         Raises PartialResult if its host is lost.
         """
@@ -76,7 +83,8 @@ class Script(Process):
 def ask(
     words: Mapping[Host, Sequence[str]], kind: type[Answer], within_s: float = _ANSWERS_WITHIN_S
 ) -> dict[Host, Answer | EnvironmentFault]:
-    """The record that `gpubalance` prints on each host with that host's words, or why there is none. All run at once.
+    """The record that `gpubalance` prints on each host with that host's words, or why there is
+    none. All run at once.
 
     The record names its `host`. An interrupt ends all of them.
     """
@@ -85,14 +93,20 @@ def ask(
         asked = [started.enter_context(Process(f"ask-{host}", host)) for host in words]
         for process, said in zip(asked, words.values(), strict=True):
             process.start({}, ["-c", _OURS, *said])
-        found = threads.map(lambda host, process: _answer(host, process, kind, until_s), words, asked)
+        found = threads.map(
+            lambda host, process: _answer(host, process, kind, until_s), words, asked
+        )
         return dict(zip(words, found, strict=True))
 
 
-def _answer(host: Host, process: Process, kind: type[Answer], until_s: float) -> Answer | EnvironmentFault:
+def _answer(
+    host: Host, process: Process, kind: type[Answer], until_s: float
+) -> Answer | EnvironmentFault:
     printed: dict[str, list[str]] = {"stdout": [], "stderr": []}
     try:
-        while isinstance(said := process.message(until_s - time.monotonic(), "being asked", FromScript), Printed):
+        while isinstance(
+            said := process.message(until_s - time.monotonic(), "being asked", FromScript), Printed
+        ):
             printed[said.stream].append(said.text)
     except DeadlinePassed:
         return unreachable(host, "did not answer in time")
@@ -103,7 +117,9 @@ def _answer(host: Host, process: Process, kind: type[Answer], until_s: float) ->
     except ValidationError:
         return other_gpubalance(host)
     except (ValueError, TypeError, RecursionError):
-        own = [line.removeprefix("error: ") for line in printed["stderr"] if line.startswith("error: ")]
+        own = [
+            line.removeprefix("error: ") for line in printed["stderr"] if line.startswith("error: ")
+        ]
         if own:  # the gpubalance there reports an error
             return EnvironmentFault(f"{host}: {clean(own[0], 500)}")
         last = "".join(f": {clean(line, 200)}" for line in printed["stderr"][-1:])

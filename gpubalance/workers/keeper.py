@@ -1,10 +1,12 @@
-"""The program that starts a process on a host, a worker or a script, and ends it: `python keeper.py [HOST]`.
+"""The program that starts a process on a host, a worker or a script, and ends it: `python keeper.py
+[HOST]`.
 
-It says at which address the process may listen, reads from stdin what to start, and passes all further lines on. A
-worker writes its replies to the same stdout; what a script prints becomes messages. The last message is how the process
-ended. When stdin ends, the process does, with all that it has started. With HOST, the name by which another machine
-reaches this one, each side also sends a zero byte now and then, which no message has: half a minute without any is an
-end too. It loads no TensorFlow and no other slow module.
+It says at which address the process may listen, reads from stdin what to start, and passes all
+further lines on. A worker writes its replies to the same stdout; what a script prints becomes
+messages. The last message is how the process ended. When stdin ends, the process does, with all
+that it has started. With HOST, the name by which another machine reaches this one, each side also
+sends a zero byte now and then, which no message has: half a minute without any is an end too. It
+loads no TensorFlow and no other slow module.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ _LONGEST_LINE = 1 << 20  # characters; longer ones are told in pieces
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 # Loaded here, as a child forked from threads must not search for it
 _LIBC = ctypes.CDLL(None)
-# The current folder, which Python puts first, must not hide a module of TensorFlow's. INT ends it like TERM, without a
-# traceback: a Ctrl-C is for its parent.
+# The current folder, which Python puts first, must not hide a module of TensorFlow's. INT ends it
+# like TERM, without a traceback: a Ctrl-C is for its parent.
 _WORKER = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); del sys.path[0]; "
     "from gpubalance.workers.serve import main; main(int(sys.argv[1]))"
@@ -89,7 +91,9 @@ class Reader:
         self._waiting.register(pipe, select.POLLIN)
 
     def lines(self, within_s: float | None) -> list[bytes] | None:
-        """Those that have come, None if nothing has, not even a beat. Raises EOFError at the end."""
+        """Those that have come, None if nothing has, not even a beat. Raises EOFError
+        at the end.
+        """
         if not self._waiting.poll(None if within_s is None else 1000 * within_s):
             return None
         chunk = b"" if self._pipe.closed else self._pipe.read(_CHUNK)
@@ -100,7 +104,9 @@ class Reader:
 
 
 class Writer(threading.Thread):
-    """Writes lines to a pipe, so that nobody waits for its reader; while there are none it may send beats."""
+    """Writes lines to a pipe, so that nobody waits for its reader; while there are none it may send
+    beats.
+    """
 
     def __init__(self, pipe: IO[bytes], *, beats: bool = False) -> None:
         super().__init__(daemon=True)
@@ -133,7 +139,9 @@ class Writer(threading.Thread):
 class Held:
     """The process: the script of these `words`, or without any a worker."""
 
-    def __init__(self, replies: Writer, environment: dict[str, str | None], folder: str, words: list[str]) -> None:
+    def __init__(
+        self, replies: Writer, environment: dict[str, str | None], folder: str, words: list[str]
+    ) -> None:
         self._replies = replies
         self._environment = {**os.environ, **environment}
         self._printing: list[threading.Thread] = []
@@ -148,7 +156,9 @@ class Held:
         pipe, text = subprocess.PIPE, {"encoding": "utf-8", "errors": "replace"}
         process = self._popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, **text)
         for stream in ("stdout", "stderr"):
-            thread = threading.Thread(target=self._tell, args=(stream, getattr(process, stream)), daemon=True)
+            thread = threading.Thread(
+                target=self._tell, args=(stream, getattr(process, stream)), daemon=True
+            )
             thread.start()
             self._printing.append(thread)
         return process
@@ -156,13 +166,17 @@ class Held:
     def _worker(self) -> subprocess.Popen[Any]:
         replies = os.dup(1)
         words = ["-c", _WORKER, str(replies)]
-        process = self._popen(words, stdin=subprocess.PIPE, stdout=2, pass_fds=(replies,), bufsize=0)
+        process = self._popen(
+            words, stdin=subprocess.PIPE, stdout=2, pass_fds=(replies,), bufsize=0
+        )
         assert process.stdin is not None  # noqa: S101  (a pipe)
         self._requests = Writer(process.stdin)
         return process
 
     def _popen(self, words: list[str], **how: Any) -> subprocess.Popen[Any]:
-        """Called in the main thread, which lives on: Linux ends a child with the thread that has started it."""
+        """Called in the main thread, which lives on: Linux ends a child with the thread that has
+        started it.
+        """
         return subprocess.Popen(  # noqa: S603  (no shell: the words are the user's own command line, or ours)
             [sys.executable, *words],
             env={name: value for name, value in self._environment.items() if value is not None},
@@ -172,7 +186,9 @@ class Held:
         )
 
     def ask(self, request: bytes) -> None:
-        """Passes a request on to a worker. A script is sent the signal of that number, and killed a moment later."""
+        """Passes a request on to a worker. A script is sent the signal of that number, and killed a
+        moment later.
+        """
         if self._requests is not None:
             self._requests.put(request)
             return
@@ -186,7 +202,9 @@ class Held:
             _say(self._replies, "Printed", stream=stream, text=text.removesuffix("\n"))
 
     def _watch(self) -> None:
-        """Says in the end how the process has ended, after all that it has printed, and ends what it has started."""
+        """Says in the end how the process has ended, after all that it has printed, and ends what
+        it has started.
+        """
         pid = status = 0
         while pid != self._process.pid:  # orphans of its own come to this process
             pid, status = os.wait()
@@ -205,20 +223,26 @@ class Held:
             os.killpg(self._process.pid, number)
 
     def end(self) -> None:
-        """Kills the process and waits until all is gone: only then does a GPU get its memory back."""
+        """Kills the process and waits until all is gone: only then does a GPU get its
+        memory back.
+        """
         self._signal(signal.SIGKILL)
         self._gone.wait()
         os._exit(0)
 
 
 def _say(replies: Writer, kind: str, **fields: Any) -> None:
-    # Whatever came before may not have ended its line: a shell's greeting, or a worker that was killed
+    # Whatever came before may not have ended its line: a shell's greeting, or a worker that was
+    # killed
     replies.put(b"\n" + json.dumps({kind: fields}, separators=(",", ":")).encode())
 
 
 def _end_children() -> None:
-    """Kills what the process has left in sessions of its own, but for what another user runs, and waits for its end."""
-    with contextlib.suppress(ChildProcessError, PermissionError):  # the first: there is none any more
+    """Kills what the process has left in sessions of its own, but for what another user runs, and
+    waits for its end.
+    """
+    # The first: there is none any more.
+    with contextlib.suppress(ChildProcessError, PermissionError):
         while True:
             if os.waitpid(-1, os.WNOHANG) == (0, 0):
                 import psutil
@@ -229,7 +253,9 @@ def _end_children() -> None:
 
 
 def die_with_parent() -> None:
-    """Linux ends this process with its parent, even if Python can't: TensorFlow may hold the interpreter."""
+    """Linux ends this process with its parent, even if Python can't: TensorFlow may hold the
+    interpreter.
+    """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -242,17 +268,26 @@ def installed() -> dict[str, str | None]:
     """Versions that must be the same on all hosts of a run."""
     found = software()
     python = ".".join(map(str, sys.version_info[:2]))
-    return {"gpubalance": __version__, "python": python, "tensorflow": found.tensorflow, "keras": found.keras}
+    return {
+        "gpubalance": __version__,
+        "python": python,
+        "tensorflow": found.tensorflow,
+        "keras": found.keras,
+    }
 
 
 def _address(host: str) -> str:
-    """The address at which other hosts reach this one: its name's, else the one that ssh used, else its first card's.
+    """The address at which other hosts reach this one: its name's, else the one that ssh used, else
+    its first card's.
 
     A card that is down comes last, but it stays: it may be just coming up, and have no carrier yet.
     """
     import psutil
 
-    cards, is_up = psutil.net_if_addrs(), {name: card.isup for name, card in psutil.net_if_stats().items()}
+    cards, is_up = (
+        psutil.net_if_addrs(),
+        {name: card.isup for name, card in psutil.net_if_stats().items()},
+    )
     own = [
         one.address
         for name in sorted(cards, key=lambda name: not is_up.get(name))

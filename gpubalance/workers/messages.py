@@ -1,4 +1,6 @@
-"""The messages between a worker and its parent, a line each: `{"Measure":{…}}`, a record and its kind.
+"""The messages between a worker and its parent, a line each: a record and its kind.
+
+A line reads `{"Measure":{…}}`.
 
     parent                          worker, or the keeper that starts and ends it
                                     Hello
@@ -9,12 +11,12 @@
     Pull                       →    Pulled …, PulledAll
     CountFlops                 →    Flops
     Trace                      →    Traced
-    TimeBlocks                 →    BlockTimed …, Measured: this and Pipe are of a model that is opened with `cuts`
+    TimeBlocks                 →    BlockTimed …, Measured: of a model opened with `cuts`, as Pipe
     Pipe                       →    Timing …, Measured
     Survey (instead of Open)   →    Surveyed
-    Inspect, Copy, Reduce      →    Inspected, Copied, Reduced: the checks of `doctor`, instead of Open too
+    Inspect, Copy, Reduce      →    Inspected, Copied, Reduced: what `doctor` checks
     Where (of a cluster)       →    Whereabouts, whatever else it does
-    any                        →    Failed; the worker takes more requests, unless it was a GPU's memory
+    any                        →    Failed; the worker goes on, unless it was a GPU's memory
 
 Both sides reject what they do not know: a message is data, and its text is never executed.
 """
@@ -45,8 +47,9 @@ Peak = Annotated[int, Field(ge=0, lt=2**63)] | None
 class Build(Record):
     """The model that a worker builds on its devices before it is asked anything.
 
-    With `cuts` it is built in the host's memory, to be cut: no device needs to hold all of it. Its blocks begin at
-    these layers; if none are named, anywhere. `verdict` is what another worker has found out about the model.
+    With `cuts` it is built in the host's memory, to be cut: no device needs to hold all of it. Its
+    blocks begin at these layers; if none are named, anywhere. `verdict` is what another worker has
+    found out about the model.
     """
 
     settings: Settings
@@ -57,9 +60,11 @@ class Build(Record):
 
 
 class Open(Build):
-    """Build the model on these devices. In a `cluster` the worker has one of them, and other processes have theirs.
+    """Build the model on these devices. In a `cluster` the worker has one of them, and other
+    processes have theirs.
 
-    `code` is the hash of the user's own code on the controller's host, for a worker on another one: see `code_key`.
+    `code` is the hash of the user's own code on the controller's host, for a worker on another one:
+    see `code_key`.
     """
 
     devices: tuple[Device, ...]
@@ -68,10 +73,11 @@ class Open(Build):
 
 
 class Measure(Record):
-    """Train with this split for `seconds`, and at least `at_least` timings. A stamped timing is one step.
+    """Train with this split for `seconds`, and at least `at_least` timings. A stamped timing is one
+    step.
 
-    With `at_once` other workers train meanwhile, and it goes on until Stop comes. With `pipeline` batches come from the
-    user's own pipeline instead of lying on the devices.
+    With `at_once` other workers train meanwhile, and it goes on until Stop comes. With `pipeline`
+    batches come from the user's own pipeline instead of lying on the devices.
     """
 
     split: Shares
@@ -84,11 +90,15 @@ class Measure(Record):
 
 
 class Stop(Record):
-    """End a measurement at once with others after its next timing. No effect if it has ended already."""
+    """End a measurement at once with others after its next timing. No effect if it has ended
+    already.
+    """
 
 
 class Pull(Record):
-    """Take batches of that size from the user's data without training, for `seconds` and `at_least` timings."""
+    """Take batches of that size from the user's data without training, for `seconds` and `at_least`
+    timings.
+    """
 
     global_batch: _Count
     seconds: Seconds
@@ -107,7 +117,9 @@ class Trace(Record):
 
 
 class TimeBlocks(Record):
-    """Time each of these blocks alone on the one device, for `seconds` and at least so many passes."""
+    """Time each of these blocks alone on the one device, for `seconds` and at least so
+    many passes.
+    """
 
     blocks: tuple[_Block, ...]
     micro_batch: _Count
@@ -116,7 +128,8 @@ class TimeBlocks(Record):
 
 
 class Pipe(Record):
-    """Train with these segments, each device in its order, for `seconds` and at least `at_least` timings.
+    """Train with these segments, each device in its order, for `seconds` and at least `at_least`
+    timings.
 
     A stamped timing is one step. A task that takes longer than `patience_s` is reported as hanging.
     """
@@ -141,10 +154,11 @@ class Survey(Record):
 class Ready(Record):
     """The model is built.
 
-    `memory_limit_bytes` is what TensorFlow's allocator may take on each device, None if unknown. `verdict` is what a
-    split would tell of the model. `graph` has the blocks of a model that is to be cut. `own_batch` is the number of
-    samples in the batches of the user's data, None if it is unknown. `pack_bytes` is how many bytes of gradients
-    several devices sum in one all-reduce, 0 for all, None for a device alone.
+    `memory_limit_bytes` is what TensorFlow's allocator may take on each device, None if unknown.
+    `verdict` is what a split would tell of the model. `graph` has the blocks of a model that is to
+    be cut. `own_batch` is the number of samples in the batches of the user's data, None if it is
+    unknown. `pack_bytes` is how many bytes of gradients several devices sum in one all-reduce, 0
+    for all, None for a device alone.
     """
 
     model: Model
@@ -156,7 +170,9 @@ class Ready(Record):
 
 
 class Measured(Record):
-    """The requested timings are over. `samples` is the size of the user's data, as far as it is known by then."""
+    """The requested timings are over. `samples` is the size of the user's data, as far as it is
+    known by then.
+    """
 
     memory_peak_bytes: tuple[Peak, ...]
     late_part: Annotated[float, Field(ge=0, le=1)] | None
@@ -166,7 +182,8 @@ class Measured(Record):
 class PulledAll(Record):
     """The requested batches have come. `remedies` are what usually makes such data faster.
 
-    `joined_from` is the size of the user's own batches, which differ in shape; `split.fit` would leave them so.
+    `joined_from` is the size of the user's own batches, which differ in shape; `split.fit` would
+    leave them so.
     """
 
     remedies: tuple[Remedy, ...] = ()
@@ -200,10 +217,12 @@ class Inspect(Record):
 
 
 class Inspected(Record):
-    """What TensorFlow's build needs, and for each CUDA library why it can't be loaded, None if it can.
+    """What TensorFlow's build needs, and for each CUDA library why it can't be loaded, None if it
+    can.
 
-    `capabilities` are the build's: `sm_60` is code, `compute_90` is compiled by a newer GPU's driver. `cudnn` is the
-    version it is built for, `cudnn_loaded` that of the loaded library, which is `cudnn_file`.
+    `capabilities` are the build's: `sm_60` is code, `compute_90` is compiled by a newer GPU's
+    driver. `cudnn` is the version it is built for, `cudnn_loaded` that of the loaded library, which
+    is `cudnn_file`.
     """
 
     tensorflow: str
@@ -226,7 +245,9 @@ class Copy(Record):
 
 
 class Copied(Record):
-    """How many of the `elements` arrived changed, and how many of those as zeros. `seconds` is the fastest copy's."""
+    """How many of the `elements` arrived changed, and how many of those as zeros. `seconds` is the
+    fastest copy's.
+    """
 
     elements: int
     differing: int
@@ -242,14 +263,18 @@ class Reduce(Record):
 
 
 class Reduced(Record):
-    """How many elements of the sum are wrong on each device. `seconds` is the fastest all-reduce's."""
+    """How many elements of the sum are wrong on each device. `seconds` is the fastest
+    all-reduce's.
+    """
 
     differing: tuple[int, ...]
     seconds: float
 
 
 class Where(Record):
-    """Say where the process is: sent to the processes of a cluster when they have been silent for too long."""
+    """Say where the process is: sent to the processes of a cluster when they have been silent for
+    too long.
+    """
 
 
 class Whereabouts(Record):
@@ -259,14 +284,16 @@ class Whereabouts(Record):
 
 
 class Failed(Record):
-    """The request failed. `replica` is the place of the device at fault, if it is one device's fault.
+    """The request failed. `replica` is the place of the device at fault, if it is one device's
+    fault.
 
-    Input is "refused" if it was checked and found wrong; otherwise training failed, perhaps because of it. A "peer" is
-    another worker of a cluster, whose failure TensorFlow reported here.
+    Input is "refused" if it was checked and found wrong; otherwise training failed, perhaps because
+    of it. A "peer" is another worker of a cluster, whose failure TensorFlow reported here.
 
-    Memory is `disguised` if the message may tell of another fault too: then it is one of memory if a smaller batch
-    trains. Out of memory, `memory_peak_bytes` is what each device held or, as a simulated one knows, would have needed.
-    `doing` is what a pipeline's device was doing when it failed or, with the fault "hang", has been doing for too long.
+    Memory is `disguised` if the message may tell of another fault too: then it is one of memory if
+    a smaller batch trains. Out of memory, `memory_peak_bytes` is what each device held or, as a
+    simulated one knows, would have needed. `doing` is what a pipeline's device was doing when it
+    failed or, with the fault "hang", has been doing for too long.
     """
 
     fault: Literal["memory", "refused", "input", "environment", "peer", "hang"]
@@ -280,7 +307,8 @@ class Failed(Record):
 
 
 class Start(Record):
-    """Start a worker, or Python with these words, in that folder if the host has it, with these variables besides.
+    """Start a worker, or Python with these words, in that folder if the host has it, with these
+    variables besides.
 
     A variable that is None is taken away.
     """
@@ -291,7 +319,9 @@ class Start(Record):
 
 
 class Hello(Record):
-    """Where the process may listen for its peers, and on another host than this one what is installed there."""
+    """Where the process may listen for its peers, and on another host than this one what is
+    installed there.
+    """
 
     address: Address
     installed: dict[str, str | None] | None
@@ -310,9 +340,33 @@ class Ended(Record):
     code: int
 
 
-AnyRequest = Open | Measure | Stop | Pull | CountFlops | Trace | TimeBlocks | Pipe | Survey | Inspect | Copy | Reduce
+AnyRequest = (
+    Open
+    | Measure
+    | Stop
+    | Pull
+    | CountFlops
+    | Trace
+    | TimeBlocks
+    | Pipe
+    | Survey
+    | Inspect
+    | Copy
+    | Reduce
+)
 _OfChecks = Surveyed | Inspected | Copied | Reduced | Whereabouts
-AnyReply = Ready | Timing | Measured | Pulled | PulledAll | Flops | Traced | BlockTimed | _OfChecks | Failed
+AnyReply = (
+    Ready
+    | Timing
+    | Measured
+    | Pulled
+    | PulledAll
+    | Flops
+    | Traced
+    | BlockTimed
+    | _OfChecks
+    | Failed
+)
 FromScript = Printed | Ended
 
 
@@ -322,7 +376,9 @@ def to_line(message: Record) -> bytes:
 
 
 def from_line(line: bytes | str, kinds: Any) -> Any:
-    """The message, of one of these `kinds`, a record or a union of them. Raises ValueError for any other line."""
+    """The message, of one of these `kinds`, a record or a union of them. Raises ValueError for any
+    other line.
+    """
     try:
         ((name, fields),) = json.loads(line).items()
         (kind,) = (one for one in get_args(kinds) or (kinds,) if one.__name__ == name)

@@ -39,32 +39,37 @@ class Verdicts(Protocol):
 class Party:
     """The workers of a measurement: one for each group of devices, which sees only these devices.
 
-    A joint run is one group of all its devices: TensorFlow sums the gradients within one process or, if they are on
-    several hosts, between one process for each device. A probe is a group of one device. Several groups are several
-    models that train at the same time.
+    A joint run is one group of all its devices: TensorFlow sums the gradients within one process
+    or, if they are on several hosts, between one process for each device. A probe is a group of one
+    device. Several groups are several models that train at the same time.
 
         with Party(devices, build=Build(settings=settings, joint=joint)) as party:
             party.ask(series.warm_up)
 
     What it promises:
 
-    Start       `ask` and `each` start the missing workers, which then build the model, all at the same time.
-    Order       Groups, workers and their answers have one order, that of the groups. A worker does one thing after the
-                other; different workers do what `each` asks of them at the same time.
-    Replies     A worker's replies are handed to `work` as they come. With several workers `each` runs `work` in a
-                thread for each; with one, in the caller's own thread.
-    Deadlines   No wait is endless: a worker may be silent for `deadline_s`, or for as long as suits its task, and
-                never past `limit`.
-    Failures    A GpubalanceError of `work`, or of building the model, is that worker's failure. `ask` raises it;
-                `each` notes it in `failures` under the number of its group, and the other workers go on. All other
-                exceptions pass through.
-    Recovery    A worker that failed has ended when `ask` or `each` returns. The next call starts a new one in its
-                place, as a GPU gets its memory back only when the process ends. A worker of simulated devices that
-                ran out of memory stays: that memory is only counted.
-    Signals     They reach the main thread only. An interrupt of `each` kills every worker, then passes through.
-                `kill` may be called from any thread: whoever waits for a worker hears that it has died.
-    End         After `end`, which leaving the `with` block calls, no worker is left, nor any process that one started.
-                Workers also end by themselves when this process is gone, however it ended.
+    Start       `ask` and `each` start the missing workers, which then build the model, all at the
+                same time.
+    Order       Groups, workers and their answers have one order, that of the groups. A worker does
+                one thing after the other; different workers do what `each` asks of them at the same
+                time.
+    Replies     A worker's replies are handed to `work` as they come. With several workers `each`
+                runs `work` in a thread for each; with one, in the caller's own thread.
+    Deadlines   No wait is endless: a worker may be silent for `deadline_s`, or for as long as suits
+                its task, and never past `limit`.
+    Failures    A GpubalanceError of `work`, or of building the model, is that worker's failure.
+                `ask` raises it; `each` notes it in `failures` under the number of its group, and
+                the other workers go on. All other exceptions pass through.
+    Recovery    A worker that failed has ended when `ask` or `each` returns. The next call starts a
+                new one in its place, as a GPU gets its memory back only when the process ends. A
+                worker of simulated devices that ran out of memory stays: that memory is only
+                counted.
+    Signals     They reach the main thread only. An interrupt of `each` kills every worker, then
+                passes through. `kill` may be called from any thread: whoever waits for a worker
+                hears that it has died.
+    End         After `end`, which leaving the `with` block calls, no worker is left, nor any
+                process that one started. Workers also end by themselves when this process is gone,
+                however it ended.
 
     Only `Process` knows on which host a worker runs: one on another host keeps the same promises.
     """
@@ -84,7 +89,8 @@ class Party:
     ) -> None:
         """`build` is for all groups, or has one for each. `purpose` is part of the logs' names.
 
-        `tell` is called with what the party is doing if that takes long. A model in `verdicts` is not checked again.
+        `tell` is called with what the party is doing if that takes long. A model in `verdicts` is
+        not checked again.
         """
         self.groups = tuple(tuple(group) for group in groups)
         self.failures: dict[int, GpubalanceError] = {}
@@ -112,8 +118,8 @@ class Party:
     def start(self, *, then: Party | None = None) -> None:
         """Starts the missing workers, which then build the model. Raises the first failure.
 
-        Meanwhile, as nothing is measured yet, the workers of `then` load TensorFlow: the party that follows, or takes
-        over.
+        Meanwhile, as nothing is measured yet, the workers of `then` load TensorFlow: the party that
+        follows, or takes over.
         """
         self._start(range(len(self.groups)), then)
         self._raise_failure()
@@ -136,11 +142,19 @@ class Party:
                 self._open({n: build if isinstance(build, Build) else build[n] for n in missing})
         except BaseException:
             # A worker that has not built the model must not be asked anything
-            _end({n: self._workers.pop(n) for n in missing if n in self._workers and not self._workers[n].is_open})
+            _end(
+                {
+                    n: self._workers.pop(n)
+                    for n in missing
+                    if n in self._workers and not self._workers[n].is_open
+                }
+            )
             raise
 
     def load(self) -> None:
-        """Starts workers for the next `start`. They load TensorFlow, which takes seconds, and touch no device."""
+        """Starts workers for the next `start`. They load TensorFlow, which takes seconds, and touch
+        no device.
+        """
         for number, group in enumerate(self.groups):
             if number not in self._ahead and not _needs_the_cores(group):
                 self._ahead[number] = self._worker(group)
@@ -154,7 +168,9 @@ class Party:
             self.facts = facts[0].model_copy(update={"memory_limit_bytes": limits})
 
     def _build_in(self, worker: Worker, build: Build) -> None:
-        """Builds the model in a worker, which checks it unless another one has done so, or does it now."""
+        """Builds the model in a worker, which checks it unless another one has done so, or does it
+        now.
+        """
         verdicts = self.verdicts
         if verdicts is None:
             worker.open(build)
@@ -169,8 +185,14 @@ class Party:
 
     def _opening(self, builds: Mapping[int, Build]) -> str:
         models = " and ".join(dict.fromkeys(build.settings.model for build in builds.values()))
-        devices = ", ".join(f"{device.label} {device.name}" for n in builds for device in self.groups[n])
-        kept = f"; what it prints is kept in {self._workers[min(builds)].process.log}" if ":" in models else ""
+        devices = ", ".join(
+            f"{device.label} {device.name}" for n in builds for device in self.groups[n]
+        )
+        kept = (
+            f"; what it prints is kept in {self._workers[min(builds)].process.log}"
+            if ":" in models
+            else ""
+        )
         return f"starting TensorFlow, building {models} on {devices}{kept}"
 
     def ask(self, work: Callable[[Worker], T]) -> T:
@@ -179,11 +201,14 @@ class Party:
         self._raise_failure()
         return answers[0]
 
-    def each(self, work: Callable[[int, Worker], T], among: Sequence[int] | None = None) -> dict[int, T]:
-        """What `work` returns for the number of each group and its worker, all run at the same time, by that number.
+    def each(
+        self, work: Callable[[int, Worker], T], among: Sequence[int] | None = None
+    ) -> dict[int, T]:
+        """What `work` returns for the number of each group and its worker, all run at the same
+        time, by that number.
 
-        `among` restricts it to these groups: the other workers are idle meanwhile. For a group that is missing in the
-        result, `failures` has the reason.
+        `among` restricts it to these groups: the other workers are idle meanwhile. For a group that
+        is missing in the result, `failures` has the reason.
         """
         numbers = range(len(self.groups)) if among is None else among
         self._start(numbers)
@@ -224,13 +249,17 @@ class Party:
             raise self.failures[min(self.failures)]
 
     def regroup(self, *groups: Sequence[Device]) -> None:
-        """Goes on with these groups. The workers stay if the groups are the same; otherwise they end."""
+        """Goes on with these groups. The workers stay if the groups are the same; otherwise they
+        end.
+        """
         if tuple(map(tuple, groups)) != self.groups:
             self.end()
             self.groups = tuple(map(tuple, groups))
 
     def rebuild(self, build: Build, *, is_as_built: bool) -> None:
-        """Goes on with workers that build this. Those that live end, unless what they built is as that."""
+        """Goes on with workers that build this. Those that live end, unless what they built is as
+        that.
+        """
         self._build = build
         if not is_as_built:
             self.end()
@@ -266,5 +295,7 @@ def _survives(worker: Worker, error: GpubalanceError) -> bool:
 
 
 def _needs_the_cores(devices: Sequence[Device]) -> bool:
-    """Whether one of them is a plain CPU device: the cores then do the measured work, so nothing else may run."""
+    """Whether one of them is a plain CPU device: the cores then do the measured work, so nothing
+    else may run.
+    """
     return any(device.simulated and device.profile is None for device in devices)

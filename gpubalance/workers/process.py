@@ -1,7 +1,7 @@
 """A process from the side of whoever started it: start, send, receive within a deadline, end.
 
-It may be on this host, or behind the command that reaches another one: both are started and held by `keeper`, which
-speaks over its own stdin and stdout.
+It may be on this host, or behind the command that reaches another one: both are started and held by
+`keeper`, which speaks over its own stdin and stdout.
 """
 
 from __future__ import annotations
@@ -38,12 +38,17 @@ _GREETS_WITHIN_S = 60.0  # over a slow ssh and from a slow disk
 # Looks without a beat: counted, as a program that was stopped for a while misses both
 _LOST_AFTER = 20
 _LOOKS_EVERY_S = 1.0
-# A killed worker is gone at once, unless the driver has much memory to free: the next one must not start before.
+# A killed worker is gone at once, unless the driver has much memory to free: the next one must not
+# start before.
 _DIES_WITHIN_S = 30.0
-_STARTING = "TensorFlow is still being loaded, or the function that builds the model does not return"
+_STARTING = (
+    "TensorFlow is still being loaded, or the function that builds the model does not return"
+)
 _LACKS = "free what it lacks: memory, disk, processes (ulimit -u) or open files (ulimit -n)"
 _LONGER = "give it longer: --deadline SECONDS"
-_TERMINALS = "leave that option out of --via: -t of ssh, kubectl exec and docker exec, --pty of srun"
+_TERMINALS = (
+    "leave that option out of --via: -t of ssh, kubectl exec and docker exec, --pty of srun"
+)
 
 _started: set[Process] = set()
 
@@ -56,13 +61,17 @@ def _end_all() -> None:
 
 
 class Process:
-    """One process. Use it as a context manager: however the block ends, the process and its group end with it.
+    """One process. Use it as a context manager: however the block ends, the process and its group
+    end with it.
 
-    Waiting for it raises, for one on another host, EnvironmentFault if the host can't be reached or has other software,
-    and PartialResult if it is lost: nothing comes from there any more, not even that it lives.
+    Waiting for it raises, for one on another host, EnvironmentFault if the host can't be reached or
+    has other software, and PartialResult if it is lost: nothing comes from there any more, not even
+    that it lives.
     """
 
-    def __init__(self, purpose: str, host: Host | None, limit: TimeLimit = NO_LIMIT, *, gpus: int = 0) -> None:
+    def __init__(
+        self, purpose: str, host: Host | None, limit: TimeLimit = NO_LIMIT, *, gpus: int = 0
+    ) -> None:
         """Reaches the host. Waits for nothing past the end of `limit`; Ray reserves `gpus` GPUs.
 
         Raises EnvironmentFault if that can't be begun.
@@ -115,19 +124,24 @@ class Process:
         return not self._is_ended and self._keeper.poll() is None
 
     def start(self, environment: Mapping[str, str | None], words: Sequence[str] = ()) -> None:
-        """Starts a worker, or Python with these words, in this folder; None takes a variable away."""
+        """Starts a worker, or Python with these words, in this folder; None takes a
+        variable away.
+        """
         folder = str(current_folder())
         self.send(Start(environment=dict(environment), folder=folder, words=tuple(words)))
 
     def send(self, request: Record) -> None:
-        """Sends a request. If the process has died or takes nothing in, that is noticed when its reply is read."""
+        """Sends a request. If the process has died or takes nothing in, that is noticed when its
+        reply is read.
+        """
         self._requests.put(to_line(request))
 
     def receive(self, within_s: float, doing: str) -> AnyReply:
         """A worker's next message. The time until its host is reached does not count.
 
-        Raises DeadlinePassed if it says nothing for `within_s` seconds, TimeLimitPassed at the end of the command's
-        time, PartialResult if it has died; the messages say that it was `doing` this.
+        Raises DeadlinePassed if it says nothing for `within_s` seconds, TimeLimitPassed at the end
+        of the command's time, PartialResult if it has died; the messages say that it was `doing`
+        this.
         """
         message: AnyReply | Ended = self.message(within_s, doing, AnyReply | Ended)
         if isinstance(message, Ended):
@@ -136,7 +150,9 @@ class Process:
         return message
 
     def message(self, within_s: float, doing: str, kinds: Any) -> Any:
-        """The next message, of one of these `kinds`; Ended too says how the process ended. Otherwise like `receive`."""
+        """The next message, of one of these `kinds`; Ended too says how the process ended.
+        Otherwise like `receive`.
+        """
         self.greeted()
         line = self._line(within_s)
         if line is None:
@@ -160,7 +176,9 @@ class Process:
         )
 
     def greeted(self) -> Hello:
-        """The keeper's first message, which may follow what a shell there prints. Raises EnvironmentFault."""
+        """The keeper's first message, which may follow what a shell there prints. Raises
+        EnvironmentFault.
+        """
         until_s = time.monotonic() + _GREETS_WITHIN_S
         while self._hello is None:
             line = self._line(until_s - time.monotonic())
@@ -168,7 +186,11 @@ class Process:
             if not line and self._is_ended:
                 raise PartialResult("the worker was ended before it began")
             if not line:
-                how = f"did not answer within {_GREETS_WITHIN_S:g} s" if line is None else self._how_it_ended()
+                how = (
+                    f"did not answer within {_GREETS_WITHIN_S:g} s"
+                    if line is None
+                    else self._how_it_ended()
+                )
                 raise self._unreachable(how)
             if line.startswith(b'{"Hello":'):
                 self._hello = self._checked(line)
@@ -223,7 +245,9 @@ class Process:
             row = row or known("host-memory")
         remedy = [*([row.remedy] if row else []), f"its whole log is {self.log}"]
         message = f"the worker {how} while {doing}"
-        return PartialResult(message, cause=row.cause if row else "", remedy="\n".join(remedy), log=log)
+        return PartialResult(
+            message, cause=row.cause if row else "", remedy="\n".join(remedy), log=log
+        )
 
     def _lost(self, how: str) -> PartialResult:
         self._ends_within_s = 0.0
@@ -246,16 +270,20 @@ class Process:
         return self._keeper.returncode
 
     def kill(self) -> None:
-        """Kills the process and its group, from any thread: whoever waits for its reply hears that it has died."""
+        """Kills the process and its group, from any thread: whoever waits for its reply hears that
+        it has died.
+        """
         self._is_ended = True
         self._requests.close()
         # A keeper that was stopped does not notice otherwise
         self._signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """Kills the process and its group, and waits until they are gone. May be called more than once."""
-        # An interrupt may come at any line: the next call, at the latest the one at the program's end, does all of it
-        # again.
+        """Kills the process and its group, and waits until they are gone. May be called more than
+        once.
+        """
+        # An interrupt may come at any line: the next call, at the latest the one at the program's
+        # end, does all of it again.
         self.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._keeper.wait(self._ends_within_s)
@@ -284,7 +312,9 @@ def worker_environment(devices: Sequence[Device]) -> dict[str, str | None]:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Raises an interrupt only at the end of the block: a half started process or thread would belong to nobody."""
+    """Raises an interrupt only at the end of the block: a half started process or thread would
+    belong to nobody.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread is interrupted
         return

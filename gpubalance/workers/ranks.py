@@ -9,7 +9,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, PartialResult, TimeLimitPassed
+from gpubalance.errors import (
+    DeadlinePassed,
+    EnvironmentFault,
+    GpubalanceError,
+    PartialResult,
+    TimeLimitPassed,
+)
 from gpubalance.remedies import known
 from gpubalance.results.timing import Pulled, Timing
 from gpubalance.settings.cluster import Cluster
@@ -37,11 +43,13 @@ def worker_process(devices: Sequence[Device], purpose: str, limit: TimeLimit = N
 
 
 class Ranks:
-    """One process for each device; each trains the same model, and TensorFlow's collectives sum their gradients.
+    """One process for each device; each trains the same model, and TensorFlow's collectives sum
+    their gradients.
 
-    A request goes to all of them, and their replies become one reply: the first one's time for the step, and each
-    device's own values. At the first failure the others get a moment to report theirs; then all are killed, as no
-    collective works after a failure, and the failure that explains the others is reported with its device.
+    A request goes to all of them, and their replies become one reply: the first one's time for the
+    step, and each device's own values. At the first failure the others get a moment to report
+    theirs; then all are killed, as no collective works after a failure, and the failure that
+    explains the others is reported with its device.
     """
 
     def __init__(self, devices: Sequence[Device], purpose: str, limit: TimeLimit) -> None:
@@ -74,7 +82,11 @@ class Ranks:
 
     def send(self, request: Record) -> None:
         """Sends a request to all; to open a model with each one's place in the cluster."""
-        addresses = tuple(map(self._address, range(len(self._members)))) if isinstance(request, Open) else ()
+        addresses = (
+            tuple(map(self._address, range(len(self._members))))
+            if isinstance(request, Open)
+            else ()
+        )
         for rank, member in enumerate(self._members):
             if isinstance(request, Open):
                 place = Cluster(addresses=addresses, rank=rank)
@@ -101,19 +113,26 @@ class Ranks:
         return _merged([said[rank] for rank in sorted(said)])
 
     def _gather(self, within_s: float, doing: str) -> dict[int, Said]:
-        """What each process said, in order of arrival; those that said nothing in time are missing."""
+        """What each process said, in order of arrival; those that said nothing in time
+        are missing.
+        """
         said: dict[int, Said] = {}
         # `wait` would check all again for each that arrives
         came = queue.SimpleQueue[Future[Said]]()
         with signals_held():
-            waiting = {self._threads.submit(_heard, m, within_s, doing): rank for rank, m in enumerate(self._members)}
+            waiting = {
+                self._threads.submit(_heard, m, within_s, doing): rank
+                for rank, m in enumerate(self._members)
+            }
             for heard in waiting:
                 heard.add_done_callback(came.put)
         end_s, worst = None, _NOTHING
         # Nothing that others say explains that
         while len(said) < len(self._members) and worst != _MEMORY:
             try:
-                one = came.get(timeout=None if end_s is None else max(0.0, end_s - time.monotonic()))
+                one = came.get(
+                    timeout=None if end_s is None else max(0.0, end_s - time.monotonic())
+                )
             except queue.Empty:
                 break
             rank = waiting[one]
@@ -137,22 +156,34 @@ class Ranks:
             peaks: list[int | None] = [None] * len(self._members)
             peaks[rank : rank + 1] = cause.memory_peak_bytes or [None]
             return cause.model_copy(update={"replica": rank, "memory_peak_bytes": tuple(peaks)})
-        alike = [one for one in said.values() if isinstance(one, Failed) and one.fault == cause.fault]
+        alike = [
+            one for one in said.values() if isinstance(one, Failed) and one.fault == cause.fault
+        ]
         if len(alike) == len(self._members):  # it concerns no single device
             return cause
         return cause.model_copy(update={"message": f"{self._devices[rank].label}: {cause.message}"})
 
     def _named(self, rank: int, error: GpubalanceError) -> GpubalanceError:
         device = self._devices[rank]
-        if not isinstance(error, TimeLimitPassed) and not error.message.startswith(f"{device.host} "):
+        if not isinstance(error, TimeLimitPassed) and not error.message.startswith(
+            f"{device.host} "
+        ):
             error.message = f"{device.label}: {error.message}"
         return error
 
     def _silence(self, said: Mapping[int, Said], doing: str) -> DeadlinePassed:
-        """Who is silent: TensorFlow in the others reports that it lost a peer, but not which one or why."""
+        """Who is silent: TensorFlow in the others reports that it lost a peer, but not which one or
+        why.
+        """
         lost = [rank for rank, one in said.items() if _blame(one) == _PEER]
-        silent = [rank for rank in range(len(self._members)) if rank not in said or _blame(said[rank]) == _SILENCE]
-        message = f"{self._names(silent)} said nothing while {doing}, and {self._names(lost)} lost it"
+        silent = [
+            rank
+            for rank in range(len(self._members))
+            if rank not in said or _blame(said[rank]) == _SILENCE
+        ]
+        message = (
+            f"{self._names(silent)} said nothing while {doing}, and {self._names(lost)} lost it"
+        )
         if not silent:
             message = f"{self._names(lost)} lost each other while {doing}"
         elif not lost:
@@ -166,15 +197,30 @@ class Ranks:
     def _held_up_by(self, silent: Sequence[int]) -> tuple[list[int], str]:
         """Which ranks the others wait for, all silent ones if that is unknown, and why.
 
-        A process that hangs makes all others wait for it in a collective, and from outside they look the same.
+        A process that hangs makes all others wait for it in a collective, and from outside they
+        look the same.
         """
-        answers = dict(zip(silent, self._threads.map(_place_of, [self._members[rank] for rank in silent]), strict=True))
+        answers = dict(
+            zip(
+                silent,
+                self._threads.map(_place_of, [self._members[rank] for rank in silent]),
+                strict=True,
+            )
+        )
         dumb = [rank for rank, one in answers.items() if one is None]
-        computed = {rank: one.computed for rank, one in answers.items() if isinstance(one, Whereabouts)}
-        blamed = dumb or [rank for rank, steps in computed.items() if steps == min(computed.values())]
+        computed = {
+            rank: one.computed for rank, one in answers.items() if isinstance(one, Whereabouts)
+        }
+        blamed = dumb or [
+            rank for rank, steps in computed.items() if steps == min(computed.values())
+        ]
         if len(blamed) in (0, len(self._members)):
             return list(silent), "each waits for the others, or for the network between them"
-        how = "does not answer from another thread either" if dumb else "has not computed its gradients"
+        how = (
+            "does not answer from another thread either"
+            if dumb
+            else "has not computed its gradients"
+        )
         return blamed, f"the others wait, as {'it' if len(blamed) == 1 else 'each'} {how}"
 
     def _names(self, ranks: Sequence[int]) -> str:
@@ -198,7 +244,9 @@ _MEMORY, _DEATH, _OWN, _SILENCE, _PEER, _NOTHING = range(6)
 
 
 def _blame(said: Said) -> int:
-    """How well it explains other failures: one that is out of memory, ends or is silent leaves the others waiting."""
+    """How well it explains other failures: one that is out of memory, ends or is silent leaves the
+    others waiting.
+    """
     if isinstance(said, Failed):
         if said.disguised:  # another's lack of memory may end NCCL here
             return _OWN
@@ -225,7 +273,9 @@ def _place_of(member: Process) -> AnyReply | None:
 
 
 def _merged(replies: Sequence[Any]) -> AnyReply:
-    """Merges replies of one kind, given in the devices' order. Compares only durations: each host has its own clock."""
+    """Merges replies of one kind, given in the devices' order. Compares only durations: each host
+    has its own clock.
+    """
 
     def joined(name: str) -> tuple[object, ...]:
         return tuple(value for reply in replies for value in getattr(reply, name) or ())
@@ -237,11 +287,18 @@ def _merged(replies: Sequence[Any]) -> AnyReply:
             update["memory_limit_bytes"] = joined("memory_limit_bytes")
         case Measured():
             late = [reply.late_part for reply in replies if reply.late_part is not None]
-            update = {"memory_peak_bytes": joined("memory_peak_bytes"), "late_part": max(late, default=None)}
+            update = {
+                "memory_peak_bytes": joined("memory_peak_bytes"),
+                "late_part": max(late, default=None),
+            }
         case Pulled():  # a step waits for the slowest pipeline
             return max(replies, key=lambda one: one.seconds / one.batches)  # type: ignore[no-any-return]
         case Timing():
-            update = {name: joined(name) for name in ("compute_s", "update_s") if first.compute_s is not None}
+            update = {
+                name: joined(name)
+                for name in ("compute_s", "update_s")
+                if first.compute_s is not None
+            }
             update["ended_s"] = time.monotonic()
             update["input_wait_s"] = _input_wait_s(replies)
             update["loss_is_finite"] = all(timing.loss_is_finite for timing in replies)
@@ -249,7 +306,11 @@ def _merged(replies: Sequence[Any]) -> AnyReply:
 
 
 def _input_wait_s(timings: Sequence[Timing]) -> float:
-    """How much later the last device finished computing because it waited; without stamps the longest wait."""
+    """How much later the last device finished computing because it waited; without stamps the
+    longest wait.
+    """
     computes = [sum(timing.compute_s or ()) for timing in timings]
-    last_s = max(timing.input_wait_s + compute for timing, compute in zip(timings, computes, strict=True))
+    last_s = max(
+        timing.input_wait_s + compute for timing, compute in zip(timings, computes, strict=True)
+    )
     return max(0.0, last_s - max(computes))

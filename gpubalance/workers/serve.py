@@ -1,8 +1,8 @@
 """The program of a worker's process, which takes requests from stdin and replies to another pipe.
 
-It loads TensorFlow at once, before any request, so that a parent can start it before it is needed. Then it does one
-request after the other, and ends by itself when its requests do. Its own stdout and stderr, where TensorFlow writes,
-are a log file that the parent opened.
+It loads TensorFlow at once, before any request, so that a parent can start it before it is needed.
+Then it does one request after the other, and ends by itself when its requests do. Its own stdout
+and stderr, where TensorFlow writes, are a log file that the parent opened.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ _STDIN, _STDERR = 0, 2
 
 
 def main(replies: int) -> None:
-    """Serves until the parent closes its end of stdin, where the requests come; `replies` is the number of a pipe."""
+    """Serves until the parent closes its end of stdin, where the requests come; `replies` is the
+    number of a pipe.
+    """
     serving = _Serving(replies)
     requests = os.fdopen(os.dup(_STDIN), "rb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), _STDIN)  # for the user's model
@@ -89,7 +91,8 @@ class _Serving:
         self._one_at_a_time = threading.Lock()
 
     def read(self, requests: Any) -> None:
-        """Takes requests as they come. When the pipe closes, the parent is gone or done, and the process ends.
+        """Takes requests as they come. When the pipe closes, the parent is gone or done, and the
+        process ends.
 
         This thread answers where the process is, as the main thread may hang.
         """
@@ -115,7 +118,9 @@ class _Serving:
             self._replies.flush()
 
     def answer(self, request: AnyRequest) -> None:
-        """Does what is asked. Whatever the user's own code or TensorFlow raises is told to the parent."""
+        """Does what is asked. Whatever the user's own code or TensorFlow raises is told to the
+        parent.
+        """
         if isinstance(request, Open):
             self._session, self._asked = None, request
         trains = not isinstance(request, Survey | Inspect | Copy | Reduce | Trace)
@@ -146,7 +151,11 @@ class _Serving:
             case Trace():
                 yield Traced(missing=session.trace(**asked))
             case TimeBlocks() | Pipe():
-                yield from session.time_blocks(**asked) if isinstance(request, TimeBlocks) else session.pipe(**asked)
+                yield from (
+                    session.time_blocks(**asked)
+                    if isinstance(request, TimeBlocks)
+                    else session.pipe(**asked)
+                )
                 yield self._measured()
             case Survey() | Inspect() | Copy() | Reduce():
                 yield _checked(request)
@@ -160,12 +169,16 @@ class _Serving:
         return not self._lines.empty() and isinstance(self.next(), Stop)
 
     def _failed(self, error: BaseException, training: Open | None) -> Failed:
-        """The reply for an error, of a session if there is `training`; out of memory, with what each device held."""
+        """The reply for an error, of a session if there is `training`; out of memory, with what
+        each device held.
+        """
         from gpubalance.engine.failures import TaskFailedError, explain, tells_of_a_peer
 
         if isinstance(error, TaskFailedError):
             if error.__cause__ is None:
-                return Failed(fault="hang", message=str(error), replica=error.device, doing=error.doing)
+                return Failed(
+                    fault="hang", message=str(error), replica=error.device, doing=error.doing
+                )
             told = self._failed(error.__cause__, training)
             return told.model_copy(update={"replica": error.device, "doing": error.doing})
         devices = training.devices if training else ()
@@ -173,7 +186,11 @@ class _Serving:
         kind = "CPU" if devices and devices[0].simulated else "GPU"
         names = [f"{kind}:{number}" for number in range(len(devices))]
         found = explain(error, training.settings if training else None, names)
-        about: dict[str, Any] = {"message": found.message, "cause": found.cause, "remedy": found.remedy}
+        about: dict[str, Any] = {
+            "message": found.message,
+            "cause": found.cause,
+            "remedy": found.remedy,
+        }
         if training and training.cluster and tells_of_a_peer(error):
             return Failed(fault="peer", **about)
         if isinstance(found, OutOfMemory):
@@ -204,7 +221,9 @@ def _opened(request: Open) -> Session | LayersSession:
 
 
 def _load_engine() -> Failed | None:
-    """Imports the engine, and TensorFlow with it, without touching a device. Returns the reply if that fails."""
+    """Imports the engine, and TensorFlow with it, without touching a device. Returns the reply if
+    that fails.
+    """
     try:
         with lean_import():
             import gpubalance.engine.session  # noqa: F401
@@ -212,7 +231,9 @@ def _load_engine() -> Failed | None:
         traceback.print_exception(error)
         row = match(str(error)) or known("tensorflow-broken")
         message = f"{known('tensorflow-broken').message}: {type(error).__name__}: {error}"
-        return Failed(fault="environment", message=message[:1000], cause=row.cause, remedy=row.remedy)
+        return Failed(
+            fault="environment", message=message[:1000], cause=row.cause, remedy=row.remedy
+        )
     return None
 
 
@@ -232,10 +253,12 @@ def _checked(request: Survey | Inspect | Copy | Reduce) -> Record:
 
 @contextmanager
 def lean_import() -> Iterator[None]:
-    """Shortens TensorFlow's import, the longest part of a worker's start, to 60 to 80 % of its time.
+    """Shortens TensorFlow's import, the longest part of a worker's start, to 60 to 80 % of its
+    time.
 
-    Python searches again and again for garbage among hundreds of thousands of objects that all stay, and Keras loads
-    matplotlib, if installed, for pictures that no worker draws. A user's model may still load it.
+    Python searches again and again for garbage among hundreds of thousands of objects that all
+    stay, and Keras loads matplotlib, if installed, for pictures that no worker draws. A user's
+    model may still load it.
     """
     sys.modules["matplotlib"] = None  # type: ignore[assignment]  # Python's own way to mark a module as missing
     gc.disable()

@@ -58,7 +58,8 @@ _FIRST_STEP_WITHIN_S = 900.0
 _STEP_WITHIN_S = 60.0
 _STEPS_WITHIN = 30.0  # times as long as such a timing took before
 _CHECKS_WITHIN_S = 120.0
-# The fraction of a silent worker's time after which it may itself report which of its devices hangs.
+# The fraction of a silent worker's time after which it may itself report which of its devices
+# hangs.
 _PATIENCE_PART = 0.5
 # What the worker is doing, and how long it may be silent: None if that follows from its own timings
 _ASKED: dict[type[Record], tuple[str, float | None]] = {
@@ -82,21 +83,25 @@ class Worker:
 
     Over several hosts it is one process for each device.
 
-    It loads TensorFlow as soon as it is started, and touches no device before a request. To train, it is opened once,
-    and then measures any number of splits. `deadline_s`, if given, is the longest silence to wait out, instead of what
-    suits the request; `limit` ends every wait.
+    It loads TensorFlow as soon as it is started, and touches no device before a request. To train,
+    it is opened once, and then measures any number of splits. `deadline_s`, if given, is the
+    longest silence to wait out, instead of what suits the request; `limit` ends every wait.
 
-    Every request raises OutOfMemory (with the device, if TensorFlow names it), EnvironmentFault for what the device or
-    the machine can't do, BadInput for a model that can't be trained, PartialResult if the worker has died,
-    DeadlinePassed if it is silent, and TimeLimitPassed.
+    Every request raises OutOfMemory (with the device, if TensorFlow names it), EnvironmentFault for
+    what the device or the machine can't do, BadInput for a model that can't be trained,
+    PartialResult if the worker has died, DeadlinePassed if it is silent, and TimeLimitPassed.
     """
 
     facts: Ready  # about the model, once it is open
     settings: Settings
 
-    def __init__(self, devices: Sequence[Device], purpose: str, deadline_s: float | None, limit: TimeLimit) -> None:
+    def __init__(
+        self, devices: Sequence[Device], purpose: str, deadline_s: float | None, limit: TimeLimit
+    ) -> None:
         over_hosts = len(hosts_of(devices)) > 1
-        self.process: Process | Ranks = (Ranks if over_hosts else worker_process)(devices, purpose, limit)
+        self.process: Process | Ranks = (Ranks if over_hosts else worker_process)(
+            devices, purpose, limit
+        )
         self.devices = tuple(devices)
         self.is_open = False
         self._deadline_s = deadline_s
@@ -118,10 +123,11 @@ class Worker:
     def measure(
         self, split: Shares, *, until: Callable[[], bool] | None = None, **how: Any
     ) -> Iterator[Timing | Measured]:
-        """Trains with this split as the fields of Measure say: yields each timing as it comes, and finally Measured.
+        """Trains with this split as the fields of Measure say: yields each timing as it comes, and
+        finally Measured.
 
-        With `until`, other workers train at the same time, and this one goes on until `until` returns true after a
-        timing. Timings that still come after that are yielded too.
+        With `until`, other workers train at the same time, and this one goes on until `until`
+        returns true after a timing. Timings that still come after that are yielded too.
         """
         request = Measure(split=split, at_once=until is not None, **how)
         for given, reply in enumerate(self.replies(request, Timing, Measured)):
@@ -147,9 +153,11 @@ class Worker:
         return reply
 
     def replies(self, request: AnyRequest, *kinds: type[Any]) -> Iterator[Any]:
-        """All replies to a request, of these kinds; the last kind comes once, at the end. Else raises what one says.
+        """All replies to a request, of these kinds; the last kind comes once, at the end. Else
+        raises what one says.
 
-        Without a limit of its own it may be as silent as suits the slowest timing of such steps so far.
+        Without a limit of its own it may be as silent as suits the slowest timing of such steps so
+        far.
         """
         doing, within_s = _ASKED[type(request)]
         doing = doing.format(names=self.names, **dict(request))
@@ -166,7 +174,11 @@ class Worker:
                 raise
             except DeadlinePassed as error:
                 # Over hosts there is no other
-                if split is not None and isinstance(self.process, Process) and len(self.devices) > 1:
+                if (
+                    split is not None
+                    and isinstance(self.process, Process)
+                    and len(self.devices) > 1
+                ):
                     other = "auto" if self.settings.all_reduce == "one-device" else "one-device"
                     hint = f"try another all-reduce, which may be what hangs: --all-reduce {other}"
                     error.remedy = f"{hint}\n{error.remedy}"
@@ -181,14 +193,18 @@ class Worker:
                 return
 
     def _check(self, reply: Timing | Measured, given: int, request: Measure) -> None:
-        """Raises PartialResult if there are fewer timings than were asked for, or not one value for each device."""
+        """Raises PartialResult if there are fewer timings than were asked for, or not one value for
+        each device.
+        """
         of_each: list[tuple[float | None, ...]] = []
         if isinstance(reply, Measured):
             of_each = [reply.memory_peak_bytes] if given >= request.at_least else [()]
         elif request.stamped:
             of_each = [reply.compute_s or (), reply.update_s or ()]
         if any(len(values) != len(self.devices) for values in of_each):
-            raise PartialResult("the worker says less than it was asked", log=tail(self.process.log))
+            raise PartialResult(
+                "the worker says less than it was asked", log=tail(self.process.log)
+            )
 
     @property
     def names(self) -> str:
@@ -213,13 +229,20 @@ class Worker:
             if fault is not None and split is None and not reply.doing:
                 raise fault  # of a model that is built: there is no smaller batch that could tell
             peaks = reply.memory_peak_bytes
-            raise OutOfMemory(message, replica=replica, memory_peak_bytes=peaks, log=log, fault=fault)
+            raise OutOfMemory(
+                message, replica=replica, memory_peak_bytes=peaks, log=log, fault=fault
+            )
         kind = _KINDS.get(reply.fault, EnvironmentFault)
-        # A fault in the user's model has their own traceback as its message, which the log would only repeat.
+        # A fault in the user's model has their own traceback as its message, which the log would
+        # only repeat.
         log = "" if issubclass(kind, BadInput) else log
         raise kind(reply.message, cause=reply.cause, remedy=reply.remedy or remedy, log=log)
 
 
 def _patience_s(slowest_s: float | None, steps: int) -> float:
     """How long so many steps may take; `slowest_s` is the slowest such step so far."""
-    return _FIRST_STEP_WITHIN_S if slowest_s is None else max(_STEP_WITHIN_S, _STEPS_WITHIN * slowest_s * steps)
+    return (
+        _FIRST_STEP_WITHIN_S
+        if slowest_s is None
+        else max(_STEP_WITHIN_S, _STEPS_WITHIN * slowest_s * steps)
+    )

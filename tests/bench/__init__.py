@@ -1,1 +1,3 @@
-"""Measurements for the guide, each a ratio of two things measured in turns in one run. `scripts/bench NAME`."""
+"""Measurements for the guide, each a ratio of two things measured in turns in one run.
+`scripts/bench NAME`.
+"""

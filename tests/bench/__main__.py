@@ -1,7 +1,7 @@
 """`scripts/bench [NAME [N [SEED]] …]`: runs these measurements, or all, and prints a line for each.
 
-The campaigns kills, fuzz, soak, decisions and queue take a number of cases, and the seed that an earlier one printed:
-`kills 30 7 fuzz`. For a machine with GPUs see `scripts/bench gpu --help`.
+The campaigns kills, fuzz, soak, decisions and queue take a number of cases, and the seed that an
+earlier one printed: `kills 30 7 fuzz`. For a machine with GPUs see `scripts/bench gpu --help`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,29 @@ from tests.cli.program import ROOT
 # Each is a module with a main() that yields the lines, or a function of another one with its name.
 BENCHES = (
     *("startup", "limit", "plan", "engine", "balance", "exact", "training", "compare", "campaign"),
-    *("layers", "cuts", "data", "decisions", "soak", "fuzz", "kills", "minutes", "queue", "ensemble", "sync"),
+    *(
+        "layers",
+        "cuts",
+        "data",
+        "decisions",
+        "soak",
+        "fuzz",
+        "kills",
+        "minutes",
+        "queue",
+        "ensemble",
+        "sync",
+    ),
     "kills-without-tensorflow",
 )
 _IN = {
-    **{"startup": "commands", "minutes": "commands", "plan": "planners", "cuts": "planners", "training": "engine"},
+    **{
+        "startup": "commands",
+        "minutes": "commands",
+        "plan": "planners",
+        "cuts": "planners",
+        "training": "engine",
+    },
     **{"campaign": "__main__", "kills-without-tensorflow": "kills"},
 }
 _COUNTED = ("kills", "kills-without-tensorflow", "fuzz", "soak", "decisions", "queue")
@@ -35,13 +53,20 @@ def read(words: list[str]) -> list[tuple[str, list[int]]]:
     """The named benches with their numbers, all of them without names. Exits on any other word."""
     asked: list[tuple[str, list[int]]] = []
     for word in words:
-        if word.isascii() and word.isdigit() and asked and asked[-1][0] in _COUNTED and len(asked[-1][1]) < 2:
+        if (
+            word.isascii()
+            and word.isdigit()
+            and asked
+            and asked[-1][0] in _COUNTED
+            and len(asked[-1][1]) < 2
+        ):
             asked[-1][1].append(int(word))
         elif word in BENCHES:
             asked.append((word, []))
         else:
             sys.exit(
-                f"there is no bench {word}; there are {', '.join(BENCHES)}, and gpu for a machine with GPUs; "
+                f"there is no bench {word}; there are {', '.join(BENCHES)}, and gpu for a "
+                "machine with GPUs; "
                 f"{', '.join(_COUNTED)} take a number"
             )
     return asked or [(name, []) for name in BENCHES]
@@ -50,7 +75,9 @@ def read(words: list[str]) -> list[tuple[str, list[int]]]:
 def campaign() -> Iterator[str]:
     """The long tests that `scripts/test` leaves out."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "campaign"]
-    lines = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False).stdout.splitlines()
+    lines = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
+    ).stdout.splitlines()
     yield from (line for line in lines if line.startswith(("FAILED", "ERROR")))
     yield lines[-1]
 
@@ -60,7 +87,9 @@ def main(words: list[str]) -> None:
         sys.exit(command.main(words[1:]))
     asked = read(words)
     today, memory = datetime.now(timezone.utc), psutil.virtual_memory().total / 2**30
-    print(f"{today:%Y-%m-%d}, {psutil.cpu_count()} cores, {memory:.0f} GiB, no GPU used", flush=True)
+    print(
+        f"{today:%Y-%m-%d}, {psutil.cpu_count()} cores, {memory:.0f} GiB, no GPU used", flush=True
+    )
     os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="2")
     for name, numbers in asked:
         bench = import_module(f"tests.bench.{_IN.get(name, name)}")

@@ -1,4 +1,6 @@
-"""What `balance` ends with on the shipped profiles, and on plain CPU devices beside the best split of a scan."""
+"""What `balance` ends with on the shipped profiles, and on plain CPU devices beside the best split
+of a scan.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ _PROFILES = (
     *("gtx1080ti-gtx1080", "small-memory-fast", "slow-second"),
     *("four-unlike", "throttling", "gtx1070-m40-gtx750"),
 )
-_HEAD = "profile, `--accumulate` | batches | samples/s | × even | global batch, even's | of the solo sum"
+_HEAD = (
+    "profile, `--accumulate` | batches | samples/s | × even | global batch, even's | of the solo "
+    "sum"
+)
 
 
 def main() -> Iterator[str]:
@@ -75,10 +80,15 @@ def _plain() -> Iterator[str]:
         found = _plan("balance", *_CPUS, *of_global).batches[0]
         best = max(_SCANNED, key=_rate)
         # The best of a scan is partly luck, so the two splits are measured again, in turns.
-        figure = judged(in_turns(partial(_rate, found), partial(_rate, best)), Wanted(0.95), _MOST_TURNS)
+        figure = judged(
+            in_turns(partial(_rate, found), partial(_rate, best)), Wanted(0.95), _MOST_TURNS
+        )
     finally:
         busy.kill()
-    yield f"plain CPU devices: {found}/{_GLOBAL - found} over the best of a scan, {best}/{_GLOBAL - best}: {figure}"
+    yield (
+        f"plain CPU devices: {found}/{_GLOBAL - found} over the best of a scan, "
+        f"{best}/{_GLOBAL - best}: {figure}"
+    )
 
 
 def _rate(first: int) -> float:

@@ -1,4 +1,6 @@
-"""How long commands take: `--help` beside a bare program, and those of a first hour beside their goals."""
+"""How long commands take: `--help` beside a bare program, and those of a first hour beside their
+goals.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,20 @@ _FIRST_HOUR: dict[str, tuple[float, tuple[str, ...]]] = {
     "balance of quick-pair": (30, ("balance", "--simulate", QUICK_PAIR)),
     "probe of the pair": (40, ("probe", *_PAIR)),
     "run of 16 plain CPU devices": (40, ("run", "--simulate", "16", "--batches", *["8"] * 16)),
-    "layers of the guide": (50, ("layers", "--simulate", str(ROOT / "configs/gtx1080ti-gtx1080-large-model.toml"))),
+    "layers of the guide": (
+        50,
+        ("layers", "--simulate", str(ROOT / "configs/gtx1080ti-gtx1080-large-model.toml")),
+    ),
 }
 
 
 def startup() -> Iterator[str]:
     """`--help` in turns with that of a bare Typer and Rich program with as many commands."""
     bare = [sys.executable, "-c", _BARE]
-    for ours, theirs, most in ((["--help"], ["--help"], 1.3), (["run", "--help"], ["one", "--help"], 1.5)):
+    for ours, theirs, most in (
+        (["--help"], ["--help"], 1.3),
+        (["run", "--help"], ["one", "--help"], 1.5),
+    ):
         ratios = in_turns(partial(_seconds, [PROGRAM, *ours]), partial(_seconds, [*bare, *theirs]))
         figure = judged(ratios, Wanted(most=most), 48)
         yield f"gpubalance {' '.join(ours)} over a bare Typer and Rich program's: {figure}"

@@ -1,4 +1,6 @@
-"""How often `compare` calls two equal runs different and finds a true 3 %, and what correlated step times do to it."""
+"""How often `compare` calls two equal runs different and finds a true 3 %, and what correlated step
+times do to it.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,18 @@ _KEPT = (Wanted(0.92), Wanted(most=0.05), Wanted(0.9), Wanted(most=0.05))
 _COUNTS = (5, 8, 12, 20, 36, 54)
 _CORRELATIONS = (0.0, 0.3, 0.5, 0.7, 0.9)
 _REAL_RUNS = 8
-# Quick pairs with noise that take five times as long, so that other work on the machine counts for less.
+# Quick pairs with noise that take five times as long, so that other work on the machine counts for
+# less.
 _DEVICE = '[[device]]\nname = "Quick"\nalpha_s = 0.04\nbeta_s = {}\nnoise = 0.02\n'
 _REAL = _DEVICE.format(0.001) + _DEVICE.format(0.0015) + "[joint]\nsync_s = 0.03\n"
 
 
 def main() -> Iterator[str]:
     same, slower = _CALLED
-    yield f"pairs of drawn runs that are called different: of the same ({same}), with one 3 % slower ({slower})"
+    yield (
+        f"pairs of drawn runs that are called different: of the same ({same}), with one 3 % "
+        f"slower ({slower})"
+    )
     for name, measuring, correlation in product(_SPLITS, (None, _SHORT), (0.0, 0.5, 0.9)):
         draw = partial(called_different, name, correlation=correlation, measuring=measuring)
         own = ", ".join(judged_shares(draw, _CALLED, _MOST))
@@ -66,15 +72,19 @@ def called_different(
     measuring: Measuring | None = None,
     count: int = _COMPARISONS,
 ) -> list[Share]:
-    """How many pairs are called different: of runs of one profile, and with a second run of one that is 3 % slower.
+    """How many pairs are called different: of runs of one profile, and with a second run of one
+    that is 3 % slower.
 
-    Each run as a whole is off by `between`, a relative standard deviation. Each `number` draws other runs.
+    Each run as a whole is off by `between`, a relative standard deviation. Each `number` draws
+    other runs.
     """
 
     def run(seed: int, slower: float = 1.0) -> Run:
         off = Random(f"{name} {seed}").gauss(1.0, between)
         devices, joint = noisy_devices(ROOT / "configs" / f"{name}.toml", _NOISE, slower * off)
-        return drawn_run(devices, joint, _SPLITS[name], seed=seed, correlation=correlation, measuring=measuring)
+        return drawn_run(
+            devices, joint, _SPLITS[name], seed=seed, correlation=correlation, measuring=measuring
+        )
 
     same = slower = 0
     for seed in range(3 * number * count, 3 * (number + 1) * count, 3):
@@ -87,13 +97,18 @@ def called_different(
 def _differ(baseline: Run, other: Run) -> bool:
     """Whether `compare` calls the runs different."""
     value = other.throughput.median / baseline.throughput.median
-    return ratio(value, other.step_time_s.samples, baseline.step_time_s.samples).verdict != "no difference"
+    return (
+        ratio(value, other.step_time_s.samples, baseline.step_time_s.samples).verdict
+        != "no difference"
+    )
 
 
 class Kept(NamedTuple):
-    """How often promises are kept: the interval holds the true median, and equal series are called different.
+    """How often promises are kept: the interval holds the true median, and equal series are called
+    different.
 
-    `found` is how often a true difference that one pair of series calls detectable is found in another pair.
+    `found` is how often a true difference that one pair of series calls detectable is found in
+    another pair.
     """
 
     covered: Share
@@ -103,7 +118,12 @@ class Kept(NamedTuple):
 
 
 def _series() -> Iterator[str]:
-    names = ("the ± holds the true value", "equal ones called different", "detectable, found", "called unsteady")
+    names = (
+        "the ± holds the true value",
+        "equal ones called different",
+        "detectable, found",
+        "called unsteady",
+    )
     yield ", ".join(f"{name} ({wanted})" for name, wanted in zip(names, _KEPT, strict=True))
     for count, correlation in product(_COUNTS, _CORRELATIONS):
         draw = partial(promises, count, correlation, _SERIES)
@@ -113,7 +133,9 @@ def _series() -> Iterator[str]:
 
 
 def promises(count: int, correlation: float, draws: int, number: int = 0) -> Kept:
-    """The shares for `draws` random series of `count` timings, each correlated with the next; `number` is the seed."""
+    """The shares for `draws` random series of `count` timings, each correlated with the next;
+    `number` is the seed.
+    """
     series = _drawn(4 * draws, count, correlation, number).tolist()
     firsts, seconds, others, fasters = (series[i::4] for i in range(4))
     intervals = [interval95(one) or (0.0, 0.0) for one in firsts]
@@ -130,7 +152,8 @@ def promises(count: int, correlation: float, draws: int, number: int = 0) -> Kep
 
 
 def _until_precise(correlation: float) -> str:
-    """How often the interval holds the true value if it also decides when to stop, and the mean number of timings.
+    """How often the interval holds the true value if it also decides when to stop, and the mean
+    number of timings.
 
     Timings have half the noise; there are 5 to 48, a quarter more each time.
     """
@@ -158,19 +181,29 @@ def _ratio(baseline: list[float], other: list[float]) -> Ratio:
 
 
 def _real() -> str:
-    """The program itself: equal runs of a quick profile with noise, each compared with all later ones."""
+    """The program itself: equal runs of a quick profile with noise, each compared with all later
+    ones.
+    """
     with tempfile.TemporaryDirectory() as name:
         paths = [Path(name, f"{seed}.json") for seed in range(_REAL_RUNS)]
         profile = Path(name, "pair.toml")
         profile.write_text(_REAL)
         of = ("--simulate", str(profile), "--batches", "120", "80", "--baseline", "none")
         for seed, path in enumerate(paths):
-            path.write_text(measured("run", *of, "--windows", "3", "--duration", "4", "--seed", str(seed)))
-        found = [gpubalance("compare", *map(str, paths[n:]), "--json").stdout for n in range(_REAL_RUNS - 1)]
+            path.write_text(
+                measured("run", *of, "--windows", "3", "--duration", "4", "--seed", str(seed))
+            )
+        found = [
+            gpubalance("compare", *map(str, paths[n:]), "--json").stdout
+            for n in range(_REAL_RUNS - 1)
+        ]
         rates = [json.loads(path.read_text())["throughput"]["median"] for path in paths]
-    pairs = [pair.ratio for one in found for pair in Comparison.model_validate_json(one).against_first]
+    pairs = [
+        pair.ratio for one in found for pair in Comparison.model_validate_json(one).against_first
+    ]
     different = sum(pair is not None and pair.verdict != "no difference" for pair in pairs)
     return (
         f"{_REAL_RUNS} real runs: of {len(pairs)} pairs {different} called different; "
-        f"throughput differs by {statistics.stdev(rates) / statistics.mean(rates):.2%} (standard deviation)"
+        f"throughput differs by {statistics.stdev(rates) / statistics.mean(rates):.2%} "
+        "(standard deviation)"
     )

@@ -1,4 +1,6 @@
-"""Whether `run --data` finds the ceiling of an input pipeline, and whether `Split.fit` gives what it says."""
+"""Whether `run --data` finds the ceiling of an input pipeline, and whether `Split.fit` gives what
+it says.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def _decode(images: Any, labels: Any) -> Any:
         time.sleep(_SLEEP_S)
         return values
 
-    return tf.ensure_shape(tf.numpy_function(waits, [images], tf.float32), (None, 28, 28, 1)), labels
+    return tf.ensure_shape(
+        tf.numpy_function(waits, [images], tf.float32), (None, 28, 28, 1)
+    ), labels
 
 
 def main() -> Iterator[str]:
@@ -69,15 +73,27 @@ def main() -> Iterator[str]:
         pipelines: list[Pipeline] = []
         ceilings = judged(_ceilings(str(pair), pipelines), Wanted(0.97), _MOST)
         worst = max(abs(one.alone.median / _CEILING - 1) for one in pipelines)
-        yield f"a pipeline's rate over its ceiling of {_CEILING:g} samples/s: {ceilings}; {worst:.1%} off at most"
+        yield (
+            f"a pipeline's rate over its ceiling of {_CEILING:g} samples/s: {ceilings}; "
+            f"{worst:.1%} off at most"
+        )
         others = [_pipeline(str(pair), "fast") for _ in pipelines]
-        for what, found in (("it", pipelines), ("the same with parallel calls and prefetch", others)):
-            yield f"{what} is named as what binds in {sum(one.binds for one in found)} of {len(found)} runs"
+        for what, found in (
+            ("it", pipelines),
+            ("the same with parallel calls and prefetch", others),
+        ):
+            yield (
+                f"{what} is named as what binds in {sum(one.binds for one in found)} of "
+                f"{len(found)} runs"
+            )
         for name in ("slow", "fast"):
             figure = judged(in_processes("tests.bench.data", str(pair), name), Wanted(0.95), _MOST)
             yield f"Split.fit over run --data, the {name} pipeline: {figure}, in processes"
     most, keras_own = (float(printed("tests.bench.data", who)) for who in ("split", "keras"))
-    yield f"the longest of {_EPOCHS} epochs beyond its steps: {most:.2f} s; wanted at most 0.5; Keras' {keras_own:.2f}"
+    yield (
+        f"the longest of {_EPOCHS} epochs beyond its steps: {most:.2f} s; wanted at most 0.5; "
+        f"Keras' {keras_own:.2f}"
+    )
 
 
 def _ceilings(pair: str, pipelines: list[Pipeline]) -> Iterator[float]:
@@ -87,7 +103,16 @@ def _ceilings(pair: str, pipelines: list[Pipeline]) -> Iterator[float]:
 
 
 def _pipeline(pair: str, function: str) -> Pipeline:
-    split = ("--simulate", pair, "--batches", *map(str, _BATCHES), "--baseline", "none", "--windows", "1")
+    split = (
+        "--simulate",
+        pair,
+        "--batches",
+        *map(str, _BATCHES),
+        "--baseline",
+        "none",
+        "--windows",
+        "1",
+    )
     data = ("--model", "small", "--data", f"tests.bench.data:{function}", "--duration", "2")
     return known(Run.model_validate_json(measured("run", *split, *data)).pipeline)
 
@@ -99,19 +124,33 @@ def _ratio(pair: str, name: str) -> float:
 
 
 def _longest_s(who: str) -> float:
-    """How long an epoch of an everyday pipeline takes at most beyond its steps, which are a pause and little else."""
+    """How long an epoch of an everyday pipeline takes at most beyond its steps, which are a pause
+    and little else.
+    """
     from gpubalance.engine.runtime import build_strategy, use_devices
 
     split = Split(batches=(58, 38), simulate=2)
-    with split.scope() if who == "split" else build_strategy(use_devices(split.devices), "auto").scope():
-        model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(4)])
+    with (
+        split.scope()
+        if who == "split"
+        else build_strategy(use_devices(split.devices), "auto").scope()
+    ):
+        model = keras.Sequential(
+            [keras.Input((16,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(4)]
+        )
         model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     ends_s: list[float] = []
     callback = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda *_, **__: time.sleep(_STEP_S),
         on_epoch_end=lambda *_: ends_s.append(time.perf_counter()),
     )
-    model.fit(_everyday(_STEPS), validation_data=_everyday(2), epochs=_EPOCHS, verbose=0, callbacks=[callback])
+    model.fit(
+        _everyday(_STEPS),
+        validation_data=_everyday(2),
+        epochs=_EPOCHS,
+        verbose=0,
+        callbacks=[callback],
+    )
     return float(max(np.diff(ends_s))) - _STEPS * _STEP_S  # the first one traces
 
 

@@ -1,4 +1,6 @@
-"""Whether `balance` ends with the best split that it could know, on random machines whose times are off their lines."""
+"""Whether `balance` ends with the best split that it could know, on random machines whose times are
+off their lines.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,11 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Machine:
-    """Random devices whose times are off their lines by up to `off`, up or down, for each size by another part.
+    """Random devices whose times are off their lines by up to `off`, up or down, for each size by
+    another part.
 
-    With `updates` each has an update of 0 to 10 % of its compute at its limit. With `links` each has a sync of its own,
-    of which the longest in use counts, in place of one for all.
+    With `updates` each has an update of 0 to 10 % of its compute at its limit. With `links` each
+    has a sync of its own, of which the longest in use counts, in place of one for all.
     """
 
     seed: int
@@ -54,12 +57,17 @@ class Machine:
         if not self.links:
             return devices_of(*drawn)
         syncs_s = [random.uniform(0, _SYNC) * _longest_s(drawn) for _ in drawn]
-        own = [one.model_copy(update={"sync_s": sync_s}) for one, sync_s in zip(drawn, syncs_s, strict=True)]
+        own = [
+            one.model_copy(update={"sync_s": sync_s})
+            for one, sync_s in zip(drawn, syncs_s, strict=True)
+        ]
         return devices_of(*own)
 
     @cached_property
     def joint(self) -> JointProfile:
-        """A sync of up to a fifth of the slowest device's step at 512; sometimes more memory than planners expect."""
+        """A sync of up to a fifth of the slowest device's step at 512; sometimes more memory than
+        planners expect.
+        """
         random = Random(f"joint {self.seed}")
         longest_s = _longest_s([known(device.profile) for device in self.devices])
         sync_s, extra = random.uniform(0, _SYNC) * longest_s, random.choice([0, 0, 0, 40 * _MIB])
@@ -69,11 +77,15 @@ class Machine:
         """The true sync of these devices."""
         if len(used) < 2:
             return 0.0
-        return max(self.joint.sync_s, *(known(self.devices[device].profile).sync_s for device in used))
+        return max(
+            self.joint.sync_s, *(known(self.devices[device].profile).sync_s for device in used)
+        )
 
     @cached_property
     def wanted(self) -> PlanRequest:
-        """The request: half of the machines have a free global batch, a quarter a given one, others accumulate."""
+        """The request: half of the machines have a free global batch, a quarter a given one, others
+        accumulate.
+        """
         random = Random(f"wanted {self.seed}")
         kind = random.choice(["free", "free", "global batch", "accumulate"])
         if kind == "global batch":
@@ -88,7 +100,9 @@ class Machine:
     def time_s(self, device: Device, batch: int, micro_batch: int) -> float:
         """Seconds of compute and update, without noise."""
         profile, count = known(device.profile), -(-batch // micro_batch)
-        compute_s = (count * profile.alpha_s + profile.beta_s * batch) * self.offset(device, micro_batch)
+        compute_s = (count * profile.alpha_s + profile.beta_s * batch) * self.offset(
+            device, micro_batch
+        )
         return compute_s + profile.update_s
 
     def rate(self, split: Shares) -> float:
@@ -110,7 +124,10 @@ class Machine:
         return one.model_copy(update={"curve": curve, "step_time_model": fitted(times)})
 
     def balanced(
-        self, watch: Watch | None = None, offset: Offset | None = None, party_of: type[DrawnParty] = DrawnParty
+        self,
+        watch: Watch | None = None,
+        offset: Offset | None = None,
+        party_of: type[DrawnParty] = DrawnParty,
     ) -> Plan:
         """The plan that the job ends with; `offset` replaces the machine's own."""
         watch = watch or quiet
@@ -152,14 +169,20 @@ def _profile(random: Random, updates: bool) -> DeviceProfile:
 def limit_of(device: Device) -> int:
     """A device's batch limit alone."""
     profile = known(device.profile)
-    return ((profile.memory or 0) - profile.base_memory) // profile.memory_per_sample // _MULTIPLE * _MULTIPLE
+    return (
+        ((profile.memory or 0) - profile.base_memory)
+        // profile.memory_per_sample
+        // _MULTIPLE
+        * _MULTIPLE
+    )
 
 
 class Outcome(NamedTuple):
-    """How far a balance ended below the best split that it measured and below two computed optima, as parts.
+    """How far a balance ended below the best split that it measured and below two computed optima,
+    as parts.
 
-    `below_measured` and `below_optimum` use the true rates of splits, `below_known` the measured ones. The optima are
-    None if micro-batches were asked for, as the fewest are not the fastest.
+    `below_measured` and `below_optimum` use the true rates of splits, `below_known` the measured
+    ones. The optima are None if micro-batches were asked for, as the fewest are not the fastest.
     """
 
     below_measured: float
@@ -184,36 +207,51 @@ def outcome(machine: Machine) -> Outcome:
     }
     optimum = _optimum(machine, plan, true, machine.sync_s)
     best_known = _optimum(machine, plan, measured_s, lambda used: sync_s if len(used) > 1 else 0.0)
-    return Outcome(below, 1 - ended / optimum, 1 - proof_of(plan).throughput.median / best_known, rounds)
+    return Outcome(
+        below, 1 - ended / optimum, 1 - proof_of(plan).throughput.median / best_known, rounds
+    )
 
 
 Times = dict[int, dict[int, float]]  # seconds of compute and update, by device and batch
 
 
 def _measured_times(how: Balance) -> tuple[Times, float]:
-    """What each device took on average for each batch at which it was measured beside others; and the usual sync."""
+    """What each device took on average for each batch at which it was measured beside others; and
+    the usual sync.
+    """
     run = known(how.run)
     found: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    measured: list[Measurement] = [run, *(one.measured for one in how.rounds if one.measured is not None)]
+    measured: list[Measurement] = [
+        run,
+        *(one.measured for one in how.rounds if one.measured is not None),
+    ]
     for one in measured:
         for replica in one.replicas:
             found[replica.device][replica.batch].append(replica.busy_s)
-    times = {device: {b: statistics.mean(took) for b, took in of.items()} for device, of in found.items()}
+    times = {
+        device: {b: statistics.mean(took) for b, took in of.items()} for device, of in found.items()
+    }
     several = [one for one in measured if len(one.replicas) > 1]
     syncs = [one.step_time_s.median - max(r.busy_s for r in one.replicas) for one in several]
     return times, max(0.0, statistics.median(syncs)) if syncs else 0.0
 
 
-def _optimum(machine: Machine, plan: Plan, taken_s: Times, sync_s: Callable[[Sequence[int]], float]) -> float:
-    """The most samples per second by brute force: for each time that a device may take, the most that each set does.
+def _optimum(
+    machine: Machine, plan: Plan, taken_s: Times, sync_s: Callable[[Sequence[int]], float]
+) -> float:
+    """The most samples per second by brute force: for each time that a device may take, the most
+    that each set does.
 
-    A device takes `taken_s` for a batch, else its line's time, times the mean factor between the two.
+    A device takes `taken_s` for a batch, else its line's time, times the mean factor between the
+    two.
     """
     tables = []
     for share, one in zip(plan.shares, machine.probe.probes, strict=True):
         line, taken = known(one.step_time_model).planned, taken_s.get(share.device, {})
         factor = statistics.mean([t / line.step_time_s(b) for b, t in taken.items()] or [1.0])
-        table = {b: factor * line.step_time_s(b) for b in range(_MULTIPLE, share.limit + 1, _MULTIPLE)}
+        table = {
+            b: factor * line.step_time_s(b) for b in range(_MULTIPLE, share.limit + 1, _MULTIPLE)
+        }
         tables.append({**table, **taken})
     wanted = machine.wanted.global_batch
     best = 0.0
@@ -233,7 +271,9 @@ def main(machines: int = _MACHINES, seed: int = 0) -> Iterator[str]:
     for off, updates in ((0.0, False), (0.02, False), (0.03, False), (0.03, True)):
         found = [outcome(Machine(seed + number, off, updates)) for number in range(machines)]
         yield f"±{off:.0%}{', updates' if updates else ''}: {_figures(found)}"
-    yield _links([outcome(Machine(seed + number, 0.0, links=True)) for number in range(machines // 4)])
+    yield _links(
+        [outcome(Machine(seed + number, 0.0, links=True)) for number in range(machines // 4)]
+    )
 
 
 def _links(found: list[Outcome]) -> str:
@@ -251,7 +291,8 @@ def _figures(found: list[Outcome]) -> str:
     measured, optimum, best_known, rounds = columns
     return (
         f"over 0.5 % below a split that they measured {_over(0.005, measured)}; "
-        f"over 1 % below the optimum {_over(0.01, optimum)}, by what was measured {_over(0.01, best_known)}; "
+        f"over 1 % below the optimum {_over(0.01, optimum)}, by what was measured "
+        f"{_over(0.01, best_known)}; "
         f"{statistics.mean(rounds):.1f} rounds, at most {max(rounds)}"
     )
 

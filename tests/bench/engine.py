@@ -1,7 +1,9 @@
-"""Throughput of the product's own step and of `Split.fit`, in turns with loops of others, and what `run` tells of them.
+"""Throughput of the product's own step and of `Split.fit`, in turns with loops of others, and what
+`run` tells of them.
 
-Each ratio is of two loops in turns in one process. Two equal models in one process differ by some per cent here, by
-where their memory lies, for as long as it lives. So there are several processes, and their medians count.
+Each ratio is of two loops in turns in one process. Two equal models in one process differ by some
+per cent here, by where their memory lies, for as long as it lives. So there are several processes,
+and their medians count.
 """
 
 from __future__ import annotations
@@ -25,12 +27,15 @@ _OF_PAIR = (820, 568)
 _BATCHES = (1680, 1120)  # steps of some 30 ms here; a GPU's are even longer
 _EVEN = (1400, 1400)
 _ALIKE = Wanted(0.95, 1.05)
-# Memory's peak is that of both devices at the same moment: equally many steps are equally likely to have it.
+# Memory's peak is that of both devices at the same moment: equally many steps are equally likely to
+# have it.
 _STEPS, _TIMINGS = 60, 3
 
 
 class Row(NamedTuple):
-    """Two loops that a process sets up, to measure the first's throughput over the second's in so many turns."""
+    """Two loops that a process sets up, to measure the first's throughput over the second's in so
+    many turns.
+    """
 
     loops: Callable[[], tuple[Any, Any]]
     wanted: Wanted
@@ -49,18 +54,28 @@ def _judged(rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def _layers() -> list[Any]:
-    """Layers whose steps take some 100 ms here, so that Keras' own work for a step counts as little as on a GPU."""
+    """Layers whose steps take some 100 ms here, so that Keras' own work for a step counts as little
+    as on a GPU.
+    """
     from keras import Input
     from keras.layers import Dense, Flatten
 
-    return [Input((28, 28, 1)), Flatten(), Dense(256, "relu"), Dense(128, "relu"), Dense(10, "softmax")]
+    return [
+        Input((28, 28, 1)),
+        Flatten(),
+        Dense(256, "relu"),
+        Dense(128, "relu"),
+        Dense(10, "softmax"),
+    ]
 
 
 def _many_metrics() -> Any:
     import keras
 
     more = [keras.metrics.SparseTopKCategoricalAccuracy(k, name=f"top_{k}") for k in range(2, 9)]
-    return compiled(_layers(), optimizer="adam", metrics=["accuracy", *more, "sparse_categorical_accuracy"])
+    return compiled(
+        _layers(), optimizer="adam", metrics=["accuracy", *more, "sparse_categorical_accuracy"]
+    )
 
 
 def _perceptual() -> Any:
@@ -68,17 +83,25 @@ def _perceptual() -> Any:
     from keras import layers, ops
 
     eye = keras.Sequential([keras.Input((10,)), *(layers.Dense(512, "tanh") for _ in range(2))])
-    return compiled(_layers(), lambda y, p: ops.mean((eye(ops.one_hot(y[:, 0], 10)) - eye(p)) ** 2, axis=-1), "adam")
+    return compiled(
+        _layers(),
+        lambda y, p: ops.mean((eye(ops.one_hot(y[:, 0], 10)) - eye(p)) ** 2, axis=-1),
+        "adam",
+    )
 
 
 MODELS: dict[str, Callable[[], Any]] = {
-    **{kind: stepping(kind, _layers) for kind in ("distillation", "gradient penalty", "four views", "last layer")},
+    **{
+        kind: stepping(kind, _layers)
+        for kind in ("distillation", "gradient penalty", "four views", "last layer")
+    },
     "nine metrics": _many_metrics,
     "a perceptual loss": _perceptual,
 }
 
 
-globals().update((f"model_{n}", make) for n, make in enumerate(MODELS.values()))  # as `--model` names them
+# As `--model` names them.
+globals().update((f"model_{n}", make) for n, make in enumerate(MODELS.values()))
 
 
 def data() -> Any:
@@ -111,7 +134,10 @@ ENGINE = {
     "our step over Keras' fit, both 1400/1400 on plain CPU devices": Row(
         lambda: (Ours(_EVEN), KerasFit(sum(_EVEN))), Wanted(1.0), 8
     ),
-    **{f"told over trained, {one}, samples/s": Row(partial(_told_and_trained, one), _ALIKE, 4, 12) for one in MODELS},
+    **{
+        f"told over trained, {one}, samples/s": Row(partial(_told_and_trained, one), _ALIKE, 4, 12)
+        for one in MODELS
+    },
 }
 TRAINING = {
     "Split.fit over run, on the simulated pair (820/568)": Row(
@@ -130,7 +156,10 @@ def main() -> Iterator[str]:
     yield from _judged(ENGINE)
     for name in MODELS:
         peaks = zip(*(in_processes(_HERE, what, name) for what in ("told", "trained")), strict=True)
-        yield f"told over trained, {name}, peak memory: {judged((a / b for a, b in peaks), _ALIKE, 24)}"
+        yield (
+            f"told over trained, {name}, peak memory: "
+            f"{judged((a / b for a, b in peaks), _ALIKE, 24)}"
+        )
 
 
 def training() -> Iterator[str]:
@@ -142,11 +171,14 @@ def _peak_bytes(what: str, name: str) -> float:
     if what == "told":
         _told(name, _STEPS, seconds=0.0).throughput()
     else:
-        _trained(name).fit(steps_per_epoch=_TIMINGS * _STEPS, verbose=0)  # as many as `Ours` in its timings
+        # As many as `Ours` in its timings.
+        _trained(name).fit(steps_per_epoch=_TIMINGS * _STEPS, verbose=0)
     from gpubalance.engine.runtime import memory_bytes
 
     return float(memory_bytes("CPU:0", "peak") or 0)
 
 
 if __name__ == "__main__":
-    print(_peak_bytes(*sys.argv[1:]) if sys.argv[2:] else {**ENGINE, **TRAINING}[sys.argv[1]].ratio())
+    print(
+        _peak_bytes(*sys.argv[1:]) if sys.argv[2:] else {**ENGINE, **TRAINING}[sys.argv[1]].ratio()
+    )

@@ -1,4 +1,6 @@
-"""How far training with a split is from one device in each case, beside Keras' own `fit` at an even split."""
+"""How far training with a split is from one device in each case, beside Keras' own `fit` at an even
+split.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +9,49 @@ from dataclasses import replace
 from typing import Any
 
 from gpubalance.settings.summing import Summing
-from tests.training.cases import CASES, SAMPLES, Alone, Case, Differences, alone, compared, simulated
+from tests.training.cases import (
+    CASES,
+    SAMPLES,
+    Alone,
+    Case,
+    Differences,
+    alone,
+    compared,
+    simulated,
+)
 
 _EPOCHS = 3
 _SENT_AS_BF16 = ("plain", "Adam", "embedding, Adam")
-# Splits, the widest first, with the sizes of their last batch; fewer samples than devices make another kind of step.
+# Splits, the widest first, with the sizes of their last batch; fewer samples than devices make
+# another kind of step.
 _TRIED = {(1, 1, 98): (80, 5, 2, 1), (70, 30): (80, 1), (99, 1): (80, 1)}
 
 
 def main() -> Iterator[str]:
-    simulated((1, 1, 98)).scope()  # the widest sets this process's devices up, before one is used alone
-    yield f"largest difference from one device after {_EPOCHS} epochs: weights, logged losses and metrics"
+    # The widest sets this process's devices up, before one is used alone.
+    simulated((1, 1, 98)).scope()
+    yield (
+        f"largest difference from one device after {_EPOCHS} epochs: weights, logged losses and "
+        "metrics"
+    )
     for name, case in CASES.items():
-        lasts = {split: (SAMPLES,) if "outputs" in name else tried for split, tried in _TRIED.items()}
+        lasts = {
+            split: (SAMPLES,) if "outputs" in name else tried for split, tried in _TRIED.items()
+        }
         case = replace(case, options={"epochs": _EPOCHS, **case.options})
-        one = {last: alone(case, last) for last in sorted(set(sum(lasts.values(), ())), reverse=True)}
-        of_splits = [(simulated(batches), one[last]) for batches, tried in lasts.items() for last in tried]
-        found = [compared(case, split.scope(), split.fit, expected) for split, expected in of_splits]
-        yield f"{name}: {_worst(found)}; Keras' own fit at 50/50: {_keras(case, next(iter(one.values())))}"
+        one = {
+            last: alone(case, last) for last in sorted(set(sum(lasts.values(), ())), reverse=True)
+        }
+        of_splits = [
+            (simulated(batches), one[last]) for batches, tried in lasts.items() for last in tried
+        ]
+        found = [
+            compared(case, split.scope(), split.fit, expected) for split, expected in of_splits
+        ]
+        yield (
+            f"{name}: {_worst(found)}; Keras' own fit at 50/50: "
+            f"{_keras(case, next(iter(one.values())))}"
+        )
         if name in _SENT_AS_BF16:
             sent = [simulated(batches, summing=Summing(gradients="bf16")) for batches in _TRIED]
             found = [compared(case, split.scope(), split.fit, one[80]) for split in sent]

@@ -1,6 +1,8 @@
-"""`scripts/bench fuzz [N [SEED]]`: feeds the program what a file, a command line, a worker or a driver may say.
+"""`scripts/bench fuzz [N [SEED]]`: feeds the program what a file, a command line, a worker or a
+driver may say.
 
-No case may end with a traceback or exit code 1, hang, or let an escape through to the terminal; memory must not grow.
+No case may end with a traceback or exit code 1, hang, or let an escape through to the terminal;
+memory must not grow.
 """
 
 from __future__ import annotations
@@ -59,10 +61,15 @@ _HUGE = 100 << 20
 
 
 def results(content: bytes, how: int) -> None:
-    """A plan, a probe or a run from a file, read and shown in every way, and used by one of the commands or none."""
+    """A plan, a probe or a run from a file, read and shown in every way, and used by one of the
+    commands or none.
+    """
     file = Path("given.json")
     file.write_bytes(content)
-    given, run = str(file), ("run", "--plan", str(file), "--simulate", PAIR, "--duration", "0.1", "--windows", "1")
+    given, run = (
+        str(file),
+        ("run", "--plan", str(file), "--simulate", PAIR, "--duration", "0.1", "--windows", "1"),
+    )
     commands = (
         ("plan", given),
         ("plan", given, "--json", "--accumulate", "off"),
@@ -110,7 +117,11 @@ def messages(content: bytes) -> None:
     Path("said").write_bytes(content)
     devices, joint = simulated_devices("2")
     build = Build(settings=Settings(model="small"), joint=joint)
-    with within_time(), contextlib.suppress(GpubalanceError), Party(devices, build=build, deadline_s=20) as party:
+    with (
+        within_time(),
+        contextlib.suppress(GpubalanceError),
+        Party(devices, build=build, deadline_s=20) as party,
+    ):
         worker = party.ask(lambda worker: worker)
         series = Series(Shares((8, 8)))
         series.add(series.window(worker, Length.of_window(Measuring(duration_s=0.01))))
@@ -175,8 +186,12 @@ TARGETS: dict[str, tuple[float, Callable[..., None], Strategies]] = {
 }
 
 
-def run(check: Callable[..., None], strategies: Strategies, count: int, seed: int) -> tuple[int, str]:
-    """(number of cases, what is wrong with the smallest bad one). Runs in parts, as Hypothesis keeps a run's cases."""
+def run(
+    check: Callable[..., None], strategies: Strategies, count: int, seed: int
+) -> tuple[int, str]:
+    """(number of cases, what is wrong with the smallest bad one). Runs in parts, as Hypothesis
+    keeps a run's cases.
+    """
     cases = 0
 
     def test(values: tuple[Any, ...]) -> None:
@@ -189,7 +204,11 @@ def run(check: Callable[..., None], strategies: Strategies, count: int, seed: in
         try:
             hypothesis.seed(seed + part)(configured(given(st.tuples(*strategies))(test)))()
         except Exception as error:  # noqa: BLE001  (any error is a finding)
-            where = "" if isinstance(error, AssertionError) else "".join(traceback.format_exception(error)[-6:])
+            where = (
+                ""
+                if isinstance(error, AssertionError)
+                else "".join(traceback.format_exception(error)[-6:])
+            )
             return cases, f"{error} {' '.join(getattr(error, '__notes__', []))[-3000:]} {where}"
     return cases, ""
 
@@ -199,12 +218,22 @@ def main(count: int = 100_000, seed: int | None = None) -> Iterator[str]:
     yield f"{count} cases, seed {seed}"
     began, cases, faults = time.monotonic(), 0, 0
     process = psutil.Process()
-    with tempfile.TemporaryDirectory(prefix="gpubalance-fuzz-") as name, apart(Path(name), "cat said 2>/dev/null"):
+    with (
+        tempfile.TemporaryDirectory(prefix="gpubalance-fuzz-") as name,
+        apart(Path(name), "cat said 2>/dev/null"),
+    ):
         Path("said").write_bytes(b"")
         Path(PAIR).write_text(_PAIR_TEXT)
-        for warm in (("devices", "--simulate", PAIR), ("report", str(RESULTS[0]), "--html", "given.html")):
+        for warm in (
+            ("devices", "--simulate", PAIR),
+            ("report", str(RESULTS[0]), "--html", "given.html"),
+        ):
             program(warm)  # what is loaded only once is not a leak
-        for kind, opening in (("json", b'{"kind": "plan", "x": "'), ("toml", b"x = 1\n#"), ("json", b" ")):
+        for kind, opening in (
+            ("json", b'{"kind": "plan", "x": "'),
+            ("toml", b"x = 1\n#"),
+            ("json", b" "),
+        ):
             huge(kind, opening)
         before = process.memory_info().rss
         for target, (part, check, strategies) in TARGETS.items():
@@ -219,4 +248,7 @@ def main(count: int = 100_000, seed: int | None = None) -> Iterator[str]:
         yield f"FAILED memory grew by {more >> 20} MiB"
     took = time.monotonic() - began
     reached = ", ".join(f"{number_of} {what}" for what, number_of in sorted(REACHED.items()))
-    yield f"{cases} cases in {took:.0f} s, {faults} with a fault; memory grew by {more >> 20} MiB; accepted: {reached}"
+    yield (
+        f"{cases} cases in {took:.0f} s, {faults} with a fault; memory grew by {more >> 20} MiB; "
+        f"accepted: {reached}"
+    )

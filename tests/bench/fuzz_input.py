@@ -1,4 +1,6 @@
-"""The input of `scripts/bench fuzz`: real files with something wrong in them, and arbitrary structures."""
+"""The input of `scripts/bench fuzz`: real files with something wrong in them, and arbitrary
+structures.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +30,43 @@ _RESULTS = sampled_from([path.read_text() for path in RESULTS])
 # In the current folder, and made again for each case: a case may name it as the file to write.
 PAIR = "pair.toml"
 
-ESCAPES = ("\x1b[31m", "\x1b]0;title\x07", "\x9b2J", "\u202e", "[red]", "[/]", "<b>", "\x00", "\r\n", "\u2028", "𝒳")
+ESCAPES = (
+    "\x1b[31m",
+    "\x1b]0;title\x07",
+    "\x9b2J",
+    "\u202e",
+    "[red]",
+    "[/]",
+    "<b>",
+    "\x00",
+    "\r\n",
+    "\u2028",
+    "𝒳",
+)
 text = st.one_of(
-    sampled_from([*ESCAPES, "", " ", "x" * 10_000, "SIM-0", "GPU:0", "évil.py:build", "__import__('os')"]),
+    sampled_from(
+        [*ESCAPES, "", " ", "x" * 10_000, "SIM-0", "GPU:0", "évil.py:build", "__import__('os')"]
+    ),
     st.text(max_size=20),
     st.lists(sampled_from([*ESCAPES, "GeForce", "-", "0"]), max_size=5).map("".join),
 )
 number = st.one_of(
     sampled_from([0, -1, 1, 2, 8, 10**9, 10**9 + 1, 2**31, 2**63, 10**30, 10**400]),
-    sampled_from([0.0, -0.0, 1e-320, 1e-9, 0.5, 1e308, -1e308, float("nan"), float("inf"), float("-inf")]),
+    sampled_from(
+        [0.0, -0.0, 1e-320, 1e-9, 0.5, 1e308, -1e308, float("nan"), float("inf"), float("-inf")]
+    ),
     st.integers(),
     st.floats(),
 )
 scalar = st.one_of(st.none(), st.booleans(), number, text)
 structure = st.recursive(
-    scalar, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4), max_leaves=8
+    scalar,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4),
+    max_leaves=8,
 )
-keys = sampled_from(["kind", "schema_version", "device", "joint", "name", "batches", "devices", "drift", "alpha_s"])
+keys = sampled_from(
+    ["kind", "schema_version", "device", "joint", "name", "batches", "devices", "drift", "alpha_s"]
+)
 document = st.dictionaries(keys | text, structure, max_size=6)
 
 
@@ -70,7 +92,9 @@ def change(draw: Any, content: Any) -> None:
         content = old
     how = draw(sampled_from(("replace", "replace", "replace", "drop", "double")))
     if how == "replace":
-        content[key] = draw(number if isinstance(old, int | float) and draw(st.booleans()) else structure)
+        content[key] = draw(
+            number if isinstance(old, int | float) and draw(st.booleans()) else structure
+        )
     elif how == "drop":
         del content[key]
     elif isinstance(content, list):
@@ -84,10 +108,16 @@ def any_json(draw: Any) -> bytes:
     """A meaningless structure, or one nested more deeply than parsers accept."""
     if draw(st.integers(0, 4)) == 0:
         depth = draw(sampled_from([10, 150, 250, 1000, 5000, 100_000]))
-        opening, closing = draw(sampled_from([("[", "]"), ('{"a":', "}"), ('{"kind":"plan","devices":[', "]}")]))
+        opening, closing = draw(
+            sampled_from([("[", "]"), ('{"a":', "}"), ('{"kind":"plan","devices":[', "]}")])
+        )
         whole: bool = draw(st.booleans())
         return f"{opening * depth}{'0' + closing * depth if whole else ''}".encode()
-    head = {"kind": draw(sampled_from(["plan", "probe", "run"])), "schema_version": 1} if draw(st.booleans()) else {}
+    head = (
+        {"kind": draw(sampled_from(["plan", "probe", "run"])), "schema_version": 1}
+        if draw(st.booleans())
+        else {}
+    )
     return _spoiled(draw, json.dumps(head | draw(document)).encode("utf-8", "surrogatepass"))
 
 
@@ -107,8 +137,30 @@ def _spoiled(draw: Any, content: bytes) -> bytes:
 
 _TABLES = sampled_from(["[joint]", "[[device]]", "[run]", "[plan]", "[nothing]", "[[]]"])
 _LITERALS = (
-    *("nan", "inf", "-inf", "1e400", "0x7fff_ffff", "1979-05-27T07:32:00Z", "[]", "{}", "[[1, 2]]", "[[0.0, 1.4]]"),
-    *('"10.5 GiB"', '"1e9 GiB"', '"99999999999 TiB"', '"-1"', '"0"', '"\\u0000"', "'''", "true", "=", ""),
+    *(
+        "nan",
+        "inf",
+        "-inf",
+        "1e400",
+        "0x7fff_ffff",
+        "1979-05-27T07:32:00Z",
+        "[]",
+        "{}",
+        "[[1, 2]]",
+        "[[0.0, 1.4]]",
+    ),
+    *(
+        '"10.5 GiB"',
+        '"1e9 GiB"',
+        '"99999999999 TiB"',
+        '"-1"',
+        '"0"',
+        '"\\u0000"',
+        "'''",
+        "true",
+        "=",
+        "",
+    ),
 )
 _nested = st.integers(1, 3000).map(lambda depth: "[" * depth + "]" * depth)
 literal = st.one_of(sampled_from(_LITERALS), number.map(repr), text.map(json.dumps), _nested)
@@ -145,12 +197,19 @@ def scripts(draw: Any) -> str:
     for _ in range(draw(st.integers(1, 4))):
         field = draw(sampled_from((*_TEXTS, *_NUMBERS)))
         if field in _NUMBERS:
-            value = draw(sampled_from(["0 0", "1 1", "-1", "15", "999", "18446744073709551615 0", "4 3"]))
+            value = draw(
+                sampled_from(["0 0", "1 1", "-1", "15", "999", "18446744073709551615 0", "4 3"])
+            )
         else:
             said = draw(st.one_of(text, text, number.map(str), sampled_from(["1", "999", "15"])))
-            value = "".join(f"\\x{byte:02x}" for byte in said.encode("utf-8", "surrogatepass")[:2000])
+            value = "".join(
+                f"\\x{byte:02x}" for byte in said.encode("utf-8", "surrogatepass")[:2000]
+            )
         if field == "process compute":
-            pid, size = draw(sampled_from(["1", "77", "self"])), draw(sampled_from(["none", "1", "99999999"]))
+            pid, size = (
+                draw(sampled_from(["1", "77", "self"])),
+                draw(sampled_from(["none", "1", "99999999"])),
+            )
             value = f"{pid} {size} {value}"
         lines.append(f"gpu {draw(st.integers(0, 1))} {field} {value}")
     return "\n".join(lines) + "\n" + TWO_UNLIKE_GPUS
@@ -162,14 +221,19 @@ _PARTS = {"compute_s": (0.1, 0.2), "update_s": (0.01, 0.02), "step_s": 0.25}
 _STAMPED = Timing(steps=1, seconds=0.25, ended_s=7.0, input_wait_s=0.0, **_PARTS)
 _PEAKS = (None, 5)
 _WINDOW = Window(
-    timings=(_PLAIN,) * 2, stamped=(_STAMPED,), memory_peak_bytes=_PEAKS, throttled=((), ("sw-thermal",)), late_part=0.5
+    timings=(_PLAIN,) * 2,
+    stamped=(_STAMPED,),
+    memory_peak_bytes=_PEAKS,
+    throttled=((), ("sw-thermal",)),
+    late_part=0.5,
 )
 _ROUND = TriedSplit(split=SPLIT, measured=measurement((8, 8), step_time(0.2)), limits=((0, 8),))
 _DONE = Measured(memory_peak_bytes=_PEAKS, late_part=0.0)
 _SAID = (ready(2), _STAMPED, _STAMPED, _STAMPED, _DONE, _PLAIN, _DONE, Flops(step=1e9))
 _TALK = [json.loads(to_line(one)) for one in _SAID]
 _ENTRIES = [
-    {"kind": type(one).__name__, "key": "key", "record": one.model_dump(mode="json")} for one in (_WINDOW, _ROUND)
+    {"kind": type(one).__name__, "key": "key", "record": one.model_dump(mode="json")}
+    for one in (_WINDOW, _ROUND)
 ]
 
 
@@ -205,12 +269,17 @@ profiles = mutated_toml(_PROFILES, _KEYS_OF_PROFILES)
 _COMMANDS: Any = typer.main.get_command(app)
 # Every flag of every command, as the program has them.
 _FLAGS = {
-    name: sorted({flag for param in command.params for flag in (*param.opts, *param.secondary_opts)})
+    name: sorted(
+        {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
+    )
     for name, command in _COMMANDS.commands.items()
 }
 # These write into the home folder (a temporary one here) and start a shell to find out which it is.
 _NOT_THESE = {"--install-completion", "--show-completion"}
-_KEYS = {flag.lstrip("-") for flags in _FLAGS.values() for flag in flags} - {"verbose", "install-completion"}
+_KEYS = {flag.lstrip("-") for flags in _FLAGS.values() for flag in flags} - {
+    "verbose",
+    "install-completion",
+}
 _CONFIG = """simulate = "configs/quick-pair.toml"
 quiet = true
 [run]
@@ -235,9 +304,14 @@ def command_lines(draw: Any) -> list[str]:
     """A command with up to five of its flags or others, and up to two values of each."""
     command = draw(sampled_from(sorted(_FLAGS)))
     known = [flag for flag in _FLAGS[command] if flag not in _NOT_THESE]
-    words = [command, *(("--simulate", draw(sampled_from([PAIR, "2"]))) if draw(st.booleans()) else ())]
+    words = [
+        command,
+        *(("--simulate", draw(sampled_from([PAIR, "2"]))) if draw(st.booleans()) else ()),
+    ]
     for _ in range(draw(st.integers(0, 5))):
         flag = draw(sampled_from([*known, "--no-such", ""]))
         values = draw(st.lists(_WORDS, max_size=2))
-        words += [f"{flag}={values[0]}"] if values and draw(st.integers(0, 3)) == 0 else [flag, *values]
+        words += (
+            [f"{flag}={values[0]}"] if values and draw(st.integers(0, 3)) == 0 else [flag, *values]
+        )
     return words

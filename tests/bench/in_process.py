@@ -1,4 +1,6 @@
-"""Runs the program in this process by its own main(), with a stand-in for the interpreter of workers."""
+"""Runs the program in this process by its own main(), with a stand-in for the interpreter of
+workers.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ ESCAPE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class Hang(BaseException):
-    """The program ran for longer than anything here may. Not an Exception, which the program could catch."""
+    """The program ran for longer than anything here may. Not an Exception, which the program could
+    catch.
+    """
 
 
 class Done(NamedTuple):
@@ -36,11 +40,18 @@ class Done(NamedTuple):
 
     def check(self, *arguments: str) -> None:
         """Raises AssertionError for an end that no input may cause."""
-        told = f"gpubalance {' '.join(map(repr, arguments))}: exit code {self.code}\n{self.err[-3000:]}"
+        told = (
+            f"gpubalance {' '.join(map(repr, arguments))}: exit code "
+            f"{self.code}\n{self.err[-3000:]}"
+        )
         assert self.code != 1, told
         assert "--verbose" in arguments or "Traceback" not in self.err + self.out, told
         assert not ESCAPE.search(self.err), f"an escape on stderr: {told}"
-        if self.code == 0 and "--json" in arguments and not {"--help", "-h", "--version"} & set(arguments):
+        if (
+            self.code == 0
+            and "--json" in arguments
+            and not {"--help", "-h", "--version"} & set(arguments)
+        ):
             json.loads(self.out)
         else:
             assert not ESCAPE.search(self.out), f"an escape on stdout: {told}\n{self.out!r}"
@@ -53,7 +64,9 @@ Program = Callable[[Sequence[str]], Done]
 
 @contextlib.contextmanager
 def apart(folder: Path, worker: str = "exit 0") -> Iterator[None]:
-    """Puts home, state and current folder into `folder`; a worker greets, and is this shell script."""
+    """Puts home, state and current folder into `folder`; a worker greets, and is this
+    shell script.
+    """
     stand_in = folder / "python"
     hello = to_line(Hello(address="127.0.0.1:1", installed=None)).decode()
     stand_in.write_text(f"#!/bin/sh\necho '{hello}'\n{worker}\n")
@@ -95,7 +108,8 @@ def _hangs(number: int, frame: object) -> None:
 def within_time(seconds: float = HANGS_AFTER_S) -> Iterator[None]:
     """Raises Hang if the block does not end, repeatedly, as a callback of Python's may swallow one.
 
-    The process has one timer. Another one, such as a test's own limit, pauses inside and goes on afterwards.
+    The process has one timer. Another one, such as a test's own limit, pauses inside and goes on
+    afterwards.
     """
     handler = signal.signal(signal.SIGALRM, _hangs)
     left, every = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
@@ -106,7 +120,9 @@ def within_time(seconds: float = HANGS_AFTER_S) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         if left:
-            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), 0.001), every)
+            signal.setitimer(
+                signal.ITIMER_REAL, max(left - (time.monotonic() - began), 0.001), every
+            )
 
 
 def program(arguments: Sequence[str]) -> Done:

@@ -22,8 +22,9 @@ from tests.cli.program import TINY, lives, start
 # Of a probe (fits, fails) of each device, of the others each device's batch.
 Found = tuple[tuple[int | None, int | None], ...] | tuple[int, ...]
 
-# GPU:0 holds 32 samples but not 40, GPU:1 24 but not 32, and the largest batches are the fastest by far. So probe and
-# balance end with the same answer even on a busy machine, where other work would dominate a step of a millisecond.
+# GPU:0 holds 32 samples but not 40, GPU:1 24 but not 32, and the largest batches are the fastest by
+# far. So probe and balance end with the same answer even on a busy machine, where other work would
+# dominate a step of a millisecond.
 _DEVICE = (
     '[[device]]\nname = "Fast {}"\nalpha_s = 0.04\nbeta_s = {}\nmemory = "{} MiB"\n'
     'base_memory = "16 MiB"\nmemory_per_sample = "1 MiB"\n'
@@ -31,8 +32,9 @@ _DEVICE = (
 PROFILE = _DEVICE.format("A", 0.00002, 50) + _DEVICE.format("B", 0.00004, 42)
 
 PROBE = ("probe", "--duration", "0.05")
-# The same devices without TensorFlow, whose loading takes most of a command's time; see tests/stand_in/session.py.
-# Each worker has a speed of its own, so that what is measured anew is told with other figures.
+# The same devices without TensorFlow, whose loading takes most of a command's time; see
+# tests/stand_in/session.py. Each worker has a speed of its own, so that what is measured anew is
+# told with other figures.
 ENGINE = """
 import random, time
 
@@ -77,10 +79,18 @@ class Program:
     """One run of the program in its own folder. All its processes carry a unique mark."""
 
     def __init__(self, folder: Path, variables: Mapping[str, str], *arguments: str) -> None:
-        self.folder, self.variables, self.output = folder, variables, folder / f"{uuid.uuid4().hex}.json"
+        self.folder, self.variables, self.output = (
+            folder,
+            variables,
+            folder / f"{uuid.uuid4().hex}.json",
+        )
         (folder / "fast.toml").write_text(PROFILE)
         self._began, self.elapsed_s = time.monotonic(), 0.0
-        own = {"XDG_STATE_HOME": str(folder / "state"), "TMPDIR": str(folder), _MARK: self.output.name}
+        own = {
+            "XDG_STATE_HOME": str(folder / "state"),
+            "TMPDIR": str(folder),
+            _MARK: self.output.name,
+        }
         of_pair = ("--simulate", "fast.toml", "--model", TINY, "-o", str(self.output), "--json")
         self.process = start(*arguments, *of_pair, cwd=folder, environment={**variables, **own})
 
@@ -100,9 +110,12 @@ class Program:
         return printed
 
     def kill(self, victim: str, number: signal.Signals) -> bool:
-        """Kills the victim, waiting for a worker that has not started yet; False if there was nobody to kill."""
+        """Kills the victim, waiting for a worker that has not started yet; False if there was
+        nobody to kill.
+        """
         while self.process.poll() is None:
-            others = [p.pid for p in self.processes() if self.process.pid not in (p.pid, p.ppid())]  # no keepers
+            # No keepers.
+            others = [p.pid for p in self.processes() if self.process.pid not in (p.pid, p.ppid())]
             chosen = [self.process.pid] if victim == "parent" else sorted(others)
             with suppress(ProcessLookupError):
                 if chosen:
@@ -113,10 +126,14 @@ class Program:
 
     @property
     def found(self) -> Found | None:
-        """What it wrote as a whole result: a probe's limits, or the split that was run; None if it is not whole."""
+        """What it wrote as a whole result: a probe's limits, or the split that was run; None if it
+        is not whole.
+        """
         result = read_result(self.output) if self.output.exists() else None
         if isinstance(result, Probe):
             limits = [probe.batch_limit for probe in result.probes]
-            return tuple((one.fits, one.fails) for one in limits if one) if result.complete else None
+            return (
+                tuple((one.fits, one.fails) for one in limits if one) if result.complete else None
+            )
         run = result.balance.run if isinstance(result, Plan) and result.balance else result
         return run.batches if isinstance(run, Run) and run.complete else None

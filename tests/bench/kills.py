@@ -1,9 +1,11 @@
-"""`scripts/bench kills [N [SEED]]`: probe, balance and run on a fast profile, each killed at a random moment.
+"""`scripts/bench kills [N [SEED]]`: probe, balance and run on a fast profile, each killed at a
+random moment.
 
-The parent or one of its workers gets TERM, KILL or INT. Nothing may be left running, no file may be half written, what
-was reported as finished must be on disk, and `--resume` must end like an undisturbed command: a probe with the same
-limits, a balance with the same split, a balance and a run whole and including all that was finished before. `balance`
-begins with a kept probe, as its own is a probe like any other.
+The parent or one of its workers gets TERM, KILL or INT. Nothing may be left running, no file may be
+half written, what was reported as finished must be on disk, and `--resume` must end like an
+undisturbed command: a probe with the same limits, a balance with the same split, a balance and a
+run whole and including all that was finished before. `balance` begins with a kept probe, as its own
+is a probe like any other.
 """
 
 from __future__ import annotations
@@ -31,11 +33,15 @@ _TOLD_EVERY = 100  # it may take hours
 _AT_ONCE = 4  # each mostly waits
 _ENDS_WITHIN_S = 5.0
 # What is told of a point, a trial, a window or a round that is over.
-_FINISHED = re.compile(r"(?m)^(?:(?:… )?GPU:\d (?:batch|tried) \d+|window \d+ of \d+|round \d+ \[[^]]*\]): .*$")
+_FINISHED = re.compile(
+    r"(?m)^(?:(?:… )?GPU:\d (?:batch|tried) \d+|window \d+ of \d+|round \d+ \[[^]]*\]): .*$"
+)
 
 
 def kills(count: int, random: Random, commands: Sequence[str] = tuple(COMMANDS)) -> Iterator[Kill]:
-    """Kills of every command, victim and signal in equal numbers, in random order, at random moments."""
+    """Kills of every command, victim and signal in equal numbers, in random order, at random
+    moments.
+    """
     every = [(c, v, s) for c in commands for v in VICTIMS for s in SIGNALS]
     for number in range(count):
         if number % len(every) == 0:
@@ -45,7 +51,9 @@ def kills(count: int, random: Random, commands: Sequence[str] = tuple(COMMANDS))
 
 @dataclass
 class Undisturbed:
-    """Commands without kills: the seconds that each takes, what it finds, and a state folder with the probe."""
+    """Commands without kills: the seconds that each takes, what it finds, and a state folder with
+    the probe.
+    """
 
     state: Path
     variables: Mapping[str, str]
@@ -76,8 +84,8 @@ def _by_itself(folder: Path, variables: Mapping[str, str], command: Sequence[str
 
 @dataclass
 class Seen:
-    """What a kill led to. `told` has what was reported as finished; `killed` is false if all was over before;
-    `resumed`: `--resume` ended well.
+    """What a kill led to. `told` has what was reported as finished; `killed` is false if all was
+    over before; `resumed`: `--resume` ended well.
     """
 
     kill: Kill
@@ -105,7 +113,8 @@ def disturb(kill: Kill, known: Undisturbed) -> Seen:
         except subprocess.TimeoutExpired:
             seen.killed = program.kill(kill.victim, kill.number)
         out, err = program.wait()
-        if not seen.killed:  # it was faster than the undisturbed run, which other work had slowed down
+        # It was faster than the undisturbed run, which other work had slowed down.
+        if not seen.killed:
             known.seconds[kill.command] = min(known.seconds[kill.command], program.elapsed_s)
         _look_for_orphans(program, seen)
         _look_at_the_end(program, seen, out, err)
@@ -147,12 +156,16 @@ def _look_at_the_end(program: Program, seen: Seen, out: str, err: str) -> None:
 
 
 def _in_python(err: str) -> bool:
-    """Whether the interrupt came while Python started, before a line of the program ran, by Python's own traceback."""
+    """Whether the interrupt came while Python started, before a line of the program ran, by
+    Python's own traceback.
+    """
     return "KeyboardInterrupt" in err and "…" not in err and "gpubalance/cli" not in err
 
 
 def _look_at_files(program: Program, seen: Seen) -> None:
-    """Checks that the output, the kept probes and each line of a journal but the last are whole or absent."""
+    """Checks that the output, the kept probes and each line of a journal but the last are whole or
+    absent.
+    """
     state = program.folder / "state"
     for path in [*state.rglob("probes/*.json"), *program.folder.glob(program.output.name)]:
         try:
@@ -171,7 +184,9 @@ def _look_at_files(program: Program, seen: Seen) -> None:
 
 
 def _resume(killed: Program, seen: Seen, wanted: Found | None) -> None:
-    """Checks that `--resume` tells again what was told to be finished, and ends as if nothing had happened."""
+    """Checks that `--resume` tells again what was told to be finished, and ends as if nothing had
+    happened.
+    """
     program = Program(killed.folder, killed.variables, *COMMANDS[seen.kill.command], "--resume")
     _, err = program.wait()
     if program.process.returncode:
@@ -193,10 +208,15 @@ def main(
     seed = Random().randrange(2**31) if seed is None else seed
     planned = list(kills(count, Random(seed), commands))
     seen: list[Seen] = []
-    with tempfile.TemporaryDirectory(prefix="gpubalance-kills-") as name, ThreadPoolExecutor(_AT_ONCE) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="gpubalance-kills-") as name,
+        ThreadPoolExecutor(_AT_ONCE) as pool,
+    ):
         known = undisturbed(Path(name), variables, sorted({kill.command for kill in planned}))
         seconds = ", ".join(f"{c} {s:.1f} s" for c, s in known.seconds.items())
-        yield f"{count} kills, seed {seed}; undisturbed {seconds}, split {known.found.get('balance')}"
+        yield (
+            f"{count} kills, seed {seed}; undisturbed {seconds}, split {known.found.get('balance')}"
+        )
         try:
             for number, one in enumerate(pool.map(lambda kill: disturb(kill, known), planned)):
                 seen.append(one)
@@ -222,8 +242,10 @@ def figures(seen: list[Seen]) -> str:
     return (
         f"{len(seen)} runs, {sum(hit.values())} killed "
         f"({', '.join(f'{n} {what}' for what, n in sorted(hit.items()))}), "
-        f"{failed} with a fault; the last process was gone after at most {max(one.gone_s for one in seen):.1f} s, "
+        f"{failed} with a fault; the last process was gone after at most "
+        f"{max(one.gone_s for one in seen):.1f} s, "
         f"{sum(len(one.told) for one in seen)} finished points, trials and windows kept, "
-        f"resumed: {resumed['probe']} probes to the same limits, {resumed['balance']} balances to the same split, "
+        f"resumed: {resumed['probe']} probes to the same limits, {resumed['balance']} "
+        "balances to the same split, "
         f"{resumed['run']} runs"
     )

@@ -1,7 +1,9 @@
-"""How far layers over several devices are from one device, model by model; and what memory their order takes.
+"""How far layers over several devices are from one device, model by model; and what memory their
+order takes.
 
-TensorFlow's graph optimizer fuses a model's operations in other ways where it is cut, and a deep model makes much of
-roundings that differ. For weights it is off, so that both compute the same operations.
+TensorFlow's graph optimizer fuses a model's operations in other ways where it is cut, and a deep
+model makes much of roundings that differ. For weights it is off, so that both compute the same
+operations.
 """
 
 from __future__ import annotations
@@ -20,21 +22,44 @@ from tests.engine import zoo
 from tests.engine.pipelines import cut_outputs, graph_of, trained
 
 _STEPS = 5
-_SMALL = ("masked", "several", "shared", "nested", "branches", "stopped", "regularised", "unet", "transformer")
+_SMALL = (
+    "masked",
+    "several",
+    "shared",
+    "nested",
+    "branches",
+    "stopped",
+    "regularised",
+    "unet",
+    "transformer",
+)
 _DEEP = ("MobileNetV2", "EfficientNetB0", "DenseNet121", "ResNet50")
 _DRIFTING = ("regularised", "unet", "transformer", "EfficientNetB0", "MobileNetV2", "ResNet50")
 _LIMIT_MIB = 300
 _WIDTH, _DEPTH = 1400, 8
-_PARTS = {"whole": (0, _DEPTH), "first half": (0, _DEPTH // 2 - 1), "second half": (_DEPTH // 2, _DEPTH)}
+_PARTS = {
+    "whole": (0, _DEPTH),
+    "first half": (0, _DEPTH // 2 - 1),
+    "second half": (_DEPTH // 2, _DEPTH),
+}
 
 
 def main() -> Iterator[str]:
-    yield "without TensorFlow's graph optimizer, the largest difference from one device with the same micro-batches:"
-    yield f"of the outputs, cut before every block; of the weights after {_STEPS} steps in 2 and 3 stages"
+    yield (
+        "without TensorFlow's graph optimizer, the largest difference from one device with the "
+        "same micro-batches:"
+    )
+    yield (
+        f"of the outputs, cut before every block; of the weights after {_STEPS} steps in 2 and 3 "
+        "stages"
+    )
     with ThreadPoolExecutor(2) as processes:
         for found in processes.map(lambda names: _process("exact", *names), (_SMALL, *zip(_DEEP))):
             yield from found
-    yield "as TensorFlow runs them: a first step's gradients in 3 stages, their difference by their norm;"
+    yield (
+        "as TensorFlow runs them: a first step's gradients in 3 stages, their difference by their "
+        "norm;"
+    )
     yield "beside one device whose inputs are each the next number"
     yield from _process("drifts", *_DRIFTING)
     # This machine's own allocator, which can be given a limit.
@@ -65,7 +90,9 @@ def _maker(name: str) -> Callable[[], Any]:
 
     if hasattr(zoo, name):
         return getattr(zoo, name)  # type: ignore[no-any-return]
-    return partial(getattr(keras.applications, name), weights=None, input_shape=(64, 64, 3), classes=10)
+    return partial(
+        getattr(keras.applications, name), weights=None, input_shape=(64, 64, 3), classes=10
+    )
 
 
 def exact(*names: str) -> Iterator[str]:
@@ -115,12 +142,17 @@ def drifts(*names: str) -> Iterator[str]:
     for name in names:
         found = trained(_maker(name), partial(Gradients, 1.0), micro_batches=3, steps=1, move=True)
         keras.backend.clear_session()
-        yield f"{name}: {_part(found.model, found.twin):.1g}, itself {_part(found.moved, found.twin):.1g}"
+        yield (
+            f"{name}: {_part(found.model, found.twin):.1g}, itself "
+            f"{_part(found.moved, found.twin):.1g}"
+        )
 
 
 def _part(one: Any, other: Any) -> float:
     """The norm of the difference of their weights, by that of the weights."""
-    both = ([weight.numpy().ravel() for weight in model.trainable_variables] for model in (one, other))
+    both = (
+        [weight.numpy().ravel() for weight in model.trainable_variables] for model in (one, other)
+    )
     mine, its = map(np.concatenate, both)
     return float(np.linalg.norm(mine - its) / np.linalg.norm(its))
 

@@ -19,7 +19,9 @@ _STEP = 2 << 20
 
 @dataclass(frozen=True)
 class Case:
-    """A memory function, the device's memory, and what a curve measured; `known` if memory can be read."""
+    """A memory function, the device's memory, and what a curve measured; `known` if memory can be
+    read.
+    """
 
     memory: Memory
     memory_bytes: int
@@ -36,7 +38,9 @@ class Case:
 
 
 def _by_chance(case: Case, random: Random, *, believing: bool) -> TryBatch:
-    """Tries some of which fail by chance. If `believing`, a batch always gets its first answer again."""
+    """Tries some of which fail by chance. If `believing`, a batch always gets its first answer
+    again.
+    """
     known: dict[int, Trial] = {}
 
     def try_batch(batch: int, _: str = "") -> Trial:
@@ -65,7 +69,9 @@ def rounded_parts(base: int, slope: int, limit: int, random: Random) -> Memory:
 def doubling(base: int, slope: int, limit: int, random: Random) -> Memory:
     """Up to four buffers that double when they are full, beside linear memory."""
     parts = [slope // random.randint(2, 20) for _ in range(random.randint(1, 4))]
-    return lambda batch: base + slope * batch + sum(1 << (part * batch).bit_length() for part in parts)
+    return lambda batch: (
+        base + slope * batch + sum(1 << (part * batch).bit_length() for part in parts)
+    )
 
 
 def convex(base: int, slope: int, limit: int, random: Random) -> Memory:
@@ -86,7 +92,10 @@ def falling(base: int, slope: int, limit: int, random: Random) -> Memory:
     return lambda batch: base + slope * batch + (saved if batch <= at else 0)
 
 
-SHAPES = {shape.__name__: shape for shape in (linear, rounded, rounded_parts, doubling, convex, plateau, falling)}
+SHAPES = {
+    shape.__name__: shape
+    for shape in (linear, rounded, rounded_parts, doubling, convex, plateau, falling)
+}
 
 
 def case(shape: str, random: Random, *, limit: int, multiple: int, slope: int) -> Case:
@@ -121,7 +130,10 @@ def by_prediction(case: Case, try_batch: TryBatch | None = None) -> Limit:
 
 
 def main() -> Iterator[str]:
-    yield f"{_CASES} memory functions a row, limits 10 to 100,000; tries and out of memory: mean (most)"
+    yield (
+        f"{_CASES} memory functions a row, limits 10 to 100,000; tries and out of memory: mean "
+        "(most)"
+    )
     yield f"{'memory':15}{'tries':>12}{'out of memory':>16}{'not exact':>11}"
     every = []
     for shape in SHAPES:
@@ -133,14 +145,18 @@ def main() -> Iterator[str]:
 
 
 def _of_chance(cases: list[Case]) -> str:
-    """What failures by chance do to limits and tries, beside a search that believes each failure."""
+    """What failures by chance do to limits and tries, beside a search that believes
+    each failure.
+    """
     told = f"{_CHANCE:.0%} of tries out of memory by chance"
     for believing in (True, False):
         wrong, tries = 0, 0
         for number, case in enumerate(cases):
             limit = by_prediction(case, _by_chance(case, Random(number), believing=believing))
             wrong += limit.fails is not None and case.fits(limit.fails)
-            tries += len({trial.batch for trial in limit.trials}) if believing else len(limit.trials)
+            tries += (
+                len({trial.batch for trial in limit.trials}) if believing else len(limit.trials)
+            )
         of = f"{wrong} of {len(cases)} wrong, {tries / len(cases):.2f} tries"
         told += f"; {'each believed' if believing else 'as it is'}: {of}"
     quiet = [by_prediction(case).trials for case in cases]

@@ -44,14 +44,19 @@ class Ours:
         self._pipeline = data is not None
 
     def throughput(self) -> float:
-        if self._pipeline:  # it kept filling during the other's turn: what is ready would count too much
+        # It kept filling during the other's turn: what is ready would count too much.
+        if self._pipeline:
             list(self._measure(0.0, 1))
         samples = list(self._measure(self._seconds, 2))
         seconds = sum(one.seconds for one in samples)
         return float(self._split.global_batch * sum(one.steps for one in samples) / seconds)
 
     def _measure(self, seconds: float, at_least: int) -> Iterator[Any]:
-        how: dict[str, Any] = {"steps_per_timing": self._steps, "stamped": False, "pipeline": self._pipeline}
+        how: dict[str, Any] = {
+            "steps_per_timing": self._steps,
+            "stamped": False,
+            "pipeline": self._pipeline,
+        }
         return self._session.measure(self._split, seconds=seconds, at_least=at_least, **how)
 
 
@@ -74,7 +79,9 @@ def _compiled(make: Make) -> Any:
 class BareLoop:
     """The loop of TensorFlow's guide to custom training, with its own batch for each replica."""
 
-    def __init__(self, batches: Sequence[int], devices: Sequence[str] = _CPUS, make: Make = small) -> None:
+    def __init__(
+        self, batches: Sequence[int], devices: Sequence[str] = _CPUS, make: Make = small
+    ) -> None:
         import keras
         import tensorflow as tf
 
@@ -88,7 +95,10 @@ class BareLoop:
         def train(values: Any) -> Any:
             inputs, labels = values
             with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(loss_of(labels, model(inputs, training=True))) / self._global_batch
+                loss = (
+                    tf.reduce_sum(loss_of(labels, model(inputs, training=True)))
+                    / self._global_batch
+                )
             grads = tape.gradient(loss, [v.value for v in model.trainable_variables])
             model.optimizer.apply(grads, model.trainable_variables)
             return loss
@@ -114,7 +124,9 @@ class BareLoop:
 
 
 class KerasFit:
-    """Keras' own training at an even split, from a pipeline that repeats one batch, or from `data`."""
+    """Keras' own training at an even split, from a pipeline that repeats one batch, or
+    from `data`.
+    """
 
     def __init__(
         self,
@@ -143,7 +155,9 @@ class KerasFit:
         import keras
 
         ends: list[float] = []
-        times = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_, **__: ends.append(time.perf_counter()))
+        times = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda *_, **__: ends.append(time.perf_counter())
+        )
         self.fit(steps_per_epoch=self._steps + 3, epochs=1, verbose=0, callbacks=[times])
         seconds = ends[-1] - ends[2]
         rate = self._global_batch * self._steps / seconds
@@ -152,7 +166,9 @@ class KerasFit:
 
 
 class KerasAlone(KerasFit):
-    """Keras' own training on a process's first device, without a strategy and with XLA as Keras chooses."""
+    """Keras' own training on a process's first device, without a strategy and with XLA as Keras
+    chooses.
+    """
 
     def __init__(self, batch: int, make: Make = small) -> None:
         super().__init__(batch, make=lambda: _with_keras_xla(make()))
@@ -167,7 +183,9 @@ def _with_keras_xla(model: Any) -> Any:
 
 
 class SplitFit(KerasFit):
-    """The same training with a split, which sets the devices up: make it before anything else uses TensorFlow."""
+    """The same training with a split, which sets the devices up: make it before anything else uses
+    TensorFlow.
+    """
 
     def __init__(self, split: Split, make: Make = small, data: Make | None = None) -> None:
         self._split = split

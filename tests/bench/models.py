@@ -8,23 +8,34 @@ BATCH = 256  # of each device
 
 
 def convnet() -> Any:
-    """Nearly all of its 3 MB of weights are in its last layers, and nearly all of its compute in the first.
+    """Nearly all of its 3 MB of weights are in its last layers, and nearly all of its compute in
+    the first.
 
-    A step of `BATCH` samples computes for some 0.2 s on one core here, and its gradients take as long on 100 Mbit/s.
+    A step of `BATCH` samples computes for some 0.2 s on one core here, and its gradients take as
+    long on 100 Mbit/s.
     """
     from keras.layers import Conv2D, Dense, Flatten, MaxPooling2D
 
     first = [Conv2D(48, 3, activation="relu"), Conv2D(64, 3, activation="relu"), MaxPooling2D()]
     second = [Conv2D(64, 3, activation="relu"), MaxPooling2D()]
-    return _compiled(*first, *second, Flatten(), Dense(384, "relu"), Dense(384, "relu"), Dense(10, "softmax"))
+    return _compiled(
+        *first, *second, Flatten(), Dense(384, "relu"), Dense(384, "relu"), Dense(10, "softmax")
+    )
 
 
 def few_weights() -> Any:
     """0.2 MB of them, in convolutions."""
     from keras.layers import Conv2D, Dense, GlobalAveragePooling2D, MaxPooling2D
 
-    first = [Conv2D(32, 3, activation="relu"), MaxPooling2D(), Conv2D(64, 3, activation="relu"), MaxPooling2D()]
-    return _compiled(*first, Conv2D(64, 3, activation="relu"), GlobalAveragePooling2D(), Dense(10, "softmax"))
+    first = [
+        Conv2D(32, 3, activation="relu"),
+        MaxPooling2D(),
+        Conv2D(64, 3, activation="relu"),
+        MaxPooling2D(),
+    ]
+    return _compiled(
+        *first, Conv2D(64, 3, activation="relu"), GlobalAveragePooling2D(), Dense(10, "softmax")
+    )
 
 
 def _compiled(*layers: Any) -> Any:

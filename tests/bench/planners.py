@@ -1,4 +1,6 @@
-"""How long it takes to find the best split and the best cut of a model, and whether brute force finds a better cut."""
+"""How long it takes to find the best split and the best cut of a model, and whether brute force
+finds a better cut.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,16 @@ def _line(random: Random) -> Line:
 
 
 def _through_zero(random: Random) -> Line:
-    """A random device without fixed cost: without sync all deadlines are nearly equal, the hardest to tell apart."""
+    """A random device without fixed cost: without sync all deadlines are nearly equal, the hardest
+    to tell apart.
+    """
     return Line(0.0, random.uniform(1e-4, 1e-3), 0.0)
 
 
 def _curve(random: Random) -> Curve:
-    """A random device with fourteen measured points, an octave apart, each off its line by some per cent."""
+    """A random device with fourteen measured points, an octave apart, each off its line by some per
+    cent.
+    """
     exactly = _line(random)
     sizes = [2**n for n in range(14)]
     return monotone_curve([(b, exactly.step_time_s(b) * random.uniform(0.97, 1.03)) for b in sizes])
@@ -52,13 +58,19 @@ _CASES: dict[str, tuple[Any, Callable[[int], dict[str, Any]]]] = {
     "curves, a global batch": (_curve, lambda n: {"global_batch": 1_000 * n}),
     "lines through 0, no sync": (_through_zero, lambda _: {"sync": Syncs()}),
     "lines, up to 8 micro-batches": (_line, lambda _: {"micro_batches": 8}),
-    "lines, the same, a global batch": (_line, lambda n: {"global_batch": 1_000 * n, "micro_batches": 8}),
+    "lines, the same, a global batch": (
+        _line,
+        lambda n: {"global_batch": 1_000 * n, "micro_batches": 8},
+    ),
 }
 
 
 def plan() -> Iterator[str]:
     devices = ", ".join(f"{count:,}" for count in _DEVICES)
-    yield f"seconds of one allocate, median of {_TIMES}; limits up to {_LIMIT:,}; for {devices} devices"
+    yield (
+        f"seconds of one allocate, median of {_TIMES}; limits up to {_LIMIT:,}; for {devices} "
+        "devices"
+    )
     for name in _CASES:
         taken = [_seconds(allocate, [_split(name, count)] * _TIMES) for count in _DEVICES]
         yield f"{name:42}" + "".join(f"{one:>9.3f}" for one in taken)
@@ -84,16 +96,24 @@ def cuts() -> Iterator[str]:
     yield f"seconds of one core to find the best cut, median of {_TIMES}"
     yield "blocks devices  " + "  ".join(f"K={count:<3}" for count in _MICRO_BATCHES)
     for blocks, devices in _CUTS:
-        asked = [[_cut(blocks, devices, count, seed) for seed in range(_TIMES)] for count in _MICRO_BATCHES]
+        asked = [
+            [_cut(blocks, devices, count, seed) for seed in range(_TIMES)]
+            for count in _MICRO_BATCHES
+        ]
         yield f"{blocks:6} {devices:7}  " + "  ".join(f"{_seconds(place, of):5.2f}" for of in asked)
     worse = [_worse(seed) for seed in range(_DRAWN)]
     over = sum(one > _MORE for one in worse)
-    yield f"of {_DRAWN} problems of up to 7 blocks, 3 devices and K 24, {over} have a step over {_MORE:.1%} above"
+    yield (
+        f"of {_DRAWN} problems of up to 7 blocks, 3 devices and K 24, {over} have a step over "
+        f"{_MORE:.1%} above"
+    )
     yield f"the best of all cuts and orders, simulated; the worst is {max(worse):.2%} above"
 
 
 def _cut(blocks: int, devices: int, micro_batches: int, seed: int) -> cut.Problem:
-    """Unlike blocks on devices whose speeds differ up to fourfold and whose memory together is scarce."""
+    """Unlike blocks on devices whose speeds differ up to fourfold and whose memory together is
+    scarce.
+    """
     random = Random(seed)
     edges = tuple(cut.Edge(n, (n + 1,), random.randrange(10**4)) for n in range(blocks - 1))
     base_s = [random.uniform(0.5, 2) * 1e-3 for _ in range(blocks)]

@@ -1,4 +1,6 @@
-"""How long queues take by the tail rule, beside pulling and beside the best that hindsight knows."""
+"""How long queues take by the tail rule, beside pulling and beside the best that
+hindsight knows.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _TO_GAIN = 0.95  # where pulling takes more than the best by a twentieth
 
 
 def main(queues: int = QUEUES, seed: int = 0) -> Iterator[str]:
-    """A line for each kind of machine, without a probe and with one, and one for the program itself."""
+    """A line for each kind of machine, without a probe and with one, and one for the program
+    itself.
+    """
     yield f"{queues} queues a line from seed {seed}, over pulling:"
     for probed in (False, True):
         for name, counts, speeds in _MACHINES:
@@ -36,7 +40,13 @@ def main(queues: int = QUEUES, seed: int = 0) -> Iterator[str]:
 
 
 def _line(
-    name: str, random: Random, queues: int, counts: tuple[int, int], speeds: tuple[float, ...], *, probed: bool
+    name: str,
+    random: Random,
+    queues: int,
+    counts: tuple[int, int],
+    speeds: tuple[float, ...],
+    *,
+    probed: bool,
 ) -> str:
     ratios, possible = [], []
     for number in range(queues):
@@ -46,10 +56,13 @@ def _line(
         pulled_s = makespan_s(queue, pull=True)
         ratios.append(makespan_s(queue) / pulled_s)
         possible.append(best_s(queue) / pulled_s)
-    gains = [ratio for ratio, best in zip(ratios, possible, strict=True) if best < _TO_GAIN] or [1.0]
+    gains = [ratio for ratio, best in zip(ratios, possible, strict=True) if best < _TO_GAIN] or [
+        1.0
+    ]
     return (
         f"{name:45} mean {np.mean(ratios):.3f}, worst {max(ratios):.2f}, best {min(ratios):.2f}; "
-        f"best possible {np.mean(possible):.3f}; {len(gains)} where that is below {_TO_GAIN}: {np.mean(gains):.3f}"
+        f"best possible {np.mean(possible):.3f}; {len(gains)} where that is below {_TO_GAIN}: "
+        f"{np.mean(gains):.3f}"
     )
 
 
@@ -57,5 +70,13 @@ def _real_s(*options: str) -> float:
     """The makespan of the program's own queue."""
     script = "if [ $GPUBALANCE_DEVICE = GPU:0 ]; then sleep 4; else sleep 10; fi\n"
     with tempfile.TemporaryDirectory() as folder:
-        out = measured("queue", "-", "--simulate", QUICK_PAIR, *options, given=5 * script, XDG_STATE_HOME=folder)
+        out = measured(
+            "queue",
+            "-",
+            "--simulate",
+            QUICK_PAIR,
+            *options,
+            given=5 * script,
+            XDG_STATE_HOME=folder,
+        )
     return float(json.loads(out)["makespan_s"])

@@ -1,6 +1,7 @@
 """`scripts/bench soak [N]`: 5 N steps of a run and N worker starts, as in a probe, in one parent.
 
-The parent's memory, file handles, threads and temporary files must not grow from soon after the beginning to the end.
+The parent's memory, file handles, threads and temporary files must not grow from soon after the
+beginning to the end.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ class Level(NamedTuple):
         return cls(process.memory_info().rss, process.num_fds(), threading.active_count(), files)
 
     def __str__(self) -> str:
-        return f"{self.memory_bytes >> 20} MiB, {self.handles} handles, {self.threads} threads, {self.files} files"
+        return (
+            f"{self.memory_bytes >> 20} MiB, {self.handles} handles, {self.threads} threads, "
+            f"{self.files} files"
+        )
 
 
 def grown(what: str, levels: dict[int, Level]) -> Iterator[str]:
@@ -80,7 +84,9 @@ def steps(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
     split, measuring = Shares((8, 8)), Measuring(windows=3, duration_s=0.5, baseline="none")
     settings, done = Settings(model="small"), 0
     while done < count:
-        request = RunRequest(devices=devices, split=split, settings=settings, joint=joint, measuring=measuring)
+        request = RunRequest(
+            devices=devices, split=split, settings=settings, joint=joint, measuring=measuring
+        )
         done += run(request, lambda _: None, nothing_kept()).steps
         yield done, Level.now(folder)
 

@@ -1,7 +1,8 @@
-"""Gradients summed in packs against all at once, in turns: over a link, over loopback and on one host.
+"""Gradients summed in packs against all at once, in turns: over a link, over loopback and on one
+host.
 
-The hosts are network namespaces of this machine, each with one core and a plain CPU device, if who runs this may make
-them.
+The hosts are network namespaces of this machine, each with one core and a plain CPU device, if who
+runs this may make them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ _RATE = "100mbit"
 _FASTER, _NO_SLOWER = Wanted(1.25), Wanted(0.98)
 _MOST = 12
 _ALL_AT_ONCE = ("--pack-bytes", "0")
-_ONE_CORE_EACH = "host=$1; shift; number=${host#gph}; exec ip netns exec $host taskset -c $((${number%%x*} - 1)) "
+_ONE_CORE_EACH = (
+    "host=$1; shift; number=${host#gph}; exec ip netns exec $host taskset -c $((${number%%x*} - "
+    "1)) "
+)
 
 
 def main() -> Iterator[str]:
@@ -39,7 +43,9 @@ def main() -> Iterator[str]:
             with hosts_with_links(_RATE, _RATE) as names:
                 prefix = folder / "prefix.sh"
                 prefix.write_text(f'{_ONE_CORE_EACH} "$@"\n')
-                yield from _over(folder, names, f"sh {prefix} {{host}}", f"a link of {_RATE}", _FASTER)
+                yield from _over(
+                    folder, names, f"sh {prefix} {{host}}", f"a link of {_RATE}", _FASTER
+                )
         except NoNamespacesError as error:
             yield f"not over a link: {error}"
         yield from _over(folder, ["alpha", "beta"], "env ON={host}", "loopback", _NO_SLOWER)
@@ -48,13 +54,20 @@ def main() -> Iterator[str]:
         yield f"{name}, two devices of one host, Split.fit: {judged(on_one, _NO_SLOWER, _MOST)}"
 
 
-def _over(folder: Path, hosts: Sequence[str], via: str, where: str, wanted: Wanted) -> Iterator[str]:
-    """The lines about two hosts. `wanted` is of the convnet; a model with few weights gains little."""
+def _over(
+    folder: Path, hosts: Sequence[str], via: str, where: str, wanted: Wanted
+) -> Iterator[str]:
+    """The lines about two hosts. `wanted` is of the convnet; a model with few weights
+    gains little.
+    """
     for name in MODELS:
         bound = wanted if name == "convnet" else _NO_SLOWER
         runs = _Runs(hosts, via, name)
         yield f"{name}, {where}, run: {judged(runs.ratios(), bound, _MOST)}; {runs.syncs()}"
-        yield f"{name}, {where}, Split.fit: {judged(_trained(folder, hosts, via, name), bound, _MOST)}"
+        yield (
+            f"{name}, {where}, Split.fit: "
+            f"{judged(_trained(folder, hosts, via, name), bound, _MOST)}"
+        )
 
 
 class _Runs:
@@ -62,7 +75,12 @@ class _Runs:
 
     def __init__(self, hosts: Sequence[str], via: str, model: str) -> None:
         self._asked = ["run", "--simulate", "1", "--hosts", ",".join(hosts), "--via", via]
-        self._asked += ["--model", f"tests.bench.models:{model}", "--batches", *[str(BATCH)] * len(hosts)]
+        self._asked += [
+            "--model",
+            f"tests.bench.models:{model}",
+            "--batches",
+            *[str(BATCH)] * len(hosts),
+        ]
         self._asked += ["--baseline", "none", "--windows", "1", "--duration", "4"]
         self._in_packs: list[float] = []
         self._at_once: list[float] = []
@@ -76,7 +94,10 @@ class _Runs:
 
     def syncs(self) -> str:
         """The least sync of either, which other work on the machine makes longer."""
-        return f"sync {format_seconds(min(self._in_packs))}, all at once {format_seconds(min(self._at_once))}"
+        return (
+            f"sync {format_seconds(min(self._in_packs))}, all at once "
+            f"{format_seconds(min(self._at_once))}"
+        )
 
     def _run(self, syncs_s: list[float], *more: str) -> float:
         found: dict[str, Any] = json.loads(measured(*self._asked, *more, PYTHONPATH=str(ROOT)))
@@ -106,7 +127,8 @@ def _on_one_host(name: str) -> float:
         return repeated(2 * BATCH)
 
     in_packs, at_once = (
-        SplitFit(Split(batches=(BATCH, BATCH), simulate=2, pack_bytes=size), MODELS[name], data) for size in (None, 0)
+        SplitFit(Split(batches=(BATCH, BATCH), simulate=2, pack_bytes=size), MODELS[name], data)
+        for size in (None, 0)
     )
     return ratio_of(in_packs.throughput, at_once.throughput, 4)
 

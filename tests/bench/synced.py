@@ -1,4 +1,6 @@
-"""A training over two hosts with a plain device each: packs of gradients against all at once, in turns."""
+"""A training over two hosts with a plain device each: packs of gradients against all at once, in
+turns.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _STEPS, _PAIRS = 12, 3
 
 
 def rate(split: gpubalance.Split, make: Callable[[], Any]) -> Callable[[], float]:
-    """A function that gives the steps per second of an epoch with that split, once another one has gone before."""
+    """A function that gives the steps per second of an epoch with that split, once another one has
+    gone before.
+    """
     import keras
 
     with split.scope():
@@ -23,7 +27,9 @@ def rate(split: gpubalance.Split, make: Callable[[], Any]) -> Callable[[], float
 
     def measured() -> float:
         ends = list[float]()
-        told = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: ends.append(time.perf_counter()))
+        told = keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda *_: ends.append(time.perf_counter())
+        )
         keras.utils.set_random_seed(1)  # all processes read the same batches
         data = repeated(split.global_batch)
         split.fit(model, data, steps_per_epoch=_STEPS, epochs=2, verbose=0, callbacks=[told])
@@ -34,12 +40,16 @@ def rate(split: gpubalance.Split, make: Callable[[], Any]) -> Callable[[], float
 
 
 def main(name: str, hosts: str) -> None:
-    """One process's part, of a launched script. The first one prints the ratio of the throughputs."""
+    """One process's part, of a launched script. The first one prints the ratio of the
+    throughputs.
+    """
     names = hosts.split(",")
     gpus = [f"{host}:0" for host in names]
 
     def split_with(pack_bytes: int | None) -> gpubalance.Split:
-        return gpubalance.Split(gpus, [BATCH] * len(names), simulate=1, hosts=names, pack_bytes=pack_bytes)
+        return gpubalance.Split(
+            gpus, [BATCH] * len(names), simulate=1, hosts=names, pack_bytes=pack_bytes
+        )
 
     packs, one = split_with(None), split_with(0)
     ratio = ratio_of(rate(packs, MODELS[name]), rate(one, MODELS[name]), _PAIRS)

@@ -17,7 +17,9 @@ Figure = Callable[[], float]
 
 
 def in_turns(first: Figure, second: Figure) -> Iterator[float]:
-    """Endless ratios first ÷ second; they alternate in beginning a pair, as a machine may slow down steadily."""
+    """Endless ratios first ÷ second; they alternate in beginning a pair, as a machine may slow down
+    steadily.
+    """
     for unmeasured in (first, second):
         unmeasured()  # traces, caches, imports
     while True:
@@ -61,4 +63,6 @@ def measured(*arguments: str, given: str = "", **variables: str) -> str:
 
 
 def _run(command: list[str], variables: dict[str, str], **how: Any) -> str:
-    return str(subprocess.run(command, env=os.environ | variables, check=True, text=True, **how).stdout)
+    return str(
+        subprocess.run(command, env=os.environ | variables, check=True, text=True, **how).stdout
+    )

@@ -33,11 +33,17 @@ class Wanted(NamedTuple):
     def __str__(self) -> str:
         if self.most == math.inf:
             return f"at least {self.least:g}"
-        return f"at most {self.most:g}" if self.least == -math.inf else f"{self.least:g} to {self.most:g}"
+        return (
+            f"at most {self.most:g}"
+            if self.least == -math.inf
+            else f"{self.least:g} to {self.most:g}"
+        )
 
 
 def _looks(first: int, most: int) -> Iterator[int]:
-    """Looks after `first`, twice as many, … : who looks after each one sooner or later sees what they want to see."""
+    """Looks after `first`, twice as many, … : who looks after each one sooner or later sees what
+    they want to see.
+    """
     while first < most:
         yield first
         first *= 2
@@ -47,9 +53,10 @@ def _looks(first: int, most: int) -> Iterator[int]:
 def judged(ratios: Iterator[float], wanted: Wanted, most: int) -> str:
     """Takes up to `most` ratios until their median meets or misses what is wanted.
 
-    Unlike the timings of one run, ratios of processes, or of two things in turns, are independent: so the interval is
-    that of order statistics (Conover, Practical Nonparametric Statistics, 3.2). At each look it holds the median 95
-    times in 100 or more, for any distribution: of several looks, one is off somewhat more often.
+    Unlike the timings of one run, ratios of processes, or of two things in turns, are independent:
+    so the interval is that of order statistics (Conover, Practical Nonparametric Statistics, 3.2).
+    At each look it holds the median 95 times in 100 or more, for any distribution: of several
+    looks, one is off somewhat more often.
     """
     taken: list[float] = []
     for count in _looks(_LEAST, most):
@@ -58,7 +65,10 @@ def judged(ratios: Iterator[float], wanted: Wanted, most: int) -> str:
         decision = wanted.decision(low, high)
         if decision != "not decided":
             break
-    return f"{median(taken):.3f} (95 %: {low:.3f} to {high:.3f}), {len(taken)} times; wanted {wanted}: {decision}"
+    return (
+        f"{median(taken):.3f} (95 %: {low:.3f} to {high:.3f}), {len(taken)} times; wanted "
+        f"{wanted}: {decision}"
+    )
 
 
 @dataclass(frozen=True)
@@ -82,13 +92,25 @@ class Share:
         return (middle - half) / (1 + spread), (middle + half) / (1 + spread)
 
 
-def judged_shares(draw: Callable[[int], Sequence[Share]], wanted: Sequence[Wanted], most: int) -> list[str]:
-    """Adds shares from `draw(n)`, n = 0, 1, …, up to `most` draws, until each meets or misses what is wanted."""
+def judged_shares(
+    draw: Callable[[int], Sequence[Share]], wanted: Sequence[Wanted], most: int
+) -> list[str]:
+    """Adds shares from `draw(n)`, n = 0, 1, …, up to `most` draws, until each meets or misses what
+    is wanted.
+    """
     drawn: list[Sequence[Share]] = []
     for count in _looks(1, most):
         drawn += map(draw, range(len(drawn), count))
-        shares = [Share(sum(s.count for s in of), sum(s.of for s in of)) for of in zip(*drawn, strict=True)]
-        decisions = [one.decision(*share.interval) for share, one in zip(shares, wanted, strict=True)]
+        shares = [
+            Share(sum(s.count for s in of), sum(s.of for s in of))
+            for of in zip(*drawn, strict=True)
+        ]
+        decisions = [
+            one.decision(*share.interval) for share, one in zip(shares, wanted, strict=True)
+        ]
         if "not decided" not in decisions:
             break
-    return [f"{share.part:.1%} of {share.of} ({now})" for share, now in zip(shares, decisions, strict=True)]
+    return [
+        f"{share.part:.1%} of {share.of} ({now})"
+        for share, now in zip(shares, decisions, strict=True)
+    ]

@@ -31,15 +31,25 @@ class Seen:
 
 
 def command_in_terminal(
-    command: Sequence[str], columns: int, *, lines: int = 24, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    columns: int,
+    *,
+    lines: int = 24,
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[int, Seen]:
-    """Runs any command with its three streams on a terminal; returns the exit status and what was seen."""
+    """Runs any command with its three streams on a terminal; returns the exit status and what was
+    seen.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     unset = {"COLUMNS", "LINES", "NO_COLOR", "CUDA_VISIBLE_DEVICES"}
     variables = {key: value for key, value in os.environ.items() if key not in unset}
     process = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, env={**variables, "TERM": "xterm", **(environment or {})}
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**variables, "TERM": "xterm", **(environment or {})},
     )
     os.close(theirs)
     screen = pyte.Screen(columns, lines)

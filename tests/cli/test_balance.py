@@ -23,12 +23,18 @@ SHORT = ("--windows", "1", "--duration", "0.6", "--round-duration", "0.5")
 @pytest.mark.parametrize(
     ("wanted", "code", "told"),
     [
-        ("--global-batch 128 --max-global-batch 64", 2, "batch of 128\n  → the nearest that is possible: 64"),
+        (
+            "--global-batch 128 --max-global-batch 64",
+            2,
+            "batch of 128\n  → the nearest that is possible: 64",
+        ),
         ("--margin 100GiB", 5, "no device can keep 100 GiB free: the largest has "),
         ("--global-batch 100000", 2, "a global batch of 100,000 is too large: at most "),
     ],
 )
-def test_what_is_not_possible_is_told_before_anything_is_measured(wanted: str, code: int, told: str) -> None:
+def test_what_is_not_possible_is_told_before_anything_is_measured(
+    wanted: str, code: int, told: str
+) -> None:
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
     for command in (("balance", "--dry-run"), ("balance",)):
         done = here(*command, "--simulate", QUICK_PAIR, *wanted.split(), code=code)
@@ -37,7 +43,9 @@ def test_what_is_not_possible_is_told_before_anything_is_measured(wanted: str, c
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_dry_run_says_each_phase_and_the_balance_does_these(tmp_path: Path, own_state: Path) -> None:
+def test_a_dry_run_says_each_phase_and_the_balance_does_these(
+    tmp_path: Path, own_state: Path
+) -> None:
     command = ("balance", "--simulate", QUICK_PAIR, "--max-global-batch", "32")
     dry = here(*command, "--dry-run", "-o", str(tmp_path / "expected.json"))
     assert (dry.returncode, dry.stderr) == (0, "")
@@ -45,13 +53,18 @@ def test_a_dry_run_says_each_phase_and_the_balance_does_these(tmp_path: Path, ow
     assert expected["seconds"] == sum(phase["seconds"] for phase in expected["phases"])
     names = [phase["name"] for phase in expected["phases"]]
     assert re.findall(r"(?m)^  (.+?) +about \d+ s", dry.stdout) == names
-    assert re.search(r"(?m)^about \d+ s in all; nothing was run; this estimate is in .*expected\.json$", dry.stdout)
+    assert re.search(
+        r"(?m)^about \d+ s in all; nothing was run; this estimate is in .*expected\.json$",
+        dry.stdout,
+    )
     assert not list(own_state.rglob("*.*"))
 
     # What was measured may replace the estimate, which nobody would miss.
     done = here(*command, *SHORT, "-o", str(tmp_path / "expected.json"), code=0)
     assert json.loads((tmp_path / "expected.json").read_text())["kind"] == "plan"
-    told = re.findall(r"(?m)^… phase (\d) of 4, (.+?): about \d+ s; about \d+ s.* (?:in all|left)$", done.stderr)
+    told = re.findall(
+        r"(?m)^… phase (\d) of 4, (.+?): about \d+ s; about \d+ s.* (?:in all|left)$", done.stderr
+    )
     assert told == [(str(number), name) for number, name in enumerate(names, 1)]
 
     again = here(*command, "--dry-run")
@@ -60,8 +73,12 @@ def test_a_dry_run_says_each_phase_and_the_balance_does_these(tmp_path: Path, ow
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(tmp_path: Path) -> None:
-    """The joint run of this profile holds less than the probe of each alone lets hope, and nobody knew its sync."""
+def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(
+    tmp_path: Path,
+) -> None:
+    """The joint run of this profile holds less than the probe of each alone lets hope, and nobody
+    knew its sync.
+    """
     probe, file = probe_of(simulated_devices(QUICK_PAIR)[0]), tmp_path / "probe.json"
     save(probe)
     file.write_text(probe.model_dump_json())
@@ -87,29 +104,52 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(tm
     assert [device.index for device in plan_of("plan", str(file), "--gpus", "1").devices] == [1]
     uncut = plan_of(*command, "--accumulate", "auto")
     refused = here("layers", "--simulate", QUICK_PAIR)
-    assert f"batch split {uncut.split} {format_rate(uncut.predicted.throughput)} by prediction" in refused.stderr
+    assert (
+        f"batch split {uncut.split} {format_rate(uncut.predicted.throughput)} by prediction"
+        in refused.stderr
+    )
     based = f"based on what the balance of {balance.created} measured of these devices together"
     assert based in " ".join(told.stdout.split())
     learning = plan_of(*command, "--noise-scale", "30").predicted
     assert learning.by_goodput[0].goodput == max(one.goodput for one in learning.by_goodput)
     fewer = plan_of(*command, "--max-global-batch", "160", "--sync", "0.02")
     assert (fewer.global_batch, fewer.sync_s, fewer.balanced) == (160, 0.02, balance.created)
-    # A later one that had no use for the second device has found nothing; of other devices none says anything.
-    assert here("balance", "--simulate", QUICK_PAIR, *SHORT, "--max-global-batch", "8").returncode == 0
+    # A later one that had no use for the second device has found nothing; of other devices none
+    # says anything.
+    assert (
+        here("balance", "--simulate", QUICK_PAIR, *SHORT, "--max-global-batch", "8").returncode == 0
+    )
     assert plan_of(*command).balanced == balance.created
     assert plan_of(*command, "--gpus", "0").balanced is None
     # A plan has no --all-reduce of its own: it is for the one whose sync was measured.
-    assert here("balance", "--simulate", QUICK_PAIR, *SHORT, "--all-reduce", "hierarchical").returncode == 0
-    assert [plan_of("plan", *by).settings.all_reduce for by in (command[1:], [str(file)])] == ["hierarchical"] * 2
+    assert (
+        here("balance", "--simulate", QUICK_PAIR, *SHORT, "--all-reduce", "hierarchical").returncode
+        == 0
+    )
+    assert [plan_of("plan", *by).settings.all_reduce for by in (command[1:], [str(file)])] == [
+        "hierarchical"
+    ] * 2
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_a_balance_by_a_noise_scale_proves_the_split_that_learns_fastest(tmp_path: Path) -> None:
     file, scale = tmp_path / "plan.json", 60
-    done = here("balance", "--simulate", QUICK_PAIR, *SHORT, "--noise-scale", str(scale), "-o", str(file), code=0)
+    done = here(
+        "balance",
+        "--simulate",
+        QUICK_PAIR,
+        *SHORT,
+        "--noise-scale",
+        str(scale),
+        "-o",
+        str(file),
+        code=0,
+    )
     plan = Plan.model_validate_json(file.read_text())
     assert plan.run is not None
-    measured = {r.split: r.measured.throughput.median for r in known(plan.balance).rounds if r.measured}
+    measured = {
+        r.split: r.measured.throughput.median for r in known(plan.balance).rounds if r.measured
+    }
     best = max(rate / (1 + split.global_batch / scale) for split, rate in measured.items())
     assert measured[plan.split] / (1 + plan.global_batch / scale) > 0.97 * best
     fastest = next(one for one in plan.predicted.by_goodput if one.of == "most samples/s")
@@ -158,7 +198,9 @@ def test_other_packs_are_tried_where_sync_is_much_of_a_step(
 ) -> None:
     engine_that(PACKS.format(usual=usual, too_many=too_many))
     path = tmp_path / "plan.json"
-    done = here("balance", "--simulate", "2", "--max-global-batch", "256", *SHORT, "-o", str(path), code=0)
+    done = here(
+        "balance", "--simulate", "2", "--max-global-batch", "256", *SHORT, "-o", str(path), code=0
+    )
     plan = Plan.model_validate_json(path.read_text())
     assert plan.settings.pack_bytes == chosen
     assert proof_of(plan).pack_bytes == chosen

@@ -34,7 +34,10 @@ def test_it_says_what_a_balance_would_find_out_minutes_later(tmp_path: Path) -> 
     own = ("check", "--data", "train.py:arrays", "--model")
     done = gpubalance(*own, "train.py:build", "-q", cwd=tmp_path, code=0)
     assert done.stdout.startswith("train.py:build can be measured; a split trains it\n")
-    assert "mine: 21 parameters to train, gradients of 84 B; train.py:arrays gives samples" in done.stdout
+    assert (
+        "mine: 21 parameters to train, gradients of 84 B; train.py:arrays gives samples"
+        in done.stdout
+    )
     assert "next: gpubalance balance --model train.py:build --data train.py:arrays" in done.stdout
 
     refused = gpubalance(*own, "train.py:summing", "--json", cwd=tmp_path, code=4)
@@ -49,7 +52,9 @@ def test_it_says_what_a_balance_would_find_out_minutes_later(tmp_path: Path) -> 
 def test_a_balance_says_it_before_it_measures() -> None:
     done = here("balance", "--simulate", QUICK_PAIR, "--model", TINY, *SHORT, code=0)
     lines = done.stderr.splitlines()
-    (told,) = [number for number, line in enumerate(lines) if "parameters to train, gradients of" in line]
+    (told,) = [
+        number for number, line in enumerate(lines) if "parameters to train, gradients of" in line
+    ]
     assert told < next(number for number, line in enumerate(lines) if " batch 8: " in line)
 
 

@@ -1,4 +1,6 @@
-"""A model is checked in parts once a command, however many workers build it, and with --resume never again."""
+"""A model is checked in parts once a command, however many workers build it, and with --resume
+never again.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def test_of_workers_that_begin_at_the_same_time_one_checks_the_model(tmp_path: P
 
 def test_what_was_found_is_left_for_resume_and_what_could_not_be_tried_is_not() -> None:
     settings, other = (Settings(model=f"model.py:{name}") for name in ("net", "other"))
-    found = Verdict(variables={3: 1}, logs={"loss": 1}, exponents=(0, 1), least=2, step={"MatMul": 4})
+    found = Verdict(
+        variables={3: 1}, logs={"loss": 1}, exponents=(0, 1), least=2, step={"MatMul": 4}
+    )
     with Journal("a", "a test", resume=False) as journal:
         journal.stays = True
         verdicts = KeptVerdicts(journal)

@@ -22,4 +22,7 @@ def test_a_gate_prints_the_comparison_and_exits_with_9(tmp_path: Path) -> None:
     found = Comparison.model_validate_json(done.stdout)
     assert Comparison.model_validate_json(kept.read_text()) == found
     assert json.loads(done.stdout)["kind"] == "comparison"
-    assert [against.ratio and against.ratio.verdict for against in found.against_first] == ["no difference", "slower"]
+    assert [against.ratio and against.ratio.verdict for against in found.against_first] == [
+        "no difference",
+        "slower",
+    ]

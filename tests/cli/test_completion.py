@@ -19,7 +19,8 @@ from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 BASH = shutil.which("bash") or pytest.skip("no bash here", allow_module_level=True)
 TWO_HOSTS = str(ROOT / "configs" / "two-hosts.toml")
-# What readline does: it sets the words and the number of the one that is completed, and calls the function.
+# What readline does: it sets the words and the number of the one that is completed, and calls the
+# function.
 ASK = """
 source "$SCRIPT"
 COMP_WORDS=("$@"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
@@ -52,7 +53,9 @@ def variables(more: dict[str, str]) -> dict[str, str]:
 
 def said(command: list[str], more: dict[str, str], cwd: Path | None = None) -> str:
     """The stdout of a process that must say nothing on stderr."""
-    done = subprocess.run(command, env=variables(more), cwd=cwd, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, env=variables(more), cwd=cwd, capture_output=True, text=True, timeout=60
+    )
     assert done.stderr == ""
     return done.stdout
 
@@ -61,7 +64,9 @@ def ask_program(instruction: str, **more: str) -> str:
     return said([PROGRAM], {"_GPUBALANCE_COMPLETE": instruction, **more})
 
 
-def completed(script: Path, *words: str, cwd: Path | None = None, more: dict[str, str] | None = None) -> list[str]:
+def completed(
+    script: Path, *words: str, cwd: Path | None = None, more: dict[str, str] | None = None
+) -> list[str]:
     """What bash offers for the last word."""
     asked = [BASH, "--norc", "-c", ASK, "bash", "gpubalance", *words]
     return said(asked, {"SCRIPT": str(script), **(more or {})}, cwd).splitlines()
@@ -79,7 +84,10 @@ def completed(script: Path, *words: str, cwd: Path | None = None, more: dict[str
         (("run", "--simulate", "4", "--gpus", "0", "2", ""), ["1", "3"]),
         (("run", "--simulate", "4", "--gpus", "0,2,"), ["0,2,1", "0,2,3"]),
         (("run", "--simulate", "nowhere.toml", "--gpus", ""), []),
-        (("run", "--simulate", TWO_HOSTS, "--hosts", "alpha,beta", "--gpus", "al"), ["alpha:0", "alpha:1"]),
+        (
+            ("run", "--simulate", TWO_HOSTS, "--hosts", "alpha,beta", "--gpus", "al"),
+            ["alpha:0", "alpha:1"],
+        ),
         (("run", "--gpus", ""), []),  # without a driver
         (("run", "--gpus", "0", ""), []),
         (("run", "--batches", "820", ""), []),
@@ -97,7 +105,9 @@ def test_commands_and_flags_where_nothing_is_typed_yet(script: Path) -> None:
     assert {"probe", "train"} <= set(completed(script, "guide", ""))
 
 
-def test_gpus_are_those_of_nvml_and_their_names_are_shown_where_the_shell_can(script: Path, tmp_path: Path) -> None:
+def test_gpus_are_those_of_nvml_and_their_names_are_shown_where_the_shell_can(
+    script: Path, tmp_path: Path
+) -> None:
     gpus = environment(tmp_path, TWO_UNLIKE_GPUS)
     assert completed(script, "run", "--gpus", "", more=gpus) == ["0", "1"]
     assert completed(script, "run", "--hosts", "alpha", "--gpus", "", more=gpus) == []
@@ -115,13 +125,19 @@ def test_nothing_is_said_of_a_line_that_makes_no_sense(shell: str) -> None:
 
 
 def test_each_word_that_fish_is_told_is_on_one_line_in_a_narrow_terminal_too() -> None:
-    asked = {"_TYPER_COMPLETE_ARGS": "gpubalance run --", "_TYPER_COMPLETE_FISH_ACTION": "get-args", "COLUMNS": "30"}
+    asked = {
+        "_TYPER_COMPLETE_ARGS": "gpubalance run --",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "COLUMNS": "30",
+    }
     assert all(line.startswith("-") for line in ask_program("complete_fish", **asked).splitlines())
 
 
 def test_it_installs_itself(tmp_path: Path) -> None:
     """In a home of the test's. The shell is the one that the program is called from."""
-    installed = said([BASH, "--norc", "-c", f"{PROGRAM} --install-completion; true"], {"HOME": str(tmp_path)})
+    installed = said(
+        [BASH, "--norc", "-c", f"{PROGRAM} --install-completion; true"], {"HOME": str(tmp_path)}
+    )
     assert "bash completion installed in" in installed
     assert ".bash_completions/gpubalance.sh" in (tmp_path / ".bashrc").read_text()
     assert completed(tmp_path / ".bash_completions" / "gpubalance.sh", "pl") == ["plan"]
@@ -129,7 +145,9 @@ def test_it_installs_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flag", ["--install-completion", "--show-completion"])
 def test_a_word_beside_it_changes_nothing(flag: str, tmp_path: Path) -> None:
-    refused = said([BASH, "--norc", "-c", f"{PROGRAM} {flag} false 2>&1; true"], {"HOME": str(tmp_path)})
+    refused = said(
+        [BASH, "--norc", "-c", f"{PROGRAM} {flag} false 2>&1; true"], {"HOME": str(tmp_path)}
+    )
     assert f"error: {flag} takes nothing beside it" in refused
     assert not list(tmp_path.iterdir())
 

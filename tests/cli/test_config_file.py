@@ -1,4 +1,6 @@
-"""`--config FILE`: what a file says is what the command line would say, and the command line is above it."""
+"""`--config FILE`: what a file says is what the command line would say, and the command line is
+above it.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,19 @@ from tests.guide.documents import COMMANDS, PROGRAM
 from tests.jobs.probes import probe_of
 from tests.render.samples import BALANCE
 
-FLAGS = [(name, flag, option) for name, command in COMMANDS.items() for flag, option in options_of(command)]
+FLAGS = [
+    (name, flag, option)
+    for name, command in COMMANDS.items()
+    for flag, option in options_of(command)
+]
 
 
 def parsed(name: str, arguments: list[str]) -> dict[str, Any]:
     """The parameters with which a command is called."""
     command = COMMANDS[name]
-    needed = [__file__ for param in command.params if isinstance(param, TyperArgument) and param.required]
+    needed = [
+        __file__ for param in command.params if isinstance(param, TyperArgument) and param.required
+    ]
     with PROGRAM.make_context("gpubalance", [name]) as root:
         return command.make_context(name, [*arguments, "--", *needed], parent=root).params
 
@@ -41,10 +49,16 @@ def value_of(option: TyperOption) -> tuple[str, Any]:
         return json.dumps(choice), choice
     number = max(2, int(option.min or 0))
     number += str(number) == option.default
-    return (f"[{number}, {number + 1}]", f"{number},{number + 1}") if option.multiple else (str(number), str(number))
+    return (
+        (f"[{number}, {number + 1}]", f"{number},{number + 1}")
+        if option.multiple
+        else (str(number), str(number))
+    )
 
 
-@pytest.mark.parametrize(("name", "flag", "option"), FLAGS, ids=[f"{name} {flag}" for name, flag, _ in FLAGS])
+@pytest.mark.parametrize(
+    ("name", "flag", "option"), FLAGS, ids=[f"{name} {flag}" for name, flag, _ in FLAGS]
+)
 def test_each_flag_of_each_command_means_the_same_in_a_file(
     tmp_path: Path, name: str, flag: str, option: TyperOption
 ) -> None:
@@ -65,15 +79,21 @@ def test_each_flag_of_each_command_means_the_same_in_a_file(
         assert parsed(name, ["--config", str(path)]) == by_hand
 
 
-def test_the_command_line_is_above_it_and_a_commands_own_table_above_all_commands(tmp_path: Path) -> None:
+def test_the_command_line_is_above_it_and_a_commands_own_table_above_all_commands(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "config.toml"
-    path.write_text("model = 'probe'\nseed = 3\n[run]\nmodel = 'small'\ngpus = [0, 1]\nxla = true\n")
+    path.write_text(
+        "model = 'probe'\nseed = 3\n[run]\nmodel = 'small'\ngpus = [0, 1]\nxla = true\n"
+    )
     run = parsed("run", ["--config", str(path), "--gpus", "1", "--no-xla"])
     assert (run["model"], run["seed"], run["gpus"], run["xla"]) == ("small", "3", ["1"], False)
     assert parsed("probe", ["--config", str(path)])["model"] == "probe"
 
 
-@pytest.mark.parametrize("text", ["gpus = [0, 1]", "gpus = ['0', '1']", "gpus = '0 1'", "gpus = '0,1'"])
+@pytest.mark.parametrize(
+    "text", ["gpus = [0, 1]", "gpus = ['0', '1']", "gpus = '0 1'", "gpus = '0,1'"]
+)
 def test_a_list_is_written_as_one_likes(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(f"[run]\n{text}\n")
@@ -83,10 +103,22 @@ def test_a_list_is_written_as_one_likes(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says", "remedy"),
     [
-        ("[balance]\nglobal_bach = 3", ": [balance] global-bach: there is no such", "did you mean global-batch?"),
-        ("windows = 1\nglobal-bach = 3", ": global-bach: there is no such", "did you mean global-batch?"),
+        (
+            "[balance]\nglobal_bach = 3",
+            ": [balance] global-bach: there is no such",
+            "did you mean global-batch?",
+        ),
+        (
+            "windows = 1\nglobal-bach = 3",
+            ": global-bach: there is no such",
+            "did you mean global-batch?",
+        ),
         ("[rum]\nwindows = 3", ": rum: there is no such command", "did you mean run?"),
-        ("[devices]\nzzz = 3", ": [devices] zzz: there is no such", "there are: hosts, json, simulate, verbose"),
+        (
+            "[devices]\nzzz = 3",
+            ": [devices] zzz: there is no such",
+            "there are: hosts, json, simulate, verbose",
+        ),
         ("config = 'other.toml'", ": config: there is no such", "there are: "),
         ("[run]\nno-xla = true", ": [run] no-xla: there is no such", "did you mean xla?"),
         ("[run", " is not TOML", ""),
@@ -95,12 +127,16 @@ def test_a_list_is_written_as_one_likes(tmp_path: Path, text: str) -> None:
     ],
     ids=lambda text: text[:30],
 )
-def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, text: str, says: str, remedy: str) -> None:
+def test_what_is_wrong_is_told_with_its_place(
+    tmp_path: Path, text: str, says: str, remedy: str
+) -> None:
     path = tmp_path / "config.toml"
     path.write_text(text)
     with pytest.raises((BadInput, UsageError)) as caught:
         defaults(path, COMMANDS)
-    assert isinstance(caught.value, BadInput) == says.startswith(" is "), "an option is wrong, or the file"
+    assert isinstance(caught.value, BadInput) == says.startswith(" is "), (
+        "an option is wrong, or the file"
+    )
     assert caught.value.message.startswith(f"{path}{says}")
     assert remedy in caught.value.remedy
 
@@ -117,9 +153,13 @@ def test_a_plan_with_the_flags_of_a_file(tmp_path: Path, before: bool) -> None:
     """Paths in it are what they would be on the command line: relative to the folder one is in."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
-    (tmp_path / "probe.json").write_text(probe_of(simulated_devices(QUICK_PAIR)[0]).model_dump_json())
+    (tmp_path / "probe.json").write_text(
+        probe_of(simulated_devices(QUICK_PAIR)[0]).model_dump_json()
+    )
     path = folder / "mine.toml"
-    path.write_text("quiet = true\nbatch_multiple = 16\n[plan]\nsync = 0.006\noutput = 'plan.json'\n")
+    path.write_text(
+        "quiet = true\nbatch_multiple = 16\n[plan]\nsync = 0.006\noutput = 'plan.json'\n"
+    )
     config = ("--config", str(path))
     words = [*config, "plan", "probe.json"] if before else ["plan", "probe.json", *config]
     here(*words, "--global-batch", "256", code=0, cwd=tmp_path)
@@ -158,7 +198,9 @@ def test_verbose_may_be_in_it_too(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("verbose = true\nsimulate = 65\n")
     process = start("devices", "--config", "mine.toml", cwd=tmp_path)
     _, err = process.communicate(timeout=60)
-    assert err.startswith("error: --simulate 65: from 1 to 64 devices\n  → from mine.toml: --simulate\nTraceback")
+    assert err.startswith(
+        "error: --simulate 65: from 1 to 64 devices\n  → from mine.toml: --simulate\nTraceback"
+    )
 
 
 def test_the_help_shows_its_values_as_defaults(tmp_path: Path) -> None:

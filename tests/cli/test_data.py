@@ -1,4 +1,6 @@
-"""`--data` of `probe`, `balance`, `plan` and `independent`: the pipeline is told first, and a plan knows its data."""
+"""`--data` of `probe`, `balance`, `plan` and `independent`: the pipeline is told first, and a plan
+knows its data.
+"""
 
 from __future__ import annotations
 
@@ -61,12 +63,17 @@ def test_a_balance_that_ends_before_its_pipeline_is_measured_goes_on_there(
     assert known(Plan.model_validate_json((folder / "plan.json").read_text()).run).complete
     engine_that("def pulled(samples): return samples / 100")
     balanced("--resume", code=0)
-    assert known(Plan.model_validate_json((folder / "plan.json").read_text()).pipeline).held is not None
+    assert (
+        known(Plan.model_validate_json((folder / "plan.json").read_text()).pipeline).held
+        is not None
+    )
     assert "plan.json exists" in balanced("--resume", code=2).stderr
 
 
 def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> None:
-    made = here("balance", *PAIR, *DATA, *SHORT, "--epoch", "1000", "-o", "plan.json", code=0, cwd=folder)
+    made = here(
+        "balance", *PAIR, *DATA, *SHORT, "--epoch", "1000", "-o", "plan.json", code=0, cwd=folder
+    )
     plan = Plan.model_validate_json((folder / "plan.json").read_text())
     pipeline = known(plan.pipeline)
     assert pipeline.binds
@@ -82,7 +89,9 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     for done in (made, again):
         assert done.stdout.startswith(binds)
         assert max(map(len, done.stdout.split("\nnext: ")[0].splitlines())) <= 80
-        assert "10.0 s with this split; your input pipeline gives them no faster" in " ".join(done.stdout.split())
+        assert "10.0 s with this split; your input pipeline gives them no faster" in " ".join(
+            done.stdout.split()
+        )
     assert "another device is not worth it until that gives more" in " ".join(made.stdout.split())
 
     path = folder / "mine.py"
@@ -90,7 +99,10 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     assert here("plan", *PAIR, *DATA, cwd=folder).returncode == 0
     path.write_text(FILE.replace("return 1", "return 3"))
     changed = here("plan", *PAIR, *DATA, code=4, cwd=folder)
-    assert "no probe of these devices with --model small, as it is now, and these settings is kept" in changed.stderr
+    assert (
+        "no probe of these devices with --model small, as it is now, and these settings is kept"
+        in changed.stderr
+    )
 
     run = ("run", *PAIR, "--plan", "plan.json")
     unnamed = here(*run, code=4, cwd=folder)
@@ -110,12 +122,13 @@ def test_what_becomes_of_ones_own_batches_is_told_before_a_split_is_tried_and_af
     assert (made.own_batch, kept.split.global_batch, rate.from_batch) == (64, 64, 64)
     assert rate.linear == pytest.approx(made.global_batch / 64)
     told = (
-        f"your batch of 64 → {made.global_batch}: {made.global_batch / 64:.3g} × fewer steps an epoch, learning rate × "
+        f"your batch of 64 → {made.global_batch}: {made.global_batch / 64:.3g} × fewer steps an "
+        "epoch, learning rate × "
     )
     assert (
-        f"{told}{rate.linear:.3g} (SGD with warm-up) or {rate.square_root:.3g} (Adam); --global-batch 64 keeps it"
-        in (" ".join(done.stdout.split()))
-    )
+        f"{told}{rate.linear:.3g} (SGD with warm-up) or {rate.square_root:.3g} (Adam); "
+        "--global-batch 64 keeps it"
+    ) in (" ".join(done.stdout.split()))
     assert done.stderr.index("your batch of 64 → ") < done.stderr.index("round 1")
     same = here("balance", *PAIR, *DATA, *SHORT, "--global-batch", "64", code=0, cwd=folder)
     assert "your batch of 64" not in same.stderr
@@ -133,7 +146,10 @@ def test_a_loss_that_is_no_number_is_not_blamed_on_random_samples_where_there_ar
     told = here("run", *PAIR, *DATA, *SHORT, code=4, cwd=folder).stderr
     assert "random" not in told
     assert "there is no NaN among the first samples of --data mine.py:dataset, so look for" in told
-    assert "inputs are random numbers from 0 to 1" in here("run", *PAIR, *SHORT, code=4, cwd=folder).stderr
+    assert (
+        "inputs are random numbers from 0 to 1"
+        in here("run", *PAIR, *SHORT, code=4, cwd=folder).stderr
+    )
 
 
 def test_probe_holds_the_pipeline_against_the_devices_in_sum(folder: Path) -> None:
@@ -156,7 +172,9 @@ def test_each_independent_model_has_a_pipeline_in_front(folder: Path) -> None:
             assert 0.5 * step_s < replica[f"{how}input_wait_s"] < step_s
 
 
-def test_too_few_samples_are_told_before_a_split_is_tried(folder: Path, engine_that: Callable[[str], None]) -> None:
+def test_too_few_samples_are_told_before_a_split_is_tried(
+    folder: Path, engine_that: Callable[[str], None]
+) -> None:
     engine_that(TOO_FEW)
     asked = here("balance", *PAIR, *DATA, "--global-batch", "128", cwd=folder)
     planned = here("balance", *PAIR, *DATA, cwd=folder)

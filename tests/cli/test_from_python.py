@@ -63,7 +63,9 @@ def test_a_script_balances_its_own_functions_and_trains_with_the_plan(tmp_path: 
     devices = simulated_devices(QUICK_PAIR)[0]
     save(probe_of(devices).model_copy(update={"settings": settings, "model": None, "code": code}))
     command = [sys.executable, str(script), QUICK_PAIR]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
+    )
     assert done.returncode == 0, done.stderr
     assert "planning with the probe of" in done.stderr
     assert "next: gpubalance run --simulate" in done.stdout
@@ -120,7 +122,12 @@ def typed() -> Callable[[], Any]:
         (net, {"gpus": {0: 1}}, UsageError, "there is no device"),
         (net, {"windows": 0}, UsageError, "--windows '0' should be greater than or equal to 1"),
         (net, {"margin": "x"}, UsageError, "'x' is not a size"),
-        (net, {"windoes": 3}, TypeError, "windoes: there is no such command or option: did you mean windows?"),
+        (
+            net,
+            {"windoes": 3},
+            TypeError,
+            "windoes: there is no such command or option: did you mean windows?",
+        ),
     ],
 )
 def test_what_can_not_be_balanced_is_said_in_a_sentence(

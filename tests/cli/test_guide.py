@@ -44,7 +44,9 @@ def test_an_unknown_chapter_is_named_without_its_escapes() -> None:
 def on_a_terminal(chapter: str, columns: int, **variables: str) -> str:
     """What the program writes to a terminal, with `cat` for a pager."""
     pager = {"PAGER": "cat", "MANPAGER": "cat"}
-    code, seen = command_in_terminal([PROGRAM, "guide", chapter], columns, environment=pager | variables)
+    code, seen = command_in_terminal(
+        [PROGRAM, "guide", chapter], columns, environment=pager | variables
+    )
     assert code == 0
     return seen.written.decode()
 

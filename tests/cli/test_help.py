@@ -13,11 +13,15 @@ from tests.guide.documents import COMMANDS
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_a_command_has_each_of_its_options_and_an_example(in_process: Program, name: str) -> None:
+def test_the_help_of_a_command_has_each_of_its_options_and_an_example(
+    in_process: Program, name: str
+) -> None:
     done = in_process([name, "--help"])
     assert (done.code, done.err) == (0, "")
     for param in COMMANDS[name].params:
-        for flag in (*param.opts, *param.secondary_opts) if param.param_type_name == "option" else ():
+        for flag in (
+            (*param.opts, *param.secondary_opts) if param.param_type_name == "option" else ()
+        ):
             assert f" {flag} " in done.out
     assert f"Example: gpubalance {name}" in done.out
     assert "<" not in re.sub(r"\d<=x<=\d+|<x<?", "", done.out), "a Python type"
@@ -50,9 +54,15 @@ def test_every_command_that_an_error_names_is_typed_as_the_program_was_started(
 
 def test_the_programs_help_loads_no_command_and_no_request() -> None:
     """They would take as long as the rest of the program."""
-    code = "import sys; from gpubalance.cli.app import main; sys.argv[1:] = ['--help']\ntry: main()\n"
+    code = (
+        "import sys; from gpubalance.cli.app import main; sys.argv[1:] = ['--help']\ntry: main()\n"
+    )
     code += "finally: print(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stderr.split())
     assert "gpubalance.cli.app" in loaded
-    assert not loaded & {"pydantic", "gpubalance.settings.requests", *(f"gpubalance.cli.{name}" for name in COMMANDS)}
+    assert not loaded & {
+        "pydantic",
+        "gpubalance.settings.requests",
+        *(f"gpubalance.cli.{name}" for name in COMMANDS),
+    }

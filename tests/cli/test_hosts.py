@@ -48,15 +48,30 @@ def samples():
 
 
 def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) -> None:
-    """Each behind a prefix, with TensorFlow's real collectives between two processes, which read the user's samples."""
+    """Each behind a prefix, with TensorFlow's real collectives between two processes, which read
+    the user's samples.
+    """
     path = tmp_path / "run.json"
     (tmp_path / "mine.py").write_text(DATA)
-    split = ("--gpus", "alpha:0", "beta:0", "--batches", "120", "24", "--baseline", "none", "-o", str(path))
+    split = (
+        "--gpus",
+        "alpha:0",
+        "beta:0",
+        "--batches",
+        "120",
+        "24",
+        "--baseline",
+        "none",
+        "-o",
+        str(path),
+    )
     own = ("--model", TINY, "--data", f"{tmp_path}/mine.py:samples")
     reached = ("--hosts", "alpha,beta", "--via", "env ON={host}")
     done = here("run", "--simulate", TWO_HOSTS, *reached, *own, *split, *SHORT, code=0)
     labels = ["alpha:0", "beta:0"]
-    assert [label for label in LABELS if re.search(rf"^{label} ", done.stdout, re.MULTILINE)] == labels
+    assert [
+        label for label in LABELS if re.search(rf"^{label} ", done.stdout, re.MULTILINE)
+    ] == labels
     assert "building" in done.stderr
     assert done.stdout.startswith("your input pipeline alone gives ")  # and keeps up
     run = Run.model_validate_json(path.read_text())
@@ -82,26 +97,48 @@ def test_plain_devices_on_hosts() -> None:
     assert re.findall(r"^(\w+:\d) +CPU", listed.stdout, re.MULTILINE) == ["alpha:0", "beta:0"]
     done = here("run", *hosts, "--batches", "8", "4", *SHORT, "--json", code=0)
     run = Run.model_validate_json(done.stdout)
-    assert [(device.host, device.profile) for device in run.devices] == [("alpha", None), ("beta", None)]
+    assert [(device.host, device.profile) for device in run.devices] == [
+        ("alpha", None),
+        ("beta", None),
+    ]
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_some_devices_of_some_hosts() -> None:
     two = ("--gpus", "beta:0", "alpha:1", "--batches", "8", "8")
     done = here("run", "--simulate", TWO_HOSTS, *two, *SHORT, "--json", code=0)
-    assert [(d["host"], d["index"]) for d in json.loads(done.stdout)["devices"]] == [("beta", 0), ("alpha", 1)]
-    probe = here("probe", "--simulate", TWO_HOSTS, "--gpus", "beta:0", "--max-batch", "16", "--json", code=0)
+    assert [(d["host"], d["index"]) for d in json.loads(done.stdout)["devices"]] == [
+        ("beta", 0),
+        ("alpha", 1),
+    ]
+    probe = here(
+        "probe", "--simulate", TWO_HOSTS, "--gpus", "beta:0", "--max-batch", "16", "--json", code=0
+    )
     assert json.loads(probe.stdout)["probes"][0]["device"] == 0
 
 
-def test_a_split_that_leaves_all_but_one_host_out_trains_with_the_ring_that_was_asked_for_all() -> None:
-    run = ("run", "--simulate", TWO_HOSTS, "--all-reduce", "ring", "--model", TINY, "--baseline", "none")
+def test_a_split_that_leaves_all_but_one_host_out_trains_with_the_ring_that_was_asked_for_all() -> (
+    None
+):
+    run = (
+        "run",
+        "--simulate",
+        TWO_HOSTS,
+        "--all-reduce",
+        "ring",
+        "--model",
+        TINY,
+        "--baseline",
+        "none",
+    )
     done = here(*run, "--batches", "16", "8", "0", *SHORT, "--json", code=0)
     assert json.loads(done.stdout)["batches"] == [16, 8, 0]
 
 
 @pytest.mark.parametrize("gpus", ["gamma:0", "alpha:2", "alpha", "0"])
-def test_a_device_that_is_on_no_host_is_answered_with_those_that_are(gpus: str, in_process: Program) -> None:
+def test_a_device_that_is_on_no_host_is_answered_with_those_that_are(
+    gpus: str, in_process: Program
+) -> None:
     code, _, err = in_process(["run", "--simulate", TWO_HOSTS, "--gpus", gpus])
     assert code == 2
     assert f"there is no device '{gpus}'" in err
@@ -110,22 +147,31 @@ def test_a_device_that_is_on_no_host_is_answered_with_those_that_are(gpus: str, 
 
 @pytest.fixture
 def three_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """Two with a GPU each, as NVML tells of it, where TensorFlow can't be loaded; gamma can't be reached."""
+    """Two with a GPU each, as NVML tells of it, where TensorFlow can't be loaded; gamma can't be
+    reached.
+    """
     for host, uuid in (("alpha", TI), ("beta", PLAIN)):
         (tmp_path / host).mkdir()
         variables = environment(tmp_path / host, f"driver 550.54.14\ngpu 0 uuid {uuid}\n")
-    (tmp_path / "tensorflow.py").write_text("raise ImportError('what it says of them is not asked here')")
+    (tmp_path / "tensorflow.py").write_text(
+        "raise ImportError('what it says of them is not asked here')"
+    )
     monkeypatch.setenv("LD_LIBRARY_PATH", variables["LD_LIBRARY_PATH"])
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     script = Path(variables["NVML_STAND_IN"])
     prefix = tmp_path / "prefix"
     named = script.parent.parent / "$1" / script.name
-    greets = f'echo "Hello {{$1}} {{}}"; export NVML_STAND_IN={named}; shift; "$@"; code=$?; echo "bye }}"; exit $code'
+    greets = (
+        f'echo "Hello {{$1}} {{}}"; export NVML_STAND_IN={named}; shift; "$@"; code=$?; echo "bye '
+        f'}}"; exit $code'
+    )
     prefix.write_text(f"[ $1 = gamma ] && exit 255; {greets}\n")
     return "--hosts", "alpha,beta,gamma", "--via", f"sh {prefix} {{host}}"
 
 
-def test_devices_of_hosts_are_listed_and_one_that_can_not_be_reached_is_named(three_hosts: tuple[str, ...]) -> None:
+def test_devices_of_hosts_are_listed_and_one_that_can_not_be_reached_is_named(
+    three_hosts: tuple[str, ...],
+) -> None:
     done = here("devices", *three_hosts, code=3)
     assert done.stderr.startswith("error: gamma can't be reached: sh ")
     of_alpha, of_beta = done.stdout.split("\n\n")
@@ -163,15 +209,21 @@ def test_a_probe_of_other_hosts_is_refused(in_process: Program) -> None:
     assert err.startswith("error: --hosts has no beta, which the probe's devices are on")
 
 
-def test_the_printed_lines_are_for_the_device_that_was_planned_and_not_for_one_of_that_number_here() -> None:
+def test_the_printed_lines_are_for_the_device_that_was_planned_and_not_for_one_of_that_number_here() -> (
+    None
+):
     made = plan(probe_of(DEVICES), DEVICES[1:2], PlanRequest(sync_s=0.0, accumulate=1))
     made_here = uses(made, TWO_HOSTS, None)[1][0]
     assert made_here.startswith("split = gpubalance.Split(['alpha:1'], [")
     split = eval(made_here.removeprefix("split = "), {"gpubalance": gpubalance})  # noqa: S307  (our own line)
     assert [device.label for device in split.devices] == ["alpha:1"]
-    elsewhere = made.model_copy(update={"devices": (DEVICES[1].model_copy(update={"simulated": False}),)})
+    elsewhere = made.model_copy(
+        update={"devices": (DEVICES[1].model_copy(update={"simulated": False}),)}
+    )
     assert uses(elsewhere, None, None)[1] == ()
-    assert uses(elsewhere, None, Path("plan.json"))[1][-1] == "# gpubalance launch plan.json train.py"
+    assert (
+        uses(elsewhere, None, Path("plan.json"))[1][-1] == "# gpubalance launch plan.json train.py"
+    )
 
 
 def test_the_printed_lines_name_the_hosts_of_plain_devices(tmp_path: Path) -> None:

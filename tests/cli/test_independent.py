@@ -1,4 +1,6 @@
-"""`gpubalance independent` as a user runs it, with real workers. Their engine takes as long as profiles say."""
+"""`gpubalance independent` as a user runs it, with real workers. Their engine takes as long as
+profiles say.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,17 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.independent import Independent
-from tests.cli.program import QUICK_PAIR, ROOT, SHORT, TINY, gpubalance, here, interrupted, lines_until, start
+from tests.cli.program import (
+    QUICK_PAIR,
+    ROOT,
+    SHORT,
+    TINY,
+    gpubalance,
+    here,
+    interrupted,
+    lines_until,
+    start,
+)
 from tests.jobs.probes import probe_of
 from tests.known import known
 from tests.stand_in import engine
@@ -44,11 +56,21 @@ def contended(folder: Path, factor: float) -> str:
     return str(profile)
 
 
-def test_each_device_gives_at_once_what_contention_leaves_of_it_alone_and_that_is_compared(tmp_path: Path) -> None:
+def test_each_device_gives_at_once_what_contention_leaves_of_it_alone_and_that_is_compared(
+    tmp_path: Path,
+) -> None:
     alone = [1024 / (0.04898 + 0.00069634 * 1024), 512 / (0.0212 + 0.00107 * 512)]
     told = []
     for factor in (1.0, 1.1):
-        asked = ("independent", "--simulate", contended(tmp_path, factor), "--batches", "1024", "512", *LONG)
+        asked = (
+            "independent",
+            "--simulate",
+            contended(tmp_path, factor),
+            "--batches",
+            "1024",
+            "512",
+            *LONG,
+        )
         done = here(*asked, "-o", f"{factor}.json", "--quiet", code=0, cwd=tmp_path)
         told.append(" ".join(done.stdout.split()))
         result = json.loads((tmp_path / f"{factor}.json").read_text())
@@ -68,13 +90,17 @@ def test_each_device_gives_at_once_what_contention_leaves_of_it_alone_and_that_i
 
     compared = here("compare", "1.0.json", "1.1.json", "--fail-slower", "5%", code=9, cwd=tmp_path)
     assert "1.1.json is slower than 1.0.json" in compared.stdout
-    csv = here("report", "1.0.json", "1.1.json", "--html", "page.html", "--csv", code=0, cwd=tmp_path).stdout
+    csv = here(
+        "report", "1.0.json", "1.1.json", "--html", "page.html", "--csv", code=0, cwd=tmp_path
+    ).stdout
     assert "2 devices at once: " in (tmp_path / "page.html").read_text()
     assert '"1.1.json","independent"' in csv
 
 
 def test_what_counts_was_measured_at_once_and_is_told_to_tensorboard(tmp_path: Path) -> None:
-    """Of one clock, the program's: a device's timings fit into the time in which both were measured."""
+    """Of one clock, the program's: a device's timings fit into the time in which both were
+    measured.
+    """
     logs, traces = tmp_path / "logs", tmp_path / "traces"
     both = ("--tensorboard", str(logs), "--trace", str(traces))
     result = result_of(*PAIR, *SHORT, *both, environment=engine(tmp_path, SLOWLY))
@@ -84,7 +110,8 @@ def test_what_counts_was_measured_at_once_and_is_told_to_tensorboard(tmp_path: P
     for replica in result["replicas"]:
         times = replica["step_time_s"]
         assert sum(times["samples"]) * times["steps_per_sample"] <= result["overlap_s"]
-        assert replica["solo_step_time_s"]["at_s"][0] < times["at_s"][0]  # in turns, each alone first
+        # In turns, each alone first.
+        assert replica["solo_step_time_s"]["at_s"][0] < times["at_s"][0]
 
 
 def test_without_batches_each_takes_its_smallest_within_5_percent_by_the_latest_probe() -> None:
@@ -110,7 +137,10 @@ def test_unlike_models_are_trained_one_a_device_and_told_apart(tmp_path: Path) -
 
 def test_it_is_held_against_the_best_joint_run_of_the_same_devices(tmp_path: Path) -> None:
     for split in ("120 80", "60 40"):
-        assert here("run", "--simulate", QUICK_PAIR, "--batches", *split.split(), *SHORT).returncode == 0
+        assert (
+            here("run", "--simulate", QUICK_PAIR, "--batches", *split.split(), *SHORT).returncode
+            == 0
+        )
     path = tmp_path / "result.json"
     told = " ".join(here(*PAIR, *SHORT, "-o", str(path), code=0).stdout.split())
     result = json.loads(path.read_text())
@@ -118,7 +148,10 @@ def test_it_is_held_against_the_best_joint_run_of_the_same_devices(tmp_path: Pat
     # Both compute for 32 ms, and the joint run shares gradients for 6 ms more.
     assert result["joint"]["throughput"]["median"] == pytest.approx(200 / 0.038)
     assert result["throughput"]["median"] == pytest.approx(200 / 0.032)
-    assert "one model on all of them, split 120/80: 5263 samples/s (of unknown precision: that run was short)" in told
+    assert (
+        "one model on all of them, split 120/80: 5263 samples/s (of unknown precision: that "
+        "run was short)"
+    ) in told
     assert "short), 15.8 % less: sync and waiting" in told
     assert result_of(*PAIR, *SHORT, "--precision", "float32")["joint"] is None
 

@@ -25,10 +25,14 @@ runpy.run_module("gpubalance", run_name="__main__")
 """
 
 
-def interrupted(module: str, number: str, before: str = "signal.default_int_handler") -> tuple[int, str]:
+def interrupted(
+    module: str, number: str, before: str = "signal.default_int_handler"
+) -> tuple[int, str]:
     """(exit code, stderr)."""
     command = [sys.executable, "-c", CODE.format(module=module, number=number, before=before)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=heed_signals)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, preexec_fn=heed_signals
+    )
     return done.returncode, done.stderr
 
 

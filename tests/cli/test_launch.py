@@ -1,4 +1,6 @@
-"""`launch`: a script in a process for each device of a plan. What a script does with it is tested in training/."""
+"""`launch`: a script in a process for each device of a plan. What a script does with it is tested
+in training/.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +51,20 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("via", "on"), [((), ()), (VIA, ("alpha", "beta"))], ids=["here", "on other hosts"])
+@pytest.mark.parametrize(
+    ("via", "on"), [((), ()), (VIA, ("alpha", "beta"))], ids=["here", "on other hosts"]
+)
 def test_each_device_has_a_process_that_knows_its_place(
     via: tuple[str, ...], on: tuple[str, ...], script: str, tmp_path: Path
 ) -> None:
-    done = here("launch", *via, str(write_plan(tmp_path)), script, "--gpus", "0 1", "-o", "x", code=0)
+    done = here(
+        "launch", *via, str(write_plan(tmp_path)), script, "--gpus", "0 1", "-o", "x", code=0
+    )
     assert sorted(done.stdout.splitlines()) == [
-        f"{label} | {label.partition(':')[0] if on else 'here'} given ['--gpus', '0 1', '-o', 'x'] as {rank}"
+        (
+            f"{label} | {label.partition(':')[0] if on else 'here'} given ['--gpus', '0 1', '-o', "
+            f"'x'] as {rank}"
+        )
         for rank, label in enumerate(LABELS)
     ]
     assert done.stderr.count("| to stderr") == 3
@@ -95,14 +104,20 @@ def test_a_host_that_is_lost_ends_all(tmp_path: Path) -> None:
     reach("alpha,beta", VIA[1])
     try:
         with pytest.raises(PartialResult, match=r"^beta is lost: the connection ended"):
-            launch(read_record(write_plan(tmp_path), Plan), [str(script)], lambda line, *_: said.append(int(line)))
+            launch(
+                read_record(write_plan(tmp_path), Plan),
+                [str(script)],
+                lambda line, *_: said.append(int(line)),
+            )
     finally:
         reach(None, None)
     assert said
     assert all(map(gone, said))
 
 
-def test_what_is_read_slowly_is_told_whole_when_the_script_has_ended_a_long_line_in_pieces(tmp_path: Path) -> None:
+def test_what_is_read_slowly_is_told_whole_when_the_script_has_ended_a_long_line_in_pieces(
+    tmp_path: Path,
+) -> None:
     """As behind a pager: all that it printed is still in pipes when it ends."""
     script, said = tmp_path / "train.py", []
     script.write_text("print('x' * 3_000_000)\nfor _ in range(18_000):\n    print(1_000_000)\n")
@@ -118,7 +133,9 @@ def test_what_is_read_slowly_is_told_whole_when_the_script_has_ended_a_long_line
 
 
 def test_a_script_that_prints_without_end_holds_up_no_other(tmp_path: Path) -> None:
-    """Nobody reads on what the one prints before the other has said something, over the same connection."""
+    """Nobody reads on what the one prints before the other has said something, over the same
+    connection.
+    """
     script, told = tmp_path / "train.py", threading.Event()
     script.write_text(
         "import json, os, sys, time\n"
@@ -144,8 +161,12 @@ def test_what_starts_a_script_hears_when_its_controller_is_silent() -> None:
     os.close(writing)
 
 
-def test_a_plan_knows_what_its_hosts_are_reached_by_and_no_command(script: str, tmp_path: Path) -> None:
-    """By ssh, of which the stand-in does what one notices here: a shell on the other side reads the words."""
+def test_a_plan_knows_what_its_hosts_are_reached_by_and_no_command(
+    script: str, tmp_path: Path
+) -> None:
+    """By ssh, of which the stand-in does what one notices here: a shell on the other side reads the
+    words.
+    """
     reach("alpha,beta", VIA[1])
     plan = write_plan(tmp_path)
     reach(None, None)
@@ -153,9 +174,17 @@ def test_a_plan_knows_what_its_hosts_are_reached_by_and_no_command(script: str, 
     assert found["reached_by"] == "command"
     assert VIA[1] not in plan.read_text()
     ssh = tmp_path / "ssh"
-    ssh.write_text('#!/bin/sh\nwhile [ "$1" = -o ]; do shift 2; done\nexport ON="$1"; shift; exec sh -c "$*"\n')
+    ssh.write_text(
+        '#!/bin/sh\nwhile [ "$1" = -o ]; do shift 2; done\nexport ON="$1"; shift; exec sh -c "$*"\n'
+    )
     ssh.chmod(0o755)
-    done = here("launch", str(plan), script, code=0, environment={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    done = here(
+        "launch",
+        str(plan),
+        script,
+        code=0,
+        environment={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )
     assert {line.split()[2] for line in done.stdout.splitlines()} == {"alpha", "beta"}
 
 
@@ -165,9 +194,21 @@ def test_hosts_that_a_plan_is_not_for_or_that_can_not_be_reached(
     plan = str(write_plan(tmp_path))
     for words, code, says in (
         (["--hosts", "alpha", PAIR], 7, "the plan is for the devices of one host"),
-        (["--hosts", "alpha,gamma", plan], 7, "the plan is for devices on beta, and --hosts names alpha, gamma"),
-        (["--via", "false {host}", plan], 3, "alpha can't be reached: false alpha ended with exit code 1"),
-        (["--via", "no-such {host}", plan], 3, "alpha can't be reached: no-such alpha can't be run: No such file"),
+        (
+            ["--hosts", "alpha,gamma", plan],
+            7,
+            "the plan is for devices on beta, and --hosts names alpha, gamma",
+        ),
+        (
+            ["--via", "false {host}", plan],
+            3,
+            "alpha can't be reached: false alpha ended with exit code 1",
+        ),
+        (
+            ["--via", "no-such {host}", plan],
+            3,
+            "alpha can't be reached: no-such alpha can't be run: No such file",
+        ),
         (["--via", 'echo \'{"Hello":{"of":"{host}"}}\'', plan], 3, "alpha has another gpubalance"),
     ):
         found, _, err = in_process(["launch", *words, script])
@@ -178,16 +219,24 @@ def test_hosts_that_a_plan_is_not_for_or_that_can_not_be_reached(
 def test_its_options_stand_before_the_plan_and_the_plan_names_the_devices(script: str) -> None:
     simulated = here("launch", "--simulate", "2", PAIR, script, code=2)
     assert simulated.stderr.startswith("error: no such option: --simulate")
-    assert "--simulate stands after the plan" in here("launch", PAIR, "--simulate", "2", script, code=2).stderr
+    assert (
+        "--simulate stands after the plan"
+        in here("launch", PAIR, "--simulate", "2", script, code=2).stderr
+    )
 
 
 def test_a_script_that_is_not_there_is_told_by_each_python(tmp_path: Path) -> None:
     done = here("launch", *VIA, str(write_plan(tmp_path)), "nowhere.py", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"beta:0 | {sys.executable}: can't open file '{tmp_path}/nowhere.py': [Errno 2] No such file" in done.stderr
+    assert (
+        f"beta:0 | {sys.executable}: can't open file '{tmp_path}/nowhere.py': [Errno 2] No "
+        "such file"
+    ) in done.stderr
 
 
-def test_a_plan_for_hosts_wants_a_process_for_each_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_for_hosts_wants_a_process_for_each_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_plan(tmp_path)
     monkeypatch.delenv("TF_CONFIG", raising=False)
     with pytest.raises(UsageError, match="gpubalance launch PLAN SCRIPT"):
@@ -195,7 +244,8 @@ def test_a_plan_for_hosts_wants_a_process_for_each_device(tmp_path: Path, monkey
     cluster = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
     with pytest.raises(
-        PlanMismatch, match="TF_CONFIG has 2 workers, and the split 3 devices: alpha:0, alpha:1, beta:0"
+        PlanMismatch,
+        match="TF_CONFIG has 2 workers, and the split 3 devices: alpha:0, alpha:1, beta:0",
     ):
         load_plan(path, simulate=TWO_HOSTS)
     cluster["cluster"] = {"chief": ["a:1"], "worker": ["b:2", "c:3"]}

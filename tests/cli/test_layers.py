@@ -1,4 +1,6 @@
-"""`gpubalance layers` as a user runs it, with real workers. Their engine takes as long as the simulated schedule."""
+"""`gpubalance layers` as a user runs it, with real workers. Their engine takes as long as the
+simulated schedule.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def test_a_model_that_no_device_holds_is_cut_over_both(tmp_path: Path) -> None:
     assert "GPU:0 does not hold small" in (result.baselines.solo_best_why_not or "")
     assert result.predicted.step_time_s == pytest.approx(result.step_time_s.median, rel=0.05)
     for stage in result.stages:
-        parts = stage.forward_s + stage.backward_s + stage.transfer_s + stage.update_s + stage.bubble_s
+        parts = (
+            stage.forward_s + stage.backward_s + stage.transfer_s + stage.update_s + stage.bubble_s
+        )
         assert parts == pytest.approx(result.step_time_s.median, rel=0.01)
         assert known(stage.memory_peak_bytes) <= known(result.devices[stage.device].memory_bytes)
         assert stage.memory_peak_bytes == pytest.approx(stage.memory_predicted_bytes, rel=0.01)
@@ -55,7 +59,14 @@ def test_a_model_that_no_device_holds_is_cut_over_both(tmp_path: Path) -> None:
     assert Layers.model_validate_json((tmp_path / "layers.json").read_text()) == result
 
     here("compare", str(tmp_path / "layers.json"), str(tmp_path / "layers.json"), code=0)
-    here("report", str(tmp_path / "layers.json"), "--html", str(tmp_path / "layers.html"), "--csv", code=0)
+    here(
+        "report",
+        str(tmp_path / "layers.json"),
+        "--html",
+        str(tmp_path / "layers.html"),
+        "--csv",
+        code=0,
+    )
     assert "One step, task by task" in (tmp_path / "layers.html").read_text()
 
 
@@ -65,7 +76,9 @@ def test_a_cut_is_corrected_by_what_it_gave(tmp_path: Path) -> None:
     forced = ("--simulate", _known_pair(tmp_path), "--force", "--gpus", "0", "1", *SHORT)
     found, _ = result_of(*forced, environment=engine(tmp_path, script))
     assert [one.outcome for one in found.rounds] == ["measured", "measured"]
-    blocks = [{device: last - first + 1 for first, last, device in one.segments} for one in found.rounds]
+    blocks = [
+        {device: last - first + 1 for first, last, device in one.segments} for one in found.rounds
+    ]
     assert blocks[0] == {0: 4, 1: 4}
     assert blocks[1][0] < 4
     (first, second) = (known(one.step_time_s) for one in found.rounds)
@@ -78,7 +91,9 @@ def test_a_cut_is_corrected_by_what_it_gave(tmp_path: Path) -> None:
 
 
 def test_rounds_do_not_chase_what_is_not_steady(tmp_path: Path) -> None:
-    """Both devices' speeds change all the time, each in its own way: what a round promises is no better than chance."""
+    """Both devices' speeds change all the time, each in its own way: what a round promises is no
+    better than chance.
+    """
     script = """
     import random
     draw = random.Random(5)
@@ -105,15 +120,25 @@ def test_a_model_that_is_faster_uncut_is_not_cut_unless_forced(tmp_path: Path) -
 
 
 def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) -> None:
-    one = 'alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nbase_memory = "1.2 GiB"\nmemory_per_sample = "{} MiB"'
+    one = (
+        'alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nbase_memory = "1.2 '
+        'GiB"\nmemory_per_sample = "{} MiB"'
+    )
     wide = ("layers", "--simulate", profile(tmp_path, *[one.format(40)] * 2), *SHORT)
     done = here(*wide, code=5)
-    assert "error: no cut of small into stages fits: micro-batches of 32 on GPU:0 1.00 GiB, GPU:1 1.00" in done.stderr
-    assert "→ --micro-batch 8 fits: GPU:0 blocks 0–3 (934 MiB of 1.00 GiB), GPU:1 blocks 4–7 (774 MiB" in done.stderr
+    assert (
+        "error: no cut of small into stages fits: micro-batches of 32 on GPU:0 1.00 GiB, GPU:1 1.00"
+        in done.stderr
+    )
+    assert (
+        "→ --micro-batch 8 fits: GPU:0 blocks 0–3 (934 MiB of 1.00 GiB), GPU:1 blocks 4–7 (774 MiB"
+        in done.stderr
+    )
     found, _ = result_of(*wide[1:], "--micro-batch", "8")
     assert found.segments == ((0, 3, 0), (4, 7, 1))
     assert [(stage.memory_peak_bytes or 0) >> 20 for stage in found.stages] == [934, 774]
-    # Both hold 300 MiB beside what is planned: the margin is by how much that was seen to be too little.
+    # Both hold 300 MiB beside what is planned: the margin is by how much that was seen to be too
+    # little.
     close = profile(tmp_path, *[one.format(4)] * 2)
     held = engine(tmp_path, "def held(device): return 300 << 20")
     done = here("layers", "--simulate", close, *SHORT, code=5, environment=held)
@@ -122,7 +147,10 @@ def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) 
     assert "--resume" not in done.stderr
     large = profile(tmp_path, *[one.format(1).replace("1.2 GiB", "20 GiB")] * 2)
     done = here("layers", "--simulate", large, *SHORT, code=5)
-    assert "error: the block that begins with conv2d is larger than every device (GPU:0 1.00 GiB, GPU:1" in done.stderr
+    assert (
+        "error: the block that begins with conv2d is larger than every device (GPU:0 1.00 "
+        "GiB, GPU:1"
+    ) in done.stderr
     assert "→ no smaller micro-batch fits: take more devices, or a smaller model" in done.stderr
     assert "--resume" not in done.stderr
 
@@ -130,7 +158,10 @@ def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) 
 def test_a_device_that_runs_out_of_memory_gets_less(tmp_path: Path) -> None:
     """It holds 100 MiB more than is known: a cut that was planned to fit does not."""
     script = "def held(device): return 100 << 20 if device.index == 0 else 0"
-    one = 'alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "{}"\nbase_memory = "1.6 GiB"\nmemory_per_sample = "1 MiB"'
+    one = (
+        'alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "{}"\nbase_memory = "1.6 '
+        'GiB"\nmemory_per_sample = "1 MiB"'
+    )
     pair = profile(tmp_path, one.format("0.87 GiB"), one.format("1.5 GiB"))
     found, told = result_of("--simulate", pair, *SHORT, environment=engine(tmp_path, script))
     assert found.rounds[0].outcome == "oom"
@@ -143,8 +174,13 @@ def test_a_device_that_runs_out_of_memory_gets_less(tmp_path: Path) -> None:
 
 def test_a_micro_batch_is_as_small_as_memory_makes_it(tmp_path: Path) -> None:
     """No device holds a block with 8 samples, the fewest that blocks are measured with at first."""
-    one = 'alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nbase_memory = "0.59 GiB"\nmemory_per_sample = "1 GiB"'
-    found, _ = result_of("--simulate", profile(tmp_path, one, one), "--windows", "1", "--round-duration", "0.1")
+    one = (
+        'alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nbase_memory = "0.59 '
+        'GiB"\nmemory_per_sample = "1 GiB"'
+    )
+    found, _ = result_of(
+        "--simulate", profile(tmp_path, one, one), "--windows", "1", "--round-duration", "0.1"
+    )
     assert found.micro_batch == 1
     assert len(found.stages) == 2
 
@@ -193,7 +229,9 @@ def test_an_interrupted_proof_goes_on_with_its_blocks_rounds_and_windows(tmp_pat
 
 
 def test_a_batch_split_that_was_measured_is_not_measured_again(tmp_path: Path) -> None:
-    """It is the last thing that is measured: here its result can't be saved, as somebody made the file meanwhile."""
+    """It is the last thing that is measured: here its result can't be saved, as somebody made the
+    file meanwhile.
+    """
     script = """
     import os, pathlib
 
@@ -203,7 +241,16 @@ def test_a_batch_split_that_was_measured_is_not_measured_again(tmp_path: Path) -
     """
     made = tmp_path / "layers.json"
     variables = {**engine(tmp_path, script), "MADE": str(made)}
-    arguments = ("layers", "--simulate", _known_pair(tmp_path), "--force", *SHORT, "--rounds", "1", "--json")
+    arguments = (
+        "layers",
+        "--simulate",
+        _known_pair(tmp_path),
+        "--force",
+        *SHORT,
+        "--rounds",
+        "1",
+        "--json",
+    )
     first = here(*arguments, "-o", str(made), code=3, environment=variables)
     assert "measuring the batch split" in first.stderr
     again = here(*arguments, "--resume", code=0, environment=variables)
@@ -231,7 +278,17 @@ def test_a_stage_that_hangs_or_dies_is_told_and_what_was_measured_is_kept(
         if number > 13:  # in the proof
             {end}
     """
-    arguments = ("layers", "--simulate", _known_pair(tmp_path), "--force", *SHORT, "--rounds", "1", "--windows", "2")
+    arguments = (
+        "layers",
+        "--simulate",
+        _known_pair(tmp_path),
+        "--force",
+        *SHORT,
+        "--rounds",
+        "1",
+        "--windows",
+        "2",
+    )
     done = here(*arguments, "--json", code=code, environment=engine(tmp_path, script))
     assert message in " ".join(done.stderr.split())
     assert "--resume" in done.stderr
@@ -242,14 +299,25 @@ def test_a_stage_that_hangs_or_dies_is_told_and_what_was_measured_is_kept(
 
 def _known_pair(folder: Path) -> str:
     """A profile of two devices that each hold the model, which have been probed."""
-    pair = profile(folder, *['alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nmemory_per_sample = "1 MiB"'] * 2)
+    pair = profile(
+        folder,
+        *['alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nmemory_per_sample = "1 MiB"'] * 2,
+    )
     save(probe_of(simulated_devices(pair)[0]))
     return pair
 
 
 def test_a_dry_run_says_what_would_be_done(in_process: Program) -> None:
-    done = in_process(["layers", "--simulate", LARGE, "--dry-run", "--windows", "2", "--duration", "5"])
+    done = in_process(
+        ["layers", "--simulate", LARGE, "--dry-run", "--windows", "2", "--duration", "5"]
+    )
     assert done.code == 0
     lines = done.out.splitlines()
-    assert [line.split()[0] for line in lines[1:6]] == ["GPU:0", "GPU:1", "blocks", "rounds", "proof"]
+    assert [line.split()[0] for line in lines[1:6]] == [
+        "GPU:0",
+        "GPU:1",
+        "blocks",
+        "rounds",
+        "proof",
+    ]
     assert lines[6].endswith("in all; nothing was run")

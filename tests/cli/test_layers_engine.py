@@ -1,4 +1,6 @@
-"""`gpubalance layers` with real workers and the real engine: two branches of a model on two devices."""
+"""`gpubalance layers` with real workers and the real engine: two branches of a model on two
+devices.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,42 @@ from tests.cli.test_layers import profile
 from tests.jobs.probes import holding_nothing, probe_of
 
 BRANCHES = f"{ROOT / 'tests' / 'two_branches.py'}:net"
-DEVICE = 'alpha_s = 0.05\nbeta_s = 0.001\nmemory = "1 GiB"\nbase_memory = "1.2 GiB"\nmemory_per_sample = "1 MiB"'
+DEVICE = (
+    'alpha_s = 0.05\nbeta_s = 0.001\nmemory = "1 GiB"\nbase_memory = "1.2 GiB"\nmemory_per_sample '
+    '= "1 MiB"'
+)
 
 
 def test_two_branches_are_on_two_devices(tmp_path: Path) -> None:
-    """One micro-batch a step: no pipeline hides anything, and the branches are half of the step each."""
+    """One micro-batch a step: no pipeline hides anything, and the branches are half of the step
+    each.
+    """
     pair = profile(tmp_path, DEVICE, DEVICE, joint="link_bytes_per_s = 10e9")
     _known_to_hold_nothing(pair)
-    short = ("--micro-batch", "8", "--micro-batches", "1", "--rounds", "1", "--windows", "1", "--duration", "0.5")
-    done = here("layers", "--simulate", pair, "--model", BRANCHES, *short, "--round-duration", "0.1", "--json", code=0)
+    short = (
+        "--micro-batch",
+        "8",
+        "--micro-batches",
+        "1",
+        "--rounds",
+        "1",
+        "--windows",
+        "1",
+        "--duration",
+        "0.5",
+    )
+    done = here(
+        "layers",
+        "--simulate",
+        pair,
+        "--model",
+        BRANCHES,
+        *short,
+        "--round-duration",
+        "0.1",
+        "--json",
+        code=0,
+    )
     result = Layers.model_validate_json(done.stdout)
     owner = {
         result.blocks[block].name: stage.device
@@ -37,12 +66,16 @@ def test_two_branches_are_on_two_devices(tmp_path: Path) -> None:
     }
     arms = [{owner[name] for name in owner if name.startswith(arm)} for arm in "ab"]
     assert sorted(map(tuple, arms)) == [(0,), (1,)]
-    assert any(len(stage.segments) > 1 for stage in result.stages)  # the merge is a segment of its own
+    # The merge is a segment of its own.
+    assert any(len(stage.segments) > 1 for stage in result.stages)
     for stage in result.stages:
-        parts = stage.forward_s + stage.backward_s + stage.transfer_s + stage.update_s + stage.bubble_s
+        parts = (
+            stage.forward_s + stage.backward_s + stage.transfer_s + stage.update_s + stage.bubble_s
+        )
         assert parts == pytest.approx(result.step_time_s.median, rel=0.01)
         assert stage.memory_peak_bytes == pytest.approx(stage.memory_predicted_bytes, rel=0.01)
-    # On the same devices, as slow as they were on a busy machine, one block after the other would take longer.
+    # On the same devices, as slow as they were on a busy machine, one block after the other would
+    # take longer.
     in_turn_s = sum(block.compute_s[owner[block.name]] or 0.0 for block in result.blocks)
     assert result.predicted.step_time_s < 0.9 * in_turn_s
 
@@ -60,14 +93,19 @@ def _known_to_hold_nothing(pair: str) -> None:
     save(probe.model_copy(update=changes))
 
 
-def test_what_a_model_was_compiled_with_is_refused_before_it_is_measured(tensorflow: Any, tmp_path: Path) -> None:
+def test_what_a_model_was_compiled_with_is_refused_before_it_is_measured(
+    tensorflow: Any, tmp_path: Path
+) -> None:
     from gpubalance.engine.pipeline.session import LayersSession
 
     (tmp_path / "own.py").write_text(
         "import keras\n\n\ndef net():\n"
-        "    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4), keras.layers.Dense(3)])\n"
+        "    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4), "
+        "keras.layers.Dense(3)])\n"
         "    model.compile('sgd', 'mse', jit_compile=True)\n    return model\n"
     )
     settings = Settings(model=f"{tmp_path / 'own.py'}:net")
-    with pytest.raises(BadInput, match=r"is compiled with jit_compile=True, which is for one device"):
+    with pytest.raises(
+        BadInput, match=r"is compiled with jit_compile=True, which is for one device"
+    ):
         LayersSession(simulated_devices("1")[0], settings, JointProfile(), seed=0, cuts=())

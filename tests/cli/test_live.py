@@ -1,4 +1,6 @@
-"""The live screen in terminals of unlike kinds, with the program's own Progress and made-up events."""
+"""The live screen in terminals of unlike kinds, with the program's own Progress and
+made-up events.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ KEPT = "… going on with what was measured"
 @cache
 def shown(columns: int, work: str = "joint", quiet: bool = False, **environment: str) -> Seen:
     code = SCRIPT.replace("QUIET", str(quiet)).replace("WORK", work)
-    status, seen = command_in_terminal([sys.executable, "-c", code], columns, environment=environment)
+    status, seen = command_in_terminal(
+        [sys.executable, "-c", code], columns, environment=environment
+    )
     assert status == 0, seen.written.decode()
     return seen
 
@@ -70,7 +74,11 @@ def shown(columns: int, work: str = "joint", quiet: bool = False, **environment:
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_the_screen_is_whole_in_any_width_and_goes_when_it_is_over(columns: int) -> None:
     seen = shown(columns)
-    whole = [picture for picture in seen.pictures if any(line.startswith("█ compute") for line in picture)]
+    whole = [
+        picture
+        for picture in seen.pictures
+        if any(line.startswith("█ compute") for line in picture)
+    ]
     assert whole, seen.written.decode()
     lines = [line for line in whole[-1] if line]
     rows = [line for line in lines if re.match(r"GPU:\d  ", line)]
@@ -116,11 +124,15 @@ def test_quiet_shows_nothing() -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-def test_devices_with_models_of_their_own_stand_alone_and_at_once_beside_each_other(columns: int) -> None:
+def test_devices_with_models_of_their_own_stand_alone_and_at_once_beside_each_other(
+    columns: int,
+) -> None:
     seen = shown(columns, "own")
     # What was read of the terminal may end within a picture: a whole one has the last device too.
     whole = [
-        picture for picture in seen.pictures if all(any(of in line for line in picture) for of in ("3.00 GiB", "GPU:3"))
+        picture
+        for picture in seen.pictures
+        if all(any(of in line for line in picture) for of in ("3.00 GiB", "GPU:3"))
     ]
     assert whole, seen.written.decode()
     text = " ".join(" ".join(line for line in whole[-1]).split())
@@ -132,7 +144,9 @@ def test_devices_with_models_of_their_own_stand_alone_and_at_once_beside_each_ot
     assert [line for line in seen.pictures[-1] if line] == ["the result"]
 
 
-def test_where_no_screen_counts_down_lines_say_what_is_still_done(capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_no_screen_counts_down_lines_say_what_is_still_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with Progress(quiet=False, every_s=0.01) as tell:
         tell(Doing("measuring GPU:0 alone"))
         time.sleep(0.1)

@@ -1,4 +1,6 @@
-"""`gpubalance probe` as a user runs it: what it prints, and what is left when something goes wrong."""
+"""`gpubalance probe` as a user runs it: what it prints, and what is left when something
+goes wrong.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ import pytest
 
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
-from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, gpubalance, here, interrupted, lines_until, start
+from tests.cli.program import (
+    QUICK_PAIR,
+    SHORT,
+    TINY_PAIR,
+    gpubalance,
+    here,
+    interrupted,
+    lines_until,
+    start,
+)
 from tests.known import known
 from tests.stand_in import engine
 
@@ -27,7 +38,11 @@ def step(devices, batches, number):
 """
 FEW = (*TINY_PAIR, *QUICK, "--max-batch", "32")
 # Under TensorFlow's own allocator, as on a GPU.
-BFC = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "300", "TF_ENABLE_ONEDNN_OPTS": "0"}
+BFC = {
+    "TF_CPU_ALLOCATOR_USE_BFC": "1",
+    "TF_CPU_BFC_MEM_LIMIT_IN_MB": "300",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+}
 MODEL = """
 import keras
 L = keras.layers
@@ -51,15 +66,23 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     limits = [(p.batch_limit.fits, p.batch_limit.fails) for p in result.probes if p.batch_limit]
     assert limits == [(224, 232), (128, 136)]
     assert result.complete
-    # As it goes: each size, each trial with its reason; then what they amount to, and what to do next.
+    # As it goes: each size, each trial with its reason; then what they amount to, and what to do
+    # next.
     assert re.search(r"(?m)^GPU:0 batch 8: \d+ samples/s, .* ms, 320 MiB", done.stderr)
-    assert re.search(r"GPU:0 tried 232 \(the smallest that should fail\): out of memory, ", done.stderr)
-    best = known(result.probes[0].solo_best)  # the two largest may differ by less than a busy machine's noise
-    assert re.search(rf"(?m)^GPU:0  Quick 3: {best.throughput:.0f} samples/s at batch {best.batch}\b", done.stdout)
+    assert re.search(
+        r"GPU:0 tried 232 \(the smallest that should fail\): out of memory, ", done.stderr
+    )
+    # The two largest may differ by less than a busy machine's noise.
+    best = known(result.probes[0].solo_best)
+    assert re.search(
+        rf"(?m)^GPU:0  Quick 3: {best.throughput:.0f} samples/s at batch {best.batch}\b",
+        done.stdout,
+    )
     assert re.search(r"[▁▂].*█ samples/s at batch 8 to 224", done.stdout)
     assert "batch limit: 224 trains, 232 does not (out of memory)" in done.stdout
     assert max(map(len, done.stdout.splitlines()[:-1])) <= 80
-    # Nothing is left to resume, the result is kept, and a run of these devices knows what they give alone.
+    # Nothing is left to resume, the result is kept, and a run of these devices knows what they give
+    # alone.
     assert not list((own_state / "gpubalance" / "journals").glob("*"))
     assert len(list((own_state / "gpubalance" / "probes").glob("*.json"))) == 1
     command = done.stdout.splitlines()[-1].removeprefix("next: gpubalance ").split()
@@ -68,7 +91,9 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     assert plan.probed == result.created
     run = known(plan.run)
     solo_sum = known(run.baselines.solo_sum)
-    assert solo_sum == pytest.approx(sum(p.solo_best.throughput for p in result.probes if p.solo_best))
+    assert solo_sum == pytest.approx(
+        sum(p.solo_best.throughput for p in result.probes if p.solo_best)
+    )
     assert run.scaling_efficiency == pytest.approx(run.throughput.median / solo_sum)
 
 
@@ -82,24 +107,34 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     lines_until(process, "batch 16")
     out, _ = interrupted(process, code, number)
     # Of all devices at once, any may have been the first to come so far.
-    assert [8, 16] in [[point.batch for point in one.curve][:2] for one in Probe.model_validate_json(out).probes]
+    assert [8, 16] in [
+        [point.batch for point in one.curve][:2] for one in Probe.model_validate_json(out).probes
+    ]
     attempts = [entry for entry in journals(own_state) if entry["kind"] == "Attempt"]
     measured = {(entry["key"].split()[0], entry["record"]["trial"]["batch"]) for entry in attempts}
     again = gpubalance(*command, "--resume", code=0, environment=slowly)
     assert "continuing an unfinished measurement" in again.stderr
     result = Probe.model_validate_json(again.stdout)
     assert result.complete
-    assert result.parallel == ("measured-in-parallel" in {warning.code for warning in result.warnings})
+    assert result.parallel == (
+        "measured-in-parallel" in {warning.code for warning in result.warnings}
+    )
     assert result.parallel == ("--parallel" in command)
     assert [len(p.curve) for p in result.probes] == [len(result.probes[0].curve)] * 2
-    assert measured <= {(f"SIM-{p.device}", point.batch) for p in result.probes for point in p.curve}
+    assert measured <= {
+        (f"SIM-{p.device}", point.batch) for p in result.probes for point in p.curve
+    }
 
 
 def test_the_time_limit_ends_it_with_what_is_measured(tmp_path: Path) -> None:
     slowly = engine(tmp_path, SLOWLY)
-    done = here("probe", *TINY_PAIR, *QUICK, "--time-limit", "2", "--json", code=8, environment=slowly)
+    done = here(
+        "probe", *TINY_PAIR, *QUICK, "--time-limit", "2", "--json", code=8, environment=slowly
+    )
     assert "the time limit of 2 s passed" in done.stderr
-    assert re.search(r"--resume continues it:\n +.*gpubalance probe .* --json --resume\n", done.stderr)
+    assert re.search(
+        r"--resume continues it:\n +.*gpubalance probe .* --json --resume\n", done.stderr
+    )
     assert "--time-limit 2 " not in done.stderr
     assert Probe.model_validate_json(done.stdout).complete is False
 
@@ -109,11 +144,15 @@ def test_the_parent_stays_small_without_tensorflow() -> None:
     parent, largest = psutil.Process(process.pid), 0
     while process.poll() is None:
         known(process.stderr).readline()
-        with_memory = parent.memory_info().rss if parent.is_running() and parent.status() != "zombie" else 0
+        with_memory = (
+            parent.memory_info().rss if parent.is_running() and parent.status() != "zombie" else 0
+        )
         largest = max(largest, with_memory)
     result = Probe.model_validate_json(process.communicate()[0])
     assert 0 < largest < 100 * 2**20
-    assert all(p.flops_per_sample and p.mfu is None and p.curve[0].telemetry is None for p in result.probes)
+    assert all(
+        p.flops_per_sample and p.mfu is None and p.curve[0].telemetry is None for p in result.probes
+    )
 
 
 def test_a_dry_run_touches_nothing(own_state: Path) -> None:
@@ -123,7 +162,9 @@ def test_a_dry_run_touches_nothing(own_state: Path) -> None:
 
 
 def test_a_model_that_balance_will_refuse_is_measured_and_that_is_said(tmp_path: Path) -> None:
-    refuses = engine(tmp_path, "def refused(): return {'message': 'it sums', 'remedy': 'take means'}")
+    refuses = engine(
+        tmp_path, "def refused(): return {'message': 'it sums', 'remedy': 'take means'}"
+    )
     done = here("probe", *FEW, "--gpus", "0", code=0, environment=refuses)
     assert "gpubalance balance will refuse this model: it sums" in " ".join(done.stdout.split())
     assert "next:" not in done.stdout
@@ -133,7 +174,16 @@ def test_a_model_that_balance_will_refuse_is_measured_and_that_is_said(tmp_path:
 def test_a_real_out_of_memory_is_found_exactly_and_repeatably(tmp_path: Path) -> None:
     # At once: each waits 10 s at an out-of-memory, as TensorFlow's allocator does.
     (tmp_path / "models.py").write_text(MODEL)
-    command = ("probe", "--simulate", "1", "--model", "models.py:small", "--duration", "0.1", "--json")
+    command = (
+        "probe",
+        "--simulate",
+        "1",
+        "--model",
+        "models.py:small",
+        "--duration",
+        "0.1",
+        "--json",
+    )
     environments = [BFC | {"XDG_STATE_HOME": str(tmp_path / str(i))} for i in range(2)]
     both = [start(*command, cwd=tmp_path, environment=environment) for environment in environments]
     limits = []
@@ -146,8 +196,9 @@ def test_a_real_out_of_memory_is_found_exactly_and_repeatably(tmp_path: Path) ->
         assert limit.fails == limit.fits + 8
         tried = {trial.batch: trial.outcome for trial in limit.trials}
         assert (tried[limit.fits], tried[limit.fails]) == ("fits", "oom")
-        # The pieces of this memory tell less than it has, so that it says of the failure that decides that it should
-        # fit: that one is tried once more. Of drawn memories like this no search had more than four others fail.
+        # The pieces of this memory tell less than it has, so that it says of the failure that
+        # decides that it should fit: that one is tried once more. Of drawn memories like this no
+        # search had more than four others fail.
         failed = [trial.batch for trial in limit.trials if trial.outcome == "oom"]
         assert failed.count(limit.fails) <= 2
         assert len(failed) - failed.count(limit.fails) == len(set(failed) - {limit.fails}) <= 4

@@ -26,8 +26,12 @@ from tests.workers.test_process import gone
 
 PAIR = ("--simulate", QUICK_PAIR)
 BY_DEVICE = "if [ $GPUBALANCE_DEVICE = GPU:0 ]; then sleep {}; else sleep {}; fi"
-LACKS_ON_THE_SMALL = "if [ {device} = GPU:1 ]; then echo OOM when allocating tensor; seq 3000; exit 3; fi"
-TELLS = "echo $GPUBALANCE_DEVICE $CUDA_DEVICE_ORDER $CUDA_VISIBLE_DEVICES {device} {number} $0 $HOME/{}"
+LACKS_ON_THE_SMALL = (
+    "if [ {device} = GPU:1 ]; then echo OOM when allocating tensor; seq 3000; exit 3; fi"
+)
+TELLS = (
+    "echo $GPUBALANCE_DEVICE $CUDA_DEVICE_ORDER $CUDA_VISIBLE_DEVICES {device} {number} $0 $HOME/{}"
+)
 
 
 def written(folder: Path, *commands: str) -> str:
@@ -36,12 +40,18 @@ def written(folder: Path, *commands: str) -> str:
     return str(path)
 
 
-def result_of(folder: Path, *commands: str, code: int = 0, options: tuple[str, ...] = PAIR) -> Queue:
-    done = here("queue", written(folder, *commands), *options, "--json", "-q", code=code, cwd=folder)
+def result_of(
+    folder: Path, *commands: str, code: int = 0, options: tuple[str, ...] = PAIR
+) -> Queue:
+    done = here(
+        "queue", written(folder, *commands), *options, "--json", "-q", code=code, cwd=folder
+    )
     return Queue.model_validate_json(done.stdout)
 
 
-@pytest.mark.parametrize(("options", "times", "last"), [((), (1.6, 4), "GPU:0"), (("--pull",), (0.8, 2), "GPU:1")])
+@pytest.mark.parametrize(
+    ("options", "times", "last"), [((), (1.6, 4), "GPU:0"), (("--pull",), (0.8, 2), "GPU:1")]
+)
 def test_the_slow_card_leaves_the_last_command_to_the_fast_one_unless_commands_are_pulled(
     options: tuple[str, ...], times: tuple[float, float], last: str, tmp_path: Path
 ) -> None:
@@ -53,10 +63,21 @@ def test_the_slow_card_leaves_the_last_command_to_the_fast_one_unless_commands_a
 def test_each_line_is_run_by_the_shell_and_sees_its_device_alone(tmp_path: Path) -> None:
     """In a file of another editor too."""
     pipes = "echo 'a  b' | tr a c && echo $((1+1)) >&2; echo end"
-    lines = [TELLS, pipes, "echo it\\'s # isn't it", 'x=$(echo "it\'s")', "echo a\\\\\r", "  echo b\u2028c\r"]
+    lines = [
+        TELLS,
+        pipes,
+        "echo it\\'s # isn't it",
+        'x=$(echo "it\'s")',
+        "echo a\\\\\r",
+        "  echo b\u2028c\r",
+    ]
     result = result_of(tmp_path, "\ufeff# a comment", "", *lines)
     logs = [Path(one.log or "").read_text() for one in result.commands[:3]]
-    assert logs == [f"GPU:0 PCI_BUS_ID -1 GPU:0 1 sh {os.environ['HOME']}/{{}}\n", "c  b\n2\nend\n", "it's\n"]
+    assert logs == [
+        f"GPU:0 PCI_BUS_ID -1 GPU:0 1 sh {os.environ['HOME']}/{{}}\n",
+        "c  b\n2\nend\n",
+        "it's\n",
+    ]
     assert [one.command for one in result.commands] == [line.strip() for line in lines]
     assert [one.tries[0].exit for one in result.commands] == [0] * len(lines)
 
@@ -67,7 +88,10 @@ def test_gpus_are_seen_by_their_uuid_and_not_shared_with_another_queue(tmp_path:
     first = start("queue", "--gpus", "1", "--logs", "logs", trials, cwd=tmp_path, environment=gpus)
     lines_until(first, "begins on GPU:1")
     second = gpubalance("queue", "--gpus", "1", trials, code=3, cwd=tmp_path, environment=gpus)
-    assert f"GPU:1 (NVIDIA GeForce GTX 1080) is in use by another gpubalance, process {first.pid}" in second.stderr
+    assert (
+        f"GPU:1 (NVIDIA GeForce GTX 1080) is in use by another gpubalance, process {first.pid}"
+        in second.stderr
+    )
     log = tmp_path / "logs" / "001.log"
     while not log.read_text():
         time.sleep(0.05)
@@ -77,11 +101,20 @@ def test_gpus_are_seen_by_their_uuid_and_not_shared_with_another_queue(tmp_path:
 
 
 def test_what_lacks_memory_is_tried_once_more_on_the_largest_device(tmp_path: Path) -> None:
-    trials = written(tmp_path, "sleep 1", LACKS_ON_THE_SMALL, "echo OOM when allocating tensor; exit 1", "sleep 2")
+    trials = written(
+        tmp_path,
+        "sleep 1",
+        LACKS_ON_THE_SMALL,
+        "echo OOM when allocating tensor; exit 1",
+        "sleep 2",
+    )
     done = here("queue", trials, *PAIR, "-o", "queue.json", code=6, cwd=tmp_path)
     result = Queue.model_validate_json((tmp_path / "queue.json").read_text())
     second, third = result.commands[1:3]
-    assert [(one.device, one.exit, one.out_of_memory) for one in second.tries] == [(1, 3, True), (0, 0, False)]
+    assert [(one.device, one.exit, one.out_of_memory) for one in second.tries] == [
+        (1, 3, True),
+        (0, 0, False),
+    ]
     assert third.tries[-1].device == 0
     assert all(one.out_of_memory for one in third.tries)
     assert "002 ran out of memory on GPU:1 after" in done.stderr
@@ -102,7 +135,9 @@ def test_a_failure_is_told_with_its_last_lines_and_the_others_go_on(tmp_path: Pa
     done = here("queue", trials, *PAIR, "--logs", "logs", code=6, cwd=tmp_path)
     assert "3 commands on 2 devices" in done.stdout
     assert "1 ended well, 2 failed" in done.stdout
-    assert re.search(r"001 failed on GPU:\d with exit code 5; .*logs/001.log:\n  \| why\n  \| so\n", done.stdout)
+    assert re.search(
+        r"001 failed on GPU:\d with exit code 5; .*logs/001.log:\n  \| why\n  \| so\n", done.stdout
+    )
     assert re.search(r"003 failed on GPU:\d with exit code 137", done.stdout)
     assert "error: 2 of 3 commands failed: 1, 3\n" in done.stderr
     assert re.search(r"001 begins on GPU:0: echo why.*\n", done.stderr)
@@ -112,13 +147,18 @@ def test_a_failure_is_told_with_its_last_lines_and_the_others_go_on(tmp_path: Pa
 def test_a_speed_that_no_command_has_shown_says_so(tmp_path: Path) -> None:
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
     done = here("queue", written(tmp_path, "false"), *PAIR, code=6, cwd=tmp_path)
-    assert "the speed of GPU:0, GPU:1 is by a probe: no command has ended well there yet" in done.stdout
+    assert (
+        "the speed of GPU:0, GPU:1 is by a probe: no command has ended well there yet"
+        in done.stdout
+    )
     assert "  → fix these; --resume continues it:\n" in done.stderr
     well = here("queue", written(tmp_path, "sleep 0.2", "sleep 0.2"), *PAIR, code=0, cwd=tmp_path)
     assert "is by a probe" not in well.stdout
 
 
-def test_mended_lines_are_run_by_resume_also_on_fewer_devices_and_the_others_are_not(tmp_path: Path) -> None:
+def test_mended_lines_are_run_by_resume_also_on_fewer_devices_and_the_others_are_not(
+    tmp_path: Path,
+) -> None:
     trials = written(tmp_path, "echo 1 >> ran", "echo 2 >> ran; false", "echo 3 >> ran")
     assert here("queue", trials, *PAIR, "--logs", "logs", cwd=tmp_path).returncode == 6
     again = here("queue", trials, *PAIR, "--logs", "logs", code=2, cwd=tmp_path)
@@ -131,7 +171,9 @@ def test_mended_lines_are_run_by_resume_also_on_fewer_devices_and_the_others_are
     with Path(trials).open("a") as file:
         file.write("echo 5 >> ran\n")
     left = ("--gpus", "1", "--logs", "logs", "--resume", "--json")
-    result = Queue.model_validate_json(here("queue", trials, *PAIR, *left, code=0, cwd=tmp_path).stdout)
+    result = Queue.model_validate_json(
+        here("queue", trials, *PAIR, *left, code=0, cwd=tmp_path).stdout
+    )
     assert [one.resumed for one in result.commands] == [True] * 4 + [False]
     assert [one.device for one in result.commands[-1].tries] == [0]  # of those that are left
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "5", "two"]
@@ -141,16 +183,23 @@ def test_mended_lines_are_run_by_resume_also_on_fewer_devices_and_the_others_are
 
 
 def test_commands_that_a_shell_passes_are_resumed_by_what_was_typed(tmp_path: Path) -> None:
-    for first, more, says in (("false", "", "fix these; --resume"), ("true", "--resume", "1 of 2 commands")):
+    for first, more, says in (
+        ("false", "", "fix these; --resume"),
+        ("true", "--resume", "1 of 2 commands"),
+    ):
         line = f"{PROGRAM} queue <(echo {first}; echo true) --simulate {QUICK_PAIR} {more}"
-        done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
         assert done.returncode == (0 if more else 6)
         assert says in done.stderr
         assert "/dev/fd/" not in done.stderr
 
 
 def test_a_killed_queue_that_is_resumed_runs_each_once(tmp_path: Path) -> None:
-    trials = written(tmp_path, *(f"sleep {0.5 if n == 1 else 2}; echo {n} >> ran" for n in range(1, 6)))
+    trials = written(
+        tmp_path, *(f"sleep {0.5 if n == 1 else 2}; echo {n} >> ran" for n in range(1, 6))
+    )
     process = start("queue", trials, *PAIR, cwd=tmp_path)
     lines_until(process, "001 ended on")
     process.kill()
@@ -160,10 +209,20 @@ def test_a_killed_queue_that_is_resumed_runs_each_once(tmp_path: Path) -> None:
     assert any(one["resumed"] for one in json.loads(done.stdout)["commands"])
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_no_process_is_left_of_a_queue_that_is_ended(number: int, code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_no_process_is_left_of_a_queue_that_is_ended(
+    number: int, code: int, tmp_path: Path
+) -> None:
     deaf = "trap '' INT TERM; echo begun; sleep 300 & setsid sleep 300 & sleep 300"
-    process = start("queue", written(tmp_path, deaf, "sleep 300 | sleep 300", "true"), *PAIR, "--json", cwd=tmp_path)
+    process = start(
+        "queue",
+        written(tmp_path, deaf, "sleep 300 | sleep 300", "true"),
+        *PAIR,
+        "--json",
+        cwd=tmp_path,
+    )
     lines_until(process, "002 begins")
     while len(children := children_of(process.pid)) < 9:
         time.sleep(0.05)
@@ -172,11 +231,17 @@ def test_no_process_is_left_of_a_queue_that_is_ended(number: int, code: int, tmp
     assert process.returncode == code
     assert all(gone(child.pid) for child in children)
     if number != signal.SIGKILL:
-        assert [bool(one.log) for one in Queue.model_validate_json(out).commands] == [True, True, False]
+        assert [bool(one.log) for one in Queue.model_validate_json(out).commands] == [
+            True,
+            True,
+            False,
+        ]
         assert "interrupted: 0 of 3 commands had finished; running ones were stopped" in err
 
 
-def test_a_command_that_is_killed_takes_its_children_along_and_a_killed_child_only_its_command(tmp_path: Path) -> None:
+def test_a_command_that_is_killed_takes_its_children_along_and_a_killed_child_only_its_command(
+    tmp_path: Path,
+) -> None:
     first = "sleep 300 & setsid sleep 300 & sleep 301; true"
     process = start("queue", written(tmp_path, first, "sleep 302; exit 4"), *PAIR, cwd=tmp_path)
     lines_until(process, "002 begins")
@@ -199,21 +264,38 @@ def test_a_command_that_is_killed_takes_its_children_along_and_a_killed_child_on
         (None, PAIR, 4, "can't read trials.txt: No such file or directory"),
         ("\n# nothing\n", PAIR, 4, "trials.txt has no command"),
         ("echo fine\necho 'not\n", PAIR, 4, "trials.txt: the shell can't read `echo 'not`"),
-        ("for n in 1 2; do\necho $n\ndone\n", PAIR, 4, "trials.txt: the shell can't read `for n in 1 2; do`"),
-        ("train \\\n --lr 1\n", PAIR, 4, "trials.txt: the shell can't read `train \\`: it goes on in the next line"),
+        (
+            "for n in 1 2; do\necho $n\ndone\n",
+            PAIR,
+            4,
+            "trials.txt: the shell can't read `for n in 1 2; do`",
+        ),
+        (
+            "train \\\n --lr 1\n",
+            PAIR,
+            4,
+            "trials.txt: the shell can't read `train \\`: it goes on in the next line",
+        ),
         (b"\xff\xfe", PAIR, 4, "trials.txt is not text"),
         (b"a\0b", PAIR, 4, "trials.txt is not text"),
         ("true", (), 3, "no NVIDIA driver"),
         ("true", (*PAIR, "--gpus", "7"), 2, "there is no device '7'"),
         ("true", (*PAIR, "--logs", "/proc/logs"), 3, "can't write to --logs /proc/logs"),
-        ("true", (*PAIR, "--logs", "trials.txt"), 3, "can't write to --logs trials.txt: it is a file"),
+        (
+            "true",
+            (*PAIR, "--logs", "trials.txt"),
+            3,
+            "can't write to --logs trials.txt: it is a file",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_runs(
     content: str | bytes | None, options: tuple[str, ...], code: int, says: str, tmp_path: Path
 ) -> None:
     if content is not None:
-        (tmp_path / "trials.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
+        (tmp_path / "trials.txt").write_bytes(
+            content if isinstance(content, bytes) else content.encode()
+        )
     done = here("queue", "trials.txt", *options, code=code, cwd=tmp_path)
     assert f"error: {says}" in done.stderr
     assert "\n  → " in done.stderr
@@ -224,14 +306,27 @@ def test_a_full_disk_stops_a_log_and_not_the_command(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "001.log").symlink_to("/dev/full")
     trials = written(tmp_path, "seq 20000; echo end > ended")
-    done = here("queue", trials, *PAIR, "--logs", "logs", "--overwrite", "-o", "queue.json", code=0, cwd=tmp_path)
+    done = here(
+        "queue",
+        trials,
+        *PAIR,
+        "--logs",
+        "logs",
+        "--overwrite",
+        "-o",
+        "queue.json",
+        code=0,
+        cwd=tmp_path,
+    )
     assert (tmp_path / "ended").exists()
     assert done.stderr.count("No space left on device: the command goes on without a log") == 1
     assert Queue.model_validate_json((tmp_path / "queue.json").read_text()).commands[0].log is None
 
 
 def test_a_terminal_shows_what_each_device_runs_and_stdin_gives_commands(tmp_path: Path) -> None:
-    trials = written(tmp_path, "printf 'epoch 1\\repoch 2\\n'; sleep 3 # " + 99 * "long ", "sleep 1; exit 7")
+    trials = written(
+        tmp_path, "printf 'epoch 1\\repoch 2\\n'; sleep 3 # " + 99 * "long ", "sleep 1; exit 7"
+    )
     script = f"{PROGRAM} queue - --simulate {QUICK_PAIR} < {trials}"
     code, seen = command_in_terminal(["sh", "-c", script], 80)
     assert code == 6
@@ -247,5 +342,9 @@ def test_wide_characters_are_cut_at_the_terminals_edge() -> None:
     queued = QueuedCommand(number=1, command="echo " + 60 * "\u8a9e")
     running = RunningCommand(0, queued, time.monotonic(), 60 * "\u8a9e")
     lines = running_lines(devices, [running], 80, 10)
-    assert [line.cell_len for line in lines] == [pytest.approx(80, abs=1), pytest.approx(80, abs=1), 11]
+    assert [line.cell_len for line in lines] == [
+        pytest.approx(80, abs=1),
+        pytest.approx(80, abs=1),
+        11,
+    ]
     assert max(line.cell_len for line in lines) <= 80

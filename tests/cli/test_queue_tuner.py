@@ -1,4 +1,6 @@
-"""Keras Tuner's own search over processes: its chief beside a queue, a worker on each device. See the guide's queue."""
+"""Keras Tuner's own search over processes: its chief beside a queue, a worker on each device. See
+the guide's queue.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,21 @@ from pathlib import Path
 from tests.cli.program import QUICK_PAIR, gpubalance
 from tests.guide.documents import read
 
-DATA = "import numpy as np\nx = np.random.default_rng(0).normal(size=(64, 8)).astype('float32')\ny = x.sum(axis=1)\n"
+DATA = (
+    "import numpy as np\nx = np.random.default_rng(0).normal(size=(64, 8)).astype('float32')\ny = "
+    "x.sum(axis=1)\n"
+)
 
 
 def test_the_search_of_the_guide_runs_on_simulated_devices(tmp_path: Path) -> None:
     (script,) = re.findall(r"(?s)```python\n# search.py\n(.*?)```", read("queue"))
-    script = script.replace("max_trials=6", "max_trials=3").replace("epochs=2", "epochs=1, verbose=2")
+    script = script.replace("max_trials=6", "max_trials=3").replace(
+        "epochs=2", "epochs=1, verbose=2"
+    )
     (tmp_path / "search.py").write_text(DATA + script)
-    (tmp_path / "workers.txt").write_text(f"KERASTUNER_TUNER_ID=worker-{{number}} {sys.executable} search.py\n" * 2)
+    (tmp_path / "workers.txt").write_text(
+        f"KERASTUNER_TUNER_ID=worker-{{number}} {sys.executable} search.py\n" * 2
+    )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -43,6 +52,11 @@ def test_the_search_of_the_guide_runs_on_simulated_devices(tmp_path: Path) -> No
         assert chief.wait(60) == 0
     finally:
         chief.kill()
-    trials = [json.loads(path.read_text()) for path in tmp_path.glob("search/units/trial_*/trial.json")]
+    trials = [
+        json.loads(path.read_text()) for path in tmp_path.glob("search/units/trial_*/trial.json")
+    ]
     assert [one["status"] for one in trials] == ["COMPLETED"] * 3
-    assert {path.name for path in tmp_path.glob("search/units/worker-*.json")} == {"worker-1.json", "worker-2.json"}
+    assert {path.name for path in tmp_path.glob("search/units/worker-*.json")} == {
+        "worker-1.json",
+        "worker-2.json",
+    }

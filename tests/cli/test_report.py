@@ -26,7 +26,11 @@ def test_a_page_and_pictures_of_two_results_of_one_name(tmp_path: Path) -> None:
     html = page.read_text(encoding="utf-8")
     assert html.startswith("<!DOCTYPE html>")
     assert re.findall(r'href="#(result-\d)"', html) == ["result-1", "result-2"]
-    names = {f"run{number}-{chart}.png" for number in ("", "-2") for chart in ("course", "memory", "step")}
+    names = {
+        f"run{number}-{chart}.png"
+        for number in ("", "-2")
+        for chart in ("course", "memory", "step")
+    }
     assert {path.name for path in folder.iterdir()} == names
     assert done.stderr == f"wrote {page}\nwrote 6 charts into {folder}\n"
 
@@ -37,7 +41,9 @@ def test_a_page_and_pictures_of_two_results_of_one_name(tmp_path: Path) -> None:
     assert len(page.read_text(encoding="utf-8")) < len(html)
 
 
-def test_tables_go_to_stdout_beside_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_go_to_stdout_beside_pictures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     a_run = Path(shutil.copy(samples.RUN, tmp_path / "run.json"))
     report([a_run], Wanted(csv=True, png=tmp_path / "charts", quiet=True))
     printed = capsys.readouterr()
@@ -52,10 +58,14 @@ def test_without_an_option_it_prints_what_each_command_printed_and_what_it_can_w
     assert first.startswith("pair-run.json:\nbatches 820 568: ")
     assert "GPU:1   GeForce GTX 1080 " in first
     assert second.startswith("each device alone: ")
-    assert done.stderr == "\nit can write a page (--html FILE), pictures (--png DIR) and tables (--markdown, --csv)\n"
+    assert done.stderr == (
+        "\nit can write a page (--html FILE), pictures (--png DIR) and tables (--markdown, --csv)\n"
+    )
 
 
-def test_without_the_extra_the_error_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_error_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     result = str(samples.BALANCE)
     for name in ("matplotlib", "jinja2"):
         monkeypatch.setitem(sys.modules, name, None)

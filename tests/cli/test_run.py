@@ -1,4 +1,6 @@
-"""`gpubalance run` as a user runs it. An engine without TensorFlow holds the simulated devices to their profiles."""
+"""`gpubalance run` as a user runs it. An engine without TensorFlow holds the simulated devices to
+their profiles.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,10 @@ def test_devices_are_those_that_are_named_in_their_order_and_those_with_samples(
     four = str(ROOT / "configs" / "four-unlike.toml")
     result = run_json("--simulate", four, "--model", TINY, "--gpus", "3,1")
     assert [device["name"] for device in result["devices"]] == ["Unlike D", "Unlike B"]
-    assert [(replica["device"], replica["batch"]) for replica in result["replicas"]] == [(0, 64), (1, 64)]
+    assert [(replica["device"], replica["batch"]) for replica in result["replicas"]] == [
+        (0, 64),
+        (1, 64),
+    ]
     done = here("run", *TINY_PAIR, "--batches", "0", "40", *SHORT, code=0)
     assert "GPU:0: no samples, left out" in done.stdout
 
@@ -75,7 +80,9 @@ def test_what_a_split_is_compared_with(options: str, even: list[int] | None) -> 
     assert even == (found["batches"] if found else None)
     assert found is None or found["micro_batches"] == found["batches"]
     assert (result["speedup_over_even"] is None) == (even is None)
-    assert (result["speedup_over_even"] == 1.0) == (even == result["batches"] == result["micro_batches"])
+    assert (result["speedup_over_even"] == 1.0) == (
+        even == result["batches"] == result["micro_batches"]
+    )
     assert not [warning for warning in result["warnings"] if "even" in warning["code"]]
 
 
@@ -90,15 +97,31 @@ def test_where_no_equal_shares_fit_there_is_nothing_to_compare_with(tmp_path: Pa
 
 def test_a_split_that_runs_out_of_memory_jointly_is_told_what_fits() -> None:
     profile = str(ROOT / "configs" / "gtx1080ti-gtx1080.toml")
-    done = here("run", "--simulate", profile, "--gpus", "0", "1", "--batches", "1024", "710", *SHORT, code=5)
+    done = here(
+        "run", "--simulate", profile, "--gpus", "0", "1", "--batches", "1024", "710", *SHORT, code=5
+    )
     assert "GPU:0 (GeForce GTX 1080 Ti) at batch 1024" in done.stderr
     assert "GPU:1 (GeForce GTX 1080) at batch 710" in done.stderr
     # 10.5 and 7.6 GiB, less 1.26 and the joint run's 0.6 GiB, at 9.1 MiB a sample.
     assert "--batches 972 645" in done.stderr
     assert re.search(r"run: about \d+ s\n", done.stderr)
     assert done.stdout == ""
-    done = here("run", *TINY_PAIR, "--batches", "200", "240", "--micro-batches", "200", "120", *SHORT, code=5)
-    assert "GPU:1 (Quick 2) at micro-batch 120 in the joint run of 200/240 in micro-batches 200/120" in done.stderr
+    done = here(
+        "run",
+        *TINY_PAIR,
+        "--batches",
+        "200",
+        "240",
+        "--micro-batches",
+        "200",
+        "120",
+        *SHORT,
+        code=5,
+    )
+    assert (
+        "GPU:1 (Quick 2) at micro-batch 120 in the joint run of 200/240 in micro-batches 200/120"
+        in done.stderr
+    )
     assert "--batches 200 224 --micro-batches 200 112" in done.stderr
 
 
@@ -107,20 +130,37 @@ def test_what_failed_in_the_kept_probe_is_told_before_a_worker_starts() -> None:
     split = ("run", "--simulate", QUICK_PAIR, "--batches", "200", "120")
     done = here(*split)
     assert (done.returncode, done.stdout) == (5, "")
-    assert done.stderr.startswith("error: GPU:1 does not hold 120 samples at a time: in the probe of 2026-11-21T")
-    more = " 113 failed and 112 fit\n  → give it less; if it has more memory now, probe again: gpubalance probe "
+    assert done.stderr.startswith(
+        "error: GPU:1 does not hold 120 samples at a time: in the probe of 2026-11-21T"
+    )
+    more = (
+        " 113 failed and 112 fit\n  → give it less; if it has more memory now, probe again: "
+        "gpubalance probe "
+    )
     assert more in done.stderr
     assert here(*split, "--micro-batches", "200", "60", *SHORT).returncode == 0
 
 
 def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
     # GPU:1 holds 112 samples at a time, and GPU:0 208.
-    split = (*TINY_PAIR, "--gpus", "0", "1", "--batches", "200", "150", "--micro-batches", "200", "40")
+    split = (
+        *TINY_PAIR,
+        "--gpus",
+        "0",
+        "1",
+        "--batches",
+        "200",
+        "150",
+        "--micro-batches",
+        "200",
+        "40",
+    )
     done = here("run", *split, *SHORT, "--json", code=0)
     result = json.loads(done.stdout)
     first, second = result["replicas"]
     assert first["compute_s"] == pytest.approx(0.008 + 0.0002 * 200)
-    # Four times the fixed cost, as the first 30 are a micro-batch too: 77 ms, not the 53 ms of a card that held all.
+    # Four times the fixed cost, as the first 30 are a micro-batch too: 77 ms, not the 53 ms of a
+    # card that held all.
     assert second["compute_s"] == pytest.approx(4 * 0.008 + 0.0003 * 150)
     assert (result["batches"], result["micro_batches"]) == ([200, 150], [200, 40])
     assert (second["batch"], second["micro_batch"], result["global_batch"]) == (150, 40, 350)
@@ -130,11 +170,26 @@ def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
 def test_the_update_is_a_part_of_the_step_and_one_device_has_no_sync(tmp_path: Path) -> None:
     profile = tmp_path / "updating.toml"
     text = (ROOT / "configs" / "quick-pair.toml").read_text(encoding="utf-8")
-    profile.write_text(text.replace("alpha_s = 0.008", "alpha_s = 0.008\nupdate_s = 0.004"), encoding="utf-8")
-    both = here("run", "--simulate", str(profile), "--batches", "120", "80", "--baseline", "none", *SHORT, code=0)
+    profile.write_text(
+        text.replace("alpha_s = 0.008", "alpha_s = 0.008\nupdate_s = 0.004"), encoding="utf-8"
+    )
+    both = here(
+        "run",
+        "--simulate",
+        str(profile),
+        "--batches",
+        "120",
+        "80",
+        "--baseline",
+        "none",
+        *SHORT,
+        code=0,
+    )
     assert "step 42.0 ms = slowest compute 32.0 ms + update 4.00 ms + sync 6.00 ms;" in both.stdout
     assert re.search(r"GPU:0 \[120\] \S+ samples/s compute 32.0 ms;", both.stderr)
-    alone = here("run", "--simulate", str(profile), "--gpus", "0", "--batches", "120", *SHORT, code=0)
+    alone = here(
+        "run", "--simulate", str(profile), "--gpus", "0", "--batches", "120", *SHORT, code=0
+    )
     assert "step 36.0 ms = slowest compute 32.0 ms + update 4.00 ms\n" in alone.stdout
 
 
@@ -150,14 +205,18 @@ def trained_by(folder: Path, *arguments: str) -> list[str]:
     return notes.read_text().splitlines()
 
 
-def test_equal_shares_are_found_by_the_memory_line_and_nothing_is_warmed_up_twice(tmp_path: Path) -> None:
+def test_equal_shares_are_found_by_the_memory_line_and_nothing_is_warmed_up_twice(
+    tmp_path: Path,
+) -> None:
     trained = trained_by(tmp_path, "--batches", "200", "100")
     # 113 samples are refused before a step; an even split that memory does not hold is not tried.
     assert list(dict.fromkeys(trained)) == ["200 100", "112 112"]
 
 
 def test_xla_compiles_each_split_so_each_is_warmed_up_whole_and_once(tmp_path: Path) -> None:
-    trained = trained_by(tmp_path, "--batches", "30", "20", "--xla", "--windows", "1", "--duration", "0.3")
+    trained = trained_by(
+        tmp_path, "--batches", "30", "20", "--xla", "--windows", "1", "--duration", "0.3"
+    )
     windows = 3 + round(0.9 * 0.3 / 0.014)  # timings, the stamped ones included, at most
     for split in ("30 20", "25 25"):
         assert 10 <= trained.count(split) <= 14 + windows
@@ -174,13 +233,26 @@ def test_a_gpu_that_gets_warmer_and_no_slower_takes_no_longer(tmp_path: Path) ->
         folder = tmp_path / str(number)
         folder.mkdir()
         machine = Machine(folder, slow, gpus)
-        result = machine.result("run", "--batches", "30", "20", "--baseline", "none", "--windows", "1")
+        result = machine.result(
+            "run", "--batches", "30", "20", "--baseline", "none", "--windows", "1"
+        )
         lengths.append(len(result["step_time_s"]["samples"]))
     assert lengths == [3, 3]  # as soon as it is known
 
 
 def test_an_interrupt_ends_the_worker_and_prints_what_was_measured(tmp_path: Path) -> None:
-    long = ("run", *TINY_PAIR, "--batches", "30", "20", "--windows", "50", "--duration", "0.3", "--json")
+    long = (
+        "run",
+        *TINY_PAIR,
+        "--batches",
+        "30",
+        "20",
+        "--windows",
+        "50",
+        "--duration",
+        "0.3",
+        "--json",
+    )
     program = start(*long, environment=engine(tmp_path, SLOWLY))
     lines_until(program, "total")
     children = children_of(program.pid)
@@ -209,14 +281,21 @@ def test_an_interrupt_before_anything_is_measured_prints_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("streams", "code"), [(">&- 2>&- <&-", 0), ("2>&1 >/dev/null | true", 0), ("-q >/dev/full 2>error.txt", 3)]
+    ("streams", "code"),
+    [(">&- 2>&- <&-", 0), ("2>&1 >/dev/null | true", 0), ("-q >/dev/full 2>error.txt", 3)],
 )
 def test_streams_that_nobody_reads_lose_no_file(tmp_path: Path, streams: str, code: int) -> None:
-    command = f'"{PROGRAM}" run {" ".join(TINY_PAIR)} --gpus 0 {" ".join(SHORT)} -o run.json {streams}'
+    command = (
+        f'"{PROGRAM}" run {" ".join(TINY_PAIR)} --gpus 0 {" ".join(SHORT)} -o run.json {streams}'
+    )
     assert subprocess.run(["sh", "-c", command], timeout=120, cwd=tmp_path).returncode == code
     assert json.loads((tmp_path / "run.json").read_text())["complete"] is True
     if code:
-        assert (tmp_path / "error.txt").read_text().startswith("error: can't write to stdout: No space left")
+        assert (
+            (tmp_path / "error.txt")
+            .read_text()
+            .startswith("error: can't write to stdout: No space left")
+        )
 
 
 def test_a_terminal_that_knows_only_ascii() -> None:
@@ -225,10 +304,16 @@ def test_a_terminal_that_knows_only_ascii() -> None:
     assert "Quick 3" in done.stdout
 
 
-def test_a_plan_for_another_model_of_ones_own_names_the_command_for_this_one(tmp_path: Path) -> None:
+def test_a_plan_for_another_model_of_ones_own_names_the_command_for_this_one(
+    tmp_path: Path,
+) -> None:
     devices = simulated_devices(QUICK_PAIR)[0]
     settings = Settings(model=TINY)
-    made = plan(probe_of(devices).model_copy(update={"settings": settings}), devices, PlanRequest(sync_s=0.0))
+    made = plan(
+        probe_of(devices).model_copy(update={"settings": settings}),
+        devices,
+        PlanRequest(sync_s=0.0),
+    )
     path = tmp_path / "plan.json"
     path.write_text(made.model_dump_json())
     done = here("run", *TINY_PAIR, "--plan", str(path), "--quiet", code=7)

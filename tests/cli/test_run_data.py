@@ -1,4 +1,6 @@
-"""`--data`: whether the pipeline keeps up, and ragged text. Other kinds are in tests/engine/test_user_data.py."""
+"""`--data`: whether the pipeline keeps up, and ragged text. Other kinds are in
+tests/engine/test_user_data.py.
+"""
 
 from __future__ import annotations
 
@@ -49,15 +51,29 @@ BRIEF = ("--windows", "1", "--duration", "0.3")
 DEVICE = '[[device]]\nname = "Slow {}"\nalpha_s = 0.02\nbeta_s = 0.00001\n'
 
 
-def _run(folder: Path, batches: str, environment: dict[str, str] | None = None) -> tuple[dict[str, Any], str]:
+def _run(
+    folder: Path, batches: str, environment: dict[str, str] | None = None
+) -> tuple[dict[str, Any], str]:
     (folder / "mine.py").write_text(FILE)
     (folder / "slow.toml").write_text("\n".join(map(DEVICE.format, "AB")))
-    asked = ("run", "--simulate", "slow.toml", *NAMED, *BRIEF, "--baseline", "none", "--batches", *batches.split())
+    asked = (
+        "run",
+        "--simulate",
+        "slow.toml",
+        *NAMED,
+        *BRIEF,
+        "--baseline",
+        "none",
+        "--batches",
+        *batches.split(),
+    )
     done = here(*asked, "-o", "run.json", code=0, cwd=folder, environment=environment)
     return json.loads((folder / "run.json").read_text()), done.stdout
 
 
-def test_a_slow_pipeline_is_named_first_with_the_line_to_change_and_ragged_steps_differ(tmp_path: Path) -> None:
+def test_a_slow_pipeline_is_named_first_with_the_line_to_change_and_ragged_steps_differ(
+    tmp_path: Path,
+) -> None:
     """One that keeps up is in test_hosts.py."""
     result, summary = _run(tmp_path, "5 3")
     pipeline = result["pipeline"]
@@ -68,14 +84,19 @@ def test_a_slow_pipeline_is_named_first_with_the_line_to_change_and_ragged_steps
     assert result["input_wait_s"] > result["step_time_s"]["median"] / 4
     line = 1 + FILE.splitlines().index("    return data.map(decode).padded_batch(8)")
     (remedy,) = pipeline["remedies"]
-    assert remedy == {"where": f"mine.py, line {line}", "what": "map(…, num_parallel_calls=tf.data.AUTOTUNE)"}
+    assert remedy == {
+        "where": f"mine.py, line {line}",
+        "what": "map(…, num_parallel_calls=tf.data.AUTOTUNE)",
+    }
     assert summary.startswith("your input pipeline gives ")
     told = " ".join(summary.split())
     assert "num_parallel_calls=tf.data.AUTOTUNE" in told
     assert "waiting for input" in told
     assert max(map(len, summary.split("\nnext: ")[0].splitlines())) <= 80
     # The devices wait from the end of a step until their data is there, and no longer.
-    assert {"stamps-cost", "parts-exceed-step", "batches-joined"}.isdisjoint(one["code"] for one in result["warnings"])
+    assert {"stamps-cost", "parts-exceed-step", "batches-joined"}.isdisjoint(
+        one["code"] for one in result["warnings"]
+    )
 
     spread = result["step_spread"]
     assert 0 < spread["p50_s"] <= spread["p95_s"]  # equal where the host has all data ready
@@ -90,7 +111,10 @@ def test_a_slow_pipeline_is_named_first_with_the_line_to_change_and_ragged_steps
 
 def test_a_run_and_a_balance_whose_steps_differ_are_compared_and_reported(tmp_path: Path) -> None:
     """One step of five is long."""
-    unlike = "def unlike(): return True\ndef step(devices, batches, number): return 0.01 if number % 5 else 0.05"
+    unlike = (
+        "def unlike(): return True\ndef step(devices, batches, number): return 0.01 if number % 5 "
+        "else 0.05"
+    )
     own = engine(tmp_path, unlike)
     result, _ = _run(tmp_path, "5 3", own)
     brief = ("--global-batch", "16", "--rounds", "1", "--round-duration", "0.3", *BRIEF)

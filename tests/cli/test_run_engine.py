@@ -1,4 +1,6 @@
-"""`gpubalance run` with the real engine in a real worker, on simulated devices. What needs no engine is in test_run."""
+"""`gpubalance run` with the real engine in a real worker, on simulated devices. What needs no
+engine is in test_run.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,29 @@ from tests.jobs.drawn import timings_of
 
 def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    into = ("--trace", str(tmp_path / "traces"), "--tensorboard", str(tmp_path / "logs"), "-o", str(path))
+    into = (
+        "--trace",
+        str(tmp_path / "traces"),
+        "--tensorboard",
+        str(tmp_path / "logs"),
+        "-o",
+        str(path),
+    )
     options = (*SHORT, "--all-reduce", "one-device", *into)
     done = here("run", *TINY_PAIR, "--gpus", "0", "1", "--batches", "120", "80", *options, code=0)
     result = json.loads(path.read_text())
     first, second = result["replicas"]
-    # Each device's own time, while the total goes at the straggler's pace. Here it may be later, never earlier.
+    # Each device's own time, while the total goes at the straggler's pace. Here it may be later,
+    # never earlier.
     assert first["compute_s"] >= 0.008 + 0.0002 * 120 - 1e-6
     assert second["compute_s"] >= 0.008 + 0.0003 * 80 - 1e-6
     assert (first["batch"], second["batch"], result["global_batch"]) == (120, 80, 200)
     for replica in result["replicas"]:
         own = replica["compute_s"] + replica["update_s"] + replica["wait_s"]
         parts = own + result["sync_s"] + result["input_wait_s"] + result["slow_s"]
-        assert parts - result["excess_s"] == pytest.approx(result["step_time_s"]["median"], rel=1e-4)
+        assert parts - result["excess_s"] == pytest.approx(
+            result["step_time_s"]["median"], rel=1e-4
+        )
     even = result["baselines"]["even"]
     assert even["batches"] == [100, 100]
     assert result["speedup_over_even"] == pytest.approx(
@@ -44,9 +56,14 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     assert result["baselines"]["solo_sum"] is None
     # TensorFlow's own trace of some steps; what is in it is tested in tests/engine/test_trace.py.
     (trace,) = (tmp_path / "traces").glob("plugins/profile/*/*.xplane.pb")
-    assert {b"step_num", b"replica_1"} <= set(re.findall(rb"step_num|replica_1", trace.read_bytes()))
+    assert {b"step_num", b"replica_1"} <= set(
+        re.findall(rb"step_num|replica_1", trace.read_bytes())
+    )
     assert [one["code"] for one in result["warnings"] if "trace" in one["code"]] == []
-    assert {path.name for path in (tmp_path / "logs").glob("run-*/*") if path.is_dir()} == {"split", "even"}
+    assert {path.name for path in (tmp_path / "logs").glob("run-*/*") if path.is_dir()} == {
+        "split",
+        "even",
+    }
     # What the tutorial's user knows, and the summary.
     assert re.search(r"GPU:0 \[120\] +\d+ samples/s +compute", done.stderr)
     assert re.search(r"total \[200\] +\d+ samples/s", done.stderr)
@@ -56,13 +73,16 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
 
 @pytest.mark.campaign
 def test_a_keras_application_trains() -> None:
-    result = run_json("--simulate", "2", "--model", "MobileNetV2", "--batches", "2", "1", "--baseline", "none")
+    result = run_json(
+        "--simulate", "2", "--model", "MobileNetV2", "--batches", "2", "1", "--baseline", "none"
+    )
     assert result["settings"]["model"] == "MobileNetV2"
 
 
 def test_what_no_split_trains_is_refused_before_it_is_measured(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
-        "import keras\ndef net():\n    net = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])\n"
+        "import keras\ndef net():\n    net = keras.Sequential([keras.Input((6,)), "
+        "keras.layers.Dense(3)])\n"
         "    net.compile('sgd', lambda y, p: keras.ops.sum((y - p) ** 2))\n    return net\n"
     )
     ended = here("balance", "--simulate", "2", "--model", f"{tmp_path}/train.py:net", code=4)
@@ -70,7 +90,9 @@ def test_what_no_split_trains_is_refused_before_it_is_measured(tmp_path: Path) -
     assert "samples/s" not in ended.stderr + ended.stdout
 
 
-def test_a_users_file_in_the_current_folder_trains_by_the_settings_and_slower_than_the_profile(tmp_path: Path) -> None:
+def test_a_users_file_in_the_current_folder_trains_by_the_settings_and_slower_than_the_profile(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "mine.py").write_text(
         "import gc, sys\n"
         "import keras\n"
@@ -78,7 +100,8 @@ def test_a_users_file_in_the_current_folder_trains_by_the_settings_and_slower_th
         "assert 'matplotlib' not in sys.modules and gc.isenabled()\n"
         "import matplotlib.pyplot\n"
         "def net():\n"
-        "    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, activation='softmax')])\n"
+        "    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, "
+        "activation='softmax')])\n"
     )
     # A module of the user's that is named as one of Python's must not get in the way.
     (tmp_path / "random.py").write_text("raise RuntimeError('loaded')\n")
@@ -87,7 +110,9 @@ def test_a_users_file_in_the_current_folder_trains_by_the_settings_and_slower_th
     # Of so little work that a step's stamps come out of turn.
     split = ("--simulate", "fast.toml", "--batches", "1", "1", "--baseline", "none")
     settings = {"input": "host", "precision": "mixed_float16", "all_reduce": "hierarchical"}
-    options = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
+    options = [
+        word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)
+    ]
     asked = ("run", *split, "--model", "mine:net", "--xla", *options, *SHORT, "--json")
     done = here(*asked, code=0, cwd=tmp_path)
     result = json.loads(done.stdout)

@@ -1,4 +1,6 @@
-"""What a plan's training looks like in a script: the lines that are printed, and the file of --script."""
+"""What a plan's training looks like in a script: the lines that are printed, and the file of
+--script.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ except ImportError:
 def planned(model: str, data: str | None) -> Plan:
     devices = simulated_devices(QUICK_PAIR)[0]
     made = plan(probe_of(devices), devices, PlanRequest(global_batch=24, sync_s=0.0))
-    return made.model_copy(update={"settings": made.settings.model_copy(update={"model": model, "data": data})})
+    return made.model_copy(
+        update={"settings": made.settings.model_copy(update={"model": model, "data": data})}
+    )
 
 
 @pytest.fixture
@@ -64,10 +68,22 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("model", "data", "lines"),
     [
-        ("my/code/train.py:build", "my/code/train.py:arrays", ["build()  # of my/code/train.py,", "arrays()"]),
-        ("my/code/train.py:build", "my/code/train.py:made", ["build()  # of my/code/train.py,", "made,"]),
+        (
+            "my/code/train.py:build",
+            "my/code/train.py:arrays",
+            ["build()  # of my/code/train.py,", "arrays()"],
+        ),
+        (
+            "my/code/train.py:build",
+            "my/code/train.py:made",
+            ["build()  # of my/code/train.py,", "made,"],
+        ),
         *(
-            ("my/code/train.py:build", f"my/code/train.py:{name}", ["build()  # of my/code/train.py,", given])
+            (
+                "my/code/train.py:build",
+                f"my/code/train.py:{name}",
+                ["build()  # of my/code/train.py,", given],
+            )
             for name, given in (
                 ("typed", "typed,"),
                 ("train", "train,"),
@@ -82,7 +98,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.usefixtures("project")
-def test_the_printed_lines_have_the_names_that_were_given(model: str, data: str | None, lines: list[str]) -> None:
+def test_the_printed_lines_have_the_names_that_were_given(
+    model: str, data: str | None, lines: list[str]
+) -> None:
     split, scope, fit = uses(planned(model, data), "2", Path("plan.json"))[1]
     assert split == "split = gpubalance.load_plan('plan.json', simulate='2')"
     assert f"model = {lines[0]}" in scope
@@ -99,7 +117,9 @@ def test_the_script_runs_as_it_is_written(project: Path, build: str, data: str, 
     Path("scripts").mkdir()
     script = Path("scripts/go.py")
     write_script(script, made, Path("plan.json"), QUICK_PAIR)
-    done = subprocess.run([sys.executable, project / script], cwd="/", capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, project / script], cwd="/", capture_output=True, text=True
+    )
     assert done.returncode == bool(ends), done.stderr
     assert ends in done.stderr
     assert ("Epoch 10/10" in done.stdout) == (not ends)
@@ -114,9 +134,21 @@ def test_what_no_script_can_be_written_for_is_told_first() -> None:
         (own[:2], "go.py", "name both: --model train.py:build --data train.py:dataset"),
         ((), "go.py", "name both"),
         (own, "my/code/train.py", "my/code/train.py exists, and --script replaces no file"),
-        (("--model", "my/my-train.py:build", *own[2:]), "go.py", "my/my-train.py can't be imported by its name"),
-        (("--model", "my/class.py:build", *own[2:]), "go.py", "my/class.py can't be imported by its name"),
-        (("--model", "my/train.py:build", *own[2:]), "go.py", "my/train.py and my/code/train.py have one name"),
+        (
+            ("--model", "my/my-train.py:build", *own[2:]),
+            "go.py",
+            "my/my-train.py can't be imported by its name",
+        ),
+        (
+            ("--model", "my/class.py:build", *own[2:]),
+            "go.py",
+            "my/class.py can't be imported by its name",
+        ),
+        (
+            ("--model", "my/train.py:build", *own[2:]),
+            "go.py",
+            "my/train.py and my/code/train.py have one name",
+        ),
     ):
         done = here("balance", "--simulate", QUICK_PAIR, *options, "--script", script, code=2)
         assert says in done.stderr

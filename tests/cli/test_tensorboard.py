@@ -51,7 +51,9 @@ class Done:
         """TensorBoard's scalar events (wall_time, step, value) of a run, by tag."""
         from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
 
-        read = EventAccumulator(str(self.folder / self.name / run), size_guidance={SCALARS: 0}).Reload()
+        read = EventAccumulator(
+            str(self.folder / self.name / run), size_guidance={SCALARS: 0}
+        ).Reload()
         return {tag: read.Scalars(tag) for tag in read.Tags()["scalars"]}
 
     @property
@@ -63,7 +65,9 @@ def told(folder: Path, *arguments: str, variables: Mapping[str, str] = {}) -> Do
     both = ("--tensorboard", str(folder), "--trace", str(folder))
     program = [sys.executable, "-c", _TELLING, *arguments, *both, "--json"]
     environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
-    done = subprocess.run(program, env={**environment, **variables}, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        program, env={**environment, **variables}, capture_output=True, text=True, timeout=240
+    )
     assert done.returncode == 0, done.stderr
     (own,) = [path for path in folder.iterdir() if path.name.startswith(arguments[0])]
     return Done(folder, own.name, done.stdout, done.stderr)
@@ -85,17 +89,31 @@ def trains_nothing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def balance(_state: None, trains_nothing: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Done:
+def balance(
+    _state: None, trains_nothing: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Done:
     short = ("--windows", "2", "--duration", "0.5", "--round-duration", "0.5")
     options = ("--simulate", QUICK_PAIR, *short, "--accumulate", "off")
     return told(tmp_path_factory.mktemp("balance"), "balance", *options, variables=trains_nothing)
 
 
 @pytest.fixture(scope="module")
-def probe(_state: None, trains_nothing: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Done:
+def probe(
+    _state: None, trains_nothing: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Done:
     folder = tmp_path_factory.mktemp("probe")
     (folder / "plugins").write_text("in the way of a trace")
-    options = ("--simulate", QUICK_PAIR, "--gpus", "1", "--max-batch", "16", "--duration", "0.2", "--no-ahead")
+    options = (
+        "--simulate",
+        QUICK_PAIR,
+        "--gpus",
+        "1",
+        "--max-batch",
+        "16",
+        "--duration",
+        "0.2",
+        "--no-ahead",
+    )
     return told(folder, "probe", *options, variables=trains_nothing)
 
 
@@ -112,9 +130,13 @@ def test_a_proof_is_read_back_as_it_was_measured(balance: Done) -> None:
         times = [event.value for event in read["gpubalance/step_time_s"]]
         assert times == pytest.approx(list(measured.step_time_s.samples), rel=1e-5)
         rates = [event.value for event in read["gpubalance/samples_per_s"]]
-        assert rates == pytest.approx([measured.global_batch / s for s in measured.step_time_s.samples], rel=1e-5)
+        assert rates == pytest.approx(
+            [measured.global_batch / s for s in measured.step_time_s.samples], rel=1e-5
+        )
         # What stands beside its hyperparameters is what the result says.
-        assert read["gpubalance/median/samples_per_s"][-1].value == pytest.approx(measured.throughput.median, rel=1e-5)
+        assert read["gpubalance/median/samples_per_s"][-1].value == pytest.approx(
+            measured.throughput.median, rel=1e-5
+        )
         steps = [event.step for event in read["gpubalance/samples_per_s"]]
         assert steps == sorted(set(steps))
         assert steps[0] > 0
@@ -126,11 +148,18 @@ def test_a_proof_is_read_back_as_it_was_measured(balance: Done) -> None:
 
 
 def table(done: Done) -> tuple[list[str], dict[str, Any]]:
-    """TensorBoard's own table of hyperparameters: its columns, and the rows by the names of session groups."""
+    """TensorBoard's own table of hyperparameters: its columns, and the rows by the names of session
+    groups.
+    """
     from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
     from tensorboard.context import RequestContext
     from tensorboard.plugins.base_plugin import TBContext
-    from tensorboard.plugins.hparams import api_pb2, backend_context, get_experiment, list_session_groups
+    from tensorboard.plugins.hparams import (
+        api_pb2,
+        backend_context,
+        get_experiment,
+        list_session_groups,
+    )
 
     multiplexer = plugin_event_multiplexer.EventMultiplexer()
     multiplexer.AddRunsFromDirectory(str(done.folder))
@@ -138,9 +167,13 @@ def table(done: Done) -> tuple[list[str], dict[str, Any]]:
     provider = data_provider.MultiplexerDataProvider(multiplexer, str(done.folder))
     context = backend_context.Context(TBContext(data_provider=provider))
     wanted = api_pb2.ListSessionGroupsRequest(
-        start_index=0, slice_size=100, allowed_statuses=[api_pb2.STATUS_SUCCESS, api_pb2.STATUS_FAILURE]
+        start_index=0,
+        slice_size=100,
+        allowed_statuses=[api_pb2.STATUS_SUCCESS, api_pb2.STATUS_FAILURE],
     )
-    experiment = get_experiment.Handler(RequestContext(), context, "", api_pb2.GetExperimentRequest()).run()
+    experiment = get_experiment.Handler(
+        RequestContext(), context, "", api_pb2.GetExperimentRequest()
+    ).run()
     groups = list_session_groups.Handler(RequestContext(), context, "", wanted).run().session_groups
     return [info.name for info in experiment.hparam_infos], {group.name: group for group in groups}
 
@@ -159,18 +192,27 @@ def test_each_split_that_balance_tried_is_a_row_of_tensorboards_table(balance: D
     assert set(rows) == {f"{balance.name}/{name}" for name in names}
     split, even = (rows[f"{balance.name}/{name}"] for name in names[:2])
     assert set(columns) == set(split.hparams)
-    assert columns[:3] == ["batch/GPU:0", "batch/GPU:1", "batches"]  # what a split is comes before its settings
+    # What a split is comes before its settings.
+    assert columns[:3] == ["batch/GPU:0", "batch/GPU:1", "batches"]
     assert [split.hparams[f"batch/GPU:{i}"].number_value for i in (0, 1)] == list(plan.batches)
     assert split.hparams["model"].string_value == "small"
-    assert figures(split)["gpubalance/median/samples_per_s"] == pytest.approx(run.throughput.median, rel=1e-5)
-    assert even.hparams["batches"].string_value == "/".join(map(str, known(run.baselines.even).batches))
+    assert figures(split)["gpubalance/median/samples_per_s"] == pytest.approx(
+        run.throughput.median, rel=1e-5
+    )
+    assert even.hparams["batches"].string_value == "/".join(
+        map(str, known(run.baselines.even).batches)
+    )
     for tried in rounds:
         row = rows[f"{balance.name}/round-{tried.number}"]
         assert row.hparams["batches"].string_value == "/".join(map(str, tried.batches))
         (session,) = row.sessions
-        assert session.status == (api_pb2.STATUS_FAILURE if tried.outcome == "oom" else api_pb2.STATUS_SUCCESS)
+        assert session.status == (
+            api_pb2.STATUS_FAILURE if tried.outcome == "oom" else api_pb2.STATUS_SUCCESS
+        )
         rate = figures(row).get("gpubalance/median/samples_per_s")
-        assert rate == (tried.measured and pytest.approx(tried.measured.throughput.median, rel=1e-5))
+        assert rate == (
+            tried.measured and pytest.approx(tried.measured.throughput.median, rel=1e-5)
+        )
 
 
 def test_a_probe_is_a_curve_over_batch_sizes(probe: Done) -> None:
@@ -178,7 +220,9 @@ def test_a_probe_is_a_curve_over_batch_sizes(probe: Done) -> None:
     read = probe.scalars("solo-GPU-1")
     curve = [(event.step, event.value) for event in read["gpubalance/over_batch/samples_per_s"]]
     assert [batch for batch, _ in curve] == [p["batch"] for p in one["curve"]] == [8, 16]
-    assert [rate for _, rate in curve] == pytest.approx([p["throughput"]["median"] for p in one["curve"]], rel=1e-5)
+    assert [rate for _, rate in curve] == pytest.approx(
+        [p["throughput"]["median"] for p in one["curve"]], rel=1e-5
+    )
     assert [event.value for event in read["gpubalance/batch/GPU:1"]] == [8, 16]
     assert probe.traces == []
 
@@ -188,7 +232,9 @@ def test_a_trace_of_steady_steps_is_made_when_all_is_measured(balance: Done) -> 
     assert path.parent.name == balance.name
     said = balance.err.splitlines()
     (traced,) = [number for number, line in enumerate(said) if "tracing 10 steps of" in line]
-    assert not [line for line in said[traced:] if "window" in line or "round" in line or "proving" in line]
+    assert not [
+        line for line in said[traced:] if "window" in line or "round" in line or "proving" in line
+    ]
     assert not [path for path in balance.folder.iterdir() if path.name.startswith(".")]
 
 
@@ -200,10 +246,15 @@ def test_a_trace_that_cannot_be_recorded_is_a_warning(probe: Done) -> None:
     assert "plugins" in warning["message"]
 
 
-def test_each_device_is_traced_after_its_probe(trains_nothing: dict[str, str], tmp_path: Path) -> None:
+def test_each_device_is_traced_after_its_probe(
+    trains_nothing: dict[str, str], tmp_path: Path
+) -> None:
     options = ("--simulate", QUICK_PAIR, "--max-batch", "16", "--duration", "0.2", "--parallel")
     done = told(tmp_path, "probe", *options, variables=trains_nothing)
-    assert [path.parent.name for path in done.traces] == [f"{done.name}-GPU-0", f"{done.name}-GPU-1"]
+    assert [path.parent.name for path in done.traces] == [
+        f"{done.name}-GPU-0",
+        f"{done.name}-GPU-1",
+    ]
 
 
 def test_what_can_no_longer_be_written_is_told_when_the_measurement_is_over(tmp_path: Path) -> None:

@@ -25,7 +25,9 @@ def test_each_version_is_on_a_line_of_its_own() -> None:
 
 
 def test_tensorflow_is_not_loaded(tmp_path: Path) -> None:
-    """One that can't be is found in its place, which has no text that tells what it was built for."""
+    """One that can't be is found in its place, which has no text that tells what it was
+    built for.
+    """
     done = gpubalance("--version", environment=broken(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert f"TensorFlow {version('tensorflow')}, built without CUDA" in done.stdout
@@ -38,8 +40,12 @@ def test_the_driver_is_told_and_no_gpu_opened(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_does_not_start_is_no_error(tmp_path: Path) -> None:
-    done = here("--version", code=0, environment=environment(tmp_path, "nvml 12.550.54.14\ninit_error 18\n"))
-    assert done.stdout.splitlines()[-1].startswith("no driver: the NVIDIA driver that is loaded is ")
+    done = here(
+        "--version", code=0, environment=environment(tmp_path, "nvml 12.550.54.14\ninit_error 18\n")
+    )
+    assert done.stdout.splitlines()[-1].startswith(
+        "no driver: the NVIDIA driver that is loaded is "
+    )
 
 
 def test_what_tensorflow_was_built_for_is_what_it_says_itself(tensorflow: Any) -> None:

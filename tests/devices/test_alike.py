@@ -31,7 +31,9 @@ def first_alike(folder: Path, more: str = "", gpus: str = TWO_EQUAL_GPUS) -> lis
         return alike.first_alike([gpu.device for gpu in read().gpus])
 
 
-def test_cards_of_one_name_and_memory_are_equal_though_one_has_less_free_memory(tmp_path: Path) -> None:
+def test_cards_of_one_name_and_memory_are_equal_though_one_has_less_free_memory(
+    tmp_path: Path,
+) -> None:
     assert first_alike(tmp_path) == [0, 0]
     assert first_alike(tmp_path, gpus=TWO_UNLIKE_GPUS) == [0, 1]
 

@@ -9,7 +9,14 @@ from gpubalance.devices.telemetry import Counters, Course
 from gpubalance.results.telemetry import Moment, Telemetry, throttling
 from tests.known import known
 
-CALM = Moment(at_s=0.0, temperature_c=60, power_w=100.0, sm_clock_mhz=1900, memory_clock_mhz=5005, throttle_reasons=())
+CALM = Moment(
+    at_s=0.0,
+    temperature_c=60,
+    power_w=100.0,
+    sm_clock_mhz=1900,
+    memory_clock_mhz=5005,
+    throttle_reasons=(),
+)
 
 
 def at(seconds: float, energy_mj: int | None = None, ecc: int | None = None) -> Counters:
@@ -38,8 +45,12 @@ def test_without_a_reading_there_is_no_telemetry() -> None:
     assert course.telemetry() is None
 
 
-@given(st.lists(st.tuples(st.floats(0.001, 100.0), st.integers(0, 700_000)), min_size=1, max_size=20))
-def test_the_energy_is_the_sum_of_each_power_times_how_long_it_was_taken(parts: list[tuple[float, int]]) -> None:
+@given(
+    st.lists(st.tuples(st.floats(0.001, 100.0), st.integers(0, 700_000)), min_size=1, max_size=20)
+)
+def test_the_energy_is_the_sum_of_each_power_times_how_long_it_was_taken(
+    parts: list[tuple[float, int]],
+) -> None:
     course, time, joules = Course(), 1000.0, 0.0
     for gap_s, power_mw in parts:
         reads(course, at(time), power_w=power_mw / 1000)
@@ -58,7 +69,13 @@ def test_a_power_holds_until_the_next_that_is_told() -> None:
 
 @pytest.mark.parametrize(
     ("counted", "energy_j"),
-    [((5, 5), 200.0), ((5, 4), 200.0), ((None, 5), 200.0), ((5, None), 200.0), ((5_000, 185_500), 180.5)],
+    [
+        ((5, 5), 200.0),
+        ((5, 4), 200.0),
+        ((None, 5), 200.0),
+        ((5, None), 200.0),
+        ((5_000, 185_500), 180.5),
+    ],
 )
 def test_the_gpu_s_own_counter_comes_first_if_it_tells_anything(
     counted: tuple[int | None, int | None], energy_j: float
@@ -68,9 +85,14 @@ def test_the_gpu_s_own_counter_comes_first_if_it_tells_anything(
     assert telemetry.samples_per_joule(1000.0) == 1000.0 * 2.0 / energy_j
 
 
-@pytest.mark.parametrize(("counted", "rise"), [((3, 3), 0), ((3, 5), 2), ((3, 0), None), ((None, 3), None)])
+@pytest.mark.parametrize(
+    ("counted", "rise"), [((3, 3), 0), ((3, 5), 2), ((3, 0), None), ((None, 3), None)]
+)
 def test_uncorrected_errors(counted: tuple[int | None, int | None], rise: int | None) -> None:
-    assert told({}, first=at(0.0, ecc=counted[0]), last=at(1.0, ecc=counted[1])).ecc_uncorrected == rise
+    assert (
+        told({}, first=at(0.0, ecc=counted[0]), last=at(1.0, ecc=counted[1])).ecc_uncorrected
+        == rise
+    )
 
 
 def test_what_was_counted_once_has_not_risen_nor_stayed() -> None:
@@ -83,7 +105,9 @@ def test_what_was_counted_once_has_not_risen_nor_stayed() -> None:
 
 
 @given(st.integers(1, 5000))
-def test_a_course_of_any_length_is_told_by_some_hundreds_of_readings_evenly_apart(readings: int) -> None:
+def test_a_course_of_any_length_is_told_by_some_hundreds_of_readings_evenly_apart(
+    readings: int,
+) -> None:
     course = Course()
     for number in range(readings):
         reads(course, at(float(number)))
@@ -95,8 +119,18 @@ def test_a_course_of_any_length_is_told_by_some_hundreds_of_readings_evenly_apar
 
 
 def test_the_hottest_the_middle_clock_and_the_mean_power() -> None:
-    hot = {"temperature_c": 91, "power_w": 250.0, "sm_clock_mhz": 1200, "throttle_reasons": ("thermal",)}
-    slow = {"temperature_c": 85, "sm_clock_mhz": 1850, "memory_clock_mhz": 810, "throttle_reasons": ("power cap",)}
+    hot = {
+        "temperature_c": 91,
+        "power_w": 250.0,
+        "sm_clock_mhz": 1200,
+        "throttle_reasons": ("thermal",),
+    }
+    slow = {
+        "temperature_c": 85,
+        "sm_clock_mhz": 1850,
+        "memory_clock_mhz": 810,
+        "throttle_reasons": ("power cap",),
+    }
     telemetry = told({}, hot, slow, first=at(0.0), last=at(3.0))
     assert (telemetry.temperature_c, telemetry.power_w, telemetry.energy_j) == (91, 150.0, 450.0)
     assert (telemetry.sm_clock_mhz, telemetry.memory_clock_mhz) == (1850, 5005)
@@ -112,4 +146,8 @@ def test_reasons_in_plain_words_and_every_one_that_pynvml_knows_has_a_name() -> 
         ([1 << 40], ("reason 0x10000000000",)),  # newer than the list
     ):
         assert throttling(masks) == reasons
-    assert not [name for name in throttling([pynvml.nvmlClocksThrottleReasonAll]) if name.startswith("reason")]
+    assert not [
+        name
+        for name in throttling([pynvml.nvmlClocksThrottleReasonAll])
+        if name.startswith("reason")
+    ]

@@ -1,4 +1,6 @@
-"""What one GPU could do, and which cards are on the bus. How a GPU is set is tested with `doctor`, which judges it."""
+"""What one GPU could do, and which cards are on the bus. How a GPU is set is tested with `doctor`,
+which judges it.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,17 @@ FIRST = "GPU-1080aaaa-0000-4000-8000-000000000001"
 PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "mixed_float16", "mixed_bfloat16")
 
 
-def peaks(folder: Path, more: str = "", uuid: str = FIRST, gpus: str = TWO_UNLIKE_GPUS) -> list[float | None]:
+def peaks(
+    folder: Path, more: str = "", uuid: str = FIRST, gpus: str = TWO_UNLIKE_GPUS
+) -> list[float | None]:
     """The peak FLOP/s in each precision."""
     with loaded(environment(folder, f"{more}\n{gpus}")):
         return [peak_flops(uuid, precision) for precision in PRECISIONS]
 
 
-def test_the_peak_is_two_operations_a_core_and_cycle_and_nothing_tells_that_of_tensor_cores(tmp_path: Path) -> None:
+def test_the_peak_is_two_operations_a_core_and_cycle_and_nothing_tells_that_of_tensor_cores(
+    tmp_path: Path,
+) -> None:
     peak = 2 * 3584 * 1911e6
     assert peaks(tmp_path) == [peak, peak, None, None]  # a GTX 1080 Ti has no TF32
     for capability, tf32 in (("7 5", peak), ("8 0", None), ("12 0", None)):
@@ -29,7 +35,13 @@ def test_the_peak_is_two_operations_a_core_and_cycle_and_nothing_tells_that_of_t
 
 
 @pytest.mark.parametrize(
-    "fault", ["gpu 0 error cores 13", "gpu 0 cores 0", "gpu 0 error max_clock_sm 3", "gpu 0 error max_clock_sm 15"]
+    "fault",
+    [
+        "gpu 0 error cores 13",
+        "gpu 0 cores 0",
+        "gpu 0 error max_clock_sm 3",
+        "gpu 0 error max_clock_sm 15",
+    ],
 )
 def test_a_peak_that_is_not_told_is_null(tmp_path: Path, fault: str) -> None:
     assert peaks(tmp_path, fault) == [None] * 4

@@ -32,19 +32,30 @@ def test_two_unlike_gpus(tmp_path: Path) -> None:
         "mig_slices": [],
         "unusable": None,
     }
-    assert (second["index"], second["name"], second["bus_id"]) == (1, "NVIDIA GeForce GTX 1080", "0000:02:00.0")
+    assert (second["index"], second["name"], second["bus_id"]) == (
+        1,
+        "NVIDIA GeForce GTX 1080",
+        "0000:02:00.0",
+    )
 
 
 def test_what_is_not_supported_or_refused_is_null_and_the_others_stay(tmp_path: Path) -> None:
     result = reading(tmp_path, "gpu 0 uuid GPU-1\ngpu 1 uuid GPU-2\ngpu 1 memory 0 0")
-    assert (result["driver_version"], result["cuda_driver_version"], result["problem"]) == (None, None, None)
+    assert (result["driver_version"], result["cuda_driver_version"], result["problem"]) == (
+        None,
+        None,
+        None,
+    )
     told = [Gpu.model_validate(gpu) for gpu in result["gpus"]]
     assert told == [Gpu(index=index, uuid=f"GPU-{index + 1}", processes=()) for index in (0, 1)]
     refused = "gpu 0 error memory 4\ngpu 0 error capability 999\ngpu 0 error bus 17\nerror driver 4"
     result = reading(tmp_path, f"{TWO_UNLIKE_GPUS}\n{refused}")
     gpu = result["gpus"][0]
     assert result["driver_version"] is None
-    assert [gpu[field] for field in ("memory_bytes", "memory_free_bytes", "compute_capability", "bus_id")] == [None] * 4
+    assert [
+        gpu[field]
+        for field in ("memory_bytes", "memory_free_bytes", "compute_capability", "bus_id")
+    ] == [None] * 4
     assert (gpu["name"], gpu["unusable"]) == ("NVIDIA GeForce GTX 1080 Ti", None)
 
 
@@ -75,11 +86,18 @@ gpu 1 error graphics 3
 gpu 1 process compute 7 1000 python
 """
     first, second = reading(tmp_path, script)["gpus"]
-    assert (first["processes"], first["memory_bytes"], first["unusable"]) == (None, 11811160064, None)
+    assert (first["processes"], first["memory_bytes"], first["unusable"]) == (
+        None,
+        11811160064,
+        None,
+    )
     assert second["processes"] == [{"pid": 7, "name": None, "memory_bytes": 1000}]
 
 
-UNKNOWN, FIRST = {"index": 0, "uuid": "unknown-0"}, {"index": 0, "uuid": "GPU-1080aaaa-0000-4000-8000-000000000001"}
+UNKNOWN, FIRST = (
+    {"index": 0, "uuid": "unknown-0"},
+    {"index": 0, "uuid": "GPU-1080aaaa-0000-4000-8000-000000000001"},
+)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +108,11 @@ UNKNOWN, FIRST = {"index": 0, "uuid": "unknown-0"}, {"index": 0, "uuid": "GPU-10
         ("handle 4", UNKNOWN, "no permission"),
         ("handle 999", UNKNOWN, "Unknown Error"),
         ("uuid 3", UNKNOWN, "UUID"),
-        ("memory 15", FIRST | {"bus_id": "0000:01:00.0", "memory_bytes": None, "memory_free_bytes": None}, "lost"),
+        (
+            "memory 15",
+            FIRST | {"bus_id": "0000:01:00.0", "memory_bytes": None, "memory_free_bytes": None},
+            "lost",
+        ),
         ("capability 16", FIRST | {"compute_capability": None}, "reset"),
     ],
 )
@@ -119,7 +141,11 @@ gpu 1 mig 0
     assert first["mig"] is True
     assert "MIG mode" in first["unusable"]
     assert first["mig_slices"] == [
-        {"uuid": "MIG-1111", "name": "NVIDIA A100-SXM4-40GB MIG 3g.20gb", "memory_bytes": 20937965568},
+        {
+            "uuid": "MIG-1111",
+            "name": "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
+            "memory_bytes": 20937965568,
+        },
         {"uuid": "MIG-2222", "name": None, "memory_bytes": None},
     ]
     assert (second["mig"], second["mig_slices"], second["unusable"]) == (False, [], None)
@@ -136,7 +162,8 @@ gpu 1 mig 0
     ids=["escapes", "long", "cut within a character", "nothing left"],
 )
 def test_names_are_made_safe(tmp_path: Path, written: str, shown: str | None) -> None:
-    cut = r"\x30\x30\x30\x30" + r"\xc2\x80" * 6 + r"\xf0\x90\x80\x80" * 4  # a bus id, as the campaign found it
+    # A bus id, as the campaign found it.
+    cut = r"\x30\x30\x30\x30" + r"\xc2\x80" * 6 + r"\xf0\x90\x80\x80" * 4
     (gpu,) = reading(tmp_path, f"gpu 0 uuid GPU-1\ngpu 0 name {written}\ngpu 0 bus {cut}")["gpus"]
     assert (gpu["uuid"], gpu["name"], gpu["bus_id"]) == ("GPU-1", shown, None)
 
@@ -159,6 +186,11 @@ except pynvml.NVMLError_Uninitialized as error:
 
 
 def test_the_version_of_the_loaded_driver() -> None:
-    closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024\n"
-    opened = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.28.03  Release Build\nGCC version: 12"
+    closed = (
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024\n"
+    )
+    opened = (
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.28.03  Release Build\nGCC "
+        "version: 12"
+    )
     assert [*map(kernel_module_version, (closed, opened, ""))] == ["550.54.14", "560.28.03", None]

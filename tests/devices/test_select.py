@@ -6,7 +6,9 @@ from gpubalance.settings.device import Device
 
 
 def gpu(index: int, uuid: str, bus_id: str | None = None, name: str = "GTX 1080") -> Device:
-    return Device(index=index, uuid=uuid, name=name, memory_bytes=None, simulated=False, bus_id=bus_id)
+    return Device(
+        index=index, uuid=uuid, name=name, memory_bytes=None, simulated=False, bus_id=bus_id
+    )
 
 
 TI = gpu(0, "GPU-1080aaaa-01", "0000:01:00.0", "GTX 1080 Ti")
@@ -31,7 +33,9 @@ def test_the_spellings_of_one_device(token: str) -> None:
     assert select([token], BOTH) == (PLAIN,)
 
 
-@pytest.mark.parametrize("token", ["2", "-1", "00", "", "all", "GPU-", "GPU-10", "10", "MIG-1080a", "0000:0b:00.0"])
+@pytest.mark.parametrize(
+    "token", ["2", "-1", "00", "", "all", "GPU-", "GPU-10", "10", "MIG-1080a", "0000:0b:00.0"]
+)
 def test_an_unknown_device_is_answered_with_the_candidates(token: str) -> None:
     with pytest.raises(UsageError, match="there is no device") as caught:
         select([token], BOTH)
@@ -55,7 +59,9 @@ SLICES = (gpu(0, "MIG-aaaa"), gpu(0, "MIG-bbbb"))
         (["\x1b[31m7\n"], BOTH, "there is no device '7'"),
     ],
 )
-def test_no_choice_is_answered_with_those_that_match(tokens: list[str], devices: tuple[Device, ...], says: str) -> None:
+def test_no_choice_is_answered_with_those_that_match(
+    tokens: list[str], devices: tuple[Device, ...], says: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         select(tokens, devices)
     assert caught.value.message == says

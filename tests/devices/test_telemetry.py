@@ -1,4 +1,6 @@
-"""What is read of GPUs while they work, with the real pynvml on a library that answers as GPUs or drivers would."""
+"""What is read of GPUs while they work, with the real pynvml on a library that answers as GPUs or
+drivers would.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from tests.stand_in import TWO_UNLIKE_GPUS, child, environment
 
 GENEROUS_S = 60.0
 CLOCKS = ("sm_clock_mhz", "memory_clock_mhz")
-NO_FIGURES = ("temperature_c", "power_w", "energy_j", *CLOCKS, "throttle_reasons", "ecc_uncorrected")
+NO_FIGURES = (
+    "temperature_c",
+    "power_w",
+    "energy_j",
+    *CLOCKS,
+    "throttle_reasons",
+    "ecc_uncorrected",
+)
 # Watches GPUs until each has so many readings, or its thread has ended
 WATCH = """
 import json, threading, time
@@ -44,9 +53,13 @@ gpu 0 ecc_uncorrected 2
 """
 
 
-def watched_all(folder: Path, script: str, uuids: list[str], readings: int = 4) -> list[dict[str, Any] | None]:
+def watched_all(
+    folder: Path, script: str, uuids: list[str], readings: int = 4
+) -> list[dict[str, Any] | None]:
     code = WATCH.format(uuids=uuids, readings=readings)
-    result: list[dict[str, Any] | None] = json.loads(child(code, environment(folder, script), GENEROUS_S))
+    result: list[dict[str, Any] | None] = json.loads(
+        child(code, environment(folder, script), GENEROUS_S)
+    )
     return result
 
 
@@ -57,7 +70,9 @@ def seen(folder: Path, script: str, readings: int = 4) -> dict[str, Any]:
 
 
 def each_with(faults: Sequence[str]) -> tuple[str, list[str]]:
-    """A script of as many GPUs, each with one of these lines first, which say `gpu 0`; and their UUIDs."""
+    """A script of as many GPUs, each with one of these lines first, which say `gpu 0`; and their
+    UUIDs.
+    """
     uuids = [f"GPU-{number}1" for number in range(len(faults))]
     scripts = [
         f"{fault}\n{FULL}".replace("gpu 0", f"gpu {number}").replace("GPU-1", uuid)
@@ -79,8 +94,12 @@ def test_every_field(tmp_path: Path) -> None:
 
 
 def test_what_is_not_supported_or_refused_is_null_and_the_others_stay(tmp_path: Path) -> None:
-    nothing = "gpu 0 uuid GPU-1\ngpu 1 uuid GPU-2\ngpu 1 mig 1\ngpu 1 slice 0 uuid MIG-1\ngpu 1 power 1000"
-    for telemetry in watched_all(tmp_path, nothing, ["GPU-1", "MIG-1"]):  # a MIG slice has no figures of its own
+    nothing = (
+        "gpu 0 uuid GPU-1\ngpu 1 uuid GPU-2\ngpu 1 mig 1\ngpu 1 slice 0 uuid MIG-1\ngpu 1 power "
+        "1000"
+    )
+    # A MIG slice has no figures of its own.
+    for telemetry in watched_all(tmp_path, nothing, ["GPU-1", "MIG-1"]):
         assert [known(telemetry)[field] for field in NO_FIGURES] == [None] * len(NO_FIGURES)
     refused = {
         "temperature 3": "temperature_c",
@@ -96,18 +115,36 @@ def test_what_is_not_supported_or_refused_is_null_and_the_others_stay(tmp_path: 
     ]
 
 
-def test_a_driver_without_the_newer_calls_and_a_pynvml_without_the_older_ones(tmp_path: Path) -> None:
+def test_a_driver_without_the_newer_calls_and_a_pynvml_without_the_older_ones(
+    tmp_path: Path,
+) -> None:
     """These are to go with CUDA 14."""
-    old = "\ngpu 0 error temperature_v 13\ngpu 0 error throttle_events 13\ngpu 0 series throttle 0x8"
+    old = (
+        "\ngpu 0 error temperature_v 13\ngpu 0 error throttle_events 13\ngpu 0 series throttle 0x8"
+    )
     telemetry = seen(tmp_path, FULL + old)
-    assert (telemetry["temperature_c"], telemetry["throttle_reasons"]) == (60, ["hardware slowdown"])
-    without = "import pynvml\ndel pynvml.nvmlDeviceGetTemperature, pynvml.nvmlDeviceGetCurrentClocksThrottleReasons\n"
+    assert (telemetry["temperature_c"], telemetry["throttle_reasons"]) == (
+        60,
+        ["hardware slowdown"],
+    )
+    without = (
+        "import pynvml\ndel pynvml.nvmlDeviceGetTemperature, "
+        "pynvml.nvmlDeviceGetCurrentClocksThrottleReasons\n"
+    )
     code = without + WATCH.format(uuids=["GPU-1"], readings=2)
-    (telemetry,) = json.loads(child(code, environment(tmp_path, "gpu 0 uuid GPU-1\ngpu 0 power 1000")))
-    assert (telemetry["temperature_c"], telemetry["throttle_reasons"], telemetry["power_w"]) == (None, None, 1.0)
+    (telemetry,) = json.loads(
+        child(code, environment(tmp_path, "gpu 0 uuid GPU-1\ngpu 0 power 1000"))
+    )
+    assert (telemetry["temperature_c"], telemetry["throttle_reasons"], telemetry["power_w"]) == (
+        None,
+        None,
+        1.0,
+    )
 
 
-def test_a_gpu_that_is_lost_keeps_what_was_seen_and_one_that_is_not_known_has_no_telemetry(tmp_path: Path) -> None:
+def test_a_gpu_that_is_lost_keeps_what_was_seen_and_one_that_is_not_known_has_no_telemetry(
+    tmp_path: Path,
+) -> None:
     lost, reset = "gpu 0 series temperature 60 60 !15", "gpu 0 series energy 1 2 3 !16"
     script, uuids = each_with([lost, reset, "gpu 0 error handle 15"])
     told = watched_all(tmp_path, script, [*uuids, "GPU-2"], readings=1000)
@@ -117,7 +154,11 @@ def test_a_gpu_that_is_lost_keeps_what_was_seen_and_one_that_is_not_known_has_no
 
 def test_several_at_once(tmp_path: Path) -> None:
     """Each in its thread; NVML counts its users, and the last one out shuts it down."""
-    uuids = ["GPU-1080aaaa-0000-4000-8000-000000000001", "GPU-1080bbbb-0000-4000-8000-000000000002", "GPU-none"]
+    uuids = [
+        "GPU-1080aaaa-0000-4000-8000-000000000001",
+        "GPU-1080bbbb-0000-4000-8000-000000000002",
+        "GPU-none",
+    ]
     code = f"""{WATCH.format(uuids=uuids, readings=3)}
 import pynvml
 for thread in threading.enumerate()[1:]:
@@ -136,7 +177,11 @@ except pynvml.NVMLError_Uninitialized as error:
 
 def test_a_call_that_hangs_is_left_behind_with_what_was_seen_before(tmp_path: Path) -> None:
     telemetry = seen(tmp_path, f"gpu 0 series energy 5000000 ~600\n{FULL}", readings=1)
-    assert (telemetry["readings"], telemetry["temperature_c"], telemetry["power_w"]) == (1, 60, 250.0)
+    assert (telemetry["readings"], telemetry["temperature_c"], telemetry["power_w"]) == (
+        1,
+        60,
+        250.0,
+    )
     assert (telemetry["energy_j"], telemetry["ecc_uncorrected"]) == (None, None)
 
 
@@ -147,7 +192,8 @@ def test_nvml_that_hangs_from_the_start_delays_nobody(tmp_path: Path) -> None:
 
 
 def test_the_end_does_not_wait_for_the_next_reading(tmp_path: Path) -> None:
-    patient = "from gpubalance.devices import telemetry\ntelemetry.PATIENCE_S = 60\n"  # on a machine under load too
+    # On a machine under load too.
+    patient = "from gpubalance.devices import telemetry\ntelemetry.PATIENCE_S = 60\n"
     code = patient + WATCH.format(uuids=["GPU-1"], readings=1).replace("0.005", "600")
     (telemetry,) = json.loads(child(code, environment(tmp_path, FULL), GENEROUS_S))
     assert (telemetry["readings"], telemetry["energy_j"]) == (1, 1.0)

@@ -8,7 +8,10 @@ from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.machine import mark_hidden
 
 UNLIKE = Reading(
-    gpus=(Gpu(index=0, uuid="GPU-aaa0", name="GTX 1080"), Gpu(index=1, uuid="GPU-bbb1", name="GTX 1080 Ti"))
+    gpus=(
+        Gpu(index=0, uuid="GPU-aaa0", name="GTX 1080"),
+        Gpu(index=1, uuid="GPU-bbb1", name="GTX 1080 Ti"),
+    )
 )
 ALIKE = Reading(gpus=tuple(gpu.model_copy(update={"name": "GTX 1080"}) for gpu in UNLIKE.gpus))
 
@@ -20,7 +23,12 @@ def shown(reading: Reading, **environment: str) -> list[int]:
 @pytest.mark.parametrize(
     ("listed", "indices"),
     [
-        *(("GPU-bbb1", [1]), ("GPU-bb", [1]), ("GPU-bbb1,GPU-aaa0", [0, 1]), ("GPU-bbb1,nonsense,GPU-aaa0", [1])),
+        *(
+            ("GPU-bbb1", [1]),
+            ("GPU-bb", [1]),
+            ("GPU-bbb1,GPU-aaa0", [0, 1]),
+            ("GPU-bbb1,nonsense,GPU-aaa0", [1]),
+        ),
         *(("", []), ("-1", []), ("NoDevFiles", []), ("GPU-", [])),
     ],
 )

@@ -1,4 +1,6 @@
-"""Pipelines on logical CPU devices beside one device that trains on the same micro-batches, for tests and benches."""
+"""Pipelines on logical CPU devices beside one device that trains on the same micro-batches, for
+tests and benches.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,12 @@ def in_stages(blocks: int, stages: int) -> list[Segment]:
     return [Segment(ends[i], ends[i + 1] - 1, i) for i in range(stages)]
 
 
-def orders_of(segments: Sequence[Segment], graph: Any, micro_batches: int) -> list[tuple[Task, ...]]:
-    """Each device's tasks; of two segments of one device the first's forward comes before the second's."""
+def orders_of(
+    segments: Sequence[Segment], graph: Any, micro_batches: int
+) -> list[tuple[Task, ...]]:
+    """Each device's tasks; of two segments of one device the first's forward comes before the
+    second's.
+    """
     depths = depths_of(segments, links_between(graph, segments))
     orders: list[tuple[Task, ...]] = [() for _ in range(1 + max(one.device for one in segments))]
     for number, (segment, depth) in enumerate(zip(segments, depths, strict=True)):
@@ -81,10 +87,11 @@ def trained(
     between: Callable[[Any], None] = lambda _: None,
     move: bool = False,
 ) -> Trained:
-    """Trains a pipeline and one device; the last micro-batch is smaller. `between` steps it gets each optimizer.
+    """Trains a pipeline and one device; the last micro-batch is smaller. `between` steps it gets
+    each optimizer.
 
-    With `move` it trains a third model on one device, each of whose inputs is the next number of its type; of inputs
-    that are whole numbers the first weights are.
+    With `move` it trains a third model on one device, each of whose inputs is the next number of
+    its type; of inputs that are whole numbers the first weights are.
     """
     from gpubalance.engine.pipeline.micro_batches import micro_batch_of
     from gpubalance.engine.pipeline.pipeline import Pipeline
@@ -105,12 +112,20 @@ def trained(
     batch: list[Any] = []
     for step in range(steps):
         sizes = [4] * (micro_batches - 1) + [3]
-        batch = [samples.make(one, salt=step * micro_batches + number) for number, one in enumerate(sizes)]
+        batch = [
+            samples.make(one, salt=step * micro_batches + number)
+            for number, one in enumerate(sizes)
+        ]
         done = pipeline.step([micro_batch_of(one, calls) for one in batch], order)
-        expected = alone([keras.tree.map_structure(tf.constant, one) for one in batch], float(sum(sizes)))
+        expected = alone(
+            [keras.tree.map_structure(tf.constant, one) for one in batch], float(sum(sizes))
+        )
         worst = max(worst, abs(sum(map(float, done.losses)) - expected))
         for one in moved:
-            one([(keras.tree.map_structure(_next, inputs), labels) for inputs, labels in batch], float(sum(sizes)))
+            one(
+                [(keras.tree.map_structure(_next, inputs), labels) for inputs, labels in batch],
+                float(sum(sizes)),
+            )
         between(mine)
         between(its)
     last_batch = [micro_batch_of(one, calls) for one in batch]
@@ -125,7 +140,9 @@ def _between(one: Any, other: Any) -> float:
 
 def _next(numbers: Any) -> Any:
     """The next one up of each real number."""
-    return np.nextafter(numbers, np.inf, dtype=numbers.dtype) if numbers.dtype.kind == "f" else numbers
+    return (
+        np.nextafter(numbers, np.inf, dtype=numbers.dtype) if numbers.dtype.kind == "f" else numbers
+    )
 
 
 def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
@@ -140,9 +157,13 @@ def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
         with tf.GradientTape() as tape:
             value = model._compile_loss(labels, model(inputs, training=True)) * samples / total
             if model.losses:
-                value += tf.add_n([tf.cast(own, tf.float32) for own in model.losses]) * (samples / total)
+                value += tf.add_n([tf.cast(own, tf.float32) for own in model.losses]) * (
+                    samples / total
+                )
             scaled = optimizer.scale_loss(value)
-        return value, tape.gradient(scaled, [variable.value for variable in model.trainable_variables])
+        return value, tape.gradient(
+            scaled, [variable.value for variable in model.trainable_variables]
+        )
 
     def plus(one: Any, other: Any) -> Any:
         if not isinstance(one, tf.IndexedSlices):
@@ -156,7 +177,9 @@ def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
             samples = float(len(tf.nest.flatten(inputs)[0]))
             own, grads = gradients(inputs, labels, tf.constant(samples), tf.constant(total))
             value += float(own)
-            sums = grads if sums is None else [plus(*pair) for pair in zip(sums, grads, strict=True)]
+            sums = (
+                grads if sums is None else [plus(*pair) for pair in zip(sums, grads, strict=True)]
+            )
         optimizer.apply(sums, model.trainable_variables)
         return value
 
@@ -164,14 +187,22 @@ def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
 
 
 def cut_outputs(model: Any, calls: Any, starts: Sequence[int], inputs: Any) -> list[Any]:
-    """The outputs of a model that is run in parts, which begin at these calls, each on another device than the last."""
+    """The outputs of a model that is run in parts, which begin at these calls, each on another
+    device than the last.
+    """
     from gpubalance.engine.pipeline.section import Section, with_masks
 
-    values = {slot: [tf.convert_to_tensor(x)] for slot, x in zip(calls.inputs, keras.tree.flatten(inputs), strict=True)}
+    values = {
+        slot: [tf.convert_to_tensor(x)]
+        for slot, x in zip(calls.inputs, keras.tree.flatten(inputs), strict=True)
+    }
     for number, span in enumerate(zip(starts, [*starts[1:], len(calls.calls)], strict=True)):
         section = Section(calls, span, f"CPU:{number % 2}")
         taken = {slot: values[slot] for slot in (*section.inputs, *section.takes)}
         found = section.values(taken, training=False)
-        given = {slot: found[slot] for slot in (*section.gives, *(one for one in calls.outputs if one in found))}
+        given = {
+            slot: found[slot]
+            for slot in (*section.gives, *(one for one in calls.outputs if one in found))
+        }
         values |= tf.nest.map_structure(tf.identity, with_masks(given))
     return [values[slot][0].numpy() for slot in calls.outputs]

@@ -15,7 +15,9 @@ IN_SMALL_PACKS = Summing(pack_bytes=1 << 10)
 
 
 class Steps:
-    """A model in a strategy over `len(profiles)` logical CPUs, with all variants of the product's step."""
+    """A model in a strategy over `len(profiles)` logical CPUs, with all variants of the product's
+    step.
+    """
 
     def __init__(
         self,
@@ -56,7 +58,9 @@ class Steps:
         *,
         stamped: bool = False,
     ) -> tuple[float, Any]:
-        """Trains one step; returns its loss and the stamps [replica, (began, computed, summed, finished)], if any."""
+        """Trains one step; returns its loss and the stamps [replica, (began, computed, summed,
+        finished)], if any.
+        """
         from gpubalance.engine import data
         from gpubalance.engine.labels import as_outputs
 
@@ -69,7 +73,11 @@ class Steps:
 
     def traces(self, *, micro: bool) -> list[Any]:
         """The traced steps, those in micro-batches or the others."""
-        return [made for (_, _, kind), (_, made) in self.functions._traced.items() if kind.micro == micro]
+        return [
+            made
+            for (_, _, kind), (_, made) in self.functions._traced.items()
+            if kind.micro == micro
+        ]
 
     def weights(self) -> list[Any]:
         return [v.numpy() for v in self.model.weights]

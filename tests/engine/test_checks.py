@@ -1,4 +1,6 @@
-"""What a copy and an all-reduce between devices are checked with, on TensorFlow's own logical devices."""
+"""What a copy and an all-reduce between devices are checked with, on TensorFlow's own logical
+devices.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def one_byte_other(values: Any, target: str) -> Any:
 
 
 class Through(Party):
-    """A party with a worker in this process whose copies go through `move` instead of TensorFlow's own."""
+    """A party with a worker in this process whose copies go through `move` instead of TensorFlow's
+    own.
+    """
 
     def __init__(self, devices: tuple[Device, ...], move: Any) -> None:
         super().__init__(devices)
@@ -42,7 +46,9 @@ class Through(Party):
         from gpubalance.engine import checks
 
         if isinstance(work, Copy):
-            return Copied(**checks.copy(f"CPU:{work.source}", f"CPU:{work.target}", NBYTES, self._move))
+            return Copied(
+                **checks.copy(f"CPU:{work.source}", f"CPU:{work.target}", NBYTES, self._move)
+            )
         if isinstance(work, Reduce):
             told = checks.reduce(["CPU:0", "CPU:1"], work.nbytes)
             return Reduced(**(told | {"differing": (0, 3)} if self._move is zeros else told))

@@ -29,7 +29,9 @@ def cudnn(number: int) -> str:
 
 def test_a_build_wants_its_own_versions() -> None:
     of_cuda = "cudart.so.12 cublas.so.12 cublasLt.so.12 cufft.so.11 cusolver.so.11 cusparse.so.12"
-    assert wanted("12.5.1", "9") == tuple(f"lib{name}" for name in (*of_cuda.split(), "cudnn.so.9", "nccl.so.2"))
+    assert wanted("12.5.1", "9") == tuple(
+        f"lib{name}" for name in (*of_cuda.split(), "cudnn.so.9", "nccl.so.2")
+    )
     assert wanted("11.8", "8")[0] == "libcudart.so.11.0"
     assert wanted(None, None) == ()
 
@@ -54,4 +56,7 @@ def test_a_library_that_is_missing_or_broken_says_why(tmp_path: Path) -> None:
 
 
 def test_a_library_that_does_not_tell_its_version(tmp_path: Path) -> None:
-    assert cudnn_version(ctypes.CDLL(str(compiled(tmp_path, "libcudnn.so.9", "int nothing;\n")))) is None
+    assert (
+        cudnn_version(ctypes.CDLL(str(compiled(tmp_path, "libcudnn.so.9", "int nothing;\n"))))
+        is None
+    )

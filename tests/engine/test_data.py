@@ -30,7 +30,9 @@ def test_both_sources_give_each_replica_its_batch(steps: Steps) -> None:
     streamed = map(steps.feed.deal, steps.samples.stream(10))
     for source in (data.held(steps.feed, steps.samples, ()), streamed):
         for dealt in islice(source, 4):
-            assert [(len(x), len(y)) for (x, y), _ in dealt.values] == [(size, size) for size in batches]
+            assert [(len(x), len(y)) for (x, y), _ in dealt.values] == [
+                (size, size) for size in batches
+            ]
 
 
 def test_each_part_is_brought_to_its_replicas_own_device(steps: Steps) -> None:
@@ -38,12 +40,17 @@ def test_each_part_is_brought_to_its_replicas_own_device(steps: Steps) -> None:
 
     dealt, *_ = data.held(steps.feed, steps.samples, ())
     graph = dealt.layout.cut.graph
-    brought = [one.device[-5:] for one in graph.get_operations() if one.type == "Identity" and one.device]
-    assert sorted(brought) == ["CPU:0"] * 3 + ["CPU:1"] * 3  # the inputs, the labels, and the weights of both
+    brought = [
+        one.device[-5:] for one in graph.get_operations() if one.type == "Identity" and one.device
+    ]
+    # The inputs, the labels, and the weights of both.
+    assert sorted(brought) == ["CPU:0"] * 3 + ["CPU:1"] * 3
 
 
 def test_what_is_on_its_way_is_dealt_as_it_was_asked_for(steps: Steps) -> None:
-    """In all processes alike, however far each one's thread is when the split changes or batches become longer."""
+    """In all processes alike, however far each one's thread is when the split changes or batches
+    become longer.
+    """
     begins = threading.Event()
 
     def batches() -> Iterator[Any]:
@@ -58,7 +65,10 @@ def test_what_is_on_its_way_is_dealt_as_it_was_asked_for(steps: Steps) -> None:
     begins.set()
     (_, short), (_, long) = steps.feed.take(iterator), steps.feed.take(iterator)
     assert [one.shares.batches for one in (short, long)] == [(7, 3)] * 2
-    assert [one.layout.signature.shape.as_list() for one in (short, long)] == [[None, 3], [None, None]]
+    assert [one.layout.signature.shape.as_list() for one in (short, long)] == [
+        [None, 3],
+        [None, None],
+    ]
 
 
 def test_samples_are_the_same_for_the_same_seed(steps: Steps) -> None:
@@ -78,7 +88,8 @@ def test_samples_suit_inputs_and_outputs_of_every_kind() -> None:
     models = zoo.several(), zoo.masked(), linear, scalar
     found = [Samples(model, compile_for(model), seed=0).make(10) for model in models]
     (named, words, *_), labels = zip(*found, strict=True)
-    # A probability and one of some classes, one of some classes for each word and for all, three numbers, one number.
+    # A probability and one of some classes, one of some classes for each word and for all, three
+    # numbers, one number.
     shapes = [[(10, 1), (10,)], [(10, 5), (10,)], [(10, 3)], [(10,)]]
     assert [[y.shape for y in keras.tree.flatten(of)] for of in labels] == shapes
     assert set(named) == {"left", "right"}

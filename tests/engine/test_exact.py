@@ -1,4 +1,6 @@
-"""The weights after some uneven steps are those of one device on the whole batch. The oracle is written by hand."""
+"""The weights after some uneven steps are those of one device on the whole batch. The oracle is
+written by hand.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def samples() -> list[tuple[Any, Any]]:
 def train_on_one_device(
     make_model: Callable[[], Any], make_optimizer: Callable[[], Any]
 ) -> tuple[list[Any], list[Any]]:
-    """The oracle: TensorFlow and Keras alone, no strategy, the loss by Keras' own mean over the batch."""
+    """The oracle: TensorFlow and Keras alone, no strategy, the loss by Keras' own mean over the
+    batch.
+    """
     keras.utils.set_random_seed(7)
     model, optimizer = make_model(), make_optimizer()
     optimizer.build(model.trainable_variables)
@@ -88,7 +92,9 @@ def trained(
 ) -> tuple[Steps, list[float]]:
     """The product's step after some training, and each step's loss."""
     steps = Steps(make_model, make_optimizer, [profile] * len(batches), xla=xla)
-    return steps, [steps.step(x, (y,), batches, micro_batches, stamped=stamped)[0] for x, y in samples()]
+    return steps, [
+        steps.step(x, (y,), batches, micro_batches, stamped=stamped)[0] for x, y in samples()
+    ]
 
 
 PACED_XLA = {"stamped": True, "xla": True, "profile": PACED}
@@ -101,7 +107,8 @@ PACED_XLA = {"stamped": True, "xla": True, "profile": PACED}
         (normalised, sgd, (1, 1, 98), None, {}),
         (active, adam, (60, 40), (25, 40), {}),
         (dense_model, adam, (100,), (20,), {}),
-        (dense_model, clipped_by_value, (70, 30), (10, 15), {}),  # Keras' order, clipped then summed, is off by 0.02
+        # Keras' order, clipped then summed, is off by 0.02.
+        (dense_model, clipped_by_value, (70, 30), (10, 15), {}),
         (active, adam, (70, 30), None, {"stamped": True}),
         (active, adam, (70, 30), (35, 10), PACED_XLA),
     ],
@@ -117,7 +124,9 @@ def test_uneven_steps_equal_one_device_whether_stamped_paced_or_compiled(case: A
 
 
 def replicas_are_equal(steps: Steps) -> bool:
-    copies = [steps.strategy.experimental_local_results(v.value) for v in steps.model.trainable_variables]
+    copies = [
+        steps.strategy.experimental_local_results(v.value) for v in steps.model.trainable_variables
+    ]
     return all((own[0].numpy() == other.numpy()).all() for own in copies for other in own)
 
 

@@ -1,4 +1,6 @@
-"""What the worker tells its parent of an exception: with cause and remedy where the text is known, and only there."""
+"""What the worker tells its parent of an exception: with cause and remedy where the text is known,
+and only there.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ SETTINGS = Settings(model="small")
 USERS = Settings(model="mine.py:model")
 
 
-def explain(error: BaseException, settings: Settings | None = None, names: Sequence[str] = ()) -> GpubalanceError:
+def explain(
+    error: BaseException, settings: Settings | None = None, names: Sequence[str] = ()
+) -> GpubalanceError:
     from gpubalance.engine import failures
 
     return failures.explain(error, settings, names)
@@ -27,8 +31,14 @@ def test_tensorflows_errors_are_known_by_their_texts() -> None:
     errors = tf.errors
     for error, code in (
         (errors.InternalError(None, None, "Dst tensor is not initialized."), "no-room"),
-        (errors.InvalidArgumentError(None, None, "Incompatible shapes: [32,10] vs. [16,10]"), "incompatible-shapes"),
-        (errors.CancelledError(None, None, "RESOURCE_EXHAUSTED: a step was cancelled"), "out-of-memory"),
+        (
+            errors.InvalidArgumentError(None, None, "Incompatible shapes: [32,10] vs. [16,10]"),
+            "incompatible-shapes",
+        ),
+        (
+            errors.CancelledError(None, None, "RESOURCE_EXHAUSTED: a step was cancelled"),
+            "out-of-memory",
+        ),
     ):
         failure = explain(error, SETTINGS)
         assert (failure.cause, failure.remedy) == (known(code).cause, known(code).remedy)
@@ -37,7 +47,10 @@ def test_tensorflows_errors_are_known_by_their_texts() -> None:
 @pytest.mark.parametrize("settings", [SETTINGS, USERS], ids=["ours", "the user's"])
 def test_a_mistake_in_a_model_is_called_nothing_else(settings: Settings) -> None:
     kind = BadInput if settings is USERS else EnvironmentFault
-    for text in ("Shapes (32, 10) and (16, 10) are incompatible", "Incompatible shapes: [32,10] vs. [32,11]"):
+    for text in (
+        "Shapes (32, 10) and (16, 10) are incompatible",
+        "Incompatible shapes: [32,10] vs. [32,11]",
+    ):
         for error in (ValueError(text), tf.errors.InvalidArgumentError(None, None, text)):
             failure = explain(error, settings)
             assert (failure.cause, failure.remedy) == ("", "")
@@ -52,7 +65,8 @@ def test_an_error_of_a_graph_is_told_at_the_users_own_line() -> None:
         "Graph execution error:\n\nDetected at node TopKV2 defined at (most recent call last):\n"
         f'  File "{Path(keras.__file__).parent}/src/losses/loss.py", line 67, in __call__\n\n'
         '  File "/home/me/mine.py", line 5, in hardest\n\n'
-        "2 root error(s) found.\n  (0) INVALID_ARGUMENT:  input must have at least k columns. Had 3, needed 5\n"
+        "2 root error(s) found.\n  (0) INVALID_ARGUMENT:  input must have at least k columns. "
+        "Had 3, needed 5\n"
         "\t [[{{node replica_1/TopKV2}}]]\n0 successful operations."
     )
     failure = explain(tf.errors.InvalidArgumentError(None, None, text), USERS)
@@ -65,7 +79,10 @@ def test_an_error_of_a_graph_is_told_at_the_users_own_line() -> None:
 
 def test_xla_without_its_tools_says_how_to_get_them() -> None:
     settings = SETTINGS.model_copy(update={"xla": True})
-    remedies = {"libdevice not found at ./libdevice.10.bc [xla]": known("xla-tools").remedy, "no XLA": "use --no-xla"}
+    remedies = {
+        "libdevice not found at ./libdevice.10.bc [xla]": known("xla-tools").remedy,
+        "no XLA": "use --no-xla",
+    }
     for text, remedy in remedies.items():
         assert explain(tf.errors.InvalidArgumentError(None, None, text), settings).remedy == remedy
 
@@ -79,11 +96,14 @@ def test_a_check_tells_its_error_too() -> None:
 
 # Of a copy that TensorFlow makes within a step: from where, an incarnation, to where, which edge.
 COPY = (
-    "SameWorkerRecvDone unable to allocate output tensor. Key: /job:localhost/replica:0/task:0/device:{};"
+    "SameWorkerRecvDone unable to allocate output tensor. Key: "
+    "/job:localhost/replica:0/task:0/device:{};"
     "899591e1dcfebd12;/job:localhost/replica:0/task:0/device:{};edge_11_IteratorGetNext;0:0\n"
     "\t [[{{{{node replica_1/IteratorGetNext/_2}}}}]]"
 )
-SHAPED = "OOM when allocating tensor with shape[820,64] on /job:localhost/replica:0/task:0/device:{} by"
+SHAPED = (
+    "OOM when allocating tensor with shape[820,64] on /job:localhost/replica:0/task:0/device:{} by"
+)
 
 
 @pytest.mark.parametrize(
@@ -128,14 +148,27 @@ def test_what_may_be_a_lack_of_memory_is_one_with_the_fault_that_it_is_else(
             "Failed to create cuBLAS handle: failed to create cublas handle: the resource",
             "no-room",
         ),
-        (errors.InternalError, "CUDNN failed to allocate the scratch space for the runner", "no-room"),
-        (errors.InternalError, "Failed to allocate 4.0MiB (4194304 bytes) from NCCL: unhandled", "nccl-memory"),
-        (errors.InternalError, "NCCL: unhandled cuda error (run with NCCL_DEBUG=INFO). Set NCCL_DEBUG=WARN", "nccl"),
+        (
+            errors.InternalError,
+            "CUDNN failed to allocate the scratch space for the runner",
+            "no-room",
+        ),
+        (
+            errors.InternalError,
+            "Failed to allocate 4.0MiB (4194304 bytes) from NCCL: unhandled",
+            "nccl-memory",
+        ),
+        (
+            errors.InternalError,
+            "NCCL: unhandled cuda error (run with NCCL_DEBUG=INFO). Set NCCL_DEBUG=WARN",
+            "nccl",
+        ),
         (errors.InternalError, "Dst tensor is not initialized.", "no-room"),
         (errors.UnknownError, "CUDA_ERROR_OUT_OF_MEMORY: out of memory", "out-of-memory"),
     ):
         graph = (
-            f"Graph execution error:\n\nDetected at node replica_1/Conv2D\n{text}\n\t [[{{{{node replica_1/Conv2D}}}}]]"
+            f"Graph execution error:\n\nDetected at node replica_1/Conv2D\n{text}\n\t [[{{{{node "
+            f"replica_1/Conv2D}}}}]]"
         )
         failure = explain(kind(None, None, graph), settings, ["GPU:0", "GPU:1"])
         assert isinstance(failure, OutOfMemory)

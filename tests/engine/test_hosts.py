@@ -1,4 +1,6 @@
-"""A step over several processes that one of them holds up: what it gives is tested in tests/training/test_hosts.py."""
+"""A step over several processes that one of them holds up: what it gives is tested in
+tests/training/test_hosts.py.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def test_a_device_that_does_not_end_its_compute_is_told(tmp_path: Path) -> None:
     mark = tmp_path / "hangs"
     (tmp_path / "mine.py").write_text(HANGS.format(mark=str(mark)))
     devices, split = (DEVICES[0], DEVICES[2]), Shares((80, 24))
-    with Party(devices, build=Build(settings=Settings(model=f"{tmp_path}/mine.py:model"), joint=JOINT)) as party:
+    with Party(
+        devices, build=Build(settings=Settings(model=f"{tmp_path}/mine.py:model"), joint=JOINT)
+    ) as party:
         assert party.ask(lambda worker: list(worker.measure(split)))
         mark.touch()
 
@@ -63,5 +67,7 @@ def test_a_device_that_does_not_end_its_compute_is_told(tmp_path: Path) -> None:
             worker.process.send(Measure(split=split, seconds=0, at_least=1))
             return worker.process.receive(5.0, "training")
 
-        with pytest.raises(DeadlinePassed, match=r"^beta:0 said .*; the others wait, as it has not computed"):
+        with pytest.raises(
+            DeadlinePassed, match=r"^beta:0 said .*; the others wait, as it has not computed"
+        ):
             party.ask(train)

@@ -15,7 +15,9 @@ from tests.late import keras
 
 @pytest.mark.parametrize("all_reduce", ["auto", "hierarchical", "one-device"])
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
-def test_each_device_gets_the_sum_of_all_or_the_all_reduce_is_named(count: int, all_reduce: AllReduce) -> None:
+def test_each_device_gets_the_sum_of_all_or_the_all_reduce_is_named(
+    count: int, all_reduce: AllReduce
+) -> None:
     """NCCL needs GPUs. TensorFlow's hierarchical one drops a device where their number is odd."""
     from gpubalance.engine.place import place_of
     from gpubalance.engine.step.known_sum import check_sum
@@ -41,7 +43,9 @@ def test_a_step_is_not_trained_by_a_wrong_sum() -> None:
     from gpubalance.engine.step.functions import Functions
 
     devices, joint = simulated_devices("3")
-    place = place_of(devices, tuple(device.label for device in devices), joint, Summing("hierarchical"))
+    place = place_of(
+        devices, tuple(device.label for device in devices), joint, Summing("hierarchical")
+    )
     with place.strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
         model.compile("sgd", "mse")

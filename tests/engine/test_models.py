@@ -95,7 +95,9 @@ def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it() -> None:
 
     probe, small = build("probe"), build("small")
     assert probe.count_params() == pytest.approx(78.9e6, rel=0.001)
-    heavy, light = (count_step(one, [Samples(one, compile_for(one), seed=0).make(1)]) for one in (probe, small))
+    heavy, light = (
+        count_step(one, [Samples(one, compile_for(one), seed=0).make(1)]) for one in (probe, small)
+    )
     assert heavy == pytest.approx(3 * 4e9, rel=0.2)  # forward, and twice that backward
     assert light is not None
     assert 10_000 * light <= (heavy or 0.0)
@@ -106,7 +108,9 @@ def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it() -> None:
     assert kinds(small) == ["AveragePooling2D", *kinds(probe)]
 
 
-def test_what_a_step_of_attention_computes_is_counted_and_of_a_recurrent_layer_nothing_is_told() -> None:
+def test_what_a_step_of_attention_computes_is_counted_and_of_a_recurrent_layer_nothing_is_told() -> (
+    None
+):
     from gpubalance.engine.step.functions import count_step
 
     def counted(inner: Any) -> float | None:
@@ -116,7 +120,8 @@ def test_what_a_step_of_attention_computes_is_counted_and_of_a_recurrent_layer_n
         return count_step(model, [(tf.zeros((1, 50, 32)), tf.zeros((1, 1)))])
 
     inner = layers.MultiHeadAttention(4, 8)
-    forward = 4 * 2 * 50 * 32 * 32 + 2 * 2 * 50 * 50 * 32 + 2 * 50 * 32  # projections, both products, the last layer
+    # Projections, both products, the last layer.
+    forward = 4 * 2 * 50 * 32 * 32 + 2 * 2 * 50 * 50 * 32 + 2 * 50 * 32
     into_inputs = 3 * 2 * 50 * 32 * 32  # of the first projections, which nothing needs
     assert counted(lambda x: inner(x, x)) == pytest.approx(3 * forward - into_inputs, rel=0.1)
     assert counted(layers.LSTM(8, return_sequences=True)) is None
@@ -172,16 +177,28 @@ class _Touches:
         ("absent.keras", "there is no file absent.keras"),
         ("mine:", "names no function"),
         ("{file}:text", "is text"),
-        ("nothing.here:model", "in this folder start in the folder that it is in, install it, or name its file"),
+        (
+            "nothing.here:model",
+            "in this folder start in the folder that it is in, install it, or name its file",
+        ),
         ("missing.py:model", "there is no file missing.py"),
         ("{file}:absent", "has no function 'absent'"),
-        ("{file}:unknown_shape", "give samples of your own, --data FILE.py:FUNCTION, or the Input its sizes"),
+        (
+            "{file}:unknown_shape",
+            "give samples of your own, --data FILE.py:FUNCTION, or the Input its sizes",
+        ),
         ("{file}:fixed_batch", "takes batches of 7 only"),
         ("{file}:no_input", "input shapes are unknown"),
         ("{file}:no_weights", "no weights to train"),
         ("{file}:a_model", "a_model is a Sequential, not a function wrap it in one"),
-        ("{file}:of_a_size", "needs arguments: missing a required argument: 'size' it must be callable without"),
-        ("{file}:a_string", "gave a value of type str, not a Keras model return a Keras model there"),
+        (
+            "{file}:of_a_size",
+            "needs arguments: missing a required argument: 'size' it must be callable without",
+        ),
+        (
+            "{file}:a_string",
+            "gave a value of type str, not a Keras model return a Keras model there",
+        ),
     ],
 )
 def test_what_can_not_be_trained(file: Path, name: str, says: str) -> None:
@@ -195,7 +212,10 @@ def test_a_command_without_data_does_not_advise_it(file: Path) -> None:
 
     with pytest.raises(BadInput, match="has the shape") as caught:
         make_model(Settings(model=f"{file}:unknown_shape"), takes_data=False)
-    assert caught.value.remedy == "give the Input its sizes: for random samples only the batch may be unknown"
+    assert (
+        caught.value.remedy
+        == "give the Input its sizes: for random samples only the batch may be unknown"
+    )
 
 
 SCRIPT = """
@@ -226,19 +246,37 @@ def build():
     ("harm", "says"),
     [
         ("model.fit(np.ones((8, 4)), np.ones((8, 2)))", "trains a model (train.py, line 19)"),
-        ("model.optimizer.apply([v * 0 for v in model.trainable_variables], model.trainable_variables)", "trains"),
+        (
+            "model.optimizer.apply([v * 0 for v in model.trainable_variables], "
+            "model.trainable_variables)",
+            "trains",
+        ),
         ("keras.saving.save_model(model, '{path}')", "saves a model (train.py, line 19)"),
-        ("import tensorflow; tensorflow.saved_model.save(model, '{path}')", "saves a model (train.py, line 19)"),
-        ("model.test_on_batch(np.ones((8, 4)), np.ones((8, 2)))", "opens a strategy's scope (train.py, line 19)"),
-        ("import tensorflow; tensorflow.distribute.get_strategy().scope()", "opens a strategy's scope"),
+        (
+            "import tensorflow; tensorflow.saved_model.save(model, '{path}')",
+            "saves a model (train.py, line 19)",
+        ),
+        (
+            "model.test_on_batch(np.ones((8, 4)), np.ones((8, 2)))",
+            "opens a strategy's scope (train.py, line 19)",
+        ),
+        (
+            "import tensorflow; tensorflow.distribute.get_strategy().scope()",
+            "opens a strategy's scope",
+        ),
         ("step(model)", "trains a model (train.py, line 19)"),
-        ("import gpubalance; gpubalance.load_plan('none.json')", "makes a split, which failed: can't read none.json"),
+        (
+            "import gpubalance; gpubalance.load_plan('none.json')",
+            "makes a split, which failed: can't read none.json",
+        ),
         ("model.save('{path}')", "saves a model (train.py, line 19)"),
         ("model.save_weights('{path}')", "saves a model (train.py, line 19)"),
         ("import gpubalance; gpubalance.balance(build)", "starts a balance (train.py, line 19)"),
     ],
 )
-def test_a_script_that_trains_or_saves_is_stopped_unless_guarded(tmp_path: Path, harm: str, says: str) -> None:
+def test_a_script_that_trains_or_saves_is_stopped_unless_guarded(
+    tmp_path: Path, harm: str, says: str
+) -> None:
     saved = tmp_path / "kept.weights.h5"
     saved.write_text("of the user's")
     script = tmp_path / "train.py"
@@ -248,7 +286,9 @@ def test_a_script_that_trains_or_saves_is_stopped_unless_guarded(tmp_path: Path,
     assert says in caught.value.message
     assert 'if __name__ == "__main__"' in caught.value.remedy
     assert saved.read_text() == "of the user's"
-    script.write_text(SCRIPT.format(guard='if __name__ == "__main__":', harm=harm.format(path=saved)))
+    script.write_text(
+        SCRIPT.format(guard='if __name__ == "__main__":', harm=harm.format(path=saved))
+    )
     model = build(f"{script}:build")
     model.compile("sgd", "mse")
     model.fit(np.ones((2, 4)), np.ones((2, 2)), verbose=0)

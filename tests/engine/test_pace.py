@@ -1,4 +1,6 @@
-"""A simulated device behaves as its profile says, in the real step. What is compared are times of one run."""
+"""A simulated device behaves as its profile says, in the real step. What is compared are times of
+one run.
+"""
 
 from __future__ import annotations
 
@@ -31,24 +33,36 @@ def used(profile: DeviceProfile) -> PacedClock:
     return clock
 
 
-def stamps_of(steps: Steps, batches: tuple[int, ...], parts: Any = None, *, discard: int = 2) -> Any:
+def stamps_of(
+    steps: Steps, batches: tuple[int, ...], parts: Any = None, *, discard: int = 2
+) -> Any:
     for _ in range(discard):
         steps.step(*data(sum(batches)), batches, parts, stamped=True)
     return steps.step(*data(sum(batches)), batches, parts, stamped=True)[1]
 
 
 def test_replicas_overlap() -> None:
-    """All begin before any ends. A sleeping py_function in TensorFlow's default order takes turns instead."""
+    """All begin before any ends. A sleeping py_function in TensorFlow's default order takes turns
+    instead.
+    """
     stamps = stamps_of(Steps(dense_model, adam, [paced(0.4)] * 4), (3,) * 4)
     assert stamps[:, 0].max() < stamps[:, 1].min()
 
 
 def test_no_part_is_shorter_than_in_the_profile_and_the_update_is_each_devices_own() -> None:
-    """A device alone has an update too; each micro-batch has the fixed cost. The longest sync of the devices counts."""
-    profiles = [paced(0.01, 0.004, update_s=0.04, sync_s=0.03), paced(0.02, 0.001, update_s=0.2, sync_s=0.02)]
+    """A device alone has an update too; each micro-batch has the fixed cost. The longest sync of
+    the devices counts.
+    """
+    profiles = [
+        paced(0.01, 0.004, update_s=0.04, sync_s=0.03),
+        paced(0.02, 0.001, update_s=0.2, sync_s=0.02),
+    ]
     joint = Steps(dense_model, adam, profiles, JointProfile(sync_s=0.01))
     alone = stamps_of(Steps(dense_model, adam, profiles[:1]), (5,))
-    for parts, least_s in ((None, (0.01 + 0.004 * 16, 0.02 + 0.001 * 40)), ((8, 40), (0.02 + 0.004 * 16, 0.06))):
+    for parts, least_s in (
+        (None, (0.01 + 0.004 * 16, 0.02 + 0.001 * 40)),
+        ((8, 40), (0.02 + 0.004 * 16, 0.06)),
+    ):
         stamps = stamps_of(joint, (16, 40), parts)
         assert (stamps[:, 1] - stamps[:, 0] >= np.array(least_s) - 1e-9).all()
         assert stamps[:, 2].min() >= stamps[:, 1].max() + 0.03 - 1e-9
@@ -58,7 +72,9 @@ def test_no_part_is_shorter_than_in_the_profile_and_the_update_is_each_devices_o
 
 
 def test_a_queued_step_counts_from_the_end_of_the_one_before() -> None:
-    """The host's own time between two steps is hidden behind the step before, as on a GPU; a pause is not."""
+    """The host's own time between two steps is hidden behind the step before, as on a GPU; a pause
+    is not.
+    """
     clock = used(paced(0.001))
     for _ in range(20):  # this process may have to wait for that long, but not each time
         clock.free_s = time.perf_counter() - QUEUED_WITHIN_S / 3
@@ -109,7 +125,9 @@ def test_a_step_is_late_once_however_often_it_is() -> None:
 
 
 @pytest.mark.parametrize("lacks", [0, 1])
-def test_a_step_past_a_devices_memory_raises_tensorflows_own_error_and_begins_on_none(lacks: int) -> None:
+def test_a_step_past_a_devices_memory_raises_tensorflows_own_error_and_begins_on_none(
+    lacks: int,
+) -> None:
     """A sum that TensorFlow cancels within a step may cancel the next step's too, which fits."""
     from gpubalance.engine.failures import failing_replica
 
@@ -120,7 +138,8 @@ def test_a_step_past_a_devices_memory_raises_tensorflows_own_error_and_begins_on
         steps.step(*data(172), (86, 86))
     assert failing_replica(str(caught.value), steps.names) == lacks
     paced_clocks = [clock for clock in steps.clocks if isinstance(clock, PacedClock)]
-    assert [clock.free_s for clock in paced_clocks] == [0.0, 0.0]  # the first step's beginning sets it
+    # The first step's beginning sets it.
+    assert [clock.free_s for clock in paced_clocks] == [0.0, 0.0]
     steps.step(*data(170), (85, 85))
     steps.step(*data(340), (170, 170), (85, 85))
     with pytest.raises(tf.errors.ResourceExhaustedError, match=f"replica {lacks}: batch 86"):
@@ -152,7 +171,9 @@ def test_drift_follows_its_points() -> None:
 
 
 def test_contention_lengthens_compute_while_other_devices_compute() -> None:
-    """In a joint run always; of a device alone only while its worker is told that others compute at once."""
+    """In a joint run always; of a device alone only while its worker is told that others compute at
+    once.
+    """
     profile, joint = paced(0.05), JointProfile(contention=10)
     stamps = stamps_of(Steps(dense_model, adam, [profile] * 2, joint), (5, 5), discard=1)
     assert (stamps[:, 1] - stamps[:, 0]).min() >= 0.5 - 1e-9

@@ -1,4 +1,6 @@
-"""A model cut into segments on several devices: what one device would compute, wherever it is cut."""
+"""A model cut into segments on several devices: what one device would compute, wherever
+it is cut.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,28 @@ from tests.late import keras, layers, optimizers, tf
 
 @pytest.fixture(scope="module")
 def regularised() -> Trained:
-    """Batch normalisation, dropout and regularisers, trained on three devices with many options of an optimizer."""
+    """Batch normalisation, dropout and regularisers, trained on three devices with many options of
+    an optimizer.
+    """
 
     def slower(optimizer: Any) -> None:  # as a callback would
         optimizer.learning_rate = float(optimizer.learning_rate.numpy()) * 0.9
 
     def adamw() -> Any:
-        options = {"weight_decay": 0.1, "global_clipnorm": 0.05, "use_ema": True, "ema_momentum": 0.9}
+        options = {
+            "weight_decay": 0.1,
+            "global_clipnorm": 0.05,
+            "use_ema": True,
+            "ema_momentum": 0.9,
+        }
         return optimizers.AdamW(0.01, **options)
 
     return trained(zoo.regularised, adamw, between=slower)
 
 
 @pytest.mark.parametrize(
-    ("make", "count"), [(zoo.masked, 5), (zoo.nested, 5), (zoo.several, 6), (zoo.shared, 2), (zoo.branches, 5)]
+    ("make", "count"),
+    [(zoo.masked, 5), (zoo.nested, 5), (zoo.several, 6), (zoo.shared, 2), (zoo.branches, 5)],
 )
 def test_wherever_it_is_cut_a_model_gives_the_same(make: Any, count: int) -> None:
     model = make()
@@ -52,10 +62,17 @@ def test_regularised_layers_train_as_on_one_device(regularised: Trained) -> None
 @pytest.mark.parametrize(
     ("make", "kind", "options"),
     [
-        pytest.param(zoo.masked, "Adam", {"global_clipnorm": 1e-2}, id="masks and rows of an embedding"),
+        pytest.param(
+            zoo.masked, "Adam", {"global_clipnorm": 1e-2}, id="masks and rows of an embedding"
+        ),
         pytest.param(zoo.nested, "SGD", {"momentum": 0.9}, id="models in a model"),
         pytest.param(zoo.several, "SGD", {"clipnorm": 1e-2}, id="several inputs and outputs"),
-        pytest.param(zoo.stopped, "AdamW", {"weight_decay": 0.1}, id="tensors that no gradient comes back for"),
+        pytest.param(
+            zoo.stopped,
+            "AdamW",
+            {"weight_decay": 0.1},
+            id="tensors that no gradient comes back for",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
@@ -65,13 +82,17 @@ def test_they_train_as_on_one_device(make: Any, kind: str, options: Any) -> None
 
 
 def test_the_same_operations_give_the_same_weights_to_the_last_bit() -> None:
-    """Where TensorFlow fuses none: it does so in other ways where a model is cut, and a deep one makes much of that."""
+    """Where TensorFlow fuses none: it does so in other ways where a model is cut, and a deep one
+    makes much of that.
+    """
 
     def deep() -> Any:
         of = keras.layers
         body = given = keras.Input((8, 8, 3))
         for number in range(3):
-            body = of.ReLU(6.0)(of.BatchNormalization()(of.Conv2D(8, 3, padding="same", use_bias=False)(body)))
+            body = of.ReLU(6.0)(
+                of.BatchNormalization()(of.Conv2D(8, 3, padding="same", use_bias=False)(body))
+            )
             body = of.Add()([body, of.DepthwiseConv2D(3, padding="same")(body)]) if number else body
         return keras.Model(given, of.Dense(3, "softmax")(of.GlobalAveragePooling2D()(body)))
 
@@ -115,7 +136,9 @@ def test_each_update_is_computed_where_its_variables_are() -> None:
     variables = {}
     for number, name in names.items():
         with tf.device(name):
-            variables[number] = [keras.Variable(tf.ones((2, 3)), constraint=keras.constraints.NonNeg())]
+            variables[number] = [
+                keras.Variable(tf.ones((2, 3)), constraint=keras.constraints.NonNeg())
+            ]
     inner = optimizers.AdamW(global_clipnorm=0.1, use_ema=True)
     optimizer = optimizers.LossScaleOptimizer(inner)
     optimizer.build([*variables[0], *variables[1]])
@@ -137,11 +160,15 @@ def test_each_update_is_computed_where_its_variables_are() -> None:
         context.disable_run_metadata()
     nodes = [[node for graph in one.partition_graphs for node in graph.node] for one in functions]
     updates = [own for own in nodes if any("Assign" in node.op for node in own)]
-    assert [{node.device[-5:] for node in own} for own in updates] == [{name} for name in names.values()]
+    assert [{node.device[-5:] for node in own} for own in updates] == [
+        {name} for name in names.values()
+    ]
 
 
 def test_an_operation_that_a_device_has_not_got_runs_elsewhere() -> None:
-    """As a GPU has none on text. Here there is no such device at all, which TensorFlow takes in the same way."""
+    """As a GPU has none on text. Here there is no such device at all, which TensorFlow takes in the
+    same way.
+    """
     from gpubalance.engine.pipeline.traced import Traced
 
     def add(number: Any) -> Any:
@@ -153,11 +180,17 @@ def test_an_operation_that_a_device_has_not_got_runs_elsewhere() -> None:
 
 def test_a_moved_model_saves_and_predicts_as_before(regularised: Trained, tmp_path: Path) -> None:
     model = regularised.model
-    assert {variable.value.device[-5:] for variable in model.variables} == {"CPU:0", "CPU:1", "CPU:2"}
+    assert {variable.value.device[-5:] for variable in model.variables} == {
+        "CPU:0",
+        "CPU:1",
+        "CPU:2",
+    }
     model.save(tmp_path / "moved.keras")
     given = np.ones((2, 6), np.float32)
     loaded = keras.saving.load_model(tmp_path / "moved.keras")
-    np.testing.assert_allclose(loaded.predict(given, verbose=0), model.predict(given, verbose=0), atol=1e-7)
+    np.testing.assert_allclose(
+        loaded.predict(given, verbose=0), model.predict(given, verbose=0), atol=1e-7
+    )
 
 
 def test_a_device_that_hangs_is_named_with_its_task() -> None:
@@ -177,7 +210,9 @@ def test_a_device_that_hangs_is_named_with_its_task() -> None:
 
     found = trained(waiting, optimizers.SGD, steps=1)
     goes_on.clear()
-    with pytest.raises(TaskFailedError, match="the forward pass of micro-batch 0 in blocks 1 to 1 on device 1") as told:
+    with pytest.raises(
+        TaskFailedError, match="the forward pass of micro-batch 0 in blocks 1 to 1 on device 1"
+    ) as told:
         found.again(patience_s=2.0)
     goes_on.set()
     assert told.value.__cause__ is None
@@ -197,4 +232,8 @@ def test_what_can_not_be_cut_is_refused_with_its_reason() -> None:
     with pytest.raises(BadInput, match="--cuts nowhere"):
         blocks_of(calls, ["nowhere"])
     branches = Calls(zoo.branches())
-    assert blocks_of(branches, [branches.calls[number].name for number in (4, 2)]).starts == (0, 2, 4)
+    assert blocks_of(branches, [branches.calls[number].name for number in (4, 2)]).starts == (
+        0,
+        2,
+        4,
+    )

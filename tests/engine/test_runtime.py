@@ -1,4 +1,6 @@
-"""TensorFlow's GPUs are matched by bus id. No GPU here: the texts are those that TensorFlow 2.21 prints for one."""
+"""TensorFlow's GPUs are matched by bus id. No GPU here: the texts are those that TensorFlow 2.21
+prints for one.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,15 @@ FIRST, SECOND = "0000:0A:00.0", "0000:01:00.0"
         ([None], [0, None]),
     ],
 )
-def test_a_device_is_found_by_its_bus_id(bus_ids: list[str | None], numbers: list[int | None]) -> None:
+def test_a_device_is_found_by_its_bus_id(
+    bus_ids: list[str | None], numbers: list[int | None]
+) -> None:
     from gpubalance.engine.runtime import numbers_of
 
     pair = [
-        Device(index=i, uuid=f"GPU-{i}", name="card", memory_bytes=1, simulated=False, bus_id=bus_id)
+        Device(
+            index=i, uuid=f"GPU-{i}", name="card", memory_bytes=1, simulated=False, bus_id=bus_id
+        )
         for i, bus_id in enumerate((FIRST.lower(), SECOND))
     ]
     told = [DESCRIPTION.format(i, one) if one else f"device: {i}" for i, one in enumerate(bus_ids)]

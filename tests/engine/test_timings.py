@@ -1,4 +1,6 @@
-"""What a timing of simulated devices says is what their profiles say, or more where the machine is busy."""
+"""What a timing of simulated devices says is what their profiles say, or more where the machine is
+busy.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,20 @@ def samples():
     return tf.data.Dataset.from_generator(batches, output_signature=like)
 """
 _STEP_S = 0.1
-_PROFILES = [DeviceProfile(name=name, alpha_s=of * _STEP_S, beta_s=0) for name, of in (("fast", 0.4), ("slow", 1.0))]
+_PROFILES = [
+    DeviceProfile(name=name, alpha_s=of * _STEP_S, beta_s=0)
+    for name, of in (("fast", 0.4), ("slow", 1.0))
+]
 
 
-def of_a_split(profiles: Any = _PROFILES, data: str | None = None, steps: int = 2, **more: Any) -> Iterator[Timing]:
+def of_a_split(
+    profiles: Any = _PROFILES, data: str | None = None, steps: int = 2, **more: Any
+) -> Iterator[Timing]:
     from gpubalance.engine.session import Session
 
-    session = Session(devices_of(*profiles), Settings(model=TINY, data=data), JointProfile(), seed=0)
+    session = Session(
+        devices_of(*profiles), Settings(model=TINY, data=data), JointProfile(), seed=0
+    )
     options = {"seconds": 0, "at_least": 4, "steps_per_timing": steps, "stamped": False, **more}
     return session.measure(Shares((2, 3)), **options)
 
@@ -48,15 +57,21 @@ def of_a_split(profiles: Any = _PROFILES, data: str | None = None, steps: int = 
 def of_a_pipeline() -> Iterator[Timing]:
     from gpubalance.engine.pipeline.session import LayersSession
 
-    session = LayersSession(devices_of(_PROFILES[1]), Settings(model="small"), JointProfile(), seed=0, cuts=())
+    session = LayersSession(
+        devices_of(_PROFILES[1]), Settings(model="small"), JointProfile(), seed=0, cuts=()
+    )
     graph = session.facts()["graph"]
     segments = [Segment(0, len(graph.blocks) - 1, 0)]
     orders = orders_of(segments, graph, 1)
-    return session.pipe(segments, orders, 2, 1, seconds=0, at_least=4, steps_per_timing=2, stamped=False)
+    return session.pipe(
+        segments, orders, 2, 1, seconds=0, at_least=4, steps_per_timing=2, stamped=False
+    )
 
 
 @pytest.mark.parametrize("measured", [of_a_split, of_a_pipeline])
-def test_no_timing_is_shorter_than_its_steps_however_long_the_host_takes_between_two(measured: Any) -> None:
+def test_no_timing_is_shorter_than_its_steps_however_long_the_host_takes_between_two(
+    measured: Any,
+) -> None:
     for timing in measured():
         assert timing.seconds >= timing.steps * _STEP_S - 1e-9
         time.sleep(0.3 * _STEP_S)
@@ -65,15 +80,22 @@ def test_no_timing_is_shorter_than_its_steps_however_long_the_host_takes_between
 def test_each_step_takes_its_compute_and_its_wait_for_data(tmp_path: Path) -> None:
     """However short the wait is, and alone in its timing."""
     (tmp_path / "mine.py").write_text(SLOW)
-    found = [*of_a_split(data=f"{tmp_path / 'mine.py'}:samples", steps=1, at_least=10, pipeline=True)]
+    found = [
+        *of_a_split(data=f"{tmp_path / 'mine.py'}:samples", steps=1, at_least=10, pipeline=True)
+    ]
     assert all(one.seconds >= _STEP_S + one.input_wait_s - 1e-9 for one in found)
     # On a busy machine a step may take so long that its data is ready, but not each.
     assert any(0 < one.input_wait_s < _STEP_S / 2 for one in found)
 
 
-def test_a_device_whose_update_is_shorter_begins_its_next_step_earlier_also_in_timings_of_one_step() -> None:
+def test_a_device_whose_update_is_shorter_begins_its_next_step_earlier_also_in_timings_of_one_step() -> (
+    None
+):
     """max (compute + update), as in training; not the longest compute plus the longest update."""
     times_s = (0.2, 0.3), (0.4, 0.1)
-    profiles = [DeviceProfile(name="paced", alpha_s=compute, beta_s=0, update_s=update) for compute, update in times_s]
+    profiles = [
+        DeviceProfile(name="paced", alpha_s=compute, beta_s=0, update_s=update)
+        for compute, update in times_s
+    ]
     # On a busy machine one may take longer, but not each.
     assert min(one.seconds for one in of_a_split(profiles, steps=1)) == pytest.approx(0.5)

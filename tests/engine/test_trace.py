@@ -16,7 +16,10 @@ def test_so_many_steps_are_traced_and_waited_for_within_the_trace(tmp_path: Path
 
     done: list[str] = []
     tracing = Tracing(folder=str(tmp_path), name="run-1", steps=3)
-    assert record_trace(lambda: done.append("step"), lambda: done.append("wait"), tracing, gpus=0) is None
+    assert (
+        record_trace(lambda: done.append("step"), lambda: done.append("wait"), tracing, gpus=0)
+        is None
+    )
     assert done == ["step"] * 3 + ["wait"]
     (path,) = (tmp_path / "plugins" / "profile" / "run-1").glob("*.xplane.pb")
     space = xplane_pb2.XSpace.FromString(path.read_bytes())

@@ -93,7 +93,16 @@ def breaks():
         raise ValueError("bad file 7")
     return one_by_one().map(lambda x, y: (tf.ensure_shape(tf.numpy_function(broken, [x], tf.float32), (4,)), y))
 """
-GOOD = ["one_by_one", "in_batches", "made_by_the_import", "arrays", "with_one_weight", "in_parts", "endless", "named"]
+GOOD = [
+    "one_by_one",
+    "in_batches",
+    "made_by_the_import",
+    "arrays",
+    "with_one_weight",
+    "in_parts",
+    "endless",
+    "named",
+]
 WRONG = {
     "fails": "fails failed:\n  File ",
     "quits": "failed:\n  File (.|\n)*SystemExit: set DATA_DIR",
@@ -120,7 +129,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     path = tmp_path_factory.mktemp("user") / "samples.py"
     path.write_text(FILE)
-    model = keras.Sequential([keras.Input((4,), name="image"), layers.Dense(2, activation="softmax")])
+    model = keras.Sequential(
+        [keras.Input((4,), name="image"), layers.Dense(2, activation="softmax")]
+    )
     return lambda name, model=model: UserData(f"{path}:{name}", model)
 
 
@@ -135,7 +146,14 @@ def test_every_form_comes_in_batches_of_the_split_epoch_after_epoch(data: Any, n
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    [("in_batches", 7), ("cached", 5), ("in_parts", 6), ("one_by_one", None), ("arrays", None), ("endless", None)],
+    [
+        ("in_batches", 7),
+        ("cached", 5),
+        ("in_parts", 6),
+        ("one_by_one", None),
+        ("arrays", None),
+        ("endless", None),
+    ],
 )
 def test_the_size_of_the_users_own_batches_is_known(data: Any, name: str, size: int | None) -> None:
     assert data(name).own_batch == size
@@ -181,7 +199,8 @@ def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(data: Any) 
     model.compile(loss="mse")
     assert count_step(model, [data.make(1, salt=number) for number in range(7)])
     (values, _) = data.make(5)
-    assert (values.sum(axis=1) == [number * number for number in range(1, 6)]).all()  # padded with zeros, cut nowhere
+    # Padded with zeros, cut nowhere.
+    assert (values.sum(axis=1) == [number * number for number in range(1, 6)]).all()
 
 
 def test_samples_that_do_not_fit_the_model_or_its_loss_are_told_in_keras_words(data: Any) -> None:
@@ -189,10 +208,17 @@ def test_samples_that_do_not_fit_the_model_or_its_loss_are_told_in_keras_words(d
     from gpubalance.settings.requests import Settings
 
     def built(function: str, loss: str) -> None:
-        model = keras.Sequential([keras.Input((4,), name="image"), layers.Dense(3, activation="softmax")])
+        model = keras.Sequential(
+            [keras.Input((4,), name="image"), layers.Dense(3, activation="softmax")]
+        )
         model.compile(loss=loss)
         settings = Settings(model="mine.py:net", data=f"samples.py:{function}")
-        build(settings, model, tf.distribute.get_strategy(), as_tensors(data(function, model).make(16)))
+        build(
+            settings,
+            model,
+            tf.distribute.get_strategy(),
+            as_tensors(data(function, model).make(16)),
+        )
 
     sparse = "sparse_categorical_crossentropy"
     for function, loss, told in (
@@ -201,7 +227,9 @@ def test_samples_that_do_not_fit_the_model_or_its_loss_are_told_in_keras_words(d
         ("unlike", sparse, "to have value 4, but received"),
         ("one_by_one", "categorical_crossentropy", "must have the same rank"),
     ):
-        with pytest.raises(BadInput, match=f"{function} does not fit the model and its loss: .*{told}"):
+        with pytest.raises(
+            BadInput, match=f"{function} does not fit the model and its loss: .*{told}"
+        ):
             built(function, loss)
     built("one_by_one", sparse)
 
@@ -231,7 +259,9 @@ def test_the_usual_remedies_are_told_at_the_users_own_lines(data: Any) -> None:
     def told(name: str) -> list[tuple[str, str]]:
         return [(one.where, one.what.split("(")[0]) for one in data(name).usual_remedies()]
 
-    assert told("in_parts_by_one") == [("InParts", "workers= more than one, if __getitem__ may run in several threads")]
+    assert told("in_parts_by_one") == [
+        ("InParts", "workers= more than one, if __getitem__ may run in several threads")
+    ]
     line = 2 + FILE.splitlines().index("def one_at_a_time():")
     both, last = f"samples.py, lines {line} and {line + 1}", f"samples.py, line {line + 1}"
     assert told("one_at_a_time") == [(both, "map"), (last, "cache")]

@@ -8,7 +8,9 @@ from tests.late import keras, layers, ops
 
 
 def regularised() -> Any:
-    """Weights and activations that add to the loss, batch normalisation and dropout, which keep states."""
+    """Weights and activations that add to the loss, batch normalisation and dropout, which keep
+    states.
+    """
     weights, activity = keras.regularizers.L2(1e-2), keras.regularizers.L2(1e-2)
     return keras.Sequential(
         [
@@ -16,7 +18,12 @@ def regularised() -> Any:
             layers.Dense(8, "relu", kernel_regularizer=weights),
             layers.BatchNormalization(),
             layers.Dropout(0.3, seed=1),
-            layers.Dense(8, "relu", activity_regularizer=activity, kernel_constraint=keras.constraints.MaxNorm(0.8)),
+            layers.Dense(
+                8,
+                "relu",
+                activity_regularizer=activity,
+                kernel_constraint=keras.constraints.MaxNorm(0.8),
+            ),
             layers.Dropout(0.3, seed=2),
             layers.Dense(3, "softmax", dtype="float32"),
         ]
@@ -24,7 +31,9 @@ def regularised() -> Any:
 
 
 def masked() -> Any:
-    """A mask beside the tensors, one of them an output whose loss goes by it; an embedding: its gradients are rows."""
+    """A mask beside the tensors, one of them an output whose loss goes by it; an embedding: its
+    gradients are rows.
+    """
     given = keras.Input((5,), dtype="int32")
     body = layers.Dropout(0.2, seed=3)(layers.Embedding(20, 6, mask_zero=True)(given))
     each = layers.Dense(4, "softmax")(body)
@@ -32,17 +41,25 @@ def masked() -> Any:
 
 
 def nested() -> Any:
-    """Models in a model, one of them called with training=False, and an operation that is no layer."""
-    base = keras.Sequential([keras.Input((6,)), layers.Dense(8, "relu"), layers.BatchNormalization()], name="base")
+    """Models in a model, one of them called with training=False, and an operation that
+    is no layer.
+    """
+    base = keras.Sequential(
+        [keras.Input((6,)), layers.Dense(8, "relu"), layers.BatchNormalization()], name="base"
+    )
     own = keras.Input((16,))
-    head = keras.Model(own, layers.Dense(3, "softmax")(layers.Dropout(0.5, seed=4)(own)), name="head")
+    head = keras.Model(
+        own, layers.Dense(3, "softmax")(layers.Dropout(0.5, seed=4)(own)), name="head"
+    )
     given = keras.Input((6,))
     body = base(given, training=False)
     return keras.Model(given, head(ops.concatenate([body, body * 2.0], -1)))
 
 
 def several() -> Any:
-    """Two inputs and two outputs, by name; one output is made early, and a tensor skips some layers."""
+    """Two inputs and two outputs, by name; one output is made early, and a tensor skips some
+    layers.
+    """
     left, right = keras.Input((6,), name="left"), keras.Input((4,), name="right")
     first = layers.Dense(8, "relu")(left)
     aux = layers.Dense(1, "sigmoid", name="aux")(first)
@@ -81,7 +98,9 @@ def unet(size: int = 32, filters: int = 4) -> Any:
 
     def twice(body: Any, count: int) -> Any:
         for _ in range(2):
-            body = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(count, 3, padding="same")(body)))
+            body = layers.ReLU()(
+                layers.BatchNormalization()(layers.Conv2D(count, 3, padding="same")(body))
+            )
         return body
 
     given = body = keras.Input((size, size, 3))

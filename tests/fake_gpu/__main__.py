@@ -1,4 +1,6 @@
-"""`python -m tests.fake_gpu [options] -- COMMAND …`: runs a command on a machine of fake GPUs; README.md says more."""
+"""`python -m tests.fake_gpu [options] -- COMMAND …`: runs a command on a machine of fake GPUs;
+README.md says more.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def main(words: Sequence[str]) -> int:
             parser.error(str(why))
         # The program of this environment first, as a user's shell would have it.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-        return subprocess.run(asked.command, env=os.environ | {"PATH": path} | variables, check=False).returncode
+        return subprocess.run(
+            asked.command, env=os.environ | {"PATH": path} | variables, check=False
+        ).returncode
 
 
 def _gpus(asked: argparse.Namespace) -> list[Gpu]:
@@ -62,16 +66,26 @@ def _each(of: Callable[[str], T]) -> Callable[[str], list[T]]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.fake_gpu",
-        description="Runs a command on a machine of fake GPUs. Several values are those of the GPUs, in order.",
-        epilog="Example: python -m tests.fake_gpu --memory 3GiB,2GiB --gflops 4,2 -- gpubalance balance --model small",
+        description=(
+            "Runs a command on a machine of fake GPUs. Several values are those of the GPUs, in "
+            "order."
+        ),
+        epilog=(
+            "Example: python -m tests.fake_gpu --memory 3GiB,2GiB --gflops 4,2 -- gpubalance "
+            "balance --model small"
+        ),
     )
     default = Gpu()
     parser.add_argument("--gpus", type=int, default=2, metavar="N", help="how many, 2 if not given")
     parser.add_argument("--names", type=_each(str), default=[default.name], metavar="NAME,…")
-    parser.add_argument("--memory", type=_each(parse_bytes), default=[default.memory_bytes], metavar="SIZE,…")
+    parser.add_argument(
+        "--memory", type=_each(parse_bytes), default=[default.memory_bytes], metavar="SIZE,…"
+    )
     for name in ("gflops", "gbytes_per_s", "pcie_gbytes_per_s"):
         flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, type=_each(float), default=[getattr(default, name)], metavar="X,…")
+        parser.add_argument(
+            flag, type=_each(float), default=[getattr(default, name)], metavar="X,…"
+        )
     kept = "a folder for the machine's files, with the trace of what its GPUs did"
     parser.add_argument("--folder", type=Path, help=kept)
     parser.add_argument("command", nargs="*", metavar="COMMAND")

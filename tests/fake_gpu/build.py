@@ -25,7 +25,8 @@ PLUGIN = Path(__file__).parent / "plugin"
 KNOWN = ("2.20", "2.21")
 # What tf.sysconfig.get_compile_flags() says for these, which would take seconds to ask.
 _FLAGS = ("-D_GLIBCXX_USE_CXX11_ABI=1", "--std=c++17", "-DEIGEN_MAX_ALIGN_BYTES=64")
-# TensorFlow looks for plugins in this folder below each entry of sys.path whose name has "site-packages" in it.
+# TensorFlow looks for plugins in this folder below each entry of sys.path whose name has
+# "site-packages" in it.
 _LIBRARY = Path("site-packages", "tensorflow-plugins", "libfakegpu.so")
 
 
@@ -44,7 +45,9 @@ class Needed:
 
 @functools.cache
 def needed() -> Needed:
-    """Raises NoFakeGpus where there is no compiler, or TensorFlow is one that the plugin does not know."""
+    """Raises NoFakeGpus where there is no compiler, or TensorFlow is one that the plugin does not
+    know.
+    """
     release = _release()
     tensorflow = _folder()
     compiler = shutil.which("g++")
@@ -55,7 +58,8 @@ def needed() -> Needed:
 
 @functools.cache
 def site_packages() -> Path:
-    """The folder that has to be in a process's PYTHONPATH. Compiles the plugin into it the first time.
+    """The folder that has to be in a process's PYTHONPATH. Compiles the plugin into it the first
+    time.
 
     Raises NoFakeGpus as `needed` does.
     """
@@ -75,7 +79,9 @@ def _release() -> str:
     try:
         release = version("tensorflow")
     except PackageNotFoundError:
-        raise NoFakeGpus("the fake GPUs are for the package tensorflow, which is not installed") from None
+        raise NoFakeGpus(
+            "the fake GPUs are for the package tensorflow, which is not installed"
+        ) from None
     if not release.startswith(tuple(f"{known}." for known in KNOWN)):
         raise NoFakeGpus(f"the fake GPUs know TensorFlow {' and '.join(KNOWN)}, not {release}")
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
@@ -91,7 +97,9 @@ def _folder() -> Path:
     folder = Path(spec.origin).parent
     told = runpy.run_path(str(folder / "python/platform/build_info.py"))
     if not told["build_info"]["is_cuda_build"]:
-        raise NoFakeGpus("the fake GPUs need TensorFlow's build with CUDA, whose kernels they stand for")
+        raise NoFakeGpus(
+            "the fake GPUs need TensorFlow's build with CUDA, whose kernels they stand for"
+        )
     return folder
 
 

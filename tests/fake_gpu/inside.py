@@ -25,7 +25,8 @@ def session(count: int = 2, **settings: Any) -> Session:
 
 
 def steps(session: Session, split: Shares, number: int) -> list[dict[str, Any]]:
-    """When each of some stamped steps began and ended to be queued, and its stamps: each behind a usual step.
+    """When each of some stamped steps began and ended to be queued, and its stamps: each behind a
+    usual step.
 
     The GPUs have nothing to do before the first and after the last.
     """
@@ -39,7 +40,9 @@ def steps(session: Session, split: Shares, number: int) -> list[dict[str, Any]]:
         session._run()
         began_s = time.perf_counter()
         _, stamps, _ = session._run(stamped=True)
-        found.append({"began_s": began_s, "ended_s": time.perf_counter(), "stamps": stamps.numpy().tolist()})
+        found.append(
+            {"began_s": began_s, "ended_s": time.perf_counter(), "stamps": stamps.numpy().tolist()}
+        )
     runtime.wait_for(session._names)
     return found
 
@@ -49,8 +52,16 @@ def failure(session: Session, batches: tuple[int, ...]) -> dict[str, Any]:
     from gpubalance.engine.failures import explain
 
     try:
-        list(session.measure(Shares(batches), seconds=0, at_least=1, steps_per_timing=1, stamped=False))
+        list(
+            session.measure(
+                Shares(batches), seconds=0, at_least=1, steps_per_timing=1, stamped=False
+            )
+        )
     except Exception as error:  # noqa: BLE001  (whatever TensorFlow raises)
         found = explain(error, session.settings, session._names)
-        return {"kind": type(found).__name__, "replica": getattr(found, "replica", None), "message": str(found)}
+        return {
+            "kind": type(found).__name__,
+            "replica": getattr(found, "replica", None),
+            "message": str(found),
+        }
     raise AssertionError(f"{batches} trained")

@@ -21,10 +21,11 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong on a GPU at the `number`-th operation of that name in a process, and at each one after it.
+    """What goes wrong on a GPU at the `number`-th operation of that name in a process, and at each
+    one after it.
 
-    With `samples`, only operations count that have an input whose first dimension is as large. The kinds, whose texts
-    are those of TensorFlow's build with CUDA:
+    With `samples`, only operations count that have an input whose first dimension is as large. The
+    kinds, whose texts are those of TensorFlow's build with CUDA:
 
     - "no_algorithm": cuDNN finds no algorithm for a convolution, for lack of memory
     - "cudnn", "cublas": the library can't be started, for lack of memory
@@ -41,11 +42,11 @@ class Fault:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU, with the time that its work takes: each kernel takes `launch_us`, `kernel_ms`, and the longer of the times
-    of its FLOPs and of the bytes of its inputs and outputs.
+    """A GPU, with the time that its work takes: each kernel takes `launch_us`, `kernel_ms`, and the
+    longer of the times of its FLOPs and of the bytes of its inputs and outputs.
 
-    `uuid` and `bus` are NVML's; None: made from the GPU's number. `more` has lines for the NVML stand-in, as
-    ("temperature 60", "throttle 4").
+    `uuid` and `bus` are NVML's; None: made from the GPU's number. `more` has lines for the NVML
+    stand-in, as ("temperature 60", "throttle 4").
     """
 
     name: str = "NVIDIA Fake GPU"
@@ -71,13 +72,17 @@ def fake_gpus(folder: Path, *gpus: Gpu, **more: Any) -> dict[str, str]:
 
 
 def machine(
-    folder: Path, *gpus: Gpu, driver: str = "575.57.08", cuda: int = 12090, more: tuple[str, ...] = ()
+    folder: Path,
+    *gpus: Gpu,
+    driver: str = "575.57.08",
+    cuda: int = 12090,
+    more: tuple[str, ...] = (),
 ) -> dict[str, str]:
     """Variables that give a child process a machine with these GPUs, in NVML and in TensorFlow.
 
-    Add them to the child's own, without CUDA_VISIBLE_DEVICES unless some are to be hidden. The machine's files are
-    written into `folder`; `more` has lines for the NVML stand-in of the machine as a whole. Raises NoFakeGpus where the
-    plugin can't be compiled.
+    Add them to the child's own, without CUDA_VISIBLE_DEVICES unless some are to be hidden. The
+    machine's files are written into `folder`; `more` has lines for the NVML stand-in of the machine
+    as a whole. Raises NoFakeGpus where the plugin can't be compiled.
     """
     plugin = site_packages()
     trace = folder / "fake-gpu-trace"
@@ -94,7 +99,9 @@ def machine(
 
 
 def _lines(number: int, gpu: Gpu) -> Iterator[str]:
-    """What the script says of a GPU: first NVML's keys, see ../stand_in/nvml.c, then the plugin's."""
+    """What the script says of a GPU: first NVML's keys, see ../stand_in/nvml.c, then
+    the plugin's.
+    """
     yield f"uuid {gpu.uuid or f'GPU-fa4e{number:04x}-0000-4000-8000-{number:012x}'}"
     yield f"name {gpu.name}"
     yield f"bus {gpu.bus or f'00000000:{number + 1:02X}:00.0'}"
@@ -110,8 +117,12 @@ def _lines(number: int, gpu: Gpu) -> Iterator[str]:
     yield from gpu.more
 
 
-def child(code: str, variables: Mapping[str, str], *arguments: str, timeout_s: float = HANGS_AFTER_S) -> str:
-    """Runs Python code on such a machine, from the checkout's folder; returns what it prints. It must end well."""
+def child(
+    code: str, variables: Mapping[str, str], *arguments: str, timeout_s: float = HANGS_AFTER_S
+) -> str:
+    """Runs Python code on such a machine, from the checkout's folder; returns what it prints. It
+    must end well.
+    """
     done = child_process(code, variables, *arguments, timeout_s=timeout_s)
     assert done.returncode == 0, done.stderr
     return done.stdout

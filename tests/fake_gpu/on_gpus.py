@@ -1,4 +1,6 @@
-"""What test_plugin.py runs in a process with two fake GPUs: TensorFlow alone, without the program."""
+"""What test_plugin.py runs in a process with two fake GPUs: TensorFlow alone, without
+the program.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def difference() -> float:
         with tf.GradientTape() as tape:
             tape.watch((filters, weights))
             found = tf.nn.conv2d(images, filters, 2, "SAME")
-            found = tf.nn.batch_normalization(found, *tf.nn.moments(found, (0, 1, 2)), None, None, 1e-3)
+            found = tf.nn.batch_normalization(
+                found, *tf.nn.moments(found, (0, 1, 2)), None, None, 1e-3
+            )
             found = tf.reduce_mean(tf.nn.relu(found), (1, 2)) @ weights
             loss = tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, found))
         return tape.gradient(loss, (filters, weights))
@@ -59,24 +63,40 @@ def difference() -> float:
     for device in ("CPU:0", "GPU:1"):
         with tf.device(device):
             of_each.append(gradients(*map(tf.constant, (images, filters, weights))))
-    return max(float(np.abs(cpu.numpy() - gpu.numpy()).max()) for cpu, gpu in zip(*of_each, strict=True))
+    return max(
+        float(np.abs(cpu.numpy() - gpu.numpy()).max()) for cpu, gpu in zip(*of_each, strict=True)
+    )
 
 
 def flops() -> dict[str, int]:
-    """What TensorFlow says of the operations of a graph that has run on a GPU, by the names of its nodes."""
+    """What TensorFlow says of the operations of a graph that has run on a GPU, by the names of its
+    nodes.
+    """
 
     @tf.function
     def run(images: Any, filters: Any, gradients: Any, matrix: Any) -> Any:
         by_one = {"strides": (1, 1, 1, 1), "padding": "SAME"}
         found = tf.nn.conv2d(images, filters, 1, "VALID", name="counted_convolution")
-        by_filter = tf.nn.depthwise_conv2d(found, filters[:, :, :, :2], (1, 1, 1, 1), "SAME", name="counted_depthwise")
+        by_filter = tf.nn.depthwise_conv2d(
+            found, filters[:, :, :, :2], (1, 1, 1, 1), "SAME", name="counted_depthwise"
+        )
         pooled = tf.nn.max_pool2d(found, 2, 2, "VALID", name="counted_pool")
-        solid = tf.nn.conv3d(images[None], filters[None], (1, 1, 1, 1, 1), "SAME", name="counted_solid")
+        solid = tf.nn.conv3d(
+            images[None], filters[None], (1, 1, 1, 1, 1), "SAME", name="counted_solid"
+        )
         to_input = tf.raw_ops.Conv2DBackpropInput(
-            input_sizes=images.shape, filter=filters, out_backprop=gradients, name="counted_to_input", **by_one
+            input_sizes=images.shape,
+            filter=filters,
+            out_backprop=gradients,
+            name="counted_to_input",
+            **by_one,
         )
         to_filter = tf.raw_ops.Conv2DBackpropFilter(
-            input=images, filter_sizes=filters.shape, out_backprop=gradients, name="counted_to_filter", **by_one
+            input=images,
+            filter_sizes=filters.shape,
+            out_backprop=gradients,
+            name="counted_to_filter",
+            **by_one,
         )
         product = tf.matmul(matrix, matrix, transpose_b=True, name="counted_product")
         products = tf.matmul(images, filters[0, :1], name="counted_products")
@@ -94,7 +114,9 @@ def flops() -> dict[str, int]:
 
 
 def sums() -> list[list[float]]:
-    """The first value of two sums over both GPUs, on each; then the GPUs compute while the first sum is made."""
+    """The first value of two sums over both GPUs, on each; then the GPUs compute while the first
+    sum is made.
+    """
     strategy = tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"])
 
     @tf.function
@@ -107,7 +129,8 @@ def sums() -> list[list[float]]:
             second = context.all_reduce("sum", values + 1.0)
             one = values[0]
             with tf.device("CPU:0"):
-                arrived = tf.identity(one)  # the host has waited for the values: the sum is surely queued
+                # The host has waited for the values: the sum is surely queued.
+                arrived = tf.identity(one)
             beside = arrived + value
             for _ in range(40):
                 beside = tf.sin(beside, name="beside_the_sum")
@@ -135,7 +158,8 @@ def out_of_memory(device: str = "GPU:1") -> dict[str, Any]:
 def all_of_it() -> dict[str, Any]:
     for gpu in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # graphs run as they are written
+    # Graphs run as they are written.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     told: dict[str, Callable[[], Any]] = {
         "descriptions": descriptions,
         "products": products,
@@ -169,10 +193,14 @@ def faults() -> dict[str, str]:
         return {
             "a smaller convolution": error_of(lambda: tf.nn.conv2d(few, filters, 1, "SAME")),
             "a convolution": error_of(lambda: tf.nn.conv2d(many, filters, 1, "SAME")),
-            "a depthwise convolution": error_of(lambda: tf.nn.depthwise_conv2d(few, filters, (1,) * 4, "SAME")),
+            "a depthwise convolution": error_of(
+                lambda: tf.nn.depthwise_conv2d(few, filters, (1,) * 4, "SAME")
+            ),
             "the first product": error_of(lambda: matrix @ matrix),
             "the second product": error_of(lambda: matrix @ matrix),
-            "a sum": error_of(lambda: tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"]).run(total)),
+            "a sum": error_of(
+                lambda: tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"]).run(total)
+            ),
         }
 
 
@@ -193,7 +221,9 @@ def leave() -> None:
 
 
 def parts() -> list[int]:
-    """The most bytes that TensorFlow held on each of two parts of a GPU, beside one that is whole."""
+    """The most bytes that TensorFlow held on each of two parts of a GPU, beside one
+    that is whole.
+    """
     gpu = tf.config.list_physical_devices("GPU")[0]
     limits = [tf.config.LogicalDeviceConfiguration(memory_limit=mib) for mib in (20, 40)]
     tf.config.set_logical_device_configuration(gpu, limits)

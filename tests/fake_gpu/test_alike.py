@@ -1,5 +1,6 @@
-"""A worker, which measures, and a training script have the same settings: both are written down where the model is
-built, and compared."""
+"""A worker, which measures, and a training script have the same settings: both are written down
+where the model is built, and compared.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from typing import Any
 
 from tests.cli.program import ROOT, SHORT, gpubalance
 
-# A user's file. Both processes build the model with it, and both have all that sets them up behind them then.
+# A user's file. Both processes build the model with it, and both have all that sets them up behind
+# them then.
 MINE = """
 import json, os, sys
 import keras, tensorflow as tf
@@ -52,7 +54,9 @@ if __name__ == "__main__":
 ON_PURPOSE = ("TF_CPP_MIN_LOG_LEVEL", "KERAS_BACKEND")
 
 
-def test_what_measures_and_what_trains_have_the_same_settings(tmp_path: Path, two_gpus: dict[str, str]) -> None:
+def test_what_measures_and_what_trains_have_the_same_settings(
+    tmp_path: Path, two_gpus: dict[str, str]
+) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text(MINE)
     (tmp_path / "keras.json").write_text('{"image_data_format": "channels_first"}')

@@ -1,4 +1,5 @@
-"""The engine on two unlike GPUs: what its stamps mean beside what the GPUs did, and whether the host runs ahead.
+"""The engine on two unlike GPUs: what its stamps mean beside what the GPUs did, and whether the
+host runs ahead.
 
 One process does it all; the tests look at what it told and at the GPUs' trace.
 """
@@ -43,7 +44,9 @@ print(json.dumps({{
 
 @dataclass(frozen=True)
 class Step:
-    """A step of one GPU: its stamps in seconds, and what the GPU did in it, in the order of its start."""
+    """A step of one GPU: its stamps in seconds, and what the GPU did in it, in the order of its
+    start.
+    """
 
     stamps: list[float]
     done: list[Operation]
@@ -83,7 +86,10 @@ def parts_of(steps: list[dict[str, Any]], machine: dict[str, str]) -> list[list[
 
 def _is_busy(trace: list[Operation], device: int, at_s: float) -> bool:
     """Whether a GPU still has kernels of those that are queued by then."""
-    return any(one.kind == "kernel" and one.device == device and one.queued_at_s < at_s < one.ends_s for one in trace)
+    return any(
+        one.kind == "kernel" and one.device == device and one.queued_at_s < at_s < one.ends_s
+        for one in trace
+    )
 
 
 def _parts(step: dict[str, Any], trace: list[Operation]) -> list[Step]:
@@ -92,8 +98,12 @@ def _parts(step: dict[str, Any], trace: list[Operation]) -> list[Step]:
     return [Step(*part) for part in zip(step["stamps"], by_device, strict=True)]
 
 
-def test_the_host_queues_a_step_while_the_one_before_it_computes(told: dict[str, Any], machine: dict[str, str]) -> None:
-    """So that the GPU does not wait for its first kernels; with several GPUs the host itself waits for their sum."""
+def test_the_host_queues_a_step_while_the_one_before_it_computes(
+    told: dict[str, Any], machine: dict[str, str]
+) -> None:
+    """So that the GPU does not wait for its first kernels; with several GPUs the host itself waits
+    for their sum.
+    """
     trace = operations(machine)
     ahead = [_is_busy(trace, 0, step["began_s"]) for step in told["alone"]]
     assert sum(ahead) > len(ahead) / 2
@@ -103,7 +113,9 @@ def test_a_step_begins_before_its_first_kernel(stamped: list[list[Step]]) -> Non
     """Its stamp is copied to the host before that, unless a busy host is late once."""
     for device in (0, 1):
         steps = [parts[device] for parts in stamped]
-        early = [step.first(kind="to_host").starts_s <= step.first("Conv2D").starts_s for step in steps]
+        early = [
+            step.first(kind="to_host").starts_s <= step.first("Conv2D").starts_s for step in steps
+        ]
         assert sum(early) > len(steps) / 2
 
 
@@ -114,8 +126,12 @@ def test_a_stamp_comes_after_all_that_it_tells_of(stamped: list[list[Step]]) -> 
         assert step.last("AssignSubVariableOp").ends_s <= step.stamps[FINISHED]
 
 
-def test_the_faster_gpu_has_its_gradients_while_the_slower_computes(stamped: list[list[Step]]) -> None:
-    early = [faster.stamps[COMPUTED] < slower.last("gradient_tape").ends_s for faster, slower in stamped]
+def test_the_faster_gpu_has_its_gradients_while_the_slower_computes(
+    stamped: list[list[Step]],
+) -> None:
+    early = [
+        faster.stamps[COMPUTED] < slower.last("gradient_tape").ends_s for faster, slower in stamped
+    ]
     assert sum(early) > len(early) / 2
 
 
@@ -123,7 +139,9 @@ def test_the_faster_gpu_has_its_gradients_while_the_slower_computes(stamped: lis
 def test_gradients_are_summed_while_others_are_computed(
     how: str, told: dict[str, Any], machine: dict[str, str]
 ) -> None:
-    """In packs, the last layers' first: the slower GPU's own gradients are the last that any sum waits for."""
+    """In packs, the last layers' first: the slower GPU's own gradients are the last that any sum
+    waits for.
+    """
     for _, slower in parts_of(told[how], machine):
         sums = [one for one in slower.done if "CollectiveReduce" in one.name]
         assert len(sums) > 2
@@ -131,11 +149,15 @@ def test_gradients_are_summed_while_others_are_computed(
 
 
 def test_who_lacks_memory_is_told_whatever_says_so(told: dict[str, Any]) -> None:
-    """A copy of samples that does not fit on the first GPU, one on the second, and a convolution there."""
+    """A copy of samples that does not fit on the first GPU, one on the second, and a convolution
+    there.
+    """
     assert [failure["replica"] for failure in told["failures"]] == [0, 1, 1]
     assert {failure["kind"] for failure in told["failures"]} == {"OutOfMemory"}
 
 
-def test_both_gpus_train_on_after_a_lack_of_memory(told: dict[str, Any], machine: dict[str, str]) -> None:
+def test_both_gpus_train_on_after_a_lack_of_memory(
+    told: dict[str, Any], machine: dict[str, str]
+) -> None:
     (parts,) = parts_of(told["again"], machine)
     assert all(step.last("AssignSubVariableOp").ends_s <= step.stamps[FINISHED] for step in parts)

@@ -35,16 +35,28 @@ print(json.dumps(began))
 """
 
 
-def test_what_a_device_gives_is_copied_when_it_is_made_and_no_pass_is_given_a_number(tmp_path: Path) -> None:
-    """The second device is the slower one: its next inputs come while it still computes the ones before."""
+def test_what_a_device_gives_is_copied_when_it_is_made_and_no_pass_is_given_a_number(
+    tmp_path: Path,
+) -> None:
+    """The second device is the slower one: its next inputs come while it still computes the ones
+    before.
+    """
     variables = fake_gpus(tmp_path, Gpu(kernel_ms=5.0), Gpu(kernel_ms=25.0))
     began_s = json.loads(child(_STEPS, variables))
     done = [one for one in operations(variables) if one.queued_at_s >= began_s]
     size = _SAMPLES * _UNITS * 4
-    copies = [[one for one in done if (one.kind, one.device, one.bytes) == ("between", n, size)] for n in (0, 1)]
+    copies = [
+        [one for one in done if (one.kind, one.device, one.bytes) == ("between", n, size)]
+        for n in (0, 1)
+    ]
     activations, gradients = copies
     assert [len(activations), len(gradients)] == [_MICRO_BATCHES, _MICRO_BATCHES]
     assert activations[1].ends_s < gradients[0].starts_s
-    of_passes = [one for one in done if activations[0].queued_at_s <= one.queued_at_s < gradients[-1].queued_at_s]
+    of_passes = [
+        one
+        for one in done
+        if activations[0].queued_at_s <= one.queued_at_s < gradients[-1].queued_at_s
+    ]
     to_devices = [one for one in of_passes if one.kind == "to_device"]
-    assert len(to_devices) <= 3 * _MICRO_BATCHES  # those of Keras' mean over samples and of its gradient
+    # Those of Keras' mean over samples and of its gradient.
+    assert len(to_devices) <= 3 * _MICRO_BATCHES

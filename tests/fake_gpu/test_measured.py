@@ -1,4 +1,6 @@
-"""What the program finds of GPUs is what they were made with: a batch limit by memory, a split by speed."""
+"""What the program finds of GPUs is what they were made with: a batch limit by memory, a split by
+speed.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,17 @@ def test_a_probe_ends_where_memory_does(tmp_path: Path) -> None:
 def test_a_balance_ends_with_shares_as_the_gpus_are_fast(tmp_path: Path) -> None:
     """Of the splits in fours only one is within 15 % of that."""
     machine = fake_gpus(tmp_path, Gpu("faster", gflops=0.0002), Gpu("slower", gflops=0.0001))
-    balance = ("balance", "--gpus", "0,1", "--model", TINY, "--global-batch", "36", "--batch-multiple", "4")
+    balance = (
+        "balance",
+        "--gpus",
+        "0,1",
+        "--model",
+        TINY,
+        "--global-batch",
+        "36",
+        "--batch-multiple",
+        "4",
+    )
     short = ("--rounds", "2", "--round-duration", "0.2", "--windows", "1", *SHORT)
     plan = json.loads(gpubalance(*balance, *short, code=0, environment=machine).stdout)
     assert plan["batches"] == [24, 12]

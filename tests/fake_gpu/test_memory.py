@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.fake_gpu import Fault, Gpu, child, fake_gpus
 
-# Of 400 MiB on the host the second GPU gets all and the first a row. What the model's steps meet is in the machine's
-# faults. They are without collectives, which TensorFlow gives up after an error.
+# Of 400 MiB on the host the second GPU gets all and the first a row. What the model's steps meet is
+# in the machine's faults. They are without collectives, which TensorFlow gives up after an error.
 PROGRAM = """
 import tensorflow as tf
 from gpubalance.engine.failures import explain
@@ -57,4 +57,6 @@ def test_what_is_said_for_want_of_memory_is_told_of_its_gpu(tmp_path: Path) -> N
         f"{failed}No DNN in stream executor.",
     ]
     from_host = "/job:localhost/replica:0/task:0/device:CPU:0;"
-    assert of_copy.startswith(f"1 SameWorkerRecvDone unable to allocate output tensor. Key: {from_host}")
+    assert of_copy.startswith(
+        f"1 SameWorkerRecvDone unable to allocate output tensor. Key: {from_host}"
+    )

@@ -15,7 +15,9 @@ UUID = "GPU-fa4e0000-0000-4000-8000-000000000000"
 IMAGE_BYTES = 28 * 28 * 4
 
 
-def test_parts_of_one_gpu_train_as_one_device_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_one_gpu_train_as_one_device_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     variables = fake_gpus(tmp_path, Gpu(uuid=UUID))
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

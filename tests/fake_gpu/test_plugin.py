@@ -45,7 +45,9 @@ def test_tensorflow_describes_them_as_cuda_s(told: dict[str, Any]) -> None:
     assert second == "device: 1, name: Second, pci bus id: 0000:0A:00.0, compute capability: 8.6"
 
 
-def test_the_host_runs_ahead_of_a_stream_and_waits_for_it_to_read(told: dict[str, Any], trace: list[Operation]) -> None:
+def test_the_host_runs_ahead_of_a_stream_and_waits_for_it_to_read(
+    told: dict[str, Any], trace: list[Operation]
+) -> None:
     seen = told["products"]
     done = [one for one in trace if seen["began_s"] <= one.queued_at_s <= seen["read_s"]]
     products = [one for one in done if one.name == "MatMul"]
@@ -61,18 +63,26 @@ def test_values_are_the_cpu_s(told: dict[str, Any]) -> None:
     assert told["difference"] < 1e-5
 
 
-def test_flops_are_those_that_tensorflow_tells(told: dict[str, Any], trace: list[Operation]) -> None:
+def test_flops_are_those_that_tensorflow_tells(
+    told: dict[str, Any], trace: list[Operation]
+) -> None:
     counted = {one.node: one.flops for one in trace if one.node in told["flops"]}
     assert len(counted) == 10
     assert counted == told["flops"]
 
 
 def test_a_sum_is_made_on_a_stream_of_its_own(told: dict[str, Any], trace: list[Operation]) -> None:
-    """It begins when the values of both GPUs are there; meanwhile each computes; sums are made one after another."""
+    """It begins when the values of both GPUs are there; meanwhile each computes; sums are made one
+    after another.
+    """
     assert told["sums"] == [[6.0, 6.0], [8.0, 8.0]]
     for device in (0, 1):
-        first, second = [one for one in trace if one.kind == "all_reduce" and one.device == device][-2:]
-        beside = [one for one in trace if "beside_the_sum" in one.node and one.device == device][-40:]
+        first, second = [one for one in trace if one.kind == "all_reduce" and one.device == device][
+            -2:
+        ]
+        beside = [one for one in trace if "beside_the_sum" in one.node and one.device == device][
+            -40:
+        ]
         assert first.stream == "collective"
         assert first.ends_s <= second.starts_s
         assert any(first.starts_s < kernel.starts_s < first.ends_s for kernel in beside)
@@ -106,12 +116,17 @@ FAULTS = (
 )
 SAYS = {
     "a smaller convolution": "no error",
-    "a convolution": "NotFoundError: .*No algorithm worked!  Error messages:\n  Profiling failure on CUDNN engine .*"
+    "a convolution": "NotFoundError: .*No algorithm worked!  Error messages:\n  Profiling failure "
+    "on "
+    "CUDNN "
+    "engine .*"
     "RESOURCE_EXHAUSTED: Allocating [0-9]+ bytes exceeds the memory limit of [0-9]+ bytes.",
     "a depthwise convolution": "InternalError: .*No DNN in stream executor.",
     "the first product": "no error",
     "the second product": "InternalError: .*No Blas support for stream",
-    "a sum": r"InternalError: .*NCCL: unhandled cuda error \(run with NCCL_DEBUG=INFO for details\)",
+    "a sum": (
+        r"InternalError: .*NCCL: unhandled cuda error \(run with NCCL_DEBUG=INFO for " r"details\)"
+    ),
 }
 
 

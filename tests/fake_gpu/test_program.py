@@ -1,4 +1,6 @@
-"""The program sees the fake GPUs as it would GPUs, in whatever order and whichever of them it may use."""
+"""The program sees the fake GPUs as it would GPUs, in whatever order and whichever of them it may
+use.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from gpubalance.remedies import known
 from tests.cli.program import SHORT, TINY, gpubalance
 from tests.fake_gpu import Fault, Gpu, fake_gpus, operations
 
-# What TensorFlow's CUDA has for the first one: none of NVML's UUIDs, as the last line of a key is the plugin's.
+# What TensorFlow's CUDA has for the first one: none of NVML's UUIDs, as the last line of a key is
+# the plugin's.
 UNKNOWN = "uuid GPU-ffffffff-0000-4000-8000-000000000000"
 GPUS = (
     Gpu("NVIDIA GeForce GTX 750", uuid="GPU-75000000-0000-4000-8000-000000000000", more=(UNKNOWN,)),
@@ -46,14 +49,20 @@ def test_two_gpus_of_three_train_in_another_order_than_nvmls(three_gpus: dict[st
 
 
 def test_a_gpu_that_tensorflow_leaves_out_is_named(three_gpus: dict[str, str]) -> None:
-    done = gpubalance("run", "--gpus", "1,0", "--batches", "16,8", "--model", TINY, environment=three_gpus, code=3)
+    done = gpubalance(
+        "run", "--gpus", "1,0", "--batches", "16,8", "--model", TINY, environment=three_gpus, code=3
+    )
     assert "leaves out GPU:0 (NVIDIA GeForce GTX 750" in done.stderr
     assert not any(one.kind == "kernel" for one in operations(three_gpus))
 
 
 def test_what_nccl_can_not_do_is_told_with_what_avoids_it(tmp_path: Path) -> None:
-    machine = fake_gpus(tmp_path, Gpu("one"), Gpu("other", faults=(Fault("nccl", "CollectiveReduceV2"),)))
-    done = gpubalance("run", "--gpus", "0,1", "--batches", "16,8", "--model", TINY, environment=machine, code=3)
+    machine = fake_gpus(
+        tmp_path, Gpu("one"), Gpu("other", faults=(Fault("nccl", "CollectiveReduceV2"),))
+    )
+    done = gpubalance(
+        "run", "--gpus", "0,1", "--batches", "16,8", "--model", TINY, environment=machine, code=3
+    )
     assert "NCCL: unhandled cuda error" in done.stderr
     assert known("nccl").remedy in done.stderr
 
@@ -63,7 +72,10 @@ def test_two_gpus_on_two_hosts_train_together(tmp_path: Path) -> None:
     for number, host in enumerate(("alpha", "beta")):
         (tmp_path / host).mkdir()
         machine = fake_gpus(tmp_path / host, Gpu(host, uuid=f"GPU-{number}{HOST_UUID}"))
-    of_host = {name: f"{tmp_path}/{{host}}/{Path(machine[name]).name}" for name in ("NVML_STAND_IN", "FAKEGPU_TRACE")}
+    of_host = {
+        name: f"{tmp_path}/{{host}}/{Path(machine[name]).name}"
+        for name in ("NVML_STAND_IN", "FAKEGPU_TRACE")
+    }
     via = " ".join(["env", *(f"{name}={value}" for name, value in of_host.items())])
     hosts = ("--hosts", "alpha,beta", "--via", via, "--gpus", "alpha:0,beta:0")
     train = ("run", *hosts, "--batches", "16,8", "--model", TINY, *SHORT, "--json")

@@ -43,7 +43,9 @@ print(json.dumps([Times.begun, Times.ended]))
 
 
 def _steady(variables: Mapping[str, str], whose: str) -> tuple[list[Operation], int]:
-    """What GPUs did from the begin of a step to that of another one, and how many steps lie between."""
+    """What GPUs did from the begin of a step to that of another one, and how many steps lie
+    between.
+    """
     begun, _ = json.loads(child(_TRAINED, variables, whose))
     done = operations(variables)
     first, last = begun[4], begun[-1]
@@ -54,7 +56,9 @@ def _copies(variables: Mapping[str, str], whose: str) -> Counter[str]:
     """The copies of a step by their kind."""
     done, steps = _steady(variables, whose)
     counts = Counter(one.kind for one in done)
-    return Counter({kind: round(counts[kind] / steps) for kind in ("to_device", "to_host", "between")})
+    return Counter(
+        {kind: round(counts[kind] / steps) for kind in ("to_device", "to_host", "between")}
+    )
 
 
 def test_a_step_copies_no_more_than_keras_own(two_gpus: dict[str, str]) -> None:
@@ -63,7 +67,9 @@ def test_a_step_copies_no_more_than_keras_own(two_gpus: dict[str, str]) -> None:
     assert ours["to_host"] == 1  # the logs, which the callback asked for
 
 
-def test_the_next_batch_is_there_before_the_step_on_this_one_has_its_gradients(tmp_path: Path) -> None:
+def test_the_next_batch_is_there_before_the_step_on_this_one_has_its_gradients(
+    tmp_path: Path,
+) -> None:
     """On GPUs so slow that the host has all the time that it needs, unless it is busy once."""
     slow = Gpu(kernel_ms=4.0)
     variables = fake_gpus(tmp_path, slow, slow)
@@ -73,7 +79,8 @@ def test_the_next_batch_is_there_before_the_step_on_this_one_has_its_gradients(t
         own = [one for one in done if one.device == device]
         size = share * math.prod(_FEATURES) * 4
         are_there = [one.ends_s for one in own if one.kind == "to_device" and one.bytes == size]
-        have_gradients = [one.ends_s for one in own if one.name == "Conv2DBackpropFilter"]  # the last ones
+        # The last ones.
+        have_gradients = [one.ends_s for one in own if one.name == "Conv2DBackpropFilter"]
         # The batches of the last five steps, and the ends of the five steps before each of them.
         pairs = zip(are_there[-5:], have_gradients[-6:-1], strict=True)
         early = [is_there < has_gradients for is_there, has_gradients in pairs]
@@ -103,11 +110,24 @@ print(json.dumps([tf.config.experimental.get_memory_info(name)["peak"] for name 
 """
 
 
-def test_training_takes_no_more_memory_than_was_measured(two_gpus: dict[str, str], tmp_path: Path) -> None:
+def test_training_takes_no_more_memory_than_was_measured(
+    two_gpus: dict[str, str], tmp_path: Path
+) -> None:
     """Of a model whose inputs are most of what it needs."""
     file = tmp_path / "wide.py"
     file.write_text(_WIDE)
-    run = ("run", "--gpus", "0,1", "--batches", "40", "24", "--model", f"{file}:build", *SHORT, "--json")
+    run = (
+        "run",
+        "--gpus",
+        "0,1",
+        "--batches",
+        "40",
+        "24",
+        "--model",
+        f"{file}:build",
+        *SHORT,
+        "--json",
+    )
     measured = json.loads(gpubalance(*run, code=0, environment=two_gpus).stdout)["replicas"]
     trained = json.loads(child(_WIDE + _FITS, two_gpus))
     for replica, peak in zip(measured, trained, strict=True):

@@ -1,4 +1,5 @@
-"""A training script on two unlike GPUs, of which it names the second first, after it has used TensorFlow.
+"""A training script on two unlike GPUs, of which it names the second first, after it has used
+TensorFlow.
 
 So TensorFlow has all their memory, and numbers them by itself. One process does it all.
 """
@@ -14,7 +15,8 @@ from tests.fake_gpu import Gpu, child, fake_gpus, operations
 
 MEMORY_BYTES = 60 << 20, 40 << 20
 GPUS = tuple(
-    Gpu(name, memory_bytes=size, gflops=0.1) for name, size in zip(("first", "second"), MEMORY_BYTES, strict=True)
+    Gpu(name, memory_bytes=size, gflops=0.1)
+    for name, size in zip(("first", "second"), MEMORY_BYTES, strict=True)
 )
 SAMPLES = 60_000  # a hundred megabytes, more than either memory
 TOO_LARGE = 50_000  # for the first GPU's memory
@@ -83,14 +85,19 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def told(machine: dict[str, str]) -> dict[str, Any]:
-    """What the script has found. It ends well only if arrays that no GPU's memory holds can be trained on."""
+    """What the script has found. It ends well only if arrays that no GPU's memory holds can be
+    trained on.
+    """
     found: dict[str, Any] = json.loads(child(_SCRIPT, machine).splitlines()[-1])
     return found
 
 
 def test_memory_growth_that_comes_too_late_is_told(told: dict[str, Any]) -> None:
     (text,) = told["warned"]
-    assert "TensorFlow was used before the split's devices were set up, and took all of the GPUs' memory" in text
+    assert (
+        "TensorFlow was used before the split's devices were set up, and took all of the "
+        "GPUs' memory"
+    ) in text
 
 
 def test_each_gpu_gets_its_own_batch_whatever_tensorflow_calls_it(
@@ -103,17 +110,30 @@ def test_each_gpu_gets_its_own_batch_whatever_tensorflow_calls_it(
         copied = {
             one.bytes
             for one in operations(machine)
-            if one.kind == "to_device" and one.device == device and told["began_s"] < one.queued_at_s < told["ended_s"]
+            if one.kind == "to_device"
+            and one.device == device
+            and told["began_s"] < one.queued_at_s < told["ended_s"]
         }
         assert batch * 12 * 12 * 3 * 4 in copied
 
 
-def test_the_host_queues_a_step_while_the_one_before_it_computes(told: dict[str, Any], machine: dict[str, str]) -> None:
-    """On one GPU, five steps at once: Keras reads each step's logs else, and several GPUs' sum is waited for."""
-    trained = [one for one in operations(machine) if one.device == 0 and one.queued_at_s < told["alone_ended_s"]]
+def test_the_host_queues_a_step_while_the_one_before_it_computes(
+    told: dict[str, Any], machine: dict[str, str]
+) -> None:
+    """On one GPU, five steps at once: Keras reads each step's logs else, and several GPUs' sum is
+    waited for.
+    """
+    trained = [
+        one
+        for one in operations(machine)
+        if one.device == 0 and one.queued_at_s < told["alone_ended_s"]
+    ]
     begins = [one for one in trained if one.name.endswith("Conv2D")][-5:]
     ends = [one for one in trained if one.name == "Conv2DBackpropFilter"][-5:]
-    ahead = [after.queued_at_s < before.ends_s for before, after in zip(ends[:-1], begins[1:], strict=True)]
+    ahead = [
+        after.queued_at_s < before.ends_s
+        for before, after in zip(ends[:-1], begins[1:], strict=True)
+    ]
     assert sum(ahead) > len(ahead) / 2
 
 
@@ -126,4 +146,6 @@ def test_an_out_of_memory_is_blamed_on_the_gpu_that_has_it(told: dict[str, Any])
     replica, text = told["out_of_memory"]
     assert replica == 1
     assert text.startswith(f"GPU:0 (first) ran out of memory with its batch of {TOO_LARGE}")
-    assert f"gpubalance.Split([1, 0], [24, {TOO_LARGE}], micro_batches=[24, {TOO_LARGE // 2}])" in text
+    assert (
+        f"gpubalance.Split([1, 0], [24, {TOO_LARGE}], micro_batches=[24, {TOO_LARGE // 2}])" in text
+    )

@@ -14,15 +14,16 @@ class Operation:
 
     `kind` is one of these:
 
-    - "kernel", "all_reduce": `name` is TensorFlow's operation, `node` its name in the graph; `bytes` are a kernel's
-      inputs and outputs, a sum's values
+    - "kernel", "all_reduce": `name` is TensorFlow's operation, `node` its name in the graph;
+      `bytes` are a kernel's inputs and outputs, a sum's values
     - "to_device", "to_host", "between": a copy; the last is from one GPU to another, or within one
     - "allocate": TensorFlow's allocator gets memory; "refuse": there is not as much left
 
-    `stream` is "compute", "to_device", "to_host" or "between"; for sums "collective", or "ring" for those that
-    TensorFlow makes itself, between processes or where it is asked to. The host queued it at `queued_at_s`; it then
-    took `host_s` to compute a kernel's values, which a real GPU's host would not take. Times are those of
-    `time.monotonic()` and `time.perf_counter()`, in all processes of this machine.
+    `stream` is "compute", "to_device", "to_host" or "between"; for sums "collective", or "ring" for
+    those that TensorFlow makes itself, between processes or where it is asked to. The host queued
+    it at `queued_at_s`; it then took `host_s` to compute a kernel's values, which a real GPU's host
+    would not take. Times are those of `time.monotonic()` and `time.perf_counter()`, in all
+    processes of this machine.
     """
 
     process: int
@@ -40,7 +41,8 @@ class Operation:
 
 
 def operations(variables: Mapping[str, str]) -> list[Operation]:
-    """All that the GPUs of the machine of these variables have done until now, in the order of its start.
+    """All that the GPUs of the machine of these variables have done until now, in the order of its
+    start.
 
     `device` is the GPU's number in NVML, whatever a process calls it.
     """

@@ -1,4 +1,6 @@
-"""Runs the program on a machine with faults: GPUs that only NVML shows, and an engine that fails on command."""
+"""Runs the program on a machine with faults: GPUs that only NVML shows, and an engine that fails on
+command.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tests.stand_in import TWO_UNLIKE_GPUS, engine, environment
 TI, PLAIN = "GPU-1080aaaa-0000-4000-8000-000000000001", "GPU-1080bbbb-0000-4000-8000-000000000002"
 # Three more like the second.
 FIVE_GPUS = TWO_UNLIKE_GPUS + "".join(
-    line.replace("gpu 1", f"gpu {number}").replace("1080bbbb", f"1080bbb{number}").replace(":02:", f":0{number + 1}:")
+    line.replace("gpu 1", f"gpu {number}")
+    .replace("1080bbbb", f"1080bbb{number}")
+    .replace(":02:", f":0{number + 1}:")
     for number in (2, 3, 4)
     for line in TWO_UNLIKE_GPUS.splitlines(keepends=True)
     if line.startswith("gpu 1")
@@ -36,8 +40,8 @@ NOTES = """
 def built(devices):
     note()
 """
-# What every script may use: a note of its worker's process id for the test, and a hang like TensorFlow's, which holds
-# the interpreter's lock and ignores TERM.
+# What every script may use: a note of its worker's process id for the test, and a hang like
+# TensorFlow's, which holds the interpreter's lock and ignores TERM.
 _ALWAYS = """
 import ctypes, os, pathlib, shutil, signal, time
 import tensorflow as tf
@@ -62,9 +66,13 @@ def step(devices, batches, number):
 
 
 class Machine:
-    """A machine whose NVML answers by `gpus` and its engine by `steps`; `extra` has more variables for the program."""
+    """A machine whose NVML answers by `gpus` and its engine by `steps`; `extra` has more variables
+    for the program.
+    """
 
-    def __init__(self, folder: Path, steps: str = "", gpus: str = TWO_UNLIKE_GPUS, **extra: str) -> None:
+    def __init__(
+        self, folder: Path, steps: str = "", gpus: str = TWO_UNLIKE_GPUS, **extra: str
+    ) -> None:
         self._notes = folder / "notes"
         script = _ALWAYS.format(notes=str(self._notes)) + steps
         self.environment = {**environment(folder, gpus), **engine(folder, script), **extra}
@@ -73,15 +81,17 @@ class Machine:
     def variables(self) -> dict[str, str]:
         """All variables of a process on this machine, whose user hides no GPU."""
         hidden = ("CUDA_VISIBLE_DEVICES", "NO_COLOR", "COLUMNS")
-        return {name: value for name, value in os.environ.items() if name not in hidden} | self.environment
+        return {
+            name: value for name, value in os.environ.items() if name not in hidden
+        } | self.environment
 
     def runs(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """Runs the program, which must end with that code and print no traceback."""
         return here(*arguments, code=code, environment=self.environment)
 
     def runs_apart(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """Does the same in its own process, which finds the files of another started one: their names depend on the
-        libraries that a process finds.
+        """Does the same in its own process, which finds the files of another started one: their
+        names depend on the libraries that a process finds.
         """
         return gpubalance(*arguments, code=code, environment=self.environment)
 
@@ -108,7 +118,9 @@ class Machine:
 
     def noted(self) -> list[int]:
         """The ids of the processes that have called `note()`."""
-        return [int(line) for line in self._notes.read_text().split()] if self._notes.exists() else []
+        return (
+            [int(line) for line in self._notes.read_text().split()] if self._notes.exists() else []
+        )
 
     def wait_for_note(self) -> int:
         """Waits for the first process that calls `note()`, and returns its id."""

@@ -1,4 +1,6 @@
-"""Rows 27, 28, 33 and 35 to 38: what is asked for, who else asks, where it is shown, and by which clock."""
+"""Rows 27, 28, 33 and 35 to 38: what is asked for, who else asks, where it is shown, and by which
+clock.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,13 @@ def test_33_the_second_gpubalance_on_a_gpu_is_told_the_firsts_pid(tmp_path: Path
     machine = Machine(tmp_path, WAITS)
     with machine.starts("run", "--gpus", "1") as first:
         machine.wait_for_note()
-        says = f"error: GPU:1 (NVIDIA GeForce GTX 1080) is in use by another gpubalance, process {first.pid}"
-        assert [first_line(machine.refuses(3, second)) for second in ("run", "balance")] == [says] * 2
+        says = (
+            "error: GPU:1 (NVIDIA GeForce GTX 1080) is in use by another gpubalance, process "
+            f"{first.pid}"
+        )
+        assert [first_line(machine.refuses(3, second)) for second in ("run", "balance")] == [
+            says
+        ] * 2
         assert first.poll() is None
         locks = sorted(state_folder("locks").iterdir())
         # A lock that a dead process does not hold, nor a device that it did not name
@@ -46,7 +53,16 @@ def test_33_the_second_gpubalance_on_a_gpu_is_told_the_firsts_pid(tmp_path: Path
 
 def test_33_two_probes_of_the_same_share_no_journal(tmp_path: Path) -> None:
     machine = Machine(tmp_path, WAITS)
-    command = ("probe", "--simulate", QUICK_PAIR, "--max-batch", "16", "--duration", "0.2", "--no-ahead")
+    command = (
+        "probe",
+        "--simulate",
+        QUICK_PAIR,
+        "--max-batch",
+        "16",
+        "--duration",
+        "0.2",
+        "--no-ahead",
+    )
     with machine.starts(*command) as first:
         machine.wait_for_note()
         for options in ((), ("--resume",)):
@@ -113,7 +129,9 @@ def step(devices, batches, number):
 """
 
 
-def test_30_a_fresh_balance_that_was_interrupted_in_its_probe_goes_on_with_that(tmp_path: Path) -> None:
+def test_30_a_fresh_balance_that_was_interrupted_in_its_probe_goes_on_with_that(
+    tmp_path: Path,
+) -> None:
     """And neither with an older probe nor with an older balance's rounds."""
     trained = tmp_path / "trained"
     machine = Machine(tmp_path, noting(trained))
@@ -150,7 +168,9 @@ def test_35_a_result_that_nobody_reads_is_kept(tmp_path: Path) -> None:
     assert unread(machine, "--quiet", "-o", str(path), "--json") == ""
     assert json.loads(path.read_text())["complete"] is True
     told = unread(machine)
-    assert told.endswith("nobody reads stdout any more: the same command with --resume gives the result\n")
+    assert told.endswith(
+        "nobody reads stdout any more: the same command with --resume gives the result\n"
+    )
     again = machine.runs_apart("run", *BRIEF, "--resume", "--json")
     assert json.loads(again.stdout)["complete"] is True
     assert "continuing an unfinished measurement" in again.stderr
@@ -181,7 +201,10 @@ def of_rank(rank: object) -> str:
         ("{" * 100_000, "Invalid JSON"),
         # Addresses where no two processes can listen.
         (with_workers("a:1", "a:1"), "cluster: two processes have one address"),
-        (with_workers("a:0", "b:2"), "addresses are HOST:PORT, with a port of 1 to 65535, not a:0, b:2"),
+        (
+            with_workers("a:0", "b:2"),
+            "addresses are HOST:PORT, with a port of 1 to 65535, not a:0, b:2",
+        ),
         (with_workers("a:1", "b:99999"), "addresses are HOST:PORT, with a port"),
         (with_workers("a", "b:2"), "addresses are HOST:PORT, with a port"),
     ],
@@ -195,8 +218,11 @@ def test_36_a_malformed_tf_config_is_a_bad_input(text: str, says: str) -> None:
 
 
 def test_36_one_that_is_well_formed_is_ignored_and_that_is_said(tmp_path: Path) -> None:
-    """Hosts to measure are named by --hosts, so no peer can be absent: the workers do not even see it."""
-    in_quotes = cluster_of({"TF_CONFIG": of_rank("1")})  # as a shell writes it, and TensorFlow reads it
+    """Hosts to measure are named by --hosts, so no peer can be absent: the workers do not even see
+    it.
+    """
+    # As a shell writes it, and TensorFlow reads it.
+    in_quotes = cluster_of({"TF_CONFIG": of_rank("1")})
     assert known(in_quotes).rank == 1
     steps = """
 def built(devices):
@@ -208,7 +234,9 @@ def built(devices):
 
 
 @pytest.mark.parametrize("gpus", [("0",), ("0", "1")], ids=["one", "identical"])
-def test_37_one_gpu_or_identical_ones_get_an_even_split(tmp_path: Path, gpus: tuple[str, ...]) -> None:
+def test_37_one_gpu_or_identical_ones_get_an_even_split(
+    tmp_path: Path, gpus: tuple[str, ...]
+) -> None:
     alike = TWO_UNLIKE_GPUS.replace("GTX 1080 Ti", "GTX 1080")
     small = ("--round-duration", "0.2", "--max-global-batch", "64")
     plan = Machine(tmp_path, gpus=alike).result("balance", "--gpus", *gpus, *BRIEF, *small)
@@ -217,8 +245,12 @@ def test_37_one_gpu_or_identical_ones_get_an_even_split(tmp_path: Path, gpus: tu
 
 
 def test_38_a_wall_clock_that_goes_backwards_changes_no_figure(tmp_path: Path) -> None:
-    """The real engine, on simulated devices: 20 ms a step of 60 and 40 samples, whatever the time of day."""
-    backward = {"LD_PRELOAD": str(compiled(Path(__file__).with_name("clock.c"), tmp_path / "clock.so"))}
+    """The real engine, on simulated devices: 20 ms a step of 60 and 40 samples, whatever the time
+    of day.
+    """
+    backward = {
+        "LD_PRELOAD": str(compiled(Path(__file__).with_name("clock.c"), tmp_path / "clock.so"))
+    }
     code = "import time; a = time.time(); print(time.time() - a)"
     assert float(subprocess.check_output([sys.executable, "-c", code], env=backward)) < -50
     command = ("run", *TINY_PAIR, "--batches", "60", "40", *SHORT, "--time-limit", "120", "--json")

@@ -1,4 +1,6 @@
-"""Rows 1 to 13: driver, libraries and devices are not what one would like. The real program on NVML's stand-in."""
+"""Rows 1 to 13: driver, libraries and devices are not what one would like. The real program on
+NVML's stand-in.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ def test_01_no_nvml_library_is_said_with_the_way_on() -> None:
             "is 550.54.14, but its library is 560.35.03",
             "reboot, or `sudo modprobe -r nvidia_uvm",
         ),
-        ("init_error 9\nnvml 12.550.54.14", "not loaded (its library is 550.54.14)", "reboot or reload the driver"),
+        (
+            "init_error 9\nnvml 12.550.54.14",
+            "not loaded (its library is 550.54.14)",
+            "reboot or reload the driver",
+        ),
     ],
     ids=["is not its library's", "is not loaded"],
 )
@@ -46,24 +52,41 @@ def test_02_a_driver_that_serves_nobody_is_told_with_the_way_on(
 ) -> None:
     """The kernel module's file is another one here, as a test can't load a driver."""
     module = tmp_path / "version"
-    module.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024\n")
+    module.write_text(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024\n"
+    )
     monkeypatch.setattr(nvml, "_KERNEL_MODULE", module)
     done = Machine(tmp_path, gpus=gpus).refuses(3, "run")
     assert says in first_line(done)
     assert remedy in done.stderr
 
 
-ARCHITECTURE = in_step("raise tf.errors.InternalError(None, None, 'CUDNN_STATUS_ARCH_MISMATCH in conv_ops.cc')")
+ARCHITECTURE = in_step(
+    "raise tf.errors.InternalError(None, None, 'CUDNN_STATUS_ARCH_MISMATCH in conv_ops.cc')"
+)
 NO_HANDLE = in_step(
-    "raise tf.errors.InternalError(None, None, 'Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED')"
+    "raise tf.errors.InternalError(None, None, 'Could not create cudnn handle: "
+    "CUDNN_STATUS_ALLOC_FAILED')"
 )
 # Words of a run, its engine, the exit code, and what the error says.
 ENDS: list[tuple[Any, ...]] = [
     ("--batches 8 8", ARCHITECTURE, 3, "pip install nvidia-cudnn-cu12==9.10.2.21"),
     ("--gpus GPU-1080", "", 2, "error: 'GPU-1080' names 2 devices", TI, PLAIN),
     ("--gpus 0 --batches 8", NO_HANDLE, 3, "CUDNN_STATUS_ALLOC_FAILED", "free the GPU's memory"),
-    ("--deadline 0.5", "hang()", 8, "said nothing for 0.5 s while building", "TensorFlow is still being", "--deadline"),
-    ("--windows 1", "def loss_is_finite(): return False", 4, "loss is not a number at the first step"),
+    (
+        "--deadline 0.5",
+        "hang()",
+        8,
+        "said nothing for 0.5 s while building",
+        "TensorFlow is still being",
+        "--deadline",
+    ),
+    (
+        "--windows 1",
+        "def loss_is_finite(): return False",
+        4,
+        "loss is not a number at the first step",
+    ),
 ]
 
 
@@ -76,10 +99,15 @@ def test_05_10_16_20_28_what_ends_a_run_is_one_error(tmp_path: Path, row: tuple[
 
 
 def test_03_a_driver_too_old_for_this_tensorflow_is_told_the_version_needed(tmp_path: Path) -> None:
-    old = TWO_UNLIKE_GPUS.replace("cuda 12040", "cuda 11080").replace("driver 550.54.14", "driver 520.61.05")
+    old = TWO_UNLIKE_GPUS.replace("cuda 12040", "cuda 11080").replace(
+        "driver 550.54.14", "driver 520.61.05"
+    )
     # TensorFlow's build is read without loading it: the real one's, where the stand-in has no part.
     done = gpubalance("run", code=3, environment=environment(tmp_path, old))
-    assert "driver 520.61.05 serves CUDA up to 11.8, TensorFlow is built for CUDA 12." in first_line(done)
+    assert (
+        "driver 520.61.05 serves CUDA up to 11.8, TensorFlow is built for CUDA 12."
+        in first_line(done)
+    )
     assert "driver 525.60.13 or newer" in first_line(done)
 
 
@@ -89,7 +117,9 @@ def test_03_a_driver_serves_all_of_its_major_version() -> None:
     assert "580.65.06" in (too_old("570.1", "12.8", "13.0") or "")
 
 
-def test_04_tensorflow_without_its_libraries_names_them_and_benchmarks_no_cpu(tmp_path: Path) -> None:
+def test_04_tensorflow_without_its_libraries_names_them_and_benchmarks_no_cpu(
+    tmp_path: Path,
+) -> None:
     """The real TensorFlow, which has no CUDA libraries here and sees no GPU."""
     done = gpubalance("run", "--quiet", code=3, environment=environment(tmp_path, TWO_UNLIKE_GPUS))
     assert done.stdout == ""
@@ -110,13 +140,17 @@ def built(devices):
 def test_06_a_gpu_that_this_build_can_not_use_fails_and_the_others_go_on(tmp_path: Path) -> None:
     """That TensorFlow leaves it out comes from the stand-in of the engine."""
     machine = Machine(tmp_path, LEFT_OUT)
-    first, second = machine.result("probe", "--max-batch", "8", "--duration", "0.2", code=6)["probes"]
+    first, second = machine.result("probe", "--max-batch", "8", "--duration", "0.2", code=6)[
+        "probes"
+    ]
     assert first["complete"]
     assert [failure["exit_code"] for failure in second["failures"]] == [3]
     machine.refuses(3, "probe", "--gpus", "1", "--max-batch", "8")
 
 
-def test_07_08_a_worker_sees_its_gpus_by_uuid_in_nvmls_order_and_leaves_none_out(tmp_path: Path) -> None:
+def test_07_08_a_worker_sees_its_gpus_by_uuid_in_nvmls_order_and_leaves_none_out(
+    tmp_path: Path,
+) -> None:
     steps = """
 def built(devices):
     names = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TF_MIN_GPU_MULTIPROCESSOR_COUNT", "TF_FORCE_GPU_ALLOW_GROWTH"
@@ -124,7 +158,10 @@ def built(devices):
     os.abort()
 """
     machine = Machine(tmp_path, steps)
-    for devices, shown in (("--gpus", "1", "0"), f"{PLAIN},{TI}"), (("--simulate", QUICK_PAIR), "-1"):
+    for devices, shown in (
+        (("--gpus", "1", "0"), f"{PLAIN},{TI}"),
+        (("--simulate", QUICK_PAIR), "-1"),
+    ):
         assert f"{shown} PCI_BUS_ID 1 true" in machine.refuses(6, "run", *devices, "--quiet").stderr
 
 
@@ -161,14 +198,23 @@ gpu 0 slice 1 uuid MIG-s1
 def test_12_another_process_on_a_gpu_is_told_and_left_alone(tmp_path: Path, command: str) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as other:
         try:
-            both = f"gpu 1 process compute 1 none\ngpu 1 process compute {other.pid} {3 * GIB} python train.py\n"
-            gpus, told = f"{TWO_UNLIKE_GPUS}{both}", f"process 1 (memory not told), process {other.pid}"
+            both = (
+                f"gpu 1 process compute 1 none\ngpu 1 process compute {other.pid} {3 * GIB} "
+                "python train.py\n"
+            )
+            gpus, told = (
+                f"{TWO_UNLIKE_GPUS}{both}",
+                f"process 1 (memory not told), process {other.pid}",
+            )
             machine = Machine(tmp_path, gpus=gpus)
             few = {"run": BRIEF, "probe": ("--max-batch", "8", "--duration", "0.2")}
             result = machine.result(command, *few[command])
             (warning,) = [w for w in result["warnings"] if w["code"] == "gpu-in-use"]
             assert warning["message"] == f"GPU:1 is used by {told} (python train.py, 3072 MiB)"
-            assert first_line(machine.refuses(3, command, "--strict")) == f"error: {warning['message']}"
+            assert (
+                first_line(machine.refuses(3, command, "--strict"))
+                == f"error: {warning['message']}"
+            )
             machine.runs(command, "--gpus", "0", "--strict", *few[command])
             assert psutil.Process(other.pid).status() != psutil.STATUS_ZOMBIE
         finally:

@@ -24,13 +24,18 @@ from tests.stand_in import TWO_UNLIKE_GPUS
     [("size=64k", "No space left on device"), ("ro", "Read-only file system")],
     ids=["full", "read-only"],
 )
-def test_31_a_disk_that_takes_nothing_is_found_before_measuring(tmp_path: Path, mount: str, says: str) -> None:
+def test_31_a_disk_that_takes_nothing_is_found_before_measuring(
+    tmp_path: Path, mount: str, says: str
+) -> None:
     """A real one: a file system in memory that only this program sees."""
     folder = tmp_path / "disk"
     folder.mkdir()
     private = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
     mounted = f"mount -t tmpfs -o {mount} none {folder}"
-    if shutil.which("unshare") is None or subprocess.run([*private, mounted], capture_output=True).returncode:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*private, mounted], capture_output=True).returncode
+    ):
         pytest.skip("this machine lets no user mount a file system of their own")
     machine = Machine(tmp_path)
     done = subprocess.run(
@@ -49,16 +54,21 @@ def test_31_one_that_fills_while_it_is_measured_leaves_the_result_on_stdout(tmp_
     folder = tmp_path / "results"
     folder.mkdir()
     steps = in_step(f"shutil.rmtree({str(folder)!r})", when="number == 8")
-    done = Machine(tmp_path, steps).runs("run", *BRIEF, "-o", str(folder / "run.json"), "--json", "--quiet", code=3)
+    done = Machine(tmp_path, steps).runs(
+        "run", *BRIEF, "-o", str(folder / "run.json"), "--json", "--quiet", code=3
+    )
     assert f"error: can't write {folder / 'run.json'}: No such file" in done.stderr
     assert json.loads(done.stdout)["complete"] is True
 
 
-def test_31_a_journal_that_can_not_be_written_ends_the_keeping_and_not_the_probe(tmp_path: Path) -> None:
+def test_31_a_journal_that_can_not_be_written_ends_the_keeping_and_not_the_probe(
+    tmp_path: Path,
+) -> None:
     """A real limit on file sizes, to which a full disk or a quota looks the same."""
     done = subprocess.run(
         [PROGRAM, "probe", "--max-batch", "8", "--duration", "0.2", "--json"],
-        # Python would keep what it compiles too, cut at the limit, and every later program would fail to read that.
+        # Python would keep what it compiles too, cut at the limit, and every later program would
+        # fail to read that.
         env=Machine(tmp_path, PYTHONDONTWRITEBYTECODE="1").variables,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (256, 256)),
         capture_output=True,
@@ -90,7 +100,9 @@ NASTY = "$(touch ran)\x1b[31m[red]bold[/red]<script>alert(1)</script>\x1b]0;owne
 SHOWN = "$(touch ran)[red]bold[/red]<script>alert(1)</script>"
 
 
-def test_34_a_name_with_escapes_and_markup_is_shown_as_it_is_and_a_long_one_fits(tmp_path: Path) -> None:
+def test_34_a_name_with_escapes_and_markup_is_shown_as_it_is_and_a_long_one_fits(
+    tmp_path: Path,
+) -> None:
     profile = tmp_path / "nasty.toml"
     profile.write_text(f"[[device]]\nname = {json.dumps(NASTY)}\nalpha_s = 0.01\nbeta_s = 0.001\n")
     machine = Machine(tmp_path)
@@ -117,8 +129,12 @@ def test_32_a_link_stays_a_link(tmp_path: Path) -> None:
     assert json.loads(real.read_text())["kind"] == "plan"
 
 
-@pytest.mark.parametrize("command", [("run", *BRIEF), ("probe", "--max-batch", "16", "--duration", "0.1")])
-def test_32_a_file_that_comes_meanwhile_is_not_replaced(tmp_path: Path, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "command", [("run", *BRIEF), ("probe", "--max-batch", "16", "--duration", "0.1")]
+)
+def test_32_a_file_that_comes_meanwhile_is_not_replaced(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
     path, steps_told = tmp_path / "result.json", tmp_path / "steps"
     steps = f"""
 def step(devices, batches, number):
@@ -138,16 +154,22 @@ def step(devices, batches, number):
     if command[0] == "run":
         assert resumed["throughput"] == measured["throughput"]
     else:
-        assert [one["curve"] for one in resumed["probes"]] == [one["curve"] for one in measured["probes"]]
+        assert [one["curve"] for one in resumed["probes"]] == [
+            one["curve"] for one in measured["probes"]
+        ]
         assert resumed["environment"] == measured["environment"]
         assert resumed["model"] == measured["model"]
         assert not steps_told.exists()
 
 
-def test_32_what_goes_on_replaces_its_own_unfinished_result_and_no_finished_one(tmp_path: Path) -> None:
+def test_32_what_goes_on_replaces_its_own_unfinished_result_and_no_finished_one(
+    tmp_path: Path,
+) -> None:
     path, mark = tmp_path / "run.json", tmp_path / "mark"
     dies = f"pathlib.Path({str(mark)!r}).touch(), os.kill(os.getpid(), signal.SIGKILL)"
-    machine = Machine(tmp_path, in_step(dies, when=f"number > 40 and not os.path.exists({str(mark)!r})"))
+    machine = Machine(
+        tmp_path, in_step(dies, when=f"number > 40 and not os.path.exists({str(mark)!r})")
+    )
     command = ("run", "--windows", "9", "--duration", "0.2", "-o", str(path), "--json")
     assert "--resume continues it" in machine.runs(*command, code=6).stderr
     assert json.loads(path.read_text())["complete"] is False
@@ -162,8 +184,13 @@ def test_32_what_goes_on_replaces_its_own_unfinished_result_and_no_finished_one(
 def test_32_a_deleted_current_folder_is_one_error(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    script = f'cd {gone} && rmdir {gone} && exec "{sys.executable}" -m gpubalance run --simulate 2 --windows 1'
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    script = (
+        f'cd {gone} && rmdir {gone} && exec "{sys.executable}" -m gpubalance run --simulate 2 '
+        "--windows 1"
+    )
+    done = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 3
     assert done.stderr.splitlines()[-2:] == [
         "error: the current folder was deleted",

@@ -1,4 +1,6 @@
-"""Rows 14, 15, 18 to 20, 22 to 24 and 28 where each device trains a model of its own: the others finish."""
+"""Rows 14, 15, 18 to 20, 22 to 24 and 28 where each device trains a model of its own: the others
+finish.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,12 @@ from tests.workers.test_process import gone
 COMMAND = ("independent", "--windows", "2", "--duration", "5", "--json", "--quiet")
 
 
-def test_14_19_20_one_killed_one_hung_one_out_of_memory_and_the_others_finish(tmp_path: Path) -> None:
-    """The one that has too little memory fails first; the others after 11 timings of warm-up and 13 alone, at once."""
+def test_14_19_20_one_killed_one_hung_one_out_of_memory_and_the_others_finish(
+    tmp_path: Path,
+) -> None:
+    """The one that has too little memory fails first; the others after 11 timings of warm-up and 13
+    alone, at once.
+    """
     steps = """
 def step(devices, batches, number):
     device = devices[0].index
@@ -30,12 +36,20 @@ def holds(device, size):
     return device.index != 3 or size <= 32
 """
     machine = Machine(tmp_path, steps, gpus=FIVE_GPUS)
-    done = machine.runs(*COMMAND, "--batches", "64", "64", "64", "64", "64", "--deadline", "5", code=6)
+    done = machine.runs(
+        *COMMAND, "--batches", "64", "64", "64", "64", "64", "--deadline", "5", code=6
+    )
     result = json.loads(done.stdout)
     failures = [one["failure"] for one in result["replicas"]]
     assert [failure and failure["exit_code"] for failure in failures] == [None, 6, 8, 5, None]
-    for label, what in (("GPU:1", "SIGKILL"), ("GPU:2", "said nothing for 5 s"), ("GPU:3", "out of memory")):
-        (message,) = [failure["message"] for failure in failures if failure and label in failure["message"]]
+    for label, what in (
+        ("GPU:1", "SIGKILL"),
+        ("GPU:2", "said nothing for 5 s"),
+        ("GPU:3", "out of memory"),
+    ):
+        (message,) = [
+            failure["message"] for failure in failures if failure and label in failure["message"]
+        ]
         assert what in message
         assert message in done.stderr
     assert "--resume" not in done.stderr, "it would run out of memory again"
@@ -47,14 +61,18 @@ def holds(device, size):
     assert all(map(gone, set(machine.noted())))
 
 
-def test_18_of_a_pair_the_other_is_measured_alone_and_nothing_is_said_of_at_once(tmp_path: Path) -> None:
+def test_18_of_a_pair_the_other_is_measured_alone_and_nothing_is_said_of_at_once(
+    tmp_path: Path,
+) -> None:
     steps = """
 def built(devices):
     if devices[0].index == 0:
         os.abort()
 """
     done = Machine(tmp_path, steps).runs(*COMMAND, code=6)
-    assert done.stderr.startswith("error: GPU:0: the worker was ended by SIGABRT while building probe")
+    assert done.stderr.startswith(
+        "error: GPU:0: the worker was ended by SIGABRT while building probe"
+    )
     result = json.loads(done.stdout)
     first, second = result["replicas"]
     assert first["failure"]["exit_code"] == 6
@@ -68,7 +86,10 @@ def holds(device, size):
     return False
 """
     done = Machine(tmp_path, steps).refuses(5, *COMMAND)
-    assert "GPU:0 ran out of memory with batches 64; GPU:1 ran out of memory with batches 64" in done.stderr
+    assert (
+        "GPU:0 ran out of memory with batches 64; GPU:1 ran out of memory with batches 64"
+        in done.stderr
+    )
 
 
 def test_28_a_model_that_can_not_be_trained_ends_it_at_once(tmp_path: Path) -> None:
@@ -90,8 +111,12 @@ def took(seconds):
     time.sleep(seconds / 5)
 """
     hot = TWO_UNLIKE_GPUS.replace("gpu 1 throttle 0", "gpu 1 throttle 0x4")
-    done = Machine(tmp_path, steps, gpus=hot).runs("independent", "--windows", "1", "--duration", "1")
-    assert "GPU:1: at once 55 °C 90 W, throttled (power cap); alone 55 °C 90 W" in " ".join(done.stdout.split())
+    done = Machine(tmp_path, steps, gpus=hot).runs(
+        "independent", "--windows", "1", "--duration", "1"
+    )
+    assert "GPU:1: at once 55 °C 90 W, throttled (power cap); alone 55 °C 90 W" in " ".join(
+        done.stdout.split()
+    )
     bad = f"{TWO_UNLIKE_GPUS}gpu 0 series ecc_uncorrected 7 7 9\n"
     done = Machine(tmp_path, steps, gpus=bad).runs(*COMMAND, code=6)
     assert "GPU:0 had 2 memory errors that ECC did not correct" in done.stderr

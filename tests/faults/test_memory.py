@@ -1,4 +1,6 @@
-"""Rows 14 to 17 and 41: memory runs out. The engine's stand-in raises what TensorFlow raises; what sorts it is real."""
+"""Rows 14 to 17 and 41: memory runs out. The engine's stand-in raises what TensorFlow raises; what
+sorts it is real.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def test_14_16_an_out_of_memory_narrows_the_search_and_a_disguised_one_too_where
     tmp_path: Path, fits: int, error: str
 ) -> None:
     machine = Machine(tmp_path, in_step(f"raise tf.errors.{error}", when=f"max(batches) > {fits}"))
-    probe = machine.result("probe", "--gpus", "0", "--max-batch", "40", "--duration", "0.2", "--no-ahead")
+    probe = machine.result(
+        "probe", "--gpus", "0", "--max-batch", "40", "--duration", "0.2", "--no-ahead"
+    )
     limit = probe["probes"][0]["batch_limit"]
     assert (limit["fits"], limit["fails"]) == (fits, fits + 8)
     assert {trial["outcome"] for trial in limit["trials"] if trial["batch"] > fits} == {"oom"}
@@ -65,12 +69,17 @@ memory_per_sample = "4 MiB"
 
 def test_17_what_is_suggested_lowers_only_what_does_not_fit(tmp_path: Path) -> None:
     done = Machine(tmp_path).refuses(5, "run", "--simulate", QUICK_PAIR, "--batches", "5000", "80")
-    assert "error: out of memory: GPU:0 (Quick 3) at batch 5000 in the joint run of 5000/80" in done.stderr
+    assert (
+        "error: out of memory: GPU:0 (Quick 3) at batch 5000 in the joint run of 5000/80"
+        in done.stderr
+    )
     assert "this fits, tried: --batches 208 80" in done.stderr
 
 
 TOLD = "ResourceExhaustedError(None, None, 'OOM on replica 1')"
-NO_ALGORITHM = "NotFoundError(None, None, 'No algorithm worked! [[{{node replica_1/conv/Conv2D}}]]')"
+NO_ALGORITHM = (
+    "NotFoundError(None, None, 'No algorithm worked! [[{{node replica_1/conv/Conv2D}}]]')"
+)
 
 
 def test_41_a_disguised_lack_of_memory_in_a_joint_run_is_of_its_device_and_what_fits_is_told(
@@ -96,7 +105,9 @@ def test_41_what_no_smaller_batch_mends_is_the_fault_that_it_says(tmp_path: Path
 def balanced(
     tmp_path: Path, fails: str, *options: str, code: int = 0, error: str = TOLD
 ) -> subprocess.CompletedProcess[str]:
-    """A balance whose joint run runs out of memory if `fails`, though each device alone holds 128 samples."""
+    """A balance whose joint run runs out of memory if `fails`, though each device alone holds 128
+    samples.
+    """
     (tmp_path / "pair.toml").write_text(TWO_ALIKE)
     save(probe_of(simulated_devices(str(tmp_path / "pair.toml"))[0]))
     steps = in_step(f"raise tf.errors.{error}", when=fails)
@@ -107,7 +118,9 @@ def balanced(
 
 
 @pytest.mark.parametrize("error", [TOLD, NO_ALGORITHM], ids=["told", "disguised"])
-def test_17_41_an_out_of_memory_of_the_joint_run_only_steps_back_and_is_told(tmp_path: Path, error: str) -> None:
+def test_17_41_an_out_of_memory_of_the_joint_run_only_steps_back_and_is_told(
+    tmp_path: Path, error: str
+) -> None:
     done = balanced(tmp_path, "max(batches) > 64", error=error)
     plan = Plan.model_validate_json(done.stdout)
     rounds = known(plan.balance).rounds
@@ -124,11 +137,17 @@ def test_17_and_is_a_partial_result_where_no_step_back_helps(tmp_path: Path) -> 
     assert "error: every split that was tried ran out of memory, 3 of them" in done.stderr
 
 
-def test_an_out_of_memory_by_chance_far_below_what_memory_predicts_moves_no_limit(tmp_path: Path) -> None:
-    """Each fails once: one while its curve is measured, one as its limit is tried, one whose memory is not known."""
+def test_an_out_of_memory_by_chance_far_below_what_memory_predicts_moves_no_limit(
+    tmp_path: Path,
+) -> None:
+    """Each fails once: one while its curve is measured, one as its limit is tried, one whose memory
+    is not known.
+    """
     profile = tmp_path / "three.toml"
     common = 'alpha_s = 0.01\nbeta_s = 0.001\nbase_memory = "64 MiB"\nmemory_per_sample = "4 MiB"\n'
-    known = "".join(f'[[device]]\nname = "{name}"\nmemory = "512 MiB"\n{common}' for name in ("early", "late"))
+    known = "".join(
+        f'[[device]]\nname = "{name}"\nmemory = "512 MiB"\n{common}' for name in ("early", "late")
+    )
     profile.write_text(f'{known}[[device]]\nname = "unknown"\n{common}')
     script = f"""
 CHANCE = {{"early": 8, "late": 112, "unknown": 64}}

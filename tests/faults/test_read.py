@@ -55,12 +55,16 @@ def test_25_on_other_uuids_each_place_is_taken_by_its_index(tmp_path: Path, plan
     assert "--force runs it on the GPUs" in refused.stderr
     found = machine.result("run", "--plan", plan_file, "--force", *BRIEF)
     assert [device["index"] for device in found["devices"]] == [0, 1]
-    few = Machine(tmp_path, gpus="gpu 0 uuid GPU-0").refuses(7, "run", "--plan", plan_file, "--force")
+    few = Machine(tmp_path, gpus="gpu 0 uuid GPU-0").refuses(
+        7, "run", "--plan", plan_file, "--force"
+    )
     assert "is for 2 devices, and there are 1 here" in few.stderr
 
 
 def test_25_another_model_of_that_name_is_refused_unless_forced(tmp_path: Path) -> None:
-    other = PLAN.model_copy(update={"model": known(PLAN.model).model_copy(update={"parameters": 649})})
+    other = PLAN.model_copy(
+        update={"model": known(PLAN.model).model_copy(update={"parameters": 649})}
+    )
     (tmp_path / "other.json").write_text(other.model_dump_json())
     command = ("run", "--simulate", QUICK_PAIR, "--plan", str(tmp_path / "other.json"), *BRIEF)
     machine = Machine(tmp_path)
@@ -114,7 +118,11 @@ WRONG_IN_A_BALANCE = [
     ("shares.0.device", 7, "{}: there is no device 7"),
     ("devices.1.uuid", "SIM-0", "devices: two have the same UUID"),
     ("kind", "plans", "is a plans, not a plan"),
-    ("micro_batches", [0, 0], "micro_batches: micro-batches must be from 1 to their batch, not 0 of "),
+    (
+        "micro_batches",
+        [0, 0],
+        "micro_batches: micro-batches must be from 1 to their batch, not 0 of ",
+    ),
     ("micro_batches", [], "micro_batches: 0 of 2 devices"),
     ("shares.0.binds", "x", "{} 'x' should be 'speed', 'memory', 'granularity', 'global batch', "),
     ("devices", [], "devices: Tuple should have at least 1 item after validation, not 0"),
@@ -125,7 +133,13 @@ WRONG_IN_A_MODEL: list[tuple[dict[str, object], str]] = [
     ({"curve": [[8, 1], [8, 2]]}, "probes.0.step_time_model.curve: its batches must rise"),
     ({"planned_with": "curve"}, "probes.0.step_time_model.curve: there is none"),
 ]
-LINE: dict[str, object] = {"alpha_s": 0.1, "beta_s": 0.1, "residual": 0.0, "planned_with": "line", "curve": None}
+LINE: dict[str, object] = {
+    "alpha_s": 0.1,
+    "beta_s": 0.1,
+    "residual": 0.0,
+    "planned_with": "line",
+    "curve": None,
+}
 WRONG = [
     *((PROBE, "probes.0.step_time_model", LINE | wrong, says) for wrong, says in WRONG_IN_A_MODEL),
     *((PLAN, place, value, "") for place, values in WRONG_IN_A_PLAN.items() for value in values),

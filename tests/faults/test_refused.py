@@ -1,4 +1,6 @@
-"""What is refused before any device is touched, of rows 26, 27, 31, 32 and 34 among others: each gets one error."""
+"""What is refused before any device is touched, of rows 26, 27, 31, 32 and 34 among others: each
+gets one error.
+"""
 
 from __future__ import annotations
 
@@ -26,42 +28,88 @@ REFUSED = {
         (
             "--batches 1 2 3",
             2,
-            "the number of batches is 3, that of devices 2\n  → give one whole number per device, in --gpus",
+            "the number of batches is 3, that of devices 2\n  → give one whole number per "
+            "device, in --gpus",
         ),
-        ("--plan plan.json -o plan.json --overwrite", 2, "-o plan.json is a file that run reads\n  → give another -o"),
+        (
+            "--plan plan.json -o plan.json --overwrite",
+            2,
+            "-o plan.json is a file that run reads\n  → give another -o",
+        ),
         ("--force", 2, "--force is for --plan\n"),
         ("--model resnet5", 4, "there is no model 'resnet5': did you mean ResNet50?\n"),
         ("--model small --data nothere.py:data", 2, "--data: there is no file nothere.py\n"),
         ("--model net.h5", 4, "net.h5: a file of that kind may hold code"),
-        ("--model nothere.keras", 2, "there is no file nothere.keras\n  → give its path: --model folder/saved.keras\n"),
-        ("--data train.py", 2, "there is no file train.py\n  → give its path: --data folder/train.py:function\n"),
-        ("--batchs 8 8", 2, "no such option: --batchs (Possible options: --batches, --micro-batches)\n"),
-        ("plan.json", 2, "got unexpected extra argument(s) (plan.json)\n  → gpubalance run --help\n"),
+        (
+            "--model nothere.keras",
+            2,
+            "there is no file nothere.keras\n  → give its path: --model folder/saved.keras\n",
+        ),
+        (
+            "--data train.py",
+            2,
+            "there is no file train.py\n  → give its path: --data folder/train.py:function\n",
+        ),
+        (
+            "--batchs 8 8",
+            2,
+            "no such option: --batchs (Possible options: --batches, --micro-batches)\n",
+        ),
+        (
+            "plan.json",
+            2,
+            "got unexpected extra argument(s) (plan.json)\n  → gpubalance run --help\n",
+        ),
         ("--batches", 2, "option '--batches' requires an argument"),
         ("--windows 1.5", 2, "--windows '1.5' should be a valid integer, "),
-        ("--plan paln.json", 4, "  → did you mean plan.json?\n    gpubalance balance -o paln.json "),
-        ("--plan estimate.json", 4, "estimate.json is an estimate that --dry-run wrote: nothing was measured"),
+        (
+            "--plan paln.json",
+            4,
+            "  → did you mean plan.json?\n    gpubalance balance -o paln.json ",
+        ),
+        (
+            "--plan estimate.json",
+            4,
+            "estimate.json is an estimate that --dry-run wrote: nothing was measured",
+        ),
         ("--gpus '\u202e0\x1b[2J'", 2, "there is no device"),
         (
             "--batches 0 0",
             2,
-            "at least one device needs a batch above 0\n  → give one whole number per device, in --gpus order",
+            "at least one device needs a batch above 0\n  → give one whole number per device, "
+            "in --gpus order",
         ),
         ("--batches -5 3", 2, "--batches '-5' should be greater than or equal to 0\n"),
         ("--gpus ,", 2, "--gpus needs a value"),
         ("--batches 8 8 --micro-batches 4", 2, "each batch needs one micro-batch, not 1 for 2\n"),
         ("--batches 8 8 --micro-batches 8 16", 2, "micro-batches must be from 1 to their batch"),
         ("--duration nan", 2, "--duration 'nan' should be a finite number"),
-        ("--precision fp16", 2, "--precision 'fp16' should be 'float32', 'tf32', 'mixed_float16' or 'mixed_b"),
+        (
+            "--precision fp16",
+            2,
+            "--precision 'fp16' should be 'float32', 'tf32', 'mixed_float16' or 'mixed_b",
+        ),
         ("--all-reduce nccl", 2, "needs GPUs"),
-        ("--all-reduce ring", 2, "is for several hosts, and the devices are on one\n  → use auto\n"),
+        (
+            "--all-reduce ring",
+            2,
+            "is for several hosts, and the devices are on one\n  → use auto\n",
+        ),
         ("--model '\udc80.py:build'", 2, "--model '\\udc80.py:build' should be a valid string, "),
         ("-o /nowhere/run.json", 3, "can't write -o /nowhere/run.json: No such file or directory"),
         ("-o /tmp", 2, "is not a file"),
         ("--plan huge", 4, "huge is larger than 32 MiB"),
         ("--json=yes", 2, "option '--json' does not take a value\n"),
-        ("--plan plan.json --batches 8 8", 2, "--plan has its own devices, batches and settings\n  → leave it out"),
-        ("--plan plan.json --xla", 2, "--plan has its own devices, batches and settings\n  → leave it out, or "),
+        (
+            "--plan plan.json --batches 8 8",
+            2,
+            "--plan has its own devices, batches and settings\n  → leave it out",
+        ),
+        (
+            "--plan plan.json --xla",
+            2,
+            "--plan has its own devices, batches and settings\n  → leave it out, or ",
+        ),
         ("--data mine:samples --input host", 2, "--input host is for random samples"),
         ("--tensorboard there.html/below", 3, "can't write to --tensorboard there.html/below"),
         ("--trace there.html", 3, "can't write to --trace there.html"),
@@ -71,7 +119,11 @@ REFUSED = {
         ("--margin '5 GB'", 2, "--margin: '5 GB' is not a size"),
     ],
     "balance --simulate {quick}": [
-        ("--dry-run -o plan.json --overwrite", 2, "plan.json exists, and --dry-run measures nothing"),
+        (
+            "--dry-run -o plan.json --overwrite",
+            2,
+            "plan.json exists, and --dry-run measures nothing",
+        ),
         ("--global-batch 100", 2, "the nearest that is possible: 96 or 104"),
         ("--max-global-batch 4", 2, "a global batch of at most 4 is less than the least batch, 8"),
         ("--accumulate {digits}", 2, "--accumulate: auto, off or a number"),
@@ -90,37 +142,83 @@ REFUSED = {
     "compare": [
         ("{saved}/guess.json", 2, "missing argument 'RESULT.json'\n  → gpubalance compare --help"),
         ("{saved}/guess.json nowhere.json", 4, "can't read nowhere.json"),
-        ("{saved}/guess.json {saved}/balanced.json --fail-slower 100%", 2, "--fail-slower '100%' should be less"),
-        ("{saved}/guess.json {saved}/balanced.json --fail-slower 2,5%", 2, "--fail-slower '2,5' should be a "),
+        (
+            "{saved}/guess.json {saved}/balanced.json --fail-slower 100%",
+            2,
+            "--fail-slower '100%' should be less",
+        ),
+        (
+            "{saved}/guess.json {saved}/balanced.json --fail-slower 2,5%",
+            2,
+            "--fail-slower '2,5' should be a ",
+        ),
     ],
     "independent --simulate {quick}": [
         ("--gpus 0", 2, "this is for 2 devices or more, not for GPU:0 alone\n  → --gpus 0 1\n"),
-        ("--gpus 0 1 --model small small small", 2, "the number of models is 3, that of devices 2\n"),
+        (
+            "--gpus 0 1 --model small small small",
+            2,
+            "the number of models is 3, that of devices 2\n",
+        ),
         ("--batches 8 0", 2, "--batches '0' should be greater than or equal to 1\n"),
     ],
     "layers": [("--simulate {hosts}", 2, "layers are cut over the devices of one host")],
-    "devices --simulate {hosts} --hosts alpha": [("", 2, "--hosts has no beta, which the profile's devices")],
+    "devices --simulate {hosts} --hosts alpha": [
+        ("", 2, "--hosts has no beta, which the profile's devices")
+    ],
     "doctor": [
         ("--hosts alpha --gpus beta:0", 2, "there is no device 'beta:0' on alpha"),
         ("--via 'env {{host}}'", 2, "--via needs --hosts"),
     ],
     "run --simulate {hosts}": [
-        ("--all-reduce hierarchical", 2, "--all-reduce hierarchical works on one host only, and the "),
+        (
+            "--all-reduce hierarchical",
+            2,
+            "--all-reduce hierarchical works on one host only, and the ",
+        ),
     ],
     "run --simulate 4 --batches 8 8 8 0": [
-        ("--all-reduce hierarchical", 2, "if their number is odd, and these are 3 devices\n  → use one-device\n"),
+        (
+            "--all-reduce hierarchical",
+            2,
+            "if their number is odd, and these are 3 devices\n  → use one-device\n",
+        ),
     ],
     "balance --simulate 3": [
-        ("--all-reduce hierarchical", 2, "--all-reduce hierarchical drops the gradients of one of the devices if "),
+        (
+            "--all-reduce hierarchical",
+            2,
+            "--all-reduce hierarchical drops the gradients of one of the devices if ",
+        ),
     ],
     "report plan.json": [
-        ("--markdown --csv", 2, "--markdown and --csv both print on stdout\n  → give one of them at a time"),
-        ("--html plan.json --overwrite", 2, "--html plan.json is one of the results\n  → give another --html"),
+        (
+            "--markdown --csv",
+            2,
+            "--markdown and --csv both print on stdout\n  → give one of them at a time",
+        ),
+        (
+            "--html plan.json --overwrite",
+            2,
+            "--html plan.json is one of the results\n  → give another --html",
+        ),
         ("--html there.html", 2, "there.html exists\n  → give another --html, or --overwrite"),
         ("--html .", 2, "--html . is not a file\n  → give a file's name"),
-        ("--html no/a.html", 3, "can't write --html no/a.html: No such file or directory\n  → give another --html"),
-        ("--png there.html", 3, "can't write to --png there.html: it is a file\n  → give another --png"),
-        ("nix.json --csv", 4, "can't read nix.json: No such file or directory\n  → gpubalance run -o nix.json "),
+        (
+            "--html no/a.html",
+            3,
+            "can't write --html no/a.html: No such file or directory\n  → give another --html",
+        ),
+        (
+            "--png there.html",
+            3,
+            "can't write to --png there.html: it is a file\n  → give another --png",
+        ),
+        (
+            "nix.json --csv",
+            4,
+            "can't read nix.json: No such file or directory\n  → gpubalance run -o nix.json ",
+        ),
         ("there.html --csv", 4, "there.html is not JSON: expected value at line 1 column 1\n  → "),
     ],
     # Ten thousand characters, where a name, a number, a file or a command is wanted.
@@ -145,10 +243,16 @@ REFUSED = {
     ],
     "": [("{long}", 2, "")],
 }
-ROWS = [(f"{command} {words}", code, says) for command, rows in REFUSED.items() for words, code, says in rows]
+ROWS = [
+    (f"{command} {words}", code, says)
+    for command, rows in REFUSED.items()
+    for words, code, says in rows
+]
 
 
-@pytest.mark.parametrize(("line", "code", "says"), ROWS, ids=[ascii(line[:60]) for line, _, _ in ROWS])
+@pytest.mark.parametrize(
+    ("line", "code", "says"), ROWS, ids=[ascii(line[:60]) for line, _, _ in ROWS]
+)
 def test_26_27_31_32_34_what_is_wrong_gets_one_line_that_says_what_is_right(
     in_process: Program, line: str, code: int, says: str
 ) -> None:

@@ -1,4 +1,5 @@
-"""Rows 18 to 24, 29 and 30: a worker, its GPU or its parent fails on the way. Real workers, really ended.
+"""Rows 18 to 24, 29 and 30: a worker, its GPU or its parent fails on the way. Real workers, really
+ended.
 
 What a GPU would do comes from the stand-ins of NVML and of the engine.
 """
@@ -25,7 +26,8 @@ from tests.workers.test_process import PAIR, gone
 SILENCE = "5"
 
 
-# NVML's third answer about the second GPU, two a reading, is that it is lost: the program's second look.
+# NVML's third answer about the second GPU, two a reading, is that it is lost: the program's second
+# look.
 def lost(gpus: str = TWO_UNLIKE_GPUS) -> str:
     return gpus.replace("gpu 1 capability 6 1", "gpu 1 series capability 6 1 !15")
 
@@ -50,10 +52,25 @@ def step(devices, batches, number):
         hang()
 """
     machine = Machine(tmp_path, steps, gpus=lost(FIVE_GPUS))
-    done = machine.runs("probe", "--gpus", "0", "1", "2", "3", "--each", "--deadline", SILENCE, *FEW, "--json", code=6)
+    done = machine.runs(
+        "probe",
+        "--gpus",
+        "0",
+        "1",
+        "2",
+        "3",
+        "--each",
+        "--deadline",
+        SILENCE,
+        *FEW,
+        "--json",
+        code=6,
+    )
     *failed, whole = json.loads(done.stdout)["probes"]
     assert whole["complete"]
-    for one, code, says in zip(failed, (6, 6, 8), ("SIGABRT", "is lost", "said nothing for 5 s"), strict=True):
+    for one, code, says in zip(
+        failed, (6, 6, 8), ("SIGABRT", "is lost", "said nothing for 5 s"), strict=True
+    ):
         assert [point["batch"] for point in one["curve"]] == [8]
         assert one["failures"][0]["exit_code"] == code
         assert says in one["failures"][0]["message"]
@@ -69,7 +86,11 @@ ANOTHER = "try another all-reduce, which may be what hangs: --all-reduce one-dev
 @pytest.mark.parametrize(
     ("how", "code", "says"),
     [
-        ("os.kill(os.getpid(), 9)", 6, ("probably as the host's memory ran out", known("host-memory").remedy)),
+        (
+            "os.kill(os.getpid(), 9)",
+            6,
+            ("probably as the host's memory ran out", known("host-memory").remedy),
+        ),
         ("hang()", 8, (SILENT, "a step or a collective hangs", ANOTHER)),
     ],
 )
@@ -77,7 +98,9 @@ def test_19_20_21_how_a_worker_ended_is_told_and_what_was_measured_is_kept(
     tmp_path: Path, how: str, code: int, says: tuple[str, ...]
 ) -> None:
     machine = Machine(tmp_path, NOTES + in_step(how, when="number > 40"))
-    done = machine.runs("run", "--deadline", SILENCE, "--all-reduce", "hierarchical", *MANY, code=code)
+    done = machine.runs(
+        "run", "--deadline", SILENCE, "--all-reduce", "hierarchical", *MANY, code=code
+    )
     assert says[0] in first_line(done)
     assert all(part in done.stderr for part in says)
     assert json.loads(done.stdout)["complete"] is False
@@ -89,7 +112,10 @@ def test_18_what_died_is_tried_again_by_a_probe_that_goes_on(tmp_path: Path) -> 
     broken = tmp_path / "broken"
     broken.touch()
     dies = in_step("os.abort()", when=f"batches == (16,) and os.path.exists({str(broken)!r})")
-    machine, command = Machine(tmp_path, HOLDS_32 + dies), ("probe", "--gpus", "0", "--duration", "0.1", "--no-ahead")
+    machine, command = (
+        Machine(tmp_path, HOLDS_32 + dies),
+        ("probe", "--gpus", "0", "--duration", "0.1", "--no-ahead"),
+    )
     machine.runs(*command, code=6)
     broken.unlink()
     (found,) = machine.result(*command, "--resume")["probes"]
@@ -98,8 +124,12 @@ def test_18_what_died_is_tried_again_by_a_probe_that_goes_on(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("command", "where"), [("run", "built"), ("probe", "step")])
-def test_20_the_time_limit_ends_a_worker_that_never_answers(tmp_path: Path, command: str, where: str) -> None:
-    """Longer than that no wait is: neither for the model nor for the first step, which may take 900 s by themselves."""
+def test_20_the_time_limit_ends_a_worker_that_never_answers(
+    tmp_path: Path, command: str, where: str
+) -> None:
+    """Longer than that no wait is: neither for the model nor for the first step, which may take 900
+    s by themselves.
+    """
     steps = f"""
 def {where}(*_):
     note()
@@ -124,7 +154,9 @@ def test_20_a_stopped_worker_that_takes_nothing_in_is_ended_too() -> None:
 
 
 @pytest.mark.campaign
-def test_20_nvml_that_hangs_is_given_up_and_at_the_end_of_a_probe_it_costs_no_result(tmp_path: Path) -> None:
+def test_20_nvml_that_hangs_is_given_up_and_at_the_end_of_a_probe_it_costs_no_result(
+    tmp_path: Path,
+) -> None:
     done = Machine(tmp_path, gpus="init_error ~600").refuses(3, "run")
     assert first_line(done) == "error: NVML does not answer"
     late = TWO_UNLIKE_GPUS.replace("gpu 0 cores 3584", "gpu 0 series cores ~600")
@@ -134,7 +166,9 @@ def test_20_nvml_that_hangs_is_given_up_and_at_the_end_of_a_probe_it_costs_no_re
 
 def test_20_progress_counts_silence_does_not(tmp_path: Path) -> None:
     """Ten samples of 0.7 s each are no silence of 5 s."""
-    Machine(tmp_path, in_step("time.sleep(0.7)", when="number < 11")).runs("run", "--deadline", SILENCE, *BRIEF)
+    Machine(tmp_path, in_step("time.sleep(0.7)", when="number < 11")).runs(
+        "run", "--deadline", SILENCE, *BRIEF
+    )
 
 
 LOSSES = {
@@ -145,7 +179,9 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("how", LOSSES.values(), ids=LOSSES)
-def test_22_a_gpu_lost_in_a_run_is_called_that_and_not_tried_again(tmp_path: Path, how: str) -> None:
+def test_22_a_gpu_lost_in_a_run_is_called_that_and_not_tried_again(
+    tmp_path: Path, how: str
+) -> None:
     steps = NOTES + in_step(how, when="devices[-1].index == 1 and number > 40")
     machine = Machine(tmp_path, steps, gpus=lost())
     done = machine.runs("run", "--deadline", SILENCE, *MANY, code=6)
@@ -162,7 +198,9 @@ def step(devices, batches, number):
 """
 
 
-def test_23_a_gpu_that_gets_hot_marks_the_run_with_nvmls_reason_and_is_measured_again(tmp_path: Path) -> None:
+def test_23_a_gpu_that_gets_hot_marks_the_run_with_nvmls_reason_and_is_measured_again(
+    tmp_path: Path,
+) -> None:
     hot = TWO_UNLIKE_GPUS.replace("gpu 1 throttle 0", "gpu 1 throttle 0x40")
     done = Machine(tmp_path, SLOWLY, gpus=hot).runs("run", *BRIEF, "--json")
     result = json.loads(done.stdout)
@@ -185,8 +223,14 @@ def test_23_and_a_point_of_a_probe_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["run", "probe"])
 def test_24_memory_errors_that_rise_make_the_result_invalid(tmp_path: Path, command: str) -> None:
     bad = f"{TWO_UNLIKE_GPUS}gpu 0 series ecc_uncorrected 7 7 9\n"
-    options = ("--windows", "5", "--duration", "0.5") if command == "run" else ("--max-batch", "8", "--duration", "0.5")
-    done = Machine(tmp_path, SLOWLY, gpus=bad).runs(command, *options, "--gpus", "0", "--json", code=6)
+    options = (
+        ("--windows", "5", "--duration", "0.5")
+        if command == "run"
+        else ("--max-batch", "8", "--duration", "0.5")
+    )
+    done = Machine(tmp_path, SLOWLY, gpus=bad).runs(
+        command, *options, "--gpus", "0", "--json", code=6
+    )
     assert "2 memory errors that ECC did not correct" in done.stderr
     if done.stdout:
         assert json.loads(done.stdout)["complete"] is False
@@ -208,7 +252,9 @@ def step(devices, batches, number):
     [(signal.SIGINT, 130, HANGS), (signal.SIGKILL, -9, HANGS), (signal.SIGKILL, -9, STARTS)],
     ids=["is interrupted", "is killed", "is killed, and what the worker has started"],
 )
-def test_29_30_even_a_worker_that_hangs_ends_if_its_parent(tmp_path: Path, number: int, code: int, steps: str) -> None:
+def test_29_30_even_a_worker_that_hangs_ends_if_its_parent(
+    tmp_path: Path, number: int, code: int, steps: str
+) -> None:
     machine = Machine(tmp_path, steps)
     with machine.starts("run", "--windows", "500") as process:
         pid = machine.wait_for_note()

@@ -12,7 +12,10 @@ from gpubalance.cli.app import app
 from tests.cli.program import ROOT
 
 FOLDER = ROOT / "gpubalance" / "guide"
-DOCUMENTS: dict[str, Path] = {"README": ROOT / "README.md", **{p.stem: p for p in sorted(FOLDER.glob("*.md"))}}
+DOCUMENTS: dict[str, Path] = {
+    "README": ROOT / "README.md",
+    **{p.stem: p for p in sorted(FOLDER.glob("*.md"))},
+}
 PROGRAM = cast("TyperGroup", typer.main.get_command(app))
 COMMANDS = cast("dict[str, TyperCommand]", PROGRAM.commands)
 
@@ -24,4 +27,7 @@ def read(name: str) -> str:
 
 def flags_of(command: TyperCommand | TyperGroup) -> set[str]:
     """Every way to write a command's options."""
-    return {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)} | {"--help", "-h"}
+    return {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)} | {
+        "--help",
+        "-h",
+    }

@@ -1,7 +1,8 @@
-"""The examples in README and guide: `python -m tests.guide.examples [DOCUMENT …]` runs them for real and writes them.
+"""The examples in README and guide: `python -m tests.guide.examples [DOCUMENT …]` runs them for
+real and writes them.
 
-It takes some minutes for each document, on a machine that does nothing else. An example that leaves something out (`…`)
-is not written, as only a person can choose what to leave out.
+It takes some minutes for each document, on a machine that does nothing else. An example that leaves
+something out (`…`) is not written, as only a person can choose what to leave out.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from tests.guide.documents import DOCUMENTS, read
 
 # A console block, and the example below it with what its last command prints.
 _BLOCK = re.compile(
-    r"(?s)```console\n(?P<commands>.*?)```(?:(?:(?!```).)*?<!-- example -->\n```text\n(?P<shown>.*?)\n```)?"
+    r"(?s)```console\n(?P<commands>.*?)```(?:(?:(?!```).)*?<!-- example "
+    r"-->\n```text\n(?P<shown>.*?)\n```)?"
 )
 # Commands that install or change something, serve until they are ended, or run these tests.
 _NOT_RUN = ("pip", "tensorboard", "scripts/test", "gpubalance --install")
 
 
 class Example(NamedTuple):
-    """How the program is started, the rest of the line, and what the document says it prints, or nothing."""
+    """How the program is started, the rest of the line, and what the document says it prints, or
+    nothing.
+    """
 
     program: str
     command: tuple[str, ...]
@@ -45,7 +49,9 @@ def examples(name: str) -> list[Example]:
         commands = [shlex.split(line) for line in lines if not line.startswith(_NOT_RUN)]
         shown = [""] * (len(commands) - 1) + [block["shown"] or ""]
         found += (
-            [Example(c[0], tuple(c[1:]), text) for c, text in zip(commands, shown, strict=True)] if commands else []
+            [Example(c[0], tuple(c[1:]), text) for c, text in zip(commands, shown, strict=True)]
+            if commands
+            else []
         )
     return found
 
@@ -57,13 +63,25 @@ def main(names: list[str]) -> None:
             made = examples(name)
             last = max(place for place, example in enumerate(made) if example.shown)
             for example in [example for example in made[: last + 1] if "…" not in example.shown]:
-                environment = {"XDG_STATE_HOME": folder, "CUDA_VISIBLE_DEVICES": "-1", **example.environment}
+                environment = {
+                    "XDG_STATE_HOME": folder,
+                    "CUDA_VISIBLE_DEVICES": "-1",
+                    **example.environment,
+                }
                 done = gpubalance(*example.command, cwd=Path(folder), environment=environment)
-                print(name, *example.command, f"→ {done.returncode}", done.stderr if done.returncode else "")
+                print(
+                    name,
+                    *example.command,
+                    f"→ {done.returncode}",
+                    done.stderr if done.returncode else "",
+                )
                 if example.shown:
                     text = read(name).replace(example.shown, done.stdout.rstrip("\n"))
                     DOCUMENTS[name].write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or [name for name in DOCUMENTS if any(example.shown for example in examples(name))])
+    main(
+        sys.argv[1:]
+        or [name for name in DOCUMENTS if any(example.shown for example in examples(name))]
+    )

@@ -1,4 +1,6 @@
-"""Makes the tables of the chapter on results: a row for each field of a record, by its path in the JSON."""
+"""Makes the tables of the chapter on results: a row for each field of a record, by its path in the
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,17 @@ _COUNTS = {"Layers.micro_batches", "StepTask.micro_batch"}
 _WORDS = {bool: "true or false", str: "text"}
 
 
-def rows(record: type[BaseModel], told: set[type[BaseModel]], path: str = "", unit: str = "") -> Iterator[list[str]]:
-    """Each field's path and what it holds, depth first. Records in `told` have a table elsewhere."""
+def rows(
+    record: type[BaseModel], told: set[type[BaseModel]], path: str = "", unit: str = ""
+) -> Iterator[list[str]]:
+    """Each field's path and what it holds, depth first. Records in `told` have a table
+    elsewhere.
+    """
     told.add(record)
     for name, field in record.model_fields.items():
-        of = next((u for pattern, u in _UNITS.items() if re.fullmatch(pattern, name)), unit or "number")
+        of = next(
+            (u for pattern, u in _UNITS.items() if re.fullmatch(pattern, name)), unit or "number"
+        )
         of = "number" if f"{record.__name__}.{name}" in _COUNTS else of
         yield [f"`{path}{name}`", _holds(field.annotation, of)]
         for inner, dots in _records(field.annotation, "."):
@@ -45,7 +53,9 @@ def rows(record: type[BaseModel], told: set[type[BaseModel]], path: str = "", un
 
 
 def _records(annotation: Any, dots: str) -> Iterator[tuple[type[BaseModel], str]]:
-    """The records in an annotation, with the text between the field's name and theirs, such as `[].`."""
+    """The records in an annotation, with the text between the field's name and theirs, such as
+    `[].`.
+    """
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, dots
     for part in get_args(annotation):

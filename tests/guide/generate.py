@@ -1,7 +1,8 @@
-"""`python -m tests.guide.generate`: writes the parts of the guide that come from the program; a test compares them.
+"""`python -m tests.guide.generate`: writes the parts of the guide that come from the program; a
+test compares them.
 
-A part stands between `<!-- … -->` and `<!-- end -->`. In the tables of fields the last column is written by hand and
-kept: a new field gets an empty cell, which the test refuses.
+A part stands between `<!-- … -->` and `<!-- end -->`. In the tables of fields the last column is
+written by hand and kept: a new field gets an empty cell, which the test refuses.
 """
 
 from __future__ import annotations
@@ -32,24 +33,35 @@ _KINDS = (Run, Probe, Independent, Layers, Queue, Plan, Comparison, Checkup, Mod
 _RESULTS: Mapping[str, type[BaseModel]] = {kind.__name__: kind for kind in _KINDS}
 # A copy of what `scripts/bench gpu` writes; without it no GPU was seen yet.
 EVIDENCE = Path(__file__).with_name("gpu.json")
-_PART = re.compile(r"(?ms)^<!-- (?P<what>troubles|steps on a GPU|fields of \w+) -->\n(?P<old>.*?)^<!-- end -->")
+_PART = re.compile(
+    r"(?ms)^<!-- (?P<what>troubles|steps on a GPU|fields of \w+) -->\n(?P<old>.*?)^<!-- end -->"
+)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
-    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "".join(f"|{'|'.join(f' {cell} ' if cell != '---' else cell for cell in line)}|\n" for line in lines)
+    lines = [
+        head,
+        ["---"] * len(head),
+        *([cell.replace("|", "\\|") for cell in row] for row in rows),
+    ]
+    return "".join(
+        f"|{'|'.join(f' {cell} ' if cell != '---' else cell for cell in line)}|\n" for line in lines
+    )
 
 
 def troubles() -> str:
     """The table of known errors."""
     return table(
-        ("message", "cause", "what to do"), [(row.message, row.cause, row.remedy) for row in known_errors().values()]
+        ("message", "cause", "what to do"),
+        [(row.message, row.cause, row.remedy) for row in known_errors().values()],
     )
 
 
 def steps_on_a_gpu(path: Path = EVIDENCE) -> str:
-    """The table of what `scripts/bench gpu` found on a GPU, if it was kept. Raises ValueError for one of no GPU."""
+    """The table of what `scripts/bench gpu` found on a GPU, if it was kept. Raises ValueError for
+    one of no GPU.
+    """
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     if found and (found.get("kind") != KIND or not found["cards"]):
         raise ValueError("that is no evidence from a GPU")
@@ -59,7 +71,10 @@ def steps_on_a_gpu(path: Path = EVIDENCE) -> str:
 def fields(old: str, record: type[BaseModel], told: set[type[BaseModel]]) -> str:
     """The table of a result's fields, without those of records in `told`."""
     meanings = dict(re.findall(r"(?m)^\| (`\S+`) \|.*\| (.*) \|$", old))
-    return table(("field", "holds", "meaning"), [[*row, meanings.get(row[0], "")] for row in rows(record, told)])
+    return table(
+        ("field", "holds", "meaning"),
+        [[*row, meanings.get(row[0], "")] for row in rows(record, told)],
+    )
 
 
 def generated(text: str) -> str:

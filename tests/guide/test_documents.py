@@ -1,4 +1,6 @@
-"""README and guide name what there is: commands, options, profile keys, exit codes, fields, errors."""
+"""README and guide name what there is: commands, options, profile keys, exit codes,
+fields, errors.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,36 @@ from tests.guide.generate import generated
 
 # pip's, nvidia-smi's, docker's, TensorBoard's, scripts/bench's, Ray's
 _FLAGS_OF_OTHERS = {
-    *("--overlap", "--force-reinstall", "--gpu-reset", "--shm-size", "--ulimit", "--logdir", "--minutes", "--rehearse"),
-    *("--lr", "--head", "--address", "--node-name", "--num-cpus", "--include-dashboard", "--generate"),
+    *(
+        "--overlap",
+        "--force-reinstall",
+        "--gpu-reset",
+        "--shm-size",
+        "--ulimit",
+        "--logdir",
+        "--minutes",
+        "--rehearse",
+    ),
+    *(
+        "--lr",
+        "--head",
+        "--address",
+        "--node-name",
+        "--num-cpus",
+        "--include-dashboard",
+        "--generate",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", names())
 def test_a_chapter_begins_with_its_title_and_a_line_for_the_list(name: str) -> None:
     chapter = read_chapter(name)
-    assert (FOLDER / f"{name}.md").read_text(encoding="utf-8").startswith(f"# {chapter.title}\n\n{chapter.summary}\n\n")
+    assert (
+        (FOLDER / f"{name}.md")
+        .read_text(encoding="utf-8")
+        .startswith(f"# {chapter.title}\n\n{chapter.summary}\n\n")
+    )
     assert "\n" not in chapter.title + chapter.summary
     assert len(chapter.summary) <= 65  # a terminal of 80 columns, beside the longest name
     assert chapter.summary.endswith(".")
@@ -36,7 +59,9 @@ def test_a_chapter_begins_with_its_title_and_a_line_for_the_list(name: str) -> N
 
 @pytest.mark.parametrize("name", names())
 def test_what_comes_from_the_program_is_as_the_program_has_it(name: str) -> None:
-    """`python -m tests.guide.generate` writes it again; the meaning of a new field is yours to write."""
+    """`python -m tests.guide.generate` writes it again; the meaning of a new field is yours to
+    write.
+    """
     assert generated(read(name)) == read(name)
     assert not re.search(r"(?m)^\| `\S+` \|.*\|  \|$", read(name))
 
@@ -55,10 +80,14 @@ def test_the_guide_has_errors_and_fields() -> None:
 def test_each_command_option_and_chapter_that_is_named_exists(name: str) -> None:
     """A command in text that is set as code; a sentence may begin with the program's name."""
     text, flags = read(name), flags_of(PROGRAM).union(*map(flags_of, COMMANDS.values()))
-    commands = set(re.findall(r"(?m)(?:`|`scripts/|\$ (?:scripts/)?|^next: )gpubalance ([a-z]+)\b", text))
+    commands = set(
+        re.findall(r"(?m)(?:`|`scripts/|\$ (?:scripts/)?|^next: )gpubalance ([a-z]+)\b", text)
+    )
     assert commands <= set(COMMANDS)
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) - _FLAGS_OF_OTHERS <= flags
-    chapters = re.findall(r"gpubalance guide ([a-z]+)|gpubalance/guide/(\w+)\.md|\bchapter ([a-z]+)\b", text)
+    chapters = re.findall(
+        r"gpubalance guide ([a-z]+)|gpubalance/guide/(\w+)\.md|\bchapter ([a-z]+)\b", text
+    )
     assert {word for found in chapters for word in found if word} <= set(names())
 
 
@@ -82,7 +111,10 @@ def test_each_chapter_is_in_the_readme() -> None:
 
 
 def test_the_first_thing_to_try_is_the_one_that_is_promised() -> None:
-    first = "scripts/gpubalance run --simulate configs/gtx1080ti-gtx1080.toml --gpus 0 1 --batches 820 568"
+    first = (
+        "scripts/gpubalance run --simulate configs/gtx1080ti-gtx1080.toml --gpus 0 1 --batches "
+        "820 568"
+    )
     assert read("README").index("```console") < read("README").index(first)
 
 
@@ -107,16 +139,22 @@ def test_each_key_of_a_profile_is_documented(key: str) -> None:
     assert re.search(rf"(?m)^\| .*`{key}`.* \| .* \| .* \|$", read("profiles"))
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.name
+)
 def test_each_profile_that_ships_is_documented(path: Path) -> None:
     assert f"`{path.name}`" in read("profiles")
 
 
 def test_each_exit_code_is_documented() -> None:
-    kinds = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.GpubalanceError)]
-    assert {k.exit_code for k in kinds} == {int(code) for code in re.findall(r"(?m)^\| (\d) \| ", read("results"))} - {
-        0
-    }
+    kinds = [
+        e
+        for e in vars(errors).values()
+        if isinstance(e, type) and issubclass(e, errors.GpubalanceError)
+    ]
+    assert {k.exit_code for k in kinds} == {
+        int(code) for code in re.findall(r"(?m)^\| (\d) \| ", read("results"))
+    } - {0}
 
 
 def test_the_readme_says_how_exact_training_is_as_the_chapter_s_table_does() -> None:

@@ -1,8 +1,9 @@
-"""The commands of README and guide run as they stand, and print what is shown below them, but for figures.
+"""The commands of README and guide run as they stand, and print what is shown below them, but for
+figures.
 
-The program is real, in this process, and so is all that it prints. The engine is the stand-in, which computes as long
-as the simulated devices' profiles say without taking that time. The figures in the documents are of real runs:
-`examples.py` made them.
+The program is real, in this process, and so is all that it prints. The engine is the stand-in,
+which computes as long as the simulated devices' profiles say without taking that time. The figures
+in the documents are of real runs: `examples.py` made them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def words(text: str) -> str:
 def folder(tmp_path: Path) -> Path:
     """The files that a user has in a checkout."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    (tmp_path / "train.py").write_text("def build_model(): ...\nbuild = build_model\ndef dataset(): ...\n")
+    (tmp_path / "train.py").write_text(
+        "def build_model(): ...\nbuild = build_model\ndef dataset(): ...\n"
+    )
     return tmp_path
 
 
@@ -40,10 +43,16 @@ def test_the_commands_run_and_print_what_is_shown(name: str, folder: Path) -> No
     for example in examples(name):
         if example.command == ("doctor",) and not example.shown:
             continue  # as where it is shown
-        trained = {} if example.command[0] == "doctor" else engine(folder)  # it tries the real TensorFlow
+        # It tries the real TensorFlow.
+        trained = {} if example.command[0] == "doctor" else engine(folder)
         seen = {} if "--simulate" in example.command else gpus
-        done = here(*example.command, cwd=folder, environment={**seen, **trained, **example.environment})
-        assert done.returncode == (3 if example.command[0] == "doctor" else 0), (example.command, done.stderr)
+        done = here(
+            *example.command, cwd=folder, environment={**seen, **trained, **example.environment}
+        )
+        assert done.returncode == (3 if example.command[0] == "doctor" else 0), (
+            example.command,
+            done.stderr,
+        )
         printed = words(done.stdout)
         for part in example.shown.split("\n…\n"):
             assert words(part) in printed, f"{example.command} prints\n{done.stdout}\nnot\n{part}"
@@ -54,7 +63,9 @@ def test_the_commands_run_and_print_what_is_shown(name: str, folder: Path) -> No
 def test_the_picture_ends_with_what_balance_prints(folder: Path) -> None:
     shown = "\n".join(line.plain for line in lines())
     pair = "configs/gtx1080ti-gtx1080.toml"
-    done = here("balance", "--simulate", pair, "-o", "plan.json", cwd=folder, environment=engine(folder))
+    done = here(
+        "balance", "--simulate", pair, "-o", "plan.json", cwd=folder, environment=engine(folder)
+    )
     assert words(shown[shown.index("\nbatches ") :]) in words(done.stdout)
 
 

@@ -1,4 +1,6 @@
-"""Makes runs with random step times that nobody waits for: the real job, with simulated devices' own noise."""
+"""Makes runs with random step times that nobody waits for: the real job, with simulated devices'
+own noise.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,18 @@ from gpubalance.workers.messages import Measured, Ready
 from gpubalance.workers.party import Party
 
 
-def noisy_devices(profile: Path, noise: float, slower: float = 1.0) -> tuple[tuple[Device, ...], JointProfile]:
+def noisy_devices(
+    profile: Path, noise: float, slower: float = 1.0
+) -> tuple[tuple[Device, ...], JointProfile]:
     """A profile's devices and joint profile with that noise, all times multiplied by `slower`."""
     devices, joint = simulated_devices(str(profile))
     changed = []
     for device in devices:
         assert device.profile is not None
-        times = {"alpha_s": slower * device.profile.alpha_s, "beta_s": slower * device.profile.beta_s}
+        times = {
+            "alpha_s": slower * device.profile.alpha_s,
+            "beta_s": slower * device.profile.beta_s,
+        }
         paced = device.profile.model_copy(update={**times, "noise": noise})
         changed.append(device.model_copy(update={"profile": paced}))
     return tuple(changed), joint.model_copy(update={"sync_s": slower * joint.sync_s})
@@ -42,10 +49,18 @@ def ready(devices: int) -> Ready:
     return Ready(model=model, memory_limit_bytes=(None,) * devices)
 
 
-def timings_of(timings: Sequence[Timing], stamped: Sequence[Timing] = (), devices: int = 2, **more: Any) -> Timings:
+def timings_of(
+    timings: Sequence[Timing], stamped: Sequence[Timing] = (), devices: int = 2, **more: Any
+) -> Timings:
     """What one window of these timings amounts to, of 4 samples on each device."""
-    untold = {"memory_peak_bytes": (None,) * devices, "throttled": ((),) * devices, "late_part": 0.0}
-    return Timings(Shares((4,) * devices), [Window(timings=timings, stamped=stamped, **untold | more)])
+    untold = {
+        "memory_peak_bytes": (None,) * devices,
+        "throttled": ((),) * devices,
+        "late_part": 0.0,
+    }
+    return Timings(
+        Shares((4,) * devices), [Window(timings=timings, stamped=stamped, **untold | more)]
+    )
 
 
 T = TypeVar("T")
@@ -55,14 +70,15 @@ def quiet(event: Event) -> None:
     """Watches and tells nobody."""
 
 
-Offset = Callable[[Device, int], float]  # the factor by which a device's time at a size is off its line
+# The factor by which a device's time at a size is off its line.
+Offset = Callable[[Device, int], float]
 
 
 class DrawnWorker:
     """Answers like a worker on simulated devices, with a clock that only counts.
 
-    `correlation` is that of a step's noise with the next step's (AR(1)), 0 for simulated devices. `clock_s` is the
-    clock's first time.
+    `correlation` is that of a step's noise with the next step's (AR(1)), 0 for simulated devices.
+    `clock_s` is the clock's first time.
     """
 
     def __init__(
@@ -78,7 +94,9 @@ class DrawnWorker:
         self._devices = [device for device in devices if device.profile]
         self._offset = offset
         self._profiles = [device.profile for device in devices if device.profile]
-        self._times = [ComputeTimes(p, seed=noise_seed(seed, i)) for i, p in enumerate(self._profiles)]
+        self._times = [
+            ComputeTimes(p, seed=noise_seed(seed, i)) for i, p in enumerate(self._profiles)
+        ]
         self._updates_s = tuple(profile.update_s for profile in self._profiles)
         self._off = [0.0] * len(self._times)
         self._joint = joint.among(self._profiles) if len(devices) > 1 else JointProfile()
@@ -108,17 +126,29 @@ class DrawnWorker:
             taken_s = sum(map(self._taken_s, steps))
             stamps: Any = {"compute_s": steps[0], "update_s": self._updates_s} if stamped else {}
             now_s = self._clock_s + self._elapsed_s
-            yield Timing(steps=count, seconds=taken_s, ended_s=now_s, input_wait_s=0.0, step_s=taken_s, **stamps)
+            yield Timing(
+                steps=count,
+                seconds=taken_s,
+                ended_s=now_s,
+                input_wait_s=0.0,
+                step_s=taken_s,
+                **stamps,
+            )
             given += 1
         extra = self._joint.extra_memory
-        peaks = tuple(p.memory_at(m, extra) for p, m in zip(self._profiles, split.micro_batches, strict=True))
+        peaks = tuple(
+            p.memory_at(m, extra) for p, m in zip(self._profiles, split.micro_batches, strict=True)
+        )
         self.trained[split, pipeline] = peaks
         yield Measured(memory_peak_bytes=peaks, late_part=0.0)
 
     def _hold(self, sizes: Sequence[int]) -> None:
         """Raises OutOfMemory for the first device that does not hold so many samples at a time."""
         for replica, (profile, size) in enumerate(zip(self._profiles, sizes, strict=True)):
-            if profile.memory is not None and profile.memory_at(size, self._joint.extra_memory) > profile.memory:
+            if (
+                profile.memory is not None
+                and profile.memory_at(size, self._joint.extra_memory) > profile.memory
+            ):
                 raise OutOfMemory(f"replica {replica} ran out of memory", replica=replica)
 
     def _step(self, split: Shares) -> tuple[float, ...]:
@@ -128,7 +158,9 @@ class DrawnWorker:
         return computes
 
     def _taken_s(self, computes: Sequence[float]) -> float:
-        """A step's time: a device begins its next batch once its own update is over, and all meet in the all-reduce."""
+        """A step's time: a device begins its next batch once its own update is over, and all meet
+        in the all-reduce.
+        """
         return max(map(sum, zip(computes, self._updates_s, strict=True))) + self._joint.sync_s
 
     def _compute_s(self, replica: int, batch: int, micro_batch: int, count: int) -> float:
@@ -147,7 +179,9 @@ class DrawnWorker:
 class DrawnParty:
     """A party of such workers, with another one for other devices, as in a real party."""
 
-    def __init__(self, devices: Sequence[Device], joint: JointProfile, *, seed: int, offset: Offset) -> None:
+    def __init__(
+        self, devices: Sequence[Device], joint: JointProfile, *, seed: int, offset: Offset
+    ) -> None:
         self._joint = joint
         self._seed = seed
         self._offset = offset
@@ -158,7 +192,9 @@ class DrawnParty:
     def regroup(self, devices: Sequence[Device]) -> None:
         if tuple(devices) != self._devices:
             self._devices = tuple(devices)
-            self._worker = DrawnWorker(devices, self._joint, seed=self._seed + self.started, offset=self._offset)
+            self._worker = DrawnWorker(
+                devices, self._joint, seed=self._seed + self.started, offset=self._offset
+            )
             self.started += 1
 
     @property
@@ -206,4 +242,7 @@ def nothing_kept() -> Journal:
 
 def party_of(worker: DrawnWorker) -> Party:
     """A party that has this worker and never fails."""
-    return cast("Party", SimpleNamespace(facts=worker.facts, started=1, alive=True, ask=lambda work: work(worker)))
+    return cast(
+        "Party",
+        SimpleNamespace(facts=worker.facts, started=1, alive=True, ask=lambda work: work(worker)),
+    )

@@ -9,7 +9,14 @@ from typing import TypeVar
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.results.common import Model, StepTime, Throughput
 from gpubalance.results.plan import Plan
-from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, SoloRate, StepTimeModel
+from gpubalance.results.probe import (
+    BatchLimit,
+    CurvePoint,
+    DeviceProbe,
+    Probe,
+    SoloRate,
+    StepTimeModel,
+)
 from gpubalance.results.run import Measurement, Replica, Run
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.record import Record
@@ -20,16 +27,29 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 SMALL = Settings(model="small")
 MIB = 1 << 20
 QUICK = DeviceProfile(
-    name="quick", alpha_s=0.010, beta_s=0.0002, memory=512 * MIB, base_memory=64 * MIB, memory_per_sample=4 * MIB
+    name="quick",
+    alpha_s=0.010,
+    beta_s=0.0002,
+    memory=512 * MIB,
+    base_memory=64 * MIB,
+    memory_per_sample=4 * MIB,
 )
 
 
 def probe_of(
-    devices: Sequence[Device], *, wrong: Sequence[float] = (), multiple: int = 8, gradient_bytes: int = 2592
+    devices: Sequence[Device],
+    *,
+    wrong: Sequence[float] = (),
+    multiple: int = 8,
+    gradient_bytes: int = 2592,
 ) -> Probe:
     """The probe of simulated devices; `wrong` has factors by which it takes them for slower."""
     factors = [*wrong, *[1.0] * len(devices)]
-    probes = tuple(_device_probe(i, d.profile, factors[i], multiple) for i, d in enumerate(devices) if d.profile)
+    probes = tuple(
+        _device_probe(i, d.profile, factors[i], multiple)
+        for i, d in enumerate(devices)
+        if d.profile
+    )
     return Probe(
         created="2026-11-21T00:00:00+00:00",
         settings=SMALL,
@@ -51,11 +71,15 @@ R = TypeVar("R", bound=Record)
 
 def inside(record: R, field: str, **changes: object) -> R:
     """The record with changes in one of its fields, which it has."""
-    return record.model_copy(update={field: known(getattr(record, field)).model_copy(update=changes)})
+    return record.model_copy(
+        update={field: known(getattr(record, field)).model_copy(update=changes)}
+    )
 
 
 def with_second(probe: Probe, fits: int | None, fails: int, **changes: object) -> Probe:
-    """The probe of a pair with another limit of the second device, without its step-time model, and other changes."""
+    """The probe of a pair with another limit of the second device, without its step-time model, and
+    other changes.
+    """
     first, second = probe.probes
     limited = inside(second, "batch_limit", fits=fits, fails=fails)
     second = limited.model_copy(update={"step_time_model": None, **changes})
@@ -81,15 +105,30 @@ def devices_of(*profiles: DeviceProfile) -> tuple[Device, ...]:
     """A simulated device of each profile."""
     (base,) = simulated_devices("1")[0]
     return tuple(
-        base.model_copy(update={"index": i, "uuid": f"SIM-{i}", "name": p.name, "memory_bytes": p.memory, "profile": p})
+        base.model_copy(
+            update={
+                "index": i,
+                "uuid": f"SIM-{i}",
+                "name": p.name,
+                "memory_bytes": p.memory,
+                "profile": p,
+            }
+        )
         for i, p in enumerate(profiles)
     )
 
 
 def _device_probe(number: int, profile: DeviceProfile, factor: float, multiple: int) -> DeviceProbe:
-    fits = (known(profile.memory) - profile.base_memory) // profile.memory_per_sample // multiple * multiple
+    fits = (
+        (known(profile.memory) - profile.base_memory)
+        // profile.memory_per_sample
+        // multiple
+        * multiple
+    )
     alpha, beta = factor * profile.alpha_s + profile.update_s, factor * profile.beta_s
-    curve = tuple(point_of(profile, batch, alpha + beta * batch) for batch in (multiple, fits // 2, fits))
+    curve = tuple(
+        point_of(profile, batch, alpha + beta * batch) for batch in (multiple, fits // 2, fits)
+    )
     best = SoloRate(batch=fits, throughput=fits / (alpha + beta * fits))
     return DeviceProbe(
         device=number,
@@ -102,7 +141,9 @@ def _device_probe(number: int, profile: DeviceProfile, factor: float, multiple: 
             needed_bytes=None,
             trials=(),
         ),
-        step_time_model=StepTimeModel(alpha_s=alpha, beta_s=beta, residual=0.0, planned_with="line", curve=None),
+        step_time_model=StepTimeModel(
+            alpha_s=alpha, beta_s=beta, residual=0.0, planned_with="line", curve=None
+        ),
         update_s=profile.update_s,
         solo_best=best,
         sensible=best,
@@ -133,7 +174,9 @@ def point_of(profile: DeviceProfile, batch: int, seconds: float) -> CurvePoint:
 
 
 def _once(seconds: float) -> StepTime:
-    return StepTime(median=seconds, mad=0.0, ci95=None, steps_per_sample=1, samples=(seconds,), at_s=(seconds,))
+    return StepTime(
+        median=seconds, mad=0.0, ci95=None, steps_per_sample=1, samples=(seconds,), at_s=(seconds,)
+    )
 
 
 def measurement_of(

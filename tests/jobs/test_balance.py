@@ -50,14 +50,20 @@ def balanced(
 
 
 def with_memory(device: Device, samples: int) -> Device:
-    """The device with memory for that many samples, which makes steps shorter in the same proportions."""
+    """The device with memory for that many samples, which makes steps shorter in the same
+    proportions.
+    """
     profile = known(device.profile)
     memory = profile.memory_at(samples)
-    return device.model_copy(update={"memory_bytes": memory, "profile": profile.model_copy(update={"memory": memory})})
+    return device.model_copy(
+        update={"memory_bytes": memory, "profile": profile.model_copy(update={"memory": memory})}
+    )
 
 
 def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
-    """The published pair itself is balanced by `scripts/bench balance`: its steps take the better part of a second."""
+    """The published pair itself is balanced by `scripts/bench balance`: its steps take the better
+    part of a second.
+    """
     devices, joint = of_config("quick-pair")
     made, how = balanced(devices, joint, baseline="even", accumulate=1)
     run = known(how.run)
@@ -73,7 +79,14 @@ def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     assert how.rounds[0].outcome == "oom"
     assert "memory" in {share.binds for share in made.shares}
     gap = known(how.solo_gap)
-    parts = gap.left_out + gap.batch_sizes + sum(gap.slowdown) + gap.imbalance + gap.sync + gap.throughput
+    parts = (
+        gap.left_out
+        + gap.batch_sizes
+        + sum(gap.slowdown)
+        + gap.imbalance
+        + gap.sync
+        + gap.throughput
+    )
     assert parts == pytest.approx(gap.solo_sum, rel=1e-5)
     assert made.sync_s == pytest.approx(joint.sync_s, abs=0.004)
 

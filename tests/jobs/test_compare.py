@@ -36,8 +36,13 @@ def run_of(batches: tuple[int, ...] = (820, 568), seed: int = 1) -> Run:
 def slower(run: Run, factor: float) -> Run:
     """The run on a machine that is slower by a factor, which its settings do not show."""
     times = run.step_time_s
-    scaled = {"median": factor * times.median, "samples": tuple(factor * time for time in times.samples)}
-    return inside(inside(run, "step_time_s", **scaled), "throughput", median=run.throughput.median / factor)
+    scaled = {
+        "median": factor * times.median,
+        "samples": tuple(factor * time for time in times.samples),
+    }
+    return inside(
+        inside(run, "step_time_s", **scaled), "throughput", median=run.throughput.median / factor
+    )
 
 
 BASELINE, OTHER = run_of(), run_of(seed=2)
@@ -56,7 +61,9 @@ Compared = Callable[..., Comparison]
 @pytest.fixture
 def compared(tmp_path: Path) -> Compared:
     """A function that compares results from files with numbers for names."""
-    return lambda *results: compared_in(tmp_path, {str(number): result for number, result in enumerate(results)})
+    return lambda *results: compared_in(
+        tmp_path, {str(number): result for number, result in enumerate(results)}
+    )
 
 
 def verdicts(found: Comparison) -> list[str | None]:
@@ -73,7 +80,8 @@ def test_each_is_held_against_the_first(compared: Compared) -> None:
     assert verdicts(found) == ["no difference", "slower", "faster", "slower", None]
     assert [against.same_measurement for against in found.against_first] == [False] * 4 + [True]
     assert [against.result for against in found.against_first] == [1, 2, 3, 4, 5]
-    assert all(not against.unlike for against in found.against_first)  # other batches are what is compared
+    # Other batches are what is compared.
+    assert all(not against.unlike for against in found.against_first)
     document = found.model_dump_json()
     assert Comparison.model_validate_json(document).model_dump_json() == document
 
@@ -107,7 +115,10 @@ PROFILE = known(DEVICES[0].profile)
         (_first_device(uuid="GPU-0123456789"), ("GPU:0", "GeForce GTX 1080 Ti (SIM-0)", None)),
         (_first_device(name="Other"), ("GPU:0 name", "GeForce GTX 1080 Ti", "Other")),
         (_first_device(profile=None), ("GPU:0 has a profile", "yes", "no")),
-        (_first_device(profile=PROFILE.model_copy(update={"noise": 0.5})), ("GPU:0 noise", "0.02", "0.5")),
+        (
+            _first_device(profile=PROFILE.model_copy(update={"noise": 0.5})),
+            ("GPU:0 noise", "0.02", "0.5"),
+        ),
         (_changed("model", parameters=7), ("the model's parameters", "648", "7")),
     ],
 )
@@ -124,7 +135,10 @@ def test_what_is_not_the_same_is_named(
 def test_a_device_is_the_same_under_another_index_and_one_without_a_uuid_of_its_own_by_label(
     compared: Compared,
 ) -> None:
-    swapped = [DEVICES[1].model_copy(update={"index": 0}), DEVICES[0].model_copy(update={"index": 1})]
+    swapped = [
+        DEVICES[1].model_copy(update={"index": 0}),
+        DEVICES[0].model_copy(update={"index": 1}),
+    ]
     found = compared(BASELINE, drawn_run(swapped, JOINT, (568, 820), seed=2)).against_first[0]
     assert [(pair.baseline, pair.other) for pair in found.devices] == [(0, 1), (1, 0)]
     assert found.unlike == ()
@@ -134,7 +148,9 @@ def test_a_device_is_the_same_under_another_index_and_one_without_a_uuid_of_its_
     assert unlike_of(alone) == [("GPU:1", "GeForce GTX 1080 (SIM-1)", "not in use")]
 
     hidden = {"devices": tuple(device.model_copy(update={"uuid": "hidden"}) for device in DEVICES)}
-    found = compared(BASELINE.model_copy(update=hidden), OTHER.model_copy(update=hidden)).against_first[0]
+    found = compared(
+        BASELINE.model_copy(update=hidden), OTHER.model_copy(update=hidden)
+    ).against_first[0]
     assert [(pair.baseline, pair.other) for pair in found.devices] == [(0, 0), (1, 1)]
 
 
@@ -145,26 +161,37 @@ def sampled(probe: Probe, factor: float = 1.0, seed: int = 0) -> Probe:
         times = ComputeTimes(known(device.profile), seed=noise_seed(seed, one.batch))
         samples = tuple(factor * times.next_s(one.batch) for _ in range(31))
         middle = median(samples)
-        step_time = StepTime(median=middle, mad=0.0, ci95=None, steps_per_sample=1, samples=samples, at_s=samples)
+        step_time = StepTime(
+            median=middle, mad=0.0, ci95=None, steps_per_sample=1, samples=samples, at_s=samples
+        )
         throughput = one.throughput.model_copy(update={"median": one.batch / middle})
         return one.model_copy(update={"step_time_s": step_time, "throughput": throughput})
 
     probes = [
-        one.model_copy(update={"curve": tuple(point(probe.devices[one.device], p) for p in one.curve)})
+        one.model_copy(
+            update={"curve": tuple(point(probe.devices[one.device], p) for p in one.curve)}
+        )
         for one in probe.probes
     ]
     return probe.model_copy(update={"probes": tuple(probes)})
 
 
-def test_probes_are_compared_and_judged_device_by_device_where_both_have_a_batch_size(compared: Compared) -> None:
+def test_probes_are_compared_and_judged_device_by_device_where_both_have_a_batch_size(
+    compared: Compared,
+) -> None:
     baseline, other = sampled(probe_of(DEVICES)), sampled(probe_of(DEVICES), 1.2, seed=1)
     with pytest.raises(Regression, match=r"on GPU:0 is .*on GPU:1 is "):
         check_regression(compared(baseline, other), 0.05)
     first, *rest = other.probes
-    fewer = other.model_copy(update={"probes": (first.model_copy(update={"curve": first.curve[1:]}), *rest)})
+    fewer = other.model_copy(
+        update={"probes": (first.model_copy(update={"curve": first.curve[1:]}), *rest)}
+    )
     found = compared(baseline, fewer).against_first[0]
     assert found.ratio is None
-    assert [[point.batch for point in one.points] for one in found.devices] == [[516, 1032], [8, 356, 712]]
+    assert [[point.batch for point in one.points] for one in found.devices] == [
+        [516, 1032],
+        [8, 356, 712],
+    ]
     for one in found.devices:
         assert known(one.ratio).verdict == "slower"
         assert known(one.ratio).value == pytest.approx(1 / 1.2, rel=0.02)
@@ -182,7 +209,9 @@ def test_a_plan_is_its_run_or_else_a_prediction_without_a_verdict(compared: Comp
     expected = pytest.approx(plan.predicted.throughput / BASELINE.throughput.median, rel=1e-5)
     assert known(predicted.against_first[0].ratio).value == expected
 
-    proven = plan.model_copy(update={"balance": Balance(rounds=(), run=slower(OTHER, 0.9), solo_gap=None)})
+    proven = plan.model_copy(
+        update={"balance": Balance(rounds=(), run=slower(OTHER, 0.9), solo_gap=None)}
+    )
     measured = compared(BASELINE, proven)
     assert measured.results[1].kind == "run"
     assert [d.limit for d in measured.results[1].devices] == [share.limit for share in plan.shares]
@@ -197,7 +226,9 @@ def test_a_probe_is_not_held_against_a_run(compared: Compared) -> None:
 def test_what_makes_a_result_doubtful_goes_with_it(compared: Compared) -> None:
     codes = ("throttled", "throttled", "even-split-out-of-memory")
     warnings = tuple(Warning_(code=code, message="m", next="n") for code in codes)
-    found = compared(BASELINE, OTHER.model_copy(update={"complete": False, "warnings": warnings})).results[1]
+    found = compared(
+        BASELINE, OTHER.model_copy(update={"complete": False, "warnings": warnings})
+    ).results[1]
     assert [warning.code for warning in found.warnings] == ["throttled"]
     assert not found.complete
 
@@ -215,7 +246,9 @@ def test_timings_of_a_machine_that_was_not_quiet_say_so(compared: Compared) -> N
     told = early + early + late[:8]
     shifted = inside(OTHER, "step_time_s", samples=told, at_s=told)
     assert compared(BASELINE, shifted).results[1].not_quiet == "timings did not keep their level"
-    with pytest.raises(Regression, match=r"but the machine was not quiet \(.*1\.json: timings vary by 21 %\)"):
+    with pytest.raises(
+        Regression, match=r"but the machine was not quiet \(.*1\.json: timings vary by 21 %\)"
+    ):
         check_regression(compared(BASELINE, disturbed(OTHER, 2.0)), 0.05)
 
 
@@ -241,7 +274,10 @@ def test_a_gate_that_can_not_judge_does_not_pass(compared: Compared) -> None:
         (compared(BASELINE, BASELINE), "is the same measurement"),
         (compared(BASELINE, short), "too few timings"),
         (compared(BASELINE, _changed("settings", model="probe")(OTHER)), "is not the same work"),
-        (compared(sampled(probe_of(DEVICES)), sampled(fewer, seed=1)), "no batch size of GPU:1 in common"),
+        (
+            compared(sampled(probe_of(DEVICES)), sampled(fewer, seed=1)),
+            "no batch size of GPU:1 in common",
+        ),
     ]
     for found, says in cases:
         with pytest.raises(GpubalanceError, match=says) as caught:

@@ -1,4 +1,6 @@
-"""`balance` ends with the best that it proved, on machines whose times are drawn (see tests/bench/decisions.py)."""
+"""`balance` ends with the best that it proved, on machines whose times are drawn (see
+tests/bench/decisions.py).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ PAIR = CONFIGS / "gtx1080ti-gtx1080.toml"
 
 @pytest.fixture(scope="module")
 def twice() -> Machine:
-    """A machine on which the best split of the rounds loses in its proof, so that another one is proven after it."""
+    """A machine on which the best split of the rounds loses in its proof, so that another one is
+    proven after it.
+    """
     return next(machine for seed in range(200) if proofs_of(machine := Machine(seed, 0.03)) == 2)
 
 
@@ -36,10 +40,15 @@ def proofs_of(machine: Machine) -> int:
     return proofs.began
 
 
-@pytest.mark.parametrize(("seed", "off"), [*product(range(8), (0.02, 0.03)), *product((220, 249, 431, 731), (0.03,))])
-def test_no_balance_ends_below_what_it_measured_nor_below_what_it_could_know(seed: int, off: float) -> None:
-    """Many more are drawn by `scripts/bench decisions`. The last have a size that is faster than a smaller one, once
-    with a global batch; over five rounds; and splits that are nearly as fast as each other.
+@pytest.mark.parametrize(
+    ("seed", "off"), [*product(range(8), (0.02, 0.03)), *product((220, 249, 431, 731), (0.03,))]
+)
+def test_no_balance_ends_below_what_it_measured_nor_below_what_it_could_know(
+    seed: int, off: float
+) -> None:
+    """Many more are drawn by `scripts/bench decisions`. The last have a size that is faster than a
+    smaller one, once with a global batch; over five rounds; and splits that are nearly as fast as
+    each other.
     """
     found = outcome(Machine(seed, off))
     assert found.below_measured <= 0.005
@@ -49,14 +58,20 @@ def test_no_balance_ends_below_what_it_measured_nor_below_what_it_could_know(see
 
 @pytest.mark.parametrize("seed", [*range(6), 42, 55])
 def test_with_links_of_their_own_a_balance_ends_with_the_best_of_all_sets(seed: int) -> None:
-    """Many more are drawn by `scripts/bench decisions`. The last two leave a device out, and two devices."""
+    """Many more are drawn by `scripts/bench decisions`. The last two leave a device out, and two
+    devices.
+    """
     assert (outcome(Machine(seed, 0.0, links=True)).below_optimum or 0.0) <= 0.005
 
 
 class Proofs:
-    """Counts the proofs that begin, and raises an error in `times` of them, from one on, where they tell `at`."""
+    """Counts the proofs that begin, and raises an error in `times` of them, from one on, where they
+    tell `at`.
+    """
 
-    def __init__(self, number: int, error: BaseException | None = None, times: int = 1, at: str = "window 2") -> None:
+    def __init__(
+        self, number: int, error: BaseException | None = None, times: int = 1, at: str = "window 2"
+    ) -> None:
         self.began = 0
         self.there = False
         self._number = number
@@ -89,7 +104,9 @@ def left_by_an_interrupt(machine: Machine, watch: Proofs) -> Plan:
     return raised.value.partial
 
 
-def test_an_interrupt_in_a_proof_leaves_the_split_that_was_proven_or_else_the_best_so_far(twice: Machine) -> None:
+def test_an_interrupt_in_a_proof_leaves_the_split_that_was_proven_or_else_the_best_so_far(
+    twice: Machine,
+) -> None:
     left = left_by_an_interrupt(twice, Proofs(2, KeyboardInterrupt()))
     assert proof_of(left).complete
     assert left.batches == proof_of(left).batches
@@ -100,7 +117,9 @@ def test_an_interrupt_in_a_proof_leaves_the_split_that_was_proven_or_else_the_be
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_proof_that_runs_out_of_memory_steps_back_and_leaves_what_was_proven(twice: Machine, number: int) -> None:
+def test_a_proof_that_runs_out_of_memory_steps_back_and_leaves_what_was_proven(
+    twice: Machine, number: int
+) -> None:
     """On a GPU the allocator may fail late. Two proofs of a split do, as one might be chance."""
     proofs = Proofs(number, OutOfMemory("GPU:0 ran out of memory", replica=0), times=2)
     ended = twice.balanced(proofs)
@@ -126,7 +145,9 @@ def test_a_device_that_slows_down_while_it_is_proven_is_planned_and_proven_again
 
 
 def test_what_another_split_takes_is_no_change_of_speed() -> None:
-    """Sizes that are far off the line, each as it likes: the model is wrong, and no device has slowed down."""
+    """Sizes that are far off the line, each as it likes: the model is wrong, and no device has
+    slowed down.
+    """
     for seed in range(8):
         ended = Machine(seed, 0.15).balanced()
         assert "throttled" not in {warning.code for warning in ended.warnings}, seed
@@ -141,19 +162,29 @@ def test_a_window_lasts_until_its_step_time_is_known_and_no_longer(noise: float)
         if isinstance(event, WindowDone):
             told.append(event.measurement)
 
-    run = drawn_run(devices, joint, (944, 640), seed=3, measuring=Measuring(windows=2, baseline="none"), watch=watch)
+    run = drawn_run(
+        devices,
+        joint,
+        (944, 640),
+        seed=3,
+        measuring=Measuring(windows=2, baseline="none"),
+        watch=watch,
+    )
     for step in (one.step_time_s for one in told):
         low, high = known(step.ci95)
         is_known = (high - low) / 2 <= 0.005 * step.median
         assert is_known or sum(step.samples) > 3  # of five seconds, without the stamped steps
-        assert noise < 0.3 or (len(step.samples) > 3 and sum(step.samples) < 7)  # ten would not do either
+        # Ten would not do either.
+        assert noise < 0.3 or (len(step.samples) > 3 and sum(step.samples) < 7)
     # Five timings each, of which two were stamped steps.
     assert noise or run.steps == 5 * len(told)
     assert noise < 0.3 or len(told) == 2  # nor would more windows
 
 
 class Busy:
-    """Other work beside a balance, which comes and goes: the devices' speed changes every some steps."""
+    """Other work beside a balance, which comes and goes: the devices' speed changes every some
+    steps.
+    """
 
     def __init__(self, seed: int) -> None:
         self.rounds_before: list[Shares] = []  # a proof
@@ -173,11 +204,16 @@ class Busy:
         del device, size
         self._left -= 1
         if self._left < 0:
-            self._factor, self._left = self._random.lognormvariate(0, 0.3), self._random.randint(5, 400)
+            self._factor, self._left = (
+                self._random.lognormvariate(0, 0.3),
+                self._random.randint(5, 400),
+            )
         return self._factor
 
 
-def test_on_a_busy_machine_a_split_is_measured_three_times_before_the_proof_and_its_median_counts() -> None:
+def test_on_a_busy_machine_a_split_is_measured_three_times_before_the_proof_and_its_median_counts() -> (
+    None
+):
     told = 0
     for seed in range(8):
         busy = Busy(seed)

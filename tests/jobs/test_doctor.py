@@ -1,4 +1,6 @@
-"""`doctor`: NVML through the compiled stand-in, real workers that die, hang and lack GPUs, and the program itself."""
+"""`doctor`: NVML through the compiled stand-in, real workers that die, hang and lack GPUs, and the
+program itself.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ from tests.cli.terminal import command_in_terminal
 from tests.faults.machine import PLAIN, TI
 from tests.stand_in import TWO_UNLIKE_GPUS, environment, loaded
 
-# What the build info and metadata of TensorFlow 2.21 from PyPI say, with all of its libraries loaded.
+# What the build info and metadata of TensorFlow 2.21 from PyPI say, with all of its libraries
+# loaded.
 BUILD = Inspected(
     tensorflow="2.21.0",
     keras="3.15.1",
@@ -44,8 +47,12 @@ BUILD = Inspected(
 )
 
 
-def checks_of(folder: Path, script: str, shown: str | None = None) -> tuple[Reading, dict[str, list[Check]]]:
-    """The checks of the stand-in's GPUs by code, or of those that CUDA_VISIBLE_DEVICES shows if it is set."""
+def checks_of(
+    folder: Path, script: str, shown: str | None = None
+) -> tuple[Reading, dict[str, list[Check]]]:
+    """The checks of the stand-in's GPUs by code, or of those that CUDA_VISIBLE_DEVICES shows if it
+    is set.
+    """
     with pytest.MonkeyPatch.context() as patch, loaded(environment(folder, script)):
         patch.delenv("CUDA_VISIBLE_DEVICES")  # the tests' own
         if shown is not None:
@@ -75,7 +82,9 @@ def gpu(index: int, capability: str) -> Gpu:
         ("driver 550.54.14", "no-gpu-seen", "sees no GPU"),
     ],
 )
-def test_a_driver_that_does_not_work_is_one_failure(tmp_path: Path, script: str, code: str, says: str) -> None:
+def test_a_driver_that_does_not_work_is_one_failure(
+    tmp_path: Path, script: str, code: str, says: str
+) -> None:
     reading, found = checks_of(tmp_path, script)
     assert (list(found), reading.gpus) == (["driver"], ())
     (check,) = found["driver"]
@@ -98,15 +107,20 @@ def test_an_old_driver_names_the_one_that_is_needed(tmp_path: Path) -> None:
     assert machine.driver_for_build(BUILD, reading).status == "ok"
     told_nothing = reading.model_copy(update={"cuda_driver_version": None})
     assert machine.driver_for_build(BUILD, told_nothing).status == "skipped"
-    _, found = checks_of(tmp_path, TWO_UNLIKE_GPUS.replace("nvml 12.550.54.14", "nvml 12.560.35.03"))
+    _, found = checks_of(
+        tmp_path, TWO_UNLIKE_GPUS.replace("nvml 12.550.54.14", "nvml 12.560.35.03")
+    )
     assert found["nvml"][0].status == "warning"
     assert found["nvml"][0].next == known("driver-mismatch").remedy
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [("handle 15", "gpu-lost"), ("all 16", "gpu-needs-reset"), ("handle 4", "no-permission")]
+    ("error", "code"),
+    [("handle 15", "gpu-lost"), ("all 16", "gpu-needs-reset"), ("handle 4", "no-permission")],
 )
-def test_a_gpu_that_is_lost_or_forbidden_is_named_and_the_other_is_read(tmp_path: Path, error: str, code: str) -> None:
+def test_a_gpu_that_is_lost_or_forbidden_is_named_and_the_other_is_read(
+    tmp_path: Path, error: str, code: str
+) -> None:
     _, found = checks_of(tmp_path, f"{TWO_UNLIKE_GPUS}\ngpu 1 error {error}\ngpu 0 persistence 0")
     lost, good = found["gpu"]
     assert (lost.status, good.status) == ("failure", "ok")
@@ -118,10 +132,15 @@ def test_a_gpu_that_is_lost_or_forbidden_is_named_and_the_other_is_read(tmp_path
 
 def test_unsupported_fields_are_skipped_and_nothing_is_made_up(tmp_path: Path) -> None:
     reading, found = checks_of(tmp_path, "gpu 0 uuid GPU-a\ngpu 1 uuid GPU-b")
-    good, untold = ("driver", "nvml", "gpu", "processes"), ("display", "persistence", "power-cap", "throttling", "ecc")
+    good, untold = (
+        ("driver", "nvml", "gpu", "processes"),
+        ("display", "persistence", "power-cap", "throttling", "ecc"),
+    )
     statuses = {code: [check.status for check in checks] for code, checks in found.items()}
     assert statuses == {code: ["ok"] for code in good} | {code: ["skipped"] for code in untold}
-    assert all("(GPU:0, GPU:1)" in check.detail for code in ("display", "ecc") for check in found[code])
+    assert all(
+        "(GPU:0, GPU:1)" in check.detail for code in ("display", "ecc") for check in found[code]
+    )
     assert machine.driver_for_build(BUILD, reading).status == "skipped"
     assert machine.capabilities(BUILD, reading.gpus).status == "skipped"
 
@@ -142,16 +161,27 @@ gpu 1 ecc_uncorrected 3
 gpu 1 process compute 4242 1073741824 python train.py
 """
     _, found = checks_of(tmp_path, script)
-    bad = {code: check for code, checks in found.items() for check in checks if check.status in ("warning", "failure")}
+    bad = {
+        code: check
+        for code, checks in found.items()
+        for check in checks
+        if check.status in ("warning", "failure")
+    }
     warned = ("processes", "display", "persistence", "power-cap", "throttling")
-    assert {code: check.status for code, check in bad.items()} == dict.fromkeys(warned, "warning") | {"ecc": "failure"}
+    assert {code: check.status for code, check in bad.items()} == dict.fromkeys(
+        warned, "warning"
+    ) | {"ecc": "failure"}
     assert bad["persistence"].next == "sudo nvidia-smi -i 0 -pm 1"
     assert bad["power-cap"].next == "sudo nvidia-smi -i 1 -pl 220"
     assert "GPU:1 is throttled now: software thermal, thermal" in bad["throttling"].detail
     assert "GPU:1 has 3 uncorrected" in bad["ecc"].detail
     assert "PID 4242 holds 1.00 GiB" in bad["processes"].detail
     good = {check.detail for checks in found.values() for check in checks if check.status == "ok"}
-    assert {"none now (GPU:0)", "no uncorrected errors, 7 corrected (GPU:0)", "250 W (GPU:0)"} <= good
+    assert {
+        "none now (GPU:0)",
+        "no uncorrected errors, 7 corrected (GPU:0)",
+        "250 W (GPU:0)",
+    } <= good
     assert all(check.next for check in bad.values())
 
 
@@ -178,11 +208,17 @@ def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
     broken = {"libnccl.so.2": "libnccl.so.2: file too short"}
     check = machine.libraries(BUILD.model_copy(update={"libraries": gone | broken}))
     assert check.status == "failure"
-    assert check.detail.startswith("can't be loaded: libcudnn.so.9, libnccl.so.2 (libnccl.so.2: file too short)")
+    assert check.detail.startswith(
+        "can't be loaded: libcudnn.so.9, libnccl.so.2 (libnccl.so.2: file too short)"
+    )
     assert check.next == known("cuda-library-missing").remedy
     # A build without CUDA is a failure only where there are GPUs.
-    found = BUILD.model_copy(update={"cuda": None, "cudnn": None, "libraries": {}, "capabilities": ()})
-    assert [c.status for c in machine.software_checks(found, Reading(), [gpu(0, "8.6")])] == ["failure"]
+    found = BUILD.model_copy(
+        update={"cuda": None, "cudnn": None, "libraries": {}, "capabilities": ()}
+    )
+    assert [c.status for c in machine.software_checks(found, Reading(), [gpu(0, "8.6")])] == [
+        "failure"
+    ]
     assert [c.status for c in machine.software_checks(found, None, [])] == ["ok"]
 
 
@@ -199,11 +235,17 @@ def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
         (None, "8.6", "skipped", None),
     ],
 )
-def test_cudnn_is_held_against_each_gpu(loaded: str | None, capability: str, status: str, row: str | None) -> None:
-    found = BUILD.model_copy(update={"cudnn_loaded": loaded, "cudnn_file": "/opt/cudnn/libcudnn.so.9"})
+def test_cudnn_is_held_against_each_gpu(
+    loaded: str | None, capability: str, status: str, row: str | None
+) -> None:
+    found = BUILD.model_copy(
+        update={"cudnn_loaded": loaded, "cudnn_file": "/opt/cudnn/libcudnn.so.9"}
+    )
     check = machine.cudnn(found, [gpu(0, "8.9"), gpu(1, capability)])
     if row == "cudnn-too-old":
-        told = f"{loaded} was loaded from /opt/cudnn/libcudnn.so.9, TensorFlow is built for 9.3.0.75"
+        told = (
+            f"{loaded} was loaded from /opt/cudnn/libcudnn.so.9, TensorFlow is built for 9.3.0.75"
+        )
         assert check.detail.startswith(told)
     assert check.status == status
     assert check.next == (known(row).remedy if row else None)
@@ -214,7 +256,14 @@ def test_cudnn_is_held_against_each_gpu(loaded: str | None, capability: str, sta
 
 @pytest.mark.parametrize(
     ("capability", "status"),
-    [("6.1", "ok"), ("8.6", "ok"), ("9.0", "ok"), ("10.0", "warning"), ("5.2", "failure"), ("3.5", "failure")],
+    [
+        ("6.1", "ok"),
+        ("8.6", "ok"),
+        ("9.0", "ok"),
+        ("10.0", "warning"),
+        ("5.2", "failure"),
+        ("3.5", "failure"),
+    ],
 )
 def test_the_build_has_code_for_a_gpu_or_the_driver_makes_it(capability: str, status: str) -> None:
     assert machine.capabilities(BUILD, [gpu(0, capability)]).status == status
@@ -224,7 +273,9 @@ def test_an_rtx_50_is_a_failure_until_the_build_has_code_for_it() -> None:
     pair = [gpu(0, "8.6"), gpu(1, "12.0")]
     check = machine.capabilities(BUILD, pair)
     assert check.status == "failure"
-    assert check.detail.startswith("none for GPU:1 (compute capability 12.0): TensorFlow's wheels up to ")
+    assert check.detail.startswith(
+        "none for GPU:1 (compute capability 12.0): TensorFlow's wheels up to "
+    )
     assert check.next == known("gpu-too-new").remedy
     built = BUILD.model_copy(update={"capabilities": (*BUILD.capabilities, "sm_120")})
     assert machine.capabilities(built, pair).status == "ok"
@@ -259,7 +310,14 @@ gpu 1 link_generation 3
 def test_a_card_in_a_slot_of_fewer_lanes_is_told_by_its_link_under_load(tmp_path: Path) -> None:
     """The first one lowers its generation while it is idle."""
     ti, plain = (
-        Device(index=i, uuid=uuid, name="card", memory_bytes=1, simulated=False, bus_id=f"0000:0{i}:00.0")
+        Device(
+            index=i,
+            uuid=uuid,
+            name="card",
+            memory_bytes=1,
+            simulated=False,
+            bus_id=f"0000:0{i}:00.0",
+        )
         for i, uuid in enumerate((TI, PLAIN))
     )
     with loaded(environment(tmp_path, TWO_UNLIKE_GPUS + LINKS)):
@@ -283,9 +341,16 @@ def test_a_card_in_a_slot_of_fewer_lanes_is_told_by_its_link_under_load(tmp_path
 
 
 def test_tensorflows_list_is_held_against_nvmls() -> None:
-    devices = [Device(index=i, uuid=f"GPU-{i}", name="card", memory_bytes=1, simulated=False) for i in range(3)]
+    devices = [
+        Device(index=i, uuid=f"GPU-{i}", name="card", memory_bytes=1, simulated=False)
+        for i in range(3)
+    ]
     why = "TensorFlow 2.21.0 leaves it out"
-    found = list(tensorflow_devices(Surveyed(missing={"GPU-1": why, "GPU-2": why}, memory_growth=True), devices))
+    found = list(
+        tensorflow_devices(
+            Surveyed(missing={"GPU-1": why, "GPU-2": why}, memory_growth=True), devices
+        )
+    )
     assert [check.status for check in found] == ["failure", "failure", "ok", "ok"]
     assert found[0].detail == f"GPU:1 (card): {why}"
     assert found[0].next == known("left-out").remedy
@@ -300,7 +365,11 @@ def test_the_hosts_memory_and_disk(tmp_path: Path) -> None:
         return free, tmp_path
 
     gib = 2**30
-    rooms = {"host-memory": (8 * gib, 2 * gib, gib // 2), "disk": (8 * gib, gib // 2, 0), "shared-memory": (gib, 1, -1)}
+    rooms = {
+        "host-memory": (8 * gib, 2 * gib, gib // 2),
+        "disk": (8 * gib, gib // 2, 0),
+        "shared-memory": (gib, 1, -1),
+    }
     for code, frees in rooms.items():
         good, few, none = (next(looked(code, partial(room, free))) for free in frees)
         assert [good.status, few.status, none.status] == ["ok", "warning", "failure"]
@@ -352,15 +421,21 @@ def test_without_a_driver_it_says_so_first_and_checks_the_rest(tmp_path: Path) -
         ("all-reduce", "ok"),
     ]
     assert [device.label for device in checkup.devices] == ["CPU:0", "CPU:1"]
-    assert [(copy.source, copy.target, copy.intact) for copy in checkup.copies] == [(0, 1, True), (1, 0, True)]
-    assert checkup.checks[6].detail.endswith("all arrived whole")  # no rate: it would be the host's memory's
+    assert [(copy.source, copy.target, copy.intact) for copy in checkup.copies] == [
+        (0, 1, True),
+        (1, 0, True),
+    ]
+    # No rate: it would be the host's memory's.
+    assert checkup.checks[6].detail.endswith("all arrived whole")
     assert checkup.all_reduce is not None
     assert checkup.all_reduce.bytes > 1000
     assert "… a training step of small on CPU:0, CPU:1" in done.stderr
     told = " ".join(done.stdout.split())
     assert told.count("libnvidia-ml.so.1 was not found") == 1
     assert install_command() in told
-    assert done.stderr.endswith("error: this failed: driver\n  → fix it first: what to do stands with it above\n")
+    assert done.stderr.endswith(
+        "error: this failed: driver\n  → fix it first: what to do stands with it above\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -373,16 +448,24 @@ def test_without_a_driver_it_says_so_first_and_checks_the_rest(tmp_path: Path) -
         ({}, ""),
     ],
 )
-def test_a_driver_is_installed_by_the_distribution_s_own_command(release: dict[str, str], command: str) -> None:
+def test_a_driver_is_installed_by_the_distribution_s_own_command(
+    release: dict[str, str], command: str
+) -> None:
     assert install_command(release).partition(" (")[0] == command
 
 
-def test_what_may_be_a_lack_of_memory_is_told_as_what_it_says(engine_that: Callable[[str], None]) -> None:
+def test_what_may_be_a_lack_of_memory_is_told_as_what_it_says(
+    engine_that: Callable[[str], None],
+) -> None:
     """Nothing smaller is tried."""
     raised = "tf.errors.NotFoundError(None, None, 'No algorithm worked!')"
     engine_that(f"import tensorflow as tf\ndef step(*_):\n    raise {raised}\n")
-    (check,) = Steps(Settings(model="small"), lambda _: None).checks(simulated_devices("1")[0], JointProfile())
-    assert check.detail.startswith("CPU:0: training small failed on the device: No algorithm worked!: ")
+    (check,) = Steps(Settings(model="small"), lambda _: None).checks(
+        simulated_devices("1")[0], JointProfile()
+    )
+    assert check.detail.startswith(
+        "CPU:0: training small failed on the device: No algorithm worked!: "
+    )
     assert check.next == known("no-room").remedy
 
 
@@ -405,4 +488,7 @@ for name, value in (("TERM", "xterm"), ("TERM", "dumb"), ("TERM", "xterm"), ("NO
     print(_paint()("failure", "failure"))
 """
     lines = command_in_terminal([sys.executable, "-c", code], 80)[1].written.splitlines()
-    assert [(b"failure" in line, b"\x1b[" in line) for line in lines] == [(True, True), (True, False)] * 2
+    assert [(b"failure" in line, b"\x1b[" in line) for line in lines] == [
+        (True, True),
+        (True, False),
+    ] * 2

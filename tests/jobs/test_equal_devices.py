@@ -18,7 +18,13 @@ from gpubalance.render.probe import probe_told
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.settings.device import Device, DeviceProfile
-from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest, ProbeRequest, Settings
+from gpubalance.settings.requests import (
+    BalanceRequest,
+    Measuring,
+    PlanRequest,
+    ProbeRequest,
+    Settings,
+)
 from tests.cli.program import TINY
 from tests.jobs.drawn import nothing_kept, quiet
 from tests.jobs.probes import MIB, QUICK, devices_of
@@ -59,7 +65,11 @@ def test_of_equal_devices_one_is_probed_and_that_is_said(*, parallel: bool) -> N
     first, second = result.probes
     assert (first.same_as, second.same_as) == (None, "GPU:0")
     assert (second.device, second.children, second.elapsed_s) == (1, 0, 0.0)
-    assert (second.curve, second.solo_best, second.batch_limit) == (first.curve, first.solo_best, first.batch_limit)
+    assert (second.curve, second.solo_best, second.batch_limit) == (
+        first.curve,
+        first.solo_best,
+        first.batch_limit,
+    )
     assert result.complete
     assert not result.warnings  # nothing was measured beside another device
 
@@ -72,7 +82,9 @@ def test_each_is_probed_if_that_is_asked_for_and_unlike_ones_are(*, parallel: bo
         assert [one.same_as for one in result.probes] == [None, None]
 
 
-def test_equal_devices_need_not_stand_side_by_side_and_the_time_is_that_of_those_that_are_probed() -> None:
+def test_equal_devices_need_not_stand_side_by_side_and_the_time_is_that_of_those_that_are_probed() -> (
+    None
+):
     asked = request_of(QUICK, OTHER, QUICK)
     result, events = probed(asked)
     assert measured_on(events) == {0, 1}
@@ -118,7 +130,11 @@ def test_a_probe_is_resumed_and_still_says_which_devices_were_not_probed() -> No
         probe(asked, until_second, journal)
     partial = caught.value.partial
     assert isinstance(partial, Probe)
-    assert [(one.device, one.same_as) for one in partial.probes] == [(0, None), (1, None), (2, "GPU:0")]
+    assert [(one.device, one.same_as) for one in partial.probes] == [
+        (0, None),
+        (1, None),
+        (2, "GPU:0"),
+    ]
     assert not partial.complete
     with journal_of(asked, resume=True) as journal:
         again = probe(asked, quiet, journal)
@@ -143,7 +159,9 @@ def test_a_kept_probe_serves_unless_each_is_asked_for() -> None:
     save(result)
     found = known(best_probe(asked.devices[1:], asked.settings, up_to=16))
     assert found.created == result.created
-    plain = BalanceRequest(devices=asked.devices, settings=asked.settings, plan=PlanRequest(max_global_batch=16))
+    plain = BalanceRequest(
+        devices=asked.devices, settings=asked.settings, plan=PlanRequest(max_global_batch=16)
+    )
     assert kept_probe(plain) is not None
     assert kept_probe(plain.model_copy(update={"each": True})) is None
 
@@ -183,7 +201,9 @@ def test_a_device_whose_equal_failed_is_probed_itself(engine_that: Callable[[str
     assert [(one.complete, one.same_as) for one in result.probes] == [(False, None), (True, None)]
 
 
-def test_the_rounds_find_that_an_equal_device_holds_less(engine_that: Callable[[str], None]) -> None:
+def test_the_rounds_find_that_an_equal_device_holds_less(
+    engine_that: Callable[[str], None],
+) -> None:
     engine_that("def holds(device, size): return size <= 16 if device.index == 1 else None")
     plan, _ = balanced()
     assert plan.batches == (48, 16)

@@ -35,7 +35,9 @@ def failing(*at: int) -> type[DrawnParty]:
 def test_a_chance_out_of_memory_is_not_believed(machine: Machine) -> None:
     """Two of them are: the second when the whole split is tried again, or measured."""
     expected = machine.rate(machine.balanced().split)
-    assert machine.rate(machine.balanced(party_of=failing(1)).split) == pytest.approx(expected, rel=0.01)
+    assert machine.rate(machine.balanced(party_of=failing(1)).split) == pytest.approx(
+        expected, rel=0.01
+    )
     for again in (5, 6):
         assert machine.rate(machine.balanced(party_of=failing(1, again)).split) > 0.8 * expected
 
@@ -55,4 +57,6 @@ class Misblaming(DrawnParty):
 def test_a_device_that_is_blamed_wrongly_keeps_its_batch(seed: int) -> None:
     machine = Machine(seed, 0.0)
     expected = machine.rate(machine.balanced().split)
-    assert machine.rate(machine.balanced(party_of=Misblaming).split) == pytest.approx(expected, rel=0.01)
+    assert machine.rate(machine.balanced(party_of=Misblaming).split) == pytest.approx(
+        expected, rel=0.01
+    )

@@ -1,4 +1,6 @@
-"""What an interrupted run or balance has finished is measured once: another process goes on with it."""
+"""What an interrupted run or balance has finished is measured once: another process goes on with
+it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ from gpubalance.jobs.run import raise_what_fits
 from gpubalance.results.plan import Plan, Round
 from gpubalance.results.probe import Failure
 from gpubalance.results.run import Run
-from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest, RunRequest, Settings
+from gpubalance.settings.requests import (
+    BalanceRequest,
+    Measuring,
+    PlanRequest,
+    RunRequest,
+    Settings,
+)
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Party
@@ -46,7 +54,10 @@ def request(**measuring: object) -> RunRequest:
 
 
 def drawn(journal: Journal | None, watch: Watch, asked: RunRequest, clock_s: float = 0.0) -> Run:
-    worker, journal = DrawnWorker(DEVICES, JOINT, seed=0, clock_s=clock_s), journal or nothing_kept()
+    worker, journal = (
+        DrawnWorker(DEVICES, JOINT, seed=0, clock_s=clock_s),
+        journal or nothing_kept(),
+    )
     journal.watch = watch
     return JointRun(asked, party_of(worker), watch, journal).run()
 
@@ -55,8 +66,12 @@ def is_window(event: Event) -> bool:
     return isinstance(event, WindowDone)
 
 
-def interrupted(asked: RunRequest, at: Callable[[Event], bool] = is_window) -> tuple[Journal, Interrupted]:
-    """The journal of a run that was interrupted at `at`, by default its first window, and how the run ended."""
+def interrupted(
+    asked: RunRequest, at: Callable[[Event], bool] = is_window
+) -> tuple[Journal, Interrupted]:
+    """The journal of a run that was interrupted at `at`, by default its first window, and how the
+    run ended.
+    """
 
     def watch(event: Event) -> None:
         if at(event):
@@ -84,7 +99,9 @@ def as_kept(one: Round) -> tuple[tuple[int, ...], str | None]:
         ((3, "even"), []),
     ],
 )
-def test_a_run_goes_on_after_its_last_whole_window(last: tuple[int, str], left: list[tuple[int, str]]) -> None:
+def test_a_run_goes_on_after_its_last_whole_window(
+    last: tuple[int, str], left: list[tuple[int, str]]
+) -> None:
     asked = request()
     told: list[Event] = []
 
@@ -118,7 +135,9 @@ def test_a_run_goes_on_after_its_last_whole_window(last: tuple[int, str], left: 
 
 def test_times_from_before_a_reboot_come_before_those_that_are_measured_now() -> None:
     asked = request(baseline="none")
-    journal, _ = interrupted(asked, lambda event: isinstance(event, WindowDone) and event.number == 2)
+    journal, _ = interrupted(
+        asked, lambda event: isinstance(event, WindowDone) and event.number == 2
+    )
     # The journal of a machine that had been up for years, and was booted since.
     entries = [json.loads(line) for line in journal.path.read_text().splitlines()]
     for record in (entry["record"] for entry in entries):
@@ -135,7 +154,10 @@ def test_times_from_before_a_reboot_come_before_those_that_are_measured_now() ->
 def test_another_run_begins_anew_and_more_windows_are_the_same_run() -> None:
     asked = request(baseline="none")
     interrupted(asked)
-    for other in (asked.model_copy(update={"split": Shares((119, 81))}), request(baseline="none", duration_s=1.0)):
+    for other in (
+        asked.model_copy(update={"split": Shares((119, 81))}),
+        request(baseline="none", duration_s=1.0),
+    ):
         with journal_of(other, resume=True) as journal:
             assert not journal.resumed
     heard: list[Event] = []
@@ -171,18 +193,24 @@ def test_two_at_once_have_a_journal_each_and_the_newest_that_is_left_is_gone_on_
         assert journal.resumed
 
 
-def test_an_interrupt_within_the_first_window_gives_what_was_measured_and_says_that_it_is_unfinished() -> None:
+def test_an_interrupt_within_the_first_window_gives_what_was_measured_and_says_that_it_is_unfinished() -> (
+    None
+):
     heard: list[Event] = []
 
     def late(event: Event) -> bool:
         """Whether an event is a few timings after the stamped steps, which come first."""
         if heard or (isinstance(event, Doing) and "window 1" in event.text):
             heard.append(event)
-        return len([one for one in heard if isinstance(one, TimingDone) and one.compute_s is None]) > 3
+        return (
+            len([one for one in heard if isinstance(one, TimingDone) and one.compute_s is None]) > 3
+        )
 
     _, ended = interrupted(request(baseline="none"), late)
     assert isinstance(ended.partial, Run)
-    assert str(ended) == "interrupted: the result is of an unfinished window, and --resume has nothing to continue"
+    assert str(ended) == (
+        "interrupted: the result is of an unfinished window, and --resume has nothing to continue"
+    )
 
 
 def test_the_oldest_journals_go_and_never_the_one_that_is_used() -> None:
@@ -201,7 +229,9 @@ def test_the_oldest_journals_go_and_never_the_one_that_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "kind"), [(KeyboardInterrupt(), Interrupted), (NothingFits("another"), NothingFits)], ids=repr
+    ("ends", "kind"),
+    [(KeyboardInterrupt(), Interrupted), (NothingFits("another"), NothingFits)],
+    ids=repr,
 )
 def test_however_the_search_for_what_fits_ends_what_was_measured_is_given(
     ends: BaseException, kind: type[GpubalanceError]
@@ -214,7 +244,9 @@ def test_however_the_search_for_what_fits_ends_what_was_measured_is_given(
     error = OutOfMemory("GPU:0 ran out of memory")
     error.partial = result
     with pytest.raises(kind) as told:
-        raise_what_fits(error, cast("Party", SimpleNamespace(ask=ask)), request(), list[Event]().append)
+        raise_what_fits(
+            error, cast("Party", SimpleNamespace(ask=ask)), request(), list[Event]().append
+        )
     assert told.value.partial == result
 
 
@@ -234,7 +266,10 @@ def test_a_users_model_is_part_of_the_key(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("fresh", [True, False])
 def test_a_balance_goes_on_with_the_probe_that_it_had(fresh: bool) -> None:
     asked = BalanceRequest(devices=DEVICES, settings=SMALL, joint=JOINT, fresh=fresh)
-    had, other = (probe_of(DEVICES).model_copy(update={"created": created}) for created in ("2026-01-01", "2026-01-02"))
+    had, other = (
+        probe_of(DEVICES).model_copy(update={"created": created})
+        for created in ("2026-01-01", "2026-01-02")
+    )
     quiet = list[Event]().append
     journal = journal_of(asked, resume=False)
     journal.add("probe", had)
@@ -270,15 +305,22 @@ def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
     with journal_of(asked, resume=True) as journal:
         plan = balance(asked, heard.append, journal)
     told = [event.round for event in rounds if isinstance(event, RoundDone)]
-    assert {one.outcome for one in told} == {"oom", "measured"}  # the profile's joint run takes more than it says
+    # The profile's joint run takes more than it says.
+    assert {one.outcome for one in told} == {"oom", "measured"}
     again = [event.round for event in heard if isinstance(event, RoundDone)]
     assert [as_kept(one) for one in again[: len(told)]] == [as_kept(one) for one in told]
-    measured = Counter(event.text for event in heard if isinstance(event, Doing) and event.text.startswith("round "))
+    measured = Counter(
+        event.text
+        for event in heard
+        if isinstance(event, Doing) and event.text.startswith("round ")
+    )
     assert not [text for text in measured if int(text.split(":")[0].split()[1]) <= len(told)]
     assert known(plan.balance).rounds == tuple(again)
-    # On a busy machine the proof may lead to one of another split; this one went on with its window.
+    # On a busy machine the proof may lead to one of another split; this one went on with its
+    # window.
     before, after = (
-        next(event.measurement for event in events if isinstance(event, WindowDone)) for events in (rounds, heard)
+        next(event.measurement for event in events if isinstance(event, WindowDone))
+        for events in (rounds, heard)
     )
     assert after.batches == before.batches
     assert after.step_time_s.samples == pytest.approx(before.step_time_s.samples)

@@ -1,4 +1,6 @@
-"""What is known of the devices after each measurement of them together: their speed, and the best of the splits."""
+"""What is known of the devices after each measurement of them together: their speed, and the best
+of the splits.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,17 @@ def knowledge() -> Knowledge:
 
 
 def planned(*batches: int) -> Allocation:
-    return Allocation(Shares(batches), tuple(batch / 1000 for batch in batches), 1.0, ("speed", "speed"))
+    return Allocation(
+        Shares(batches), tuple(batch / 1000 for batch in batches), 1.0, ("speed", "speed")
+    )
 
 
-def learn(known: Knowledge, batches: tuple[int, int], factor: float, sync_s: float = 0.004) -> float:
-    """Learns a split on which the first device takes `factor` times as long as alone; returns samples per second."""
+def learn(
+    known: Knowledge, batches: tuple[int, int], factor: float, sync_s: float = 0.004
+) -> float:
+    """Learns a split on which the first device takes `factor` times as long as alone; returns
+    samples per second.
+    """
     split = planned(*batches)
     computes = [known.alone_s(i, split.split) * f for i, f in enumerate((factor, 1.0))]
     measured = measurement_of(batches, computes, sync_s)
@@ -52,10 +60,14 @@ def test_of_splits_as_fast_as_each_other_the_smaller_global_batch_is_best() -> N
 
 def test_a_devices_update_is_its_own_wherever_it_trains() -> None:
     """Learned of both together, it is neither their sync nor forgotten of one alone."""
-    profiles = [device.profile.model_copy(update={"update_s": 0.005}) for device in PAIR if device.profile]
+    profiles = [
+        device.profile.model_copy(update={"update_s": 0.005}) for device in PAIR if device.profile
+    ]
     probe = probe_of(devices_of(*profiles))
     known = Knowledge(probe, probe.devices, PlanRequest(global_batch=64))
-    together = [profile.alpha_s + profile.beta_s * b for profile, b in zip(profiles, (64, 32), strict=True)]
+    together = [
+        profile.alpha_s + profile.beta_s * b for profile, b in zip(profiles, (64, 32), strict=True)
+    ]
     known.learn(planned(64, 32), measurement_of((64, 32), together, sync_s=0.004, update_s=0.005))
     problem = known.problem
     assert problem.sync.of({0, 1}) == pytest.approx(0.004)
@@ -63,7 +75,9 @@ def test_a_devices_update_is_its_own_wherever_it_trains() -> None:
     assert [load.model.step_time_s(64) for load in problem.loads] == pytest.approx(
         [profile.alpha_s + profile.beta_s * 64 for profile in profiles]
     )
-    alone = best_split(replace(problem, loads=(problem.loads[0], replace(problem.loads[1], limit=0))))
+    alone = best_split(
+        replace(problem, loads=(problem.loads[0], replace(problem.loads[1], limit=0)))
+    )
     assert alone.step_time_s == pytest.approx(profiles[0].alpha_s + profiles[0].beta_s * 64 + 0.005)
 
 
@@ -81,7 +95,9 @@ def test_rare_slow_steps_are_neither_sync_nor_a_splits_own() -> None:
 
 
 def test_no_device_is_slower_than_alone_for_its_update() -> None:
-    profiles = [device.profile.model_copy(update={"update_s": 0.005}) for device in PAIR if device.profile]
+    profiles = [
+        device.profile.model_copy(update={"update_s": 0.005}) for device in PAIR if device.profile
+    ]
     devices = devices_of(*profiles)
     run = drawn_run(devices, JointProfile(sync_s=0.004), (64, 40), seed=1)
     probe = probe_of(devices)
@@ -140,7 +156,9 @@ WIDE, NARROW = (0.99, 1.01, 1.0, 0.99, 1.01), (0.9999, 1.0001, 1.0, 0.9999, 1.00
     ],
 )
 def test_of_two_splits_that_are_too_close_to_tell_the_one_that_is_known_less_exactly_is_doubtful(
-    spreads: tuple[tuple[float, ...], tuple[float, ...]], slower: float, doubtful: tuple[int, int] | None
+    spreads: tuple[tuple[float, ...], tuple[float, ...]],
+    slower: float,
+    doubtful: tuple[int, int] | None,
 ) -> None:
     known = knowledge()
     for batches, spread, factor in zip(((64, 48), (56, 48)), spreads, (1.0, slower), strict=True):
@@ -153,7 +171,9 @@ def test_what_a_device_gave_before_it_changed_is_forgotten_and_what_others_gave_
     known = knowledge()
     learn(known, (64, 48), 1.0)
     learn(known, (64, 40), 1.0)
-    known.learn(planned(0, 64), measurement_of((64,), [0.1]).model_copy(update={"replicas": alone(1, 64)}))
+    known.learn(
+        planned(0, 64), measurement_of((64,), [0.1]).model_copy(update={"replicas": alone(1, 64)})
+    )
     learn(known, (64, 40), 2.0)
     assert not known.has(Shares((64, 48)))
     assert known.has(Shares((64, 40)))
@@ -165,10 +185,14 @@ def alone(device: int, batch: int) -> tuple[object, ...]:
     return (replica.model_copy(update={"device": device}),)
 
 
-def test_a_size_that_was_measured_takes_what_it_took_on_average_and_the_sizes_beside_it_what_is_usual() -> None:
+def test_a_size_that_was_measured_takes_what_it_took_on_average_and_the_sizes_beside_it_what_is_usual() -> (
+    None
+):
     known = knowledge()
     for batch, factor in ((64, 0.99), (64, 1.01), (96, 1.0), (80, 0.97)):
         learn(known, (batch, 32), factor)
     first = known.problem.loads[0].model
     for batch, factor in ((64, 1.0), (72, 0.99), (80, 0.97), (96, 1.0)):
-        assert first.step_time_s(batch) == pytest.approx(factor * (0.008 + 0.0002 * batch), rel=1e-9)
+        assert first.step_time_s(batch) == pytest.approx(
+            factor * (0.008 + 0.0002 * batch), rel=1e-9
+        )

@@ -1,4 +1,6 @@
-"""How long a command says it will take: as long as last time, else as usual, corrected as it goes on."""
+"""How long a command says it will take: as long as last time, else as usual, corrected as it goes
+on.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from gpubalance.jobs.phases import Phases, estimate, phases_of
 from gpubalance.settings.requests import BalanceRequest, Measuring, ProbeRequest, Settings
 from gpubalance.system.state import state_folder
 
-REQUEST = BalanceRequest(devices=simulated_devices("2")[0], settings=Settings(model="small"), each=True)
+REQUEST = BalanceRequest(
+    devices=simulated_devices("2")[0], settings=Settings(model="small"), each=True
+)
 NAMES = [f"{device.label} alone" for device in REQUEST.devices] + ["rounds", "proof"]
 
 
@@ -48,12 +52,16 @@ def test_a_command_is_expected_to_take_as_long_as_last_time() -> None:
     usual_s, took_s = _usual_s(), [31.0, 12.0, 8.0, 44.0]
     first = Command()
     begun = [first.phase(name, took) for name, took in zip(NAMES, took_s, strict=True)]
-    assert [(one.number, one.of, one.name) for one in begun] == [(n, 4, name) for n, name in enumerate(NAMES, 1)]
+    assert [(one.number, one.of, one.name) for one in begun] == [
+        (n, 4, name) for n, name in enumerate(NAMES, 1)
+    ]
     assert (begun[0].seconds, begun[0].left_s) == (usual_s[0], sum(usual_s))
     first.phases.keep()
 
     expected = estimate(REQUEST)
-    assert [(phase.name, phase.seconds) for phase in expected.phases] == list(zip(NAMES, took_s, strict=True))
+    assert [(phase.name, phase.seconds) for phase in expected.phases] == list(
+        zip(NAMES, took_s, strict=True)
+    )
     assert expected.seconds == sum(took_s)
     assert Command().phase(NAMES[0], 0).left_s == sum(took_s)
     # What changes nothing about the time makes no difference, and what does is as usual.
@@ -108,7 +116,8 @@ def test_the_first_overdue_phase_corrects_what_is_left_once() -> None:
     command.phases(Doing("in time"))
     assert not [event for event in command.events if isinstance(event, TimeLeft)]
     command.now_s += 3 * _usual_s()[0]
-    for _ in range(2):  # it has taken four times as long by now, and is taken to need half of that again
+    # It has taken four times as long by now, and is taken to need half of that again.
+    for _ in range(2):
         command.phases(Doing("overdue"))
     later_s = 6 * sum(_usual_s()[1:])
     assert [event for event in command.events if isinstance(event, TimeLeft)] == [
@@ -134,7 +143,10 @@ def test_what_is_asked_for_counts() -> None:
     slow = ProbeRequest(devices=REQUEST.devices, settings=REQUEST.settings, duration_s=30.0)
     assert estimate(slow).seconds > estimate(REQUEST.probe).seconds
     (at_once,) = estimate(REQUEST.probe.model_copy(update={"parallel": True})).phases
-    assert (at_once.name, at_once.seconds) == ("all devices at once", estimate(REQUEST.probe).phases[0].seconds)
+    assert (at_once.name, at_once.seconds) == (
+        "all devices at once",
+        estimate(REQUEST.probe).phases[0].seconds,
+    )
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"one": "NaN"}'])

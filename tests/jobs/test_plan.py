@@ -1,4 +1,6 @@
-"""Plans from probes: what they predict, what they leave out, what they refuse. No device and no TensorFlow."""
+"""Plans from probes: what they predict, what they leave out, what they refuse. No device and no
+TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def planned(name: str = "gtx1080ti-gtx1080", gradient_bytes: int = 2592, **reque
 def test_the_published_global_batch_is_split_as_by_hand_or_better() -> None:
     made = planned(global_batch=1384, accumulate=1, sync_s=0.012)
     assert made.global_batch == sum(made.batches) == 1384
-    assert all(abs(batch - by_hand) <= 16 for batch, by_hand in zip(made.batches, (820, 568), strict=True))
+    assert all(
+        abs(batch - by_hand) <= 16 for batch, by_hand in zip(made.batches, (820, 568), strict=True)
+    )
     assert made.predicted.imbalance < 1.02
     assert made.predicted.throughput == pytest.approx(1384 / made.predicted.step_time_s)
     assert known(made.predicted.even).batches == (692, 692)
@@ -42,7 +46,9 @@ def test_the_published_global_batch_is_split_as_by_hand_or_better() -> None:
 def with_updates(*updates_s: float) -> tuple[Device, ...]:
     """The published pair's devices with these update times."""
     profiles = [device.profile for device in PAIR if device.profile]
-    changed = [p.model_copy(update={"update_s": u}) for p, u in zip(profiles, updates_s, strict=True)]
+    changed = [
+        p.model_copy(update={"update_s": u}) for p, u in zip(profiles, updates_s, strict=True)
+    ]
     return devices_of(*changed)
 
 
@@ -67,8 +73,11 @@ def test_a_step_is_compute_update_and_sync_each_once() -> None:
 def test_a_probe_without_an_update_is_planned_with_as_if_all_of_its_step_were_compute() -> None:
     there = with_updates(0.030, 0.050)
     probe = probe_of(there)
-    older = probe.model_copy(update={"probes": tuple(o.model_copy(update={"update_s": None}) for o in probe.probes)})
-    wanted = PlanRequest(global_batch=1200, sync_s=0.012)  # of which equal shares need no micro-batches
+    older = probe.model_copy(
+        update={"probes": tuple(o.model_copy(update={"update_s": None}) for o in probe.probes)}
+    )
+    # Of which equal shares need no micro-batches.
+    wanted = PlanRequest(global_batch=1200, sync_s=0.012)
     new, old = (plan(one, there, wanted) for one in (probe, older))
     assert old.batches == new.batches
     assert old.predicted == new.predicted
@@ -90,7 +99,9 @@ def test_an_update_that_is_all_of_a_steps_fixed_cost_leaves_some_compute() -> No
 
 def test_a_probe_that_looked_at_no_batch_large_enough_is_named() -> None:
     few = probe_of(PAIR).model_copy(update={"max_batch": 4})
-    with pytest.raises(NothingFits, match=r"^the probe of 2026-11-21\S+ looked no further than --max-batch 4, and"):
+    with pytest.raises(
+        NothingFits, match=r"^the probe of 2026-11-21\S+ looked no further than --max-batch 4, and"
+    ):
         plan(few, PAIR, PlanRequest())
 
 
@@ -105,19 +116,29 @@ def test_a_joint_runs_buffers_and_the_margin_are_kept_free() -> None:
 
 
 @pytest.mark.parametrize("accumulate", ["auto", 1])
-def test_a_card_that_only_costs_sync_is_left_out_and_by_how_much_is_said(accumulate: object) -> None:
+def test_a_card_that_only_costs_sync_is_left_out_and_by_how_much_is_said(
+    accumulate: object,
+) -> None:
     """With and without it the plan has as many micro-batches, as more of them would help both."""
     made = planned("slow-second", sync_s=0.060, accumulate=accumulate)
     assert made.batches[1] == 0
-    alone = [one.solo_best.throughput for one in probe_of(of_config("slow-second")[0]).probes if one.solo_best]
+    alone = [
+        one.solo_best.throughput
+        for one in probe_of(of_config("slow-second")[0]).probes
+        if one.solo_best
+    ]
     assert len(alone) == 2
     assert made.predicted.solo_sum == pytest.approx(sum(alone))
-    assert made.predicted.scaling_efficiency == pytest.approx(made.predicted.throughput / sum(alone))
+    assert made.predicted.scaling_efficiency == pytest.approx(
+        made.predicted.throughput / sum(alone)
+    )
     (out,) = made.left_out
     assert out.device == 1
     assert known(out.gain) < 0
     faster = 1 / (1 + known(out.gain)) - 1
-    says = f"GPU:1 is left out, as it costs more sync than it adds: GPU:0 is {faster:.0%} faster alone"
+    says = (
+        f"GPU:1 is left out, as it costs more sync than it adds: GPU:0 is {faster:.0%} faster alone"
+    )
     assert says.replace("%", " %") in " ".join(told(made).split())
 
 
@@ -127,17 +148,24 @@ def test_memory_binds_and_micro_batches_unbind_if_asked_for() -> None:
     assert without.batches == without.micro_batches
     offered = known(without.accumulation)
     assert (offered.batches, offered.micro_batches) == (within.batches, within.micro_batches)
-    assert 1 + offered.gain == pytest.approx(within.predicted.throughput / without.predicted.throughput)
-    assert f"for a global batch of {within.global_batch}, not {without.global_batch}" in told(without)
+    assert 1 + offered.gain == pytest.approx(
+        within.predicted.throughput / without.predicted.throughput
+    )
+    assert f"for a global batch of {within.global_batch}, not {without.global_batch}" in told(
+        without
+    )
     assert within.accumulation is None
-    assert planned("gtx1080ti-gtx1080", sync_s=0.012).accumulation is None  # it would bring less than 5 %
+    # It would bring less than 5 %.
+    assert planned("gtx1080ti-gtx1080", sync_s=0.012).accumulation is None
     assert without.shares[0].binds == "memory"
     assert within.micro_batches[0] < within.batches[0]
     assert within.micro_batches[0] <= without.shares[0].limit
     assert within.predicted.throughput > 1.15 * without.predicted.throughput
 
 
-def test_a_plan_predicts_the_largest_even_split_that_fits_and_the_best_split_of_its_global_batch() -> None:
+def test_a_plan_predicts_the_largest_even_split_that_fits_and_the_best_split_of_its_global_batch() -> (
+    None
+):
     made = planned("quick-pair", sync_s=0.006)
     even, best = known(made.predicted.even), known(made.predicted.best_at_even)
     limit = made.shares[1].limit
@@ -147,8 +175,14 @@ def test_a_plan_predicts_the_largest_even_split_that_fits_and_the_best_split_of_
     assert best.throughput > 1.1 * even.throughput
     text = " ".join(told(made).split())
     ratio = made.predicted.throughput / even.throughput
-    assert f"{ratio:.3f} × the largest even split that fits in multiples of 8, {limit}/{limit}, which is" in text
-    assert f"--global-batch {2 * limit}: {best.split}, {best.throughput:.0f} samples/s predicted" in text
+    assert (
+        f"{ratio:.3f} × the largest even split that fits in multiples of 8, {limit}/{limit}, "
+        "which is"
+    ) in text
+    assert (
+        f"--global-batch {2 * limit}: {best.split}, {best.throughput:.0f} samples/s predicted"
+        in text
+    )
 
 
 def test_an_even_split_that_fits_has_the_same_global_batch() -> None:
@@ -160,7 +194,9 @@ def test_an_even_split_that_fits_has_the_same_global_batch() -> None:
 def test_a_limit_that_is_no_memorys_is_called_what_it_is() -> None:
     made = probe_of(PAIR)
     probes = tuple(inside(one, "batch_limit", fails=None) for one in made.probes)
-    shares = plan(made.model_copy(update={"probes": probes}), PAIR, PlanRequest(accumulate=1, sync_s=0.1)).shares
+    shares = plan(
+        made.model_copy(update={"probes": probes}), PAIR, PlanRequest(accumulate=1, sync_s=0.1)
+    ).shares
     binds = {share.binds for share in shares}
     assert "max batch" in binds
     assert "memory" not in binds
@@ -170,7 +206,10 @@ def test_a_global_batch_that_only_micro_batches_make_possible_says_so() -> None:
     with pytest.raises(UsageError) as error:
         planned(global_batch=2400)
     assert error.value.message == "a global batch of 2,400 is too large: at most 1,744 fit"
-    assert error.value.remedy == "the nearest that is possible: 1744; or --accumulate auto does it, in micro-batches"
+    assert (
+        error.value.remedy
+        == "the nearest that is possible: 1744; or --accumulate auto does it, in micro-batches"
+    )
 
 
 def test_learning_rate_advice_is_of_the_change_of_the_global_batch() -> None:
@@ -178,18 +217,26 @@ def test_learning_rate_advice_is_of_the_change_of_the_global_batch() -> None:
     assert (rate.linear, rate.square_root) == (4.0, 2.0)
 
 
-def test_with_a_noise_scale_the_split_that_learns_fastest_is_chosen_and_held_against_others() -> None:
+def test_with_a_noise_scale_the_split_that_learns_fastest_is_chosen_and_held_against_others() -> (
+    None
+):
     """Against all 12,000 splits of the pair, by arithmetic of its own."""
     scale, sync_s = 300.0, 0.012
     made = planned(noise_scale=scale, sync_s=sync_s)
 
     def goodput(batches: tuple[int, ...]) -> float:
-        used = [(batch, device.profile) for batch, device in zip(batches, PAIR, strict=True) if batch]
-        compute_s = max(profile.alpha_s + profile.beta_s * batch for batch, profile in used if profile)
+        used = [
+            (batch, device.profile) for batch, device in zip(batches, PAIR, strict=True) if batch
+        ]
+        compute_s = max(
+            profile.alpha_s + profile.beta_s * batch for batch, profile in used if profile
+        )
         return sum(batches) / (compute_s + sync_s * (len(used) > 1)) / (1 + sum(batches) / scale)
 
     first, second = (range(0, share.limit + 1, 8) for share in made.shares)
-    assert goodput(made.batches) == pytest.approx(max(goodput((a, b)) for a in first for b in second if a + b))
+    assert goodput(made.batches) == pytest.approx(
+        max(goodput((a, b)) for a in first for b in second if a + b)
+    )
     assert made.predicted.efficiency == pytest.approx(1 / (1 + made.global_batch / scale))
     assert made.predicted.goodput == pytest.approx(goodput(made.batches))
     others = {one.of: one for one in made.predicted.by_goodput}
@@ -202,10 +249,15 @@ def test_with_a_noise_scale_the_split_that_learns_fastest_is_chosen_and_held_aga
     assert rate.measured == pytest.approx((1 + scale / old) / (1 + scale / new))
     text = " ".join(told(made).split())
     assert "goodput is samples/s times what each sample is worth" in text
-    assert f"multiply by {rate.measured:.3g} (SGD, by the noise scale) or {rate.square_root:.3g} (Adam)" in text
+    assert (
+        f"multiply by {rate.measured:.3g} (SGD, by the noise scale) or {rate.square_root:.3g} "
+        "(Adam)"
+    ) in text
 
 
-def test_without_a_noise_scale_it_is_said_what_was_maximised_where_the_global_batch_is_free() -> None:
+def test_without_a_noise_scale_it_is_said_what_was_maximised_where_the_global_batch_is_free() -> (
+    None
+):
     text = "this maximises samples/s only; --noise-scale also considers learning progress"
     assert text in told(planned()).splitlines()
     assert text not in told(planned(global_batch=1024))
@@ -218,7 +270,11 @@ def test_without_a_noise_scale_it_is_said_what_was_maximised_where_the_global_ba
 
 def test_another_device_is_none_of_the_probes() -> None:
     with pytest.raises(BadInput, match="the probe has no GPU:2"):
-        plan(probe_of(PAIR), (*PAIR, PAIR[0].model_copy(update={"index": 2, "uuid": "other"})), PlanRequest())
+        plan(
+            probe_of(PAIR),
+            (*PAIR, PAIR[0].model_copy(update={"index": 2, "uuid": "other"})),
+            PlanRequest(),
+        )
 
 
 def test_a_plan_finds_its_devices_by_uuid_and_refuses_others_with_the_difference() -> None:
@@ -235,7 +291,9 @@ def test_a_plan_finds_its_devices_by_uuid_and_refuses_others_with_the_difference
     shaped, open_ = (small_of(shape) for shape in ((28, 28, 1), (None, 80)))
     check_model(made.model, shaped)  # an older plan does not say
     check_model(shaped, shaped)
-    with pytest.raises(PlanMismatch, match=r"parameters, of samples of 28×28×1, this is .* of samples of any×80"):
+    with pytest.raises(
+        PlanMismatch, match=r"parameters, of samples of 28×28×1, this is .* of samples of any×80"
+    ):
         check_model(shaped, open_)
 
 
@@ -252,5 +310,7 @@ def test_a_device_of_one_size_is_planned_with_that_size() -> None:
 def test_a_device_that_holds_nothing_is_left_out_and_that_is_said() -> None:
     made = plan(holding_nothing(probe_of(PAIR)), PAIR, PlanRequest(accumulate=1))
     assert made.batches[1] == 0
-    assert made.predicted.solo_sum == made.predicted.throughput / (made.predicted.scaling_efficiency or 0)
+    assert made.predicted.solo_sum == made.predicted.throughput / (
+        made.predicted.scaling_efficiency or 0
+    )
     assert "GPU:1 is left out: it has no room for a batch of 8" in told(made)

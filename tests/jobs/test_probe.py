@@ -1,4 +1,6 @@
-"""What the probe says of simulated devices is what their profiles say: the real job, workers and search."""
+"""What the probe says of simulated devices is what their profiles say: the real job, workers and
+search.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,18 @@ PAIR, _ = of_config("gtx1080ti-gtx1080")
 
 def probed(*profiles: DeviceProfile, watch: Watch = quiet, **options: object) -> Probe:
     settings, options = Settings(model=TINY), {"duration_s": 0.6, **options}
-    return probe(ProbeRequest(devices=devices_of(*profiles), settings=settings, **options), watch, nothing_kept())
+    return probe(
+        ProbeRequest(devices=devices_of(*profiles), settings=settings, **options),
+        watch,
+        nothing_kept(),
+    )
 
 
 @pytest.fixture(scope="module")
 def pair(either_engine: None) -> Probe:
-    asked = ProbeRequest(devices=PAIR, settings=SMALL, batch_multiple=1, duration_s=0.6, parallel=True)
+    asked = ProbeRequest(
+        devices=PAIR, settings=SMALL, batch_multiple=1, duration_s=0.6, parallel=True
+    )
     return probe(asked, quiet, nothing_kept())
 
 
@@ -53,7 +61,8 @@ def test_the_published_pair(pair: Probe, number: int) -> None:
     model = model_of(one)
     assert model.beta_s == pytest.approx(profile.beta_s, rel=0.02)
     assert model.alpha_s == pytest.approx(profile.alpha_s, rel=0.05, abs=0.0015)
-    # A single point that other work of the machine has touched is reason enough to plan with the curve.
+    # A single point that other work of the machine has touched is reason enough to plan with the
+    # curve.
     assert (model.planned_with == "line") == (model.residual <= LINE_WITHIN)
     limit = limit_of(one)
     assert (limit.fits, limit.fails) == (limit_by(profile), limit_by(profile) + 1)
@@ -70,7 +79,9 @@ def test_the_published_solo_figures(pair: Probe) -> None:
     assert rates == pytest.approx(published, rel=0.03)
 
 
-def test_on_a_line_few_sizes_are_enough_from_small_to_the_limit_and_the_sensible_size(pair: Probe) -> None:
+def test_on_a_line_few_sizes_are_enough_from_small_to_the_limit_and_the_sensible_size(
+    pair: Probe,
+) -> None:
     for one in pair.probes:
         sizes = [point.batch for point in one.curve]
         assert one.on_line
@@ -79,7 +90,9 @@ def test_on_a_line_few_sizes_are_enough_from_small_to_the_limit_and_the_sensible
         assert all(high < 8 * low for low, high in pairwise(sizes))
         assert len(sizes) <= sizes[-1].bit_length() / 2 + 4
         line, near_best = model_of(one).planned, 0.95 * known(one.solo_best).throughput
-        wanted = next(batch for batch in range(1, sizes[-1]) if batch / line.step_time_s(batch) >= near_best)
+        wanted = next(
+            batch for batch in range(1, sizes[-1]) if batch / line.step_time_s(batch) >= near_best
+        )
         assert known(one.sensible).batch == pytest.approx(wanted, rel=0.1)
         assert all(point.memory_peak_bytes for point in one.curve)
 
@@ -114,7 +127,9 @@ def test_a_point_is_measured_until_it_is_precise_and_no_longer_unless_that_is_as
     assert min(lengths["long"]) >= 12
 
 
-NOISY = QUICK.model_copy(update={"name": "noisy", "noise": 0.03, "alpha_s": 0.030, "beta_s": 0.0005})
+NOISY = QUICK.model_copy(
+    update={"name": "noisy", "noise": 0.03, "alpha_s": 0.030, "beta_s": 0.0005}
+)
 HOT = QUICK.model_copy(update={"name": "hot", "drift": (DriftPoint(from_s=1.5, factor=1.4),)})
 
 
@@ -139,8 +154,14 @@ def test_a_device_that_throttles_is_marked_and_measured_once_more_and_never_stea
     assert not one.steady
     assert not any(point.steady for point in one.curve)
     assert all(point.measured_again for point in one.curve)
-    assert "throttled" in {warning.code for warning in result.warnings if "GPU:1" in warning.message}
-    measured = [event.point.batch for event in events if isinstance(event, PointDone) and event.device.index == 1]
+    assert "throttled" in {
+        warning.code for warning in result.warnings if "GPU:1" in warning.message
+    }
+    measured = [
+        event.point.batch
+        for event in events
+        if isinstance(event, PointDone) and event.device.index == 1
+    ]
     assert {batch: measured.count(batch) for batch in measured} == dict.fromkeys(measured, 2)
     # What is reported is one speed, that of the device as it is in the long run.
     assert model_of(one).beta_s == pytest.approx(1.4 * QUICK.beta_s, rel=0.05)
@@ -174,11 +195,15 @@ def test_a_margin_is_kept_free_and_the_update_is_measured_apart_and_is_part_of_t
     assert all(p.step_time_s.median >= 0.010 + 0.0002 * p.batch + 0.020 - 1e-3 for p in one.curve)
 
 
-def test_where_not_even_one_sample_fits_it_says_what_is_needed_and_the_others_are_measured() -> None:
+def test_where_not_even_one_sample_fits_it_says_what_is_needed_and_the_others_are_measured() -> (
+    None
+):
     none, few = (QUICK.model_copy(update={"memory": 66 * MIB + more * 4 * MIB}) for more in (0, 5))
     with pytest.raises(NothingFits) as caught:
         probed(none, QUICK, few, duration_s=0.2, max_batch=16)
-    assert f"GPU:0 does not hold {TINY} with a batch of 1: it needs 68.0 MiB, and 66.0 MiB" in str(caught.value)
+    assert f"GPU:0 does not hold {TINY} with a batch of 1: it needs 68.0 MiB, and 66.0 MiB" in str(
+        caught.value
+    )
     result = caught.value.partial
     assert isinstance(result, Probe)
     assert [one.complete for one in result.probes] == [False, True, True]
@@ -186,4 +211,5 @@ def test_where_not_even_one_sample_fits_it_says_what_is_needed_and_the_others_ar
     # The other one is as large as was asked for, and more was not tried.
     limit = limit_of(result.probes[1])
     assert (limit.fits, limit.fails, limit.max_batch) == (16, None, 16)
-    assert (limit_of(result.probes[2]).fits, limit_of(result.probes[2]).fails) == (5, 6)  # below the multiple
+    # Below the multiple.
+    assert (limit_of(result.probes[2]).fits, limit_of(result.probes[2]).fails) == (5, 6)

@@ -1,6 +1,8 @@
-"""The published pair comes out of the real engine: throughput within 4 %, each device's compute within 3 %.
+"""The published pair comes out of the real engine: throughput within 4 %, each device's compute
+within 3 %.
 
-A campaign, as it needs a machine that does nothing else; on counted time tests/jobs/test_probe.py has the same figures.
+A campaign, as it needs a machine that does nothing else; on counted time tests/jobs/test_probe.py
+has the same figures.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ def worker() -> Iterator[Worker]:
         (Shares((512, 512)), 1810),
         (Shares((512, 355)), 2030),
         (Shares((820, 568)), 2123),
-        (Shares((1100, 710), (550, 355)), None),  # past memory: each half takes the time that such a batch takes
+        # Past memory: each half takes the time that such a batch takes.
+        (Shares((1100, 710), (550, 355)), None),
     ],
 )
 def test_a_published_split(worker: Worker, split: Shares, published: float | None) -> None:
@@ -51,8 +54,12 @@ def test_a_published_split(worker: Worker, split: Shares, published: float | Non
     for device, replica in zip(DEVICES, measured.replicas, strict=True):
         profile = known(device.profile)
         count = replica.batch // replica.micro_batch
-        assert replica.compute_s == pytest.approx(count * profile.alpha_s + profile.beta_s * replica.batch, rel=0.03)
-        assert replica.memory_peak_bytes == profile.memory_at(replica.micro_batch, JOINT.extra_memory)
+        assert replica.compute_s == pytest.approx(
+            count * profile.alpha_s + profile.beta_s * replica.batch, rel=0.03
+        )
+        assert replica.memory_peak_bytes == profile.memory_at(
+            replica.micro_batch, JOINT.extra_memory
+        )
         parts = replica.busy_s + replica.wait_s + measured.sync_s + measured.input_wait_s
         assert parts == pytest.approx(measured.step_time_s.median, rel=0.01)
     assert series.late_part < 0.5

@@ -23,7 +23,9 @@ def round_of(noise: float, at_least_s: float | None = None) -> tuple[float, ...]
     """The step times of a round whose timings take a fifth of a second."""
     devices, joint = noisy_devices(PAIR, noise)
     party = cast("Party", DrawnParty(devices, joint, seed=0, offset=lambda *_: 1.0))
-    together = Together(BalanceRequest(devices=devices, settings=SMALL, joint=joint), None, party, lambda _: None)
+    together = Together(
+        BalanceRequest(devices=devices, settings=SMALL, joint=joint), None, party, lambda _: None
+    )
     return together.measure(Shares((168, 112)), at_least_s).step_time_s.samples
 
 
@@ -39,9 +41,16 @@ def test_the_even_split_is_proposed_if_it_is_faster_than_the_best_that_was_found
     """On a machine on which each device is twice as slow with any other batch."""
     devices, joint = noisy_devices(PAIR, 0.01)
     asked = BalanceRequest(
-        devices=devices, settings=SMALL, joint=joint, plan=PlanRequest(global_batch=128), measuring=Measuring()
+        devices=devices,
+        settings=SMALL,
+        joint=joint,
+        plan=PlanRequest(global_batch=128),
+        measuring=Measuring(),
     )
-    party = cast("Party", DrawnParty(devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 64 else 2.0))
+    party = cast(
+        "Party",
+        DrawnParty(devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 64 else 2.0),
+    )
     made = Balancing(asked, probe_of(devices), party, lambda _: None, nothing_kept()).run()
     assert made.batches == (64, 64)
     assert proof_of(made).speedup_over_even == 1.0
@@ -50,16 +59,25 @@ def test_the_even_split_is_proposed_if_it_is_faster_than_the_best_that_was_found
 
 
 @pytest.mark.parametrize("asked", [{}, {"batch_multiple": 8}, {"global_batch": 312}], ids=str)
-def test_the_largest_even_split_that_fits_is_proposed_if_it_is_faster_and_as_asked(asked: dict[str, int]) -> None:
+def test_the_largest_even_split_that_fits_is_proposed_if_it_is_faster_and_as_asked(
+    asked: dict[str, int],
+) -> None:
     """The second device just holds 115 samples, more than the planner's multiples of 8 allow."""
     (first, second), joint = noisy_devices(PAIR, 0.01)
     memory = known(second.profile).memory_at(115, joint.extra_memory)
     profile = known(second.profile).model_copy(update={"memory": memory})
     devices = (first, second.model_copy(update={"memory_bytes": memory, "profile": profile}))
     request = BalanceRequest(
-        devices=devices, settings=SMALL, joint=joint, plan=PlanRequest(**asked), measuring=Measuring()
+        devices=devices,
+        settings=SMALL,
+        joint=joint,
+        plan=PlanRequest(**asked),
+        measuring=Measuring(),
     )
-    party = cast("Party", DrawnParty(devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 115 else 2.0))
+    party = cast(
+        "Party",
+        DrawnParty(devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 115 else 2.0),
+    )
     made = Balancing(request, probe_of(devices), party, lambda _: None, nothing_kept()).run()
     (warning,) = [one for one in made.warnings if one.code == "even-is-faster"]
     assert "and the even split 115/115 beside it" in warning.message

@@ -32,7 +32,9 @@ def test_the_latest_whole_probe_of_devices_and_settings_is_found() -> None:
     assert best_probe([changed], SMALL) is None
 
 
-def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one_nor_passes_for_the_devices_best() -> None:
+def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one_nor_passes_for_the_devices_best() -> (
+    None
+):
     split = Shares((24, 16))
     save(limited_to(32, probe_of(DEVICES)))
     save(limited_to(4, probe_of(DEVICES)))
@@ -41,7 +43,8 @@ def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one_nor_passes_
     assert solo_bests(DEVICES, split, SMALL) is None
     assert solo_bests(DEVICES, Shares((16, 16)), SMALL) is not None
 
-    whole = probe_of(DEVICES).model_copy(update={"created": "whole", "max_batch": 1 << 20})  # memory ended it
+    # Memory ended it.
+    whole = probe_of(DEVICES).model_copy(update={"created": "whole", "max_batch": 1 << 20})
     save(whole)
     save(limited_to(4, probe_of(DEVICES)))
     save(by_margin(probe_of(DEVICES)))
@@ -51,14 +54,18 @@ def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one_nor_passes_
     assert best.at_global_batch == pytest.approx(40 / (QUICK.alpha_s + 40 * QUICK.beta_s))
 
 
-def test_the_solo_sum_has_the_devices_that_a_split_leaves_out_but_not_those_that_hold_nothing() -> None:
+def test_the_solo_sum_has_the_devices_that_a_split_leaves_out_but_not_those_that_hold_nothing() -> (
+    None
+):
     split = Shares((24, 0))
     save(probe_of(DEVICES))
     first, second = solo_bests(DEVICES, split, SMALL) or ()
     assert alone_in_use((first, second), split.batches) == first.throughput
     run = Run.model_validate_json((DATA / "pair-run.json").read_text())
     against = run.baselines.model_copy(update={"solo_sum": 2000.0, "solo_best": (first, second)})
-    left = run.model_copy(update={"batches": split.batches, "micro_batches": split.batches, "scaling_efficiency": 0.9})
+    left = run.model_copy(
+        update={"batches": split.batches, "micro_batches": split.batches, "scaling_efficiency": 0.9}
+    )
     told = list(gains_told(left, against, split, "gave"))[-1]
     assert told.endswith(f"alone, 2000 samples/s in total, {first.throughput:.0f} of those in use")
     save(holding_nothing(probe_of(DEVICES)))
@@ -77,4 +84,6 @@ def by_margin(probe: Probe) -> Probe:
 
 
 def _with_limits(probe: Probe, **limits: object) -> Probe:
-    return probe.model_copy(update={"probes": tuple(inside(one, "batch_limit", **limits) for one in probe.probes)})
+    return probe.model_copy(
+        update={"probes": tuple(inside(one, "batch_limit", **limits) for one in probe.probes)}
+    )

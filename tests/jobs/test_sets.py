@@ -1,4 +1,6 @@
-"""`balance` where sync depends on which devices are in use, on the shipped profiles, on hosts, and with one for all."""
+"""`balance` where sync depends on which devices are in use, on the shipped profiles, on hosts, and
+with one for all.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tests.render.golden import told
 class Given(Machine):
     """Devices as they are, without noise in their sizes."""
 
-    def __init__(self, devices: Sequence[Device], joint: JointProfile, global_batch: int | None = None) -> None:
+    def __init__(
+        self, devices: Sequence[Device], joint: JointProfile, global_batch: int | None = None
+    ) -> None:
         super().__init__(seed=0, off=0.0)
         wanted = PlanRequest(accumulate=1, global_batch=global_batch)
         self.__dict__ |= {"devices": tuple(devices), "joint": joint, "wanted": wanted}
@@ -52,25 +56,34 @@ def test_the_published_four_cards_are_better_off_as_three(global_batch: int | No
     assert known(plan.sync_s) == pytest.approx(0.078, rel=0.02)
     assert known(out.sync_s) == pytest.approx(0.1, rel=0.02)
     assert "GPU:3 is left out, as it costs more sync than it adds: " in line(plan)
-    assert f" {1 / (1 + known(out.gain)) - 1:.1%} faster without it (sync".replace("%", " %") in line(plan)
+    assert f" {1 / (1 + known(out.gain)) - 1:.1%} faster without it (sync".replace(
+        "%", " %"
+    ) in line(plan)
     if global_batch:
         first = known(known(plan.balance).rounds[0].measured)
         assert first.throughput.median == pytest.approx(2184, rel=0.01)
         assert proof_of(plan).throughput.median == pytest.approx(2400, rel=0.015)
 
 
-@pytest.mark.parametrize("name", ["four-unlike", "gtx1080ti-gtx1080", "quick-pair", "slow-second", "two-hosts"])
+@pytest.mark.parametrize(
+    "name", ["four-unlike", "gtx1080ti-gtx1080", "quick-pair", "slow-second", "two-hosts"]
+)
 def test_with_one_sync_for_all_no_round_is_spent_on_leaving_a_device_out(name: str) -> None:
     _, said = balanced(Given(*of_config(name)))
     assert not said
 
 
 def test_a_host_behind_a_slow_network_is_left_out_and_told() -> None:
-    """Each card takes 0.3 s + 2 ms a sample, so two give more than one; the sum over 5 Mbit takes 6 s."""
+    """Each card takes 0.3 s + 2 ms a sample, so two give more than one; the sum over 5 Mbit takes 6
+    s.
+    """
     slow = QUICK.model_copy(update={"alpha_s": 0.3, "beta_s": 0.002, "sync_s": 0.3})
     slowest = slow.model_copy(update={"sync_s": 6.0})
     hosts = zip(devices_of(slow, slow, slowest), ("alpha", "beta", "gamma"), strict=True)
-    devices = [one.model_copy(update={"host": host, "index": 0, "uuid": f"SIM-{host}-0"}) for one, host in hosts]
+    devices = [
+        one.model_copy(update={"host": host, "index": 0, "uuid": f"SIM-{host}-0"})
+        for one, host in hosts
+    ]
     plan, said = balanced(Given(devices, JointProfile()))
     assert said[0].endswith("as sync may be less without gamma:0")
     assert plan.split.used == (0, 1)

@@ -17,13 +17,18 @@ SINGLES, MEAN = [0.04] * 9 + [0.14], 0.05
 
 
 def of_waits(host_waits_s: float, *stamped_waits_s: float, slow: float = 1.0) -> Timings:
-    """Six timings and ten stamped steps; the first of these wait otherwise, and the first timing is so much slower."""
+    """Six timings and ten stamped steps; the first of these wait otherwise, and the first timing is
+    so much slower.
+    """
     timings = [
-        Timing(steps=5, seconds=5 * DATA_S * factor, input_wait_s=5 * host_waits_s) for factor in (slow, *[1.0] * 5)
+        Timing(steps=5, seconds=5 * DATA_S * factor, input_wait_s=5 * host_waits_s)
+        for factor in (slow, *[1.0] * 5)
     ]
     stamps = {"compute_s": (COMPUTE_S,) * 2, "update_s": (0.0,) * 2, "step_s": COMPUTE_S}
     waits_s = chain(stamped_waits_s, repeat(host_waits_s))
-    stamped = [Timing(steps=1, seconds=COMPUTE_S, input_wait_s=next(waits_s), **stamps) for _ in range(10)]
+    stamped = [
+        Timing(steps=1, seconds=COMPUTE_S, input_wait_s=next(waits_s), **stamps) for _ in range(10)
+    ]
     return timings_of(timings, stamped)
 
 
@@ -32,14 +37,20 @@ def of_waits(host_waits_s: float, *stamped_waits_s: float, slow: float = 1.0) ->
     [(DATA_S - COMPUTE_S,), (DATA_S,), (DATA_S - COMPUTE_S, *[0.0] * 10)],
     ids=["for the device too", "beside a GPU", "seldom: each fifth step, and no stamped one"],
 )
-def test_the_parts_make_up_the_step_whether_or_not_the_host_waits_for_the_device(waits_s: tuple[float, ...]) -> None:
+def test_the_parts_make_up_the_step_whether_or_not_the_host_waits_for_the_device(
+    waits_s: tuple[float, ...],
+) -> None:
     timings = of_waits(*waits_s)
     found = timings.measurement()
     assert found.input_wait_s == pytest.approx(DATA_S - COMPUTE_S)
-    assert (found.sync_s, found.excess_s, found.slow_s, timings.stamp_cost) == pytest.approx((0, 0, 0, 0))
+    assert (found.sync_s, found.excess_s, found.slow_s, timings.stamp_cost) == pytest.approx(
+        (0, 0, 0, 0)
+    )
 
 
-def test_a_step_whose_data_comes_late_is_a_slow_step_and_a_few_much_longer_timings_are_told() -> None:
+def test_a_step_whose_data_comes_late_is_a_slow_step_and_a_few_much_longer_timings_are_told() -> (
+    None
+):
     timings = of_waits(DATA_S, 4 * DATA_S)
     assert (timings.slow_steps, timings.mean_over_median) == (1, 0)
     timings = of_waits(DATA_S, slow=10 / 5)
@@ -49,10 +60,20 @@ def test_a_step_whose_data_comes_late_is_a_slow_step_and_a_few_much_longer_timin
 
 
 @pytest.mark.parametrize("unlike", [True, False])
-def test_only_of_batches_that_differ_steps_make_a_distribution_and_none_is_slow(unlike: bool) -> None:
+def test_only_of_batches_that_differ_steps_make_a_distribution_and_none_is_slow(
+    unlike: bool,
+) -> None:
     whole = [Timing(steps=10, seconds=10 * MEAN, input_wait_s=0.0, unlike=unlike) for _ in range(6)]
     alone = [
-        Timing(steps=1, seconds=s, input_wait_s=0.0, compute_s=(s,), update_s=(0.0,), step_s=s, unlike=unlike)
+        Timing(
+            steps=1,
+            seconds=s,
+            input_wait_s=0.0,
+            compute_s=(s,),
+            update_s=(0.0,),
+            step_s=s,
+            unlike=unlike,
+        )
         for s in SINGLES
     ]
     timings = timings_of(whole, alone, devices=1)
@@ -64,7 +85,11 @@ def test_only_of_batches_that_differ_steps_make_a_distribution_and_none_is_slow(
     assert found.step_spread is not None
     assert (found.step_spread.p50_s, found.step_spread.steps) == (0.04, 10)
     assert 0.04 < found.step_spread.p95_s <= 0.14
-    assert (found.step_time_s.median, found.replicas[0].compute_s, found.slow_s) == (MEAN, MEAN, 0.0)
+    assert (found.step_time_s.median, found.replicas[0].compute_s, found.slow_s) == (
+        MEAN,
+        MEAN,
+        0.0,
+    )
     assert timings.stamp_cost == pytest.approx(0, abs=1e-9)
 
 

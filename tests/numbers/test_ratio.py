@@ -1,4 +1,6 @@
-"""A ratio's interval and verdict, held against laws, against scipy's Welch test, and against drawn runs."""
+"""A ratio's interval and verdict, held against laws, against scipy's Welch test, and against drawn
+runs.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def noisy(count: int, seed: int, noise: float = 0.02) -> list[float]:
 
 
 @given(times, times, st.floats(0.5, 2))
-def test_the_other_way_round_it_is_the_inverse(a: list[float], b: list[float], value: float) -> None:
+def test_the_other_way_round_it_is_the_inverse(
+    a: list[float], b: list[float], value: float
+) -> None:
     there, back = ratio(value, a, b), ratio(1 / value, b, a)
     assert there.value * back.value == pytest.approx(1)
     low, high = known(there.ci95)
@@ -53,13 +57,16 @@ def zigzag(values: list[float]) -> list[float]:
 
 
 @pytest.mark.parametrize(("first", "second"), [(10, 10), (4, 9), (40, 12)])
-def test_where_samples_do_not_follow_each_other_it_is_scipys_welch_test_of_medians(first: int, second: int) -> None:
+def test_where_samples_do_not_follow_each_other_it_is_scipys_welch_test_of_medians(
+    first: int, second: int
+) -> None:
     stats = pytest.importorskip("scipy.stats")
     a, b = zigzag(noisy(first, 1)), zigzag(noisy(second, 2, 0.05))
     found = known(ratio(1.0, a, b).ci95)
     welch = stats.ttest_ind([math.log(t) for t in a], [math.log(t) for t in b], equal_var=False)
     interval = welch.confidence_interval(0.95)
-    # A normal median's error is √(π/2) of the mean's. The quantiles of more than 19 degrees of freedom are those of 19.
+    # A normal median's error is √(π/2) of the mean's. The quantiles of more than 19 degrees of
+    # freedom are those of 19.
     expected = (interval.high - interval.low) / 2 * math.sqrt(math.pi / 2)
     assert expected * 0.999 <= math.log(found[1]) == pytest.approx(expected, rel=0.03)
 
@@ -94,7 +101,9 @@ def test_what_has_no_noise_still_needs_to_differ_by_enough() -> None:
     assert ratio(1.006, still, still).verdict == "faster"
 
 
-@pytest.mark.parametrize("name", ["gtx1080ti-gtx1080", pytest.param("quick-pair", marks=pytest.mark.campaign)])
+@pytest.mark.parametrize(
+    "name", ["gtx1080ti-gtx1080", pytest.param("quick-pair", marks=pytest.mark.campaign)]
+)
 def test_runs_of_the_same_are_called_no_different_and_three_per_cent_is_found(name: str) -> None:
     """The campaign of scripts/bench, with fewer draws."""
     same, slower = called_different(name, count=60)
@@ -109,12 +118,16 @@ def test_runs_that_wander_are_called_no_different_either() -> None:
 
 @given(times, times, st.floats(0.5, 2))
 def test_a_sum_of_one_is_that_one(a: list[float], b: list[float], value: float) -> None:
-    assert ratio_of_sums(value, [(1000.0, a)], [(700.0, b)]).ci95 == pytest.approx(ratio(value, a, b).ci95)
+    assert ratio_of_sums(value, [(1000.0, a)], [(700.0, b)]).ci95 == pytest.approx(
+        ratio(value, a, b).ci95
+    )
 
 
 @given(st.lists(st.tuples(st.floats(1, 1e4), times), min_size=1, max_size=5))
 def test_a_sum_is_known_no_better_than_its_parts(parts: list[tuple[float, list[float]]]) -> None:
-    """As what disturbs one device may disturb all: several that are known alike are known together as each is."""
+    """As what disturbs one device may disturb all: several that are known alike are known together
+    as each is.
+    """
     whole = sum(rate for rate, _ in parts)
     low, high = interval_of_sum(parts) or (math.nan, math.nan)
     assert low <= whole <= high

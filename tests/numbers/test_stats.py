@@ -55,14 +55,20 @@ def test_five_samples_are_enough_for_an_interval() -> None:
 def test_one_slow_sample_says_nothing_of_the_median() -> None:
     source = random.Random(1)
     samples = [source.gauss(1, 0.02) for _ in range(40)]
-    usual, disturbed = (known(spread(of)) for of in (samples, [3.0, *samples[1:20], 3.0, *samples[21:]]))
+    usual, disturbed = (
+        known(spread(of)) for of in (samples, [3.0, *samples[1:20], 3.0, *samples[21:]])
+    )
     assert disturbed.error < 2 * usual.error
 
 
 def test_what_wanders_for_long_is_known_less_well_than_its_next_sample_tells() -> None:
-    """Each fifth has a level of its own: the samples' correlation, about 0.4, would give half of that error."""
+    """Each fifth has a level of its own: the samples' correlation, about 0.4, would give half of
+    that error.
+    """
     source = random.Random(4)
-    samples = [level + source.gauss(0, 0.02) for level in (1.0, 1.03, 0.99, 1.04, 0.98) for _ in range(20)]
+    samples = [
+        level + source.gauss(0, 0.02) for level in (1.0, 1.03, 0.99, 1.04, 0.98) for _ in range(20)
+    ]
     expected = statistics.stdev((1.0, 1.03, 0.99, 1.04, 0.98)) / 5**0.5
     assert known(spread(samples)).error == pytest.approx(expected, rel=0.2)
 
@@ -85,7 +91,11 @@ def test_another_level_is_not_steady_and_noise_is(before: int, after: int) -> No
 
     assert statistics.mean(is_steady(level(1, before + after)) for _ in range(300)) > 0.99
     assert not any(is_steady(level(1, before) + level(1.4, after)) for _ in range(100))
-    assert statistics.mean(is_steady(level(1, before) + level(0.9, after)) for _ in range(100)) < 0.05
+    assert (
+        statistics.mean(is_steady(level(1, before) + level(0.9, after)) for _ in range(100)) < 0.05
+    )
     # Clear, but too small to matter.
-    assert is_steady([1.0 + 1e-6 * i for i in range(before)] + [1.005 + 1e-6 * i for i in range(after)])
+    assert is_steady(
+        [1.0 + 1e-6 * i for i in range(before)] + [1.005 + 1e-6 * i for i in range(after)]
+    )
     assert is_steady([])

@@ -1,4 +1,6 @@
-"""Queues of commands simulated: by the tail rule, by pulling, and the best of all ways, found by brute force."""
+"""Queues of commands simulated: by the tail rule, by pulling, and the best of all ways, found by
+brute force.
+"""
 
 from __future__ import annotations
 
@@ -26,29 +28,41 @@ class Drawn:
     rates: tuple[float, ...] | None = None
 
 
-def drawn(random: Random, *, counts: tuple[int, int], speeds: Sequence[float], spread: float, probed: bool) -> Drawn:
-    """A queue whose commands' logarithms have that standard deviation; a probe is off by a tenth."""
+def drawn(
+    random: Random, *, counts: tuple[int, int], speeds: Sequence[float], spread: float, probed: bool
+) -> Drawn:
+    """A queue whose commands' logarithms have that standard deviation; a probe is off
+    by a tenth.
+    """
     commands_s = tuple(random.lognormvariate(0.0, spread) for _ in range(random.randint(*counts)))
     rates = tuple(one * random.lognormvariate(0.0, 0.1) for one in speeds)
     return Drawn(commands_s, tuple(speeds), rates if probed else None)
 
 
 def makespan_s(queue: Drawn, *, pull: bool = False) -> float:
-    """The seconds from the first start to the last end; `pull`: each free device takes the next at once."""
+    """The seconds from the first start to the last end; `pull`: each free device takes the next at
+    once.
+    """
     devices = range(len(queue.speeds))
     ended: list[list[float]] = [[] for _ in devices]
     running: dict[int, tuple[float, float]] = {}
     waiting, now_s = list(queue.commands_s), 0.0
     while waiting or running:
         while (free := [device for device in devices if device not in running]) and waiting:
-            since_s = [now_s - running[device][0] if device in running else None for device in devices]
+            since_s = [
+                now_s - running[device][0] if device in running else None for device in devices
+            ]
             seen = outlook(ended, since_s, relative_times(ended, queue.rates))
             device = free[0] if pull else seen.starts(free, len(waiting))
             if device is None:
                 break
             running[device] = now_s, now_s + waiting.pop(0) / queue.speeds[device]
         soonest_s = min(end_s for _, end_s in running.values())
-        now_s = min(soonest_s, now_s + _LOOKS_EVERY) if waiting and len(running) < len(devices) else soonest_s
+        now_s = (
+            min(soonest_s, now_s + _LOOKS_EVERY)
+            if waiting and len(running) < len(devices)
+            else soonest_s
+        )
         for device in [device for device, (_, end_s) in running.items() if end_s <= now_s]:
             began_s, end_s = running.pop(device)
             ended[device].append(end_s - began_s)
@@ -59,5 +73,8 @@ def best_s(queue: Drawn) -> float:
     """The shortest makespan of all ways to divide these commands, known beforehand."""
     ways = np.array(list(product(range(len(queue.speeds)), repeat=len(queue.commands_s))))
     commands_s = np.array(queue.commands_s)
-    loads = [((ways == device) * commands_s).sum(axis=1) / speed for device, speed in enumerate(queue.speeds)]
+    loads = [
+        ((ways == device) * commands_s).sum(axis=1) / speed
+        for device, speed in enumerate(queue.speeds)
+    ]
     return float(np.max(loads, axis=0).min())

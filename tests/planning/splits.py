@@ -1,4 +1,6 @@
-"""Problems for the solver, drawn, and the best splits of them by brute force and by a solver of integer programs."""
+"""Problems for the solver, drawn, and the best splits of them by brute force and by a solver of
+integer programs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem,
 from gpubalance.planning.sync import Syncs
 from gpubalance.settings.shares import pieces
 
-# Sixty-fourths are added without rounding: so unlike splits take exactly as long, and ties are real.
+# Sixty-fourths are added without rounding: so unlike splits take exactly as long, and ties are
+# real.
 exact = st.integers(0, 40).map(lambda n: n / 64)
 seconds = exact | st.floats(0, 0.5)
 
@@ -33,13 +36,24 @@ def lines(draw: st.DrawFn) -> Line:
 
 @st.composite
 def curves(draw: st.DrawFn) -> Curve:
-    """Curves that are flat in places, and bend up and down; through points of which some may lie above later ones."""
+    """Curves that are flat in places, and bend up and down; through points of which some may lie
+    above later ones.
+    """
     batches = sorted(draw(st.sets(st.integers(2, 24), min_size=1, max_size=5)))
     time = draw(st.integers(1, 40)) / 64
     times = [time]
     for _ in batches[1:]:
-        times.append(draw(st.just(times[-1] + draw(st.just(0.0) | seconds)) | st.integers(1, 40).map(lambda n: n / 64)))
-    return Curve((1, *batches), (time / 2, *times)) if draw(st.booleans()) else Curve(tuple(batches), tuple(times))
+        times.append(
+            draw(
+                st.just(times[-1] + draw(st.just(0.0) | seconds))
+                | st.integers(1, 40).map(lambda n: n / 64)
+            )
+        )
+    return (
+        Curve((1, *batches), (time / 2, *times))
+        if draw(st.booleans())
+        else Curve(tuple(batches), tuple(times))
+    )
 
 
 def loads(largest: int, least: int = 0) -> st.SearchStrategy[Load]:
@@ -74,13 +88,18 @@ def time_s(load: Load, batch: int, micro_batch: int) -> float:
 
 
 def options(problem: Problem, load: Load) -> dict[int, float]:
-    """Each batch that a device can do, and its least time in micro-batches of any size, with the update."""
+    """Each batch that a device can do, and its least time in micro-batches of any size, with the
+    update.
+    """
     multiple, limit = problem.multiple, load.limit // problem.multiple * problem.multiple
-    assert limit // multiple <= 32 or isinstance(load.model, Line) or problem.micro_batches == 1  # all are tried
+    # All are tried.
+    assert limit // multiple <= 32 or isinstance(load.model, Line) or problem.micro_batches == 1
     times = {0: 0.0}
     for size in range(limit, 0, -multiple):
         for batch in range(multiple, size * problem.micro_batches + 1, multiple):
-            times[batch] = min(times.get(batch, math.inf), time_s(load, batch, min(batch, size)) + load.update_s)
+            times[batch] = min(
+                times.get(batch, math.inf), time_s(load, batch, min(batch, size)) + load.update_s
+            )
     return times
 
 
@@ -91,7 +110,9 @@ def all_splits(problem: Problem) -> tuple[NDArray[Any], NDArray[Any], NDArray[An
         if load.required:
             times.pop(0)
     totals = reduce(np.add.outer, [np.array(list(times), dtype=int) for times in of_device])
-    compute = reduce(np.maximum.outer, [np.array(list(times.values()), dtype=float) for times in of_device])
+    compute = reduce(
+        np.maximum.outer, [np.array(list(times.values()), dtype=float) for times in of_device]
+    )
     in_use = [np.array([b > 0 for b in times], dtype=int) for times in of_device]
     which = reduce(np.add.outer, [used << device for device, used in enumerate(in_use)])
     syncs = np.array([sync_s(problem, subset) for subset in subsets(len(problem.loads))])
@@ -100,7 +121,9 @@ def all_splits(problem: Problem) -> tuple[NDArray[Any], NDArray[Any], NDArray[An
 
 def subsets(devices: int) -> list[set[int]]:
     """All sets of devices, each at the number whose bits are its devices."""
-    return [{device for device in range(devices) if bits >> device & 1} for bits in range(1 << devices)]
+    return [
+        {device for device in range(devices) if bits >> device & 1} for bits in range(1 << devices)
+    ]
 
 
 def sync_s(problem: Problem, used: set[int]) -> float:
@@ -109,7 +132,9 @@ def sync_s(problem: Problem, used: set[int]) -> float:
     if len(used) < 2:
         return 0.0
     for size in range(len(used), len(problem.loads) + 1):
-        around = [seconds for some, seconds in measured.items() if len(some) == size and used <= some]
+        around = [
+            seconds for some, seconds in measured.items() if len(some) == size and used <= some
+        ]
         if around:
             return min(around)
     return max(measured.values(), default=problem.sync.otherwise_s)
@@ -139,7 +164,9 @@ def assert_split(problem: Problem, found: Allocation) -> None:
             assert compute_s == pytest.approx(time_s(load, batch, micro), rel=1e-12)
         else:
             assert micro == compute_s == 0
-    assert found.step_time_s == pytest.approx(max(busy_s) + sync_s(problem, {*found.split.used}), rel=1e-13)
+    assert found.step_time_s == pytest.approx(
+        max(busy_s) + sync_s(problem, {*found.split.used}), rel=1e-13
+    )
     assert found.split.global_batch == (problem.global_batch or found.split.global_batch)
     assert found.split.global_batch <= (problem.max_global_batch or math.inf)
     if problem.global_batch is None and problem.max_global_batch is None:
@@ -152,12 +179,19 @@ def assert_best(problem: Problem) -> None:
         with pytest.raises(NoSplitError) as error:
             allocate(problem)
         if problem.global_batch is not None:
-            assert error.value.below == max((b for b in there if b < problem.global_batch), default=None)
-            assert error.value.above == min((b for b in there if b > problem.global_batch), default=None)
+            assert error.value.below == max(
+                (b for b in there if b < problem.global_batch), default=None
+            )
+            assert error.value.above == min(
+                (b for b in there if b > problem.global_batch), default=None
+            )
         return
     found = allocate(problem)
     assert_split(problem, found)
-    assert all(batch or not load.required for load, batch in zip(problem.loads, found.split.batches, strict=True))
+    assert all(
+        batch or not load.required
+        for load, batch in zip(problem.loads, found.split.batches, strict=True)
+    )
     # Splits within 1e-12 of each other are ties: add the rounding of the times.
     assert problem.value(found) == pytest.approx(best, rel=2e-12)
 
@@ -179,10 +213,11 @@ def random_loads(random: Random, devices: int, limit: int) -> tuple[Load, ...]:
 
 
 def by_integer_program(problem: Problem, rate: float | None) -> float:
-    """HiGHS' answer to a problem of lines: the least step time, or the most of Σb − rate·T, with all devices' sync.
+    """HiGHS' answer to a problem of lines: the least step time, or the most of Σb − rate·T, with
+    all devices' sync.
 
-    Variables: T, and for device i and each k the batch b and whether it is used, y. Some y at most is 1;
-    b ≤ k·limit·y; (k·α + u)·y + β·b + s ≤ T.
+    Variables: T, and for device i and each k the batch b and whether it is used, y. Some y at most
+    is 1; b ≤ k·limit·y; (k·α + u)·y + β·b + s ≤ T.
     """
     rows, low, high = [], [], []
     pairs = [(i, k) for i in range(len(problem.loads)) for k in range(1, problem.micro_batches + 1)]
@@ -206,7 +241,11 @@ def by_integer_program(problem: Problem, rate: float | None) -> float:
     samples = [1 + 2 * n for n in range(len(pairs))]
     constrain(
         dict.fromkeys(samples, 1.0),
-        *([problem.global_batch] * 2 if problem.global_batch else [1, problem.max_global_batch or 1e9]),
+        *(
+            [problem.global_batch] * 2
+            if problem.global_batch
+            else [1, problem.max_global_batch or 1e9]
+        ),
     )
     cost = np.zeros(size)
     cost[0] = 1 if rate is None else rate

@@ -1,4 +1,6 @@
-"""The solver returns the best split there is: held against brute force, and against a solver of integer programs."""
+"""The solver returns the best split there is: held against brute force, and against a solver of
+integer programs.
+"""
 
 from __future__ import annotations
 
@@ -53,20 +55,31 @@ def test_a_device_is_forced_in_where_another_is_done_before_it(global_batch: int
     slow = Curve((1, 2, 3), (4.0, 4.0, 4.0))
     loads = (Load(Line(0.0, 0.25, 0.0), 7, 0.25), Load(slow, 3))
     for required in (0, 1):
-        assert_best(with_required(Problem(loads, global_batch=global_batch, max_global_batch=1), required))
+        assert_best(
+            with_required(Problem(loads, global_batch=global_batch, max_global_batch=1), required)
+        )
     pair = (Load(slow, 3), Load(Line(0.5, 0.25, 0.0), 1))
     assert_best(with_required(Problem(pair, max_global_batch=4), 0))
 
 
-@given(st.lists(loads(6), min_size=1, max_size=3), st.integers(2, 8), st.integers(1, 140), st.booleans())
-def test_every_global_batch_is_possible_in_micro_batches(of: list[Load], micro: int, total: int, fixed: bool) -> None:
+@given(
+    st.lists(loads(6), min_size=1, max_size=3),
+    st.integers(2, 8),
+    st.integers(1, 140),
+    st.booleans(),
+)
+def test_every_global_batch_is_possible_in_micro_batches(
+    of: list[Load], micro: int, total: int, fixed: bool
+) -> None:
     """Small limits and many micro-batches, of which the first is often a smaller one."""
     only: dict[str, Any] = {"global_batch" if fixed else "max_global_batch": total}
     assert_best(Problem(tuple(of), sync=Syncs(otherwise_s=0.125), micro_batches=micro, **only))
 
 
 def given_to(problem: Problem, found: Allocation) -> list[tuple[list[tuple[int, float]], int]]:
-    """What each device can do, with what it got. Devices with the same batches in the same times count as equal."""
+    """What each device can do, with what it got. Devices with the same batches in the same times
+    count as equal.
+    """
     able = (sorted(options(problem, load).items()) for load in problem.loads)
     return sorted(zip(able, found.split.batches, strict=True))
 
@@ -94,17 +107,23 @@ def test_it_is_the_smallest_global_batch_that_is_as_fast(problem: Problem) -> No
         return
     totals, step, used = all_splits(problem)
     as_fast = (totals > 0) & (totals <= (problem.max_global_batch or math.inf))
-    as_fast[as_fast] = problem.objective(totals[as_fast], step[as_fast]) >= problem.value(found) * (1 - 1e-13)
+    as_fast[as_fast] = problem.objective(totals[as_fast], step[as_fast]) >= problem.value(found) * (
+        1 - 1e-13
+    )
     together = as_fast & (used > 1)
     if together.any() and sum(b > 0 for b in found.split.batches) > 1:
         assert found.split.global_batch <= totals[together].min() * (1 + 1e-9)
 
 
 @given(lines() | curves(), st.integers(1, 8), st.integers(1, 200), st.floats(0, 0.01))
-def test_equal_devices_get_the_even_split(model: Line | Curve, devices: int, total: int, sync_s: float) -> None:
+def test_equal_devices_get_the_even_split(
+    model: Line | Curve, devices: int, total: int, sync_s: float
+) -> None:
     if total < devices:
         return
-    problem = Problem((Load(model, total),) * devices, sync=Syncs(otherwise_s=sync_s), global_batch=total)
+    problem = Problem(
+        (Load(model, total),) * devices, sync=Syncs(otherwise_s=sync_s), global_batch=total
+    )
     found = allocate(problem)
     if sum(batch > 0 for batch in found.split.batches) == devices:
         assert found.split.batches == Shares.even(total, devices).batches
@@ -118,10 +137,16 @@ def test_never_slower_than_a_feasible_even_split(of: list[Load], data: st.DataOb
     total = data.draw(st.integers(len(of), max(len(of), len(of) * min(load.limit for load in of))))
     even = Shares.even(total, len(of)).batches
     sync_s = data.draw(seconds)
-    step_s = sync_s + max(time_s(load, batch, batch) + load.update_s for load, batch in zip(of, even, strict=True))
-    wanted: dict[str, Any] = data.draw(st.sampled_from([{"global_batch": total}, {"max_global_batch": total}, {}]))
+    step_s = sync_s + max(
+        time_s(load, batch, batch) + load.update_s for load, batch in zip(of, even, strict=True)
+    )
+    wanted: dict[str, Any] = data.draw(
+        st.sampled_from([{"global_batch": total}, {"max_global_batch": total}, {}])
+    )
     micro = data.draw(st.integers(1, 4))
-    found = allocate(Problem(tuple(of), sync=Syncs(otherwise_s=sync_s), micro_batches=micro, **wanted))
+    found = allocate(
+        Problem(tuple(of), sync=Syncs(otherwise_s=sync_s), micro_batches=micro, **wanted)
+    )
     assert found.throughput >= total / step_s * (1 - 1e-12)
 
 
@@ -131,7 +156,12 @@ def test_an_integer_program_finds_no_shorter_step(seed: int, micro: int) -> None
     random = Random(seed)
     of = random_loads(random, 12 // micro, 200 // micro)
     total = random.randint(12, sum(load.limit for load in of))
-    problem = Problem(of, sync=Syncs(otherwise_s=random.choice([0, 0.03])), global_batch=total, micro_batches=micro)
+    problem = Problem(
+        of,
+        sync=Syncs(otherwise_s=random.choice([0, 0.03])),
+        global_batch=total,
+        micro_batches=micro,
+    )
     found = allocate(problem)
     assert_split(problem, found)
     assert found.step_time_s <= by_integer_program(problem, None) * (1 + 1e-6)
@@ -157,7 +187,9 @@ def test_an_integer_program_finds_no_higher_throughput(seed: int, micro: int) ->
     st.just(0.0) | seconds,
     st.booleans(),
 )
-def test_dividing_and_putting_in_order_find_the_same(of: list[Load], micro: int, sync_s: float, alone: bool) -> None:
+def test_dividing_and_putting_in_order_find_the_same(
+    of: list[Load], micro: int, sync_s: float, alone: bool
+) -> None:
     fleet = Fleet(of, micro_batches=micro)
 
     def value(granules: Any, deadline_s: Any) -> Any:
@@ -169,7 +201,9 @@ def test_dividing_and_putting_in_order_find_the_same(of: list[Load], micro: int,
 
 
 @given(loads(32), st.integers(1, 3), st.sampled_from([1, 2, 8]), st.data())
-def test_the_most_by_a_deadline_is_exact(load: Load, micro: int, multiple: int, data: st.DataObject) -> None:
+def test_the_most_by_a_deadline_is_exact(
+    load: Load, micro: int, multiple: int, data: st.DataObject
+) -> None:
     """At deadlines that are times, before and after them, and in between."""
     fleet = Fleet([load], multiple=multiple, micro_batches=micro)
     whole = replace(load, limit=load.limit // multiple * multiple)
@@ -185,13 +219,17 @@ def test_the_most_by_a_deadline_is_exact(load: Load, micro: int, multiple: int, 
 
 
 @given(problems(), st.sampled_from([0.01, 0.05, 0.3]), st.booleans())
-def test_it_is_the_least_accumulation_near_the_best(problem: Problem, within: float, free: bool) -> None:
+def test_it_is_the_least_accumulation_near_the_best(
+    problem: Problem, within: float, free: bool
+) -> None:
     problem = replace(problem, micro_batches=4, global_batch=None if free else problem.global_batch)
     values = [brute(replace(problem, micro_batches=k))[0] for k in range(1, 5)]
     if not values[-1]:
         return
     allowed = 1 - within if problem.global_batch is None else 1
-    least = next(k for k, value in enumerate(values, start=1) if value >= allowed * values[-1] * (1 - 2e-12))
+    least = next(
+        k for k, value in enumerate(values, start=1) if value >= allowed * values[-1] * (1 - 2e-12)
+    )
     found = allocate(replace(problem, within=within))
     assert problem.value(found) == pytest.approx(values[least - 1], rel=2e-12)
     if problem.global_batch is None:
@@ -205,7 +243,9 @@ def test_many_devices_are_as_good_as_their_bounds(seed: int, multiple: int, micr
     random = Random(seed)
     kinds = random_loads(random, 40, 3000)
     of = tuple(random.choices(kinds, k=200))
-    problem = Problem(of, sync=Syncs(otherwise_s=random.uniform(0, 0.1)), multiple=multiple, micro_batches=micro)
+    problem = Problem(
+        of, sync=Syncs(otherwise_s=random.uniform(0, 0.1)), multiple=multiple, micro_batches=micro
+    )
     found = allocate(problem)
     assert_split(problem, found)
     fleet = Fleet(of, multiple=multiple, micro_batches=micro)

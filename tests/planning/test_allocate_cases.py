@@ -1,4 +1,6 @@
-"""Splits of known problems: what accumulates, what is left out, what binds, and what is not possible."""
+"""Splits of known problems: what accumulates, what is left out, what binds, and what is not
+possible.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,17 @@ FAST, SLOW = Load(Line(0.01, 0.001, 0.0), 256), Load(Line(0.01, 0.004, 0.0), 256
 
 
 def test_accumulation_only_where_it_pays() -> None:
-    alike = allocate(Problem((FAST, FAST), sync=Syncs(otherwise_s=0.001), micro_batches=8, within=0.05))
+    alike = allocate(
+        Problem((FAST, FAST), sync=Syncs(otherwise_s=0.001), micro_batches=8, within=0.05)
+    )
     assert alike.split.batches == alike.split.micro_batches == (256, 256)
-    dear = allocate(Problem((FAST, FAST), sync=Syncs(otherwise_s=0.1), micro_batches=8, within=0.05))
+    dear = allocate(
+        Problem((FAST, FAST), sync=Syncs(otherwise_s=0.1), micro_batches=8, within=0.05)
+    )
     assert dear.split.global_batch > 512
     assert dear.split.micro_batches == (256, 256)
-    # Memory holds back the fast one: it does its micro-batches while the slow one does its only one.
+    # Memory holds back the fast one: it does its micro-batches while the slow one does its only
+    # one.
     small = allocate(Problem((replace(FAST, limit=64), SLOW), micro_batches=8))
     assert small.split.batches[0] > 64 >= small.split.micro_batches[0]
     assert small.split.micro_batches[1] == small.split.batches[1]
@@ -40,8 +47,12 @@ def test_a_device_that_is_not_worth_its_sync_is_left_out() -> None:
 
 
 def test_the_update_is_charged_to_one_device_alone_as_to_several() -> None:
-    """320 samples in 334 ms are more than 256 in 274, though not than 256 in the 266 ms without an update."""
-    updating = Problem(tuple(replace(load, update_s=0.008) for load in (FAST, SLOW)), sync=Syncs(otherwise_s=0.06))
+    """320 samples in 334 ms are more than 256 in 274, though not than 256 in the 266 ms without an
+    update.
+    """
+    updating = Problem(
+        tuple(replace(load, update_s=0.008) for load in (FAST, SLOW)), sync=Syncs(otherwise_s=0.06)
+    )
     found = allocate(updating)
     assert found.split.batches == (256, 64)
     assert found.compute_s == pytest.approx((0.266, 0.266))
@@ -59,15 +70,24 @@ def test_micro_batches_pay_their_fixed_cost_each_and_one_update() -> None:
 def test_what_binds() -> None:
     both = (FAST, SLOW)
     assert allocate(Problem(both, global_batch=100)).binds == ("speed", "speed")
-    assert allocate(Problem((replace(FAST, limit=20), SLOW), global_batch=100)).binds == ("memory", "speed")
+    assert allocate(Problem((replace(FAST, limit=20), SLOW), global_batch=100)).binds == (
+        "memory",
+        "speed",
+    )
     assert allocate(Problem(both, multiple=16, global_batch=96)).binds == ("speed", "granularity")
     assert allocate(Problem(both)).binds == ("memory", "speed")
     assert allocate(Problem(both[:1], max_global_batch=8)).binds == ("global batch",)
     flat = Load(Curve((1, 64), (0.1, 0.1)), 64)
-    assert allocate(Problem((flat, flat), global_batch=64)).binds == ("global batch", "global batch")
-    # A granule more in three micro-batches is one of 40, beyond the plateau that a sample more would not leave.
+    assert allocate(Problem((flat, flat), global_batch=64)).binds == (
+        "global batch",
+        "global batch",
+    )
+    # A granule more in three micro-batches is one of 40, beyond the plateau that a sample more
+    # would not leave.
     plateaus = Load(Curve((20, 37, 74, 85, 91), (0.0996, 0.0996, 0.547, 0.547, 0.547)), 121)
-    in_threes = allocate(Problem((plateaus, plateaus), sync=Syncs(otherwise_s=0.05), multiple=8, micro_batches=3))
+    in_threes = allocate(
+        Problem((plateaus, plateaus), sync=Syncs(otherwise_s=0.05), multiple=8, micro_batches=3)
+    )
     assert in_threes.split.micro_batches == (32, 32)
     assert in_threes.binds == ("granularity", "granularity")
 
@@ -100,7 +120,9 @@ def test_a_curve_is_never_below_zero_before_its_first_point() -> None:
         ({"global_batch": 1025, "micro_batches": 2}, 1024, None),
     ],
 )
-def test_what_is_not_possible_says_what_is(wanted: dict[str, Any], below: int | None, above: int | None) -> None:
+def test_what_is_not_possible_says_what_is(
+    wanted: dict[str, Any], below: int | None, above: int | None
+) -> None:
     with pytest.raises(NoSplitError) as error:
         allocate(Problem((FAST, SLOW), **wanted))
     assert (error.value.below, error.value.above) == (below, above)

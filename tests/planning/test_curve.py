@@ -41,7 +41,9 @@ def test_the_knee_of_a_line_gets_thirds_of_an_octave_and_its_ends_do_not() -> No
     assert any(knee < size < 4 * knee for size in wanted)
     assert not any(size < knee / 4 or size > 32 * knee for size in wanted)
     # Once they are measured, no more are wanted between them.
-    again = knee_sizes(sorted(points + line_curve(0.05, 0.0007, wanted)), 1, {*all_of_them, *wanted})
+    again = knee_sizes(
+        sorted(points + line_curve(0.05, 0.0007, wanted)), 1, {*all_of_them, *wanted}
+    )
     assert again == []
     # Between points that are on a line it says what they are.
     assert knee_sizes(points, 1, ()) == []
@@ -90,7 +92,9 @@ def test_the_sensible_size_is_found_between_two_that_were_measured(
     if size is None:  # nothing lies between, on the grid, that should be within 5 %
         low, high = points[max(0, sizes.index(coarse) - 1)], points[sizes.index(coarse)]
         part = math.log(max(1, coarse - multiple) / low[0]) / math.log(2)
-        assert coarse == sizes[0] or low[1] + part * (high[1] - low[1]) < 0.95 * points[-1][1] * (1 + 1e-9)
+        assert coarse == sizes[0] or low[1] + part * (high[1] - low[1]) < 0.95 * points[-1][1] * (
+            1 + 1e-9
+        )
         return
     assert coarse // 2 < size < coarse
     assert size % multiple == 0

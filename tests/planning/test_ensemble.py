@@ -32,7 +32,9 @@ def time_s(models: list[Trained], memory: list[int | None], way: tuple[int, ...]
         loads[device] += seconds
     for device, limit in enumerate(memory):
         there = [one for one, its in zip(models, way, strict=True) if its == device]
-        needed = sum(one.held[device] for one in there) + max((one.working[device] for one in there), default=0)
+        needed = sum(one.held[device] for one in there) + max(
+            (one.working[device] for one in there), default=0
+        )
         if limit is not None and needed > limit:
             return None
     return max(loads)
@@ -53,8 +55,15 @@ def test_no_other_way_is_sooner(
 def test_ten_models_on_three_devices_are_placed_exactly() -> None:
     random = Random(1)
     bases_s = [random.uniform(1, 5) for _ in range(10)]
-    models = [Trained([base_s * slow for slow in (1.0, 1.7, 2.9)], [1] * 3, [1] * 3) for base_s in bases_s]
+    models = [
+        Trained([base_s * slow for slow in (1.0, 1.7, 2.9)], [1] * 3, [1] * 3) for base_s in bases_s
+    ]
     found = known(place_models(models, [None, 8, 8]))
-    best = min(seconds for way in product(range(3), repeat=10) if (seconds := time_s(models, [None, 8, 8], way)))
+    best = min(
+        seconds
+        for way in product(range(3), repeat=10)
+        if (seconds := time_s(models, [None, 8, 8], way))
+    )
     assert time_s(models, [None, 8, 8], found) == best
-    assert place_models(models * 4, [None, None, None]) is not None  # it ends, however many there are
+    # It ends, however many there are.
+    assert place_models(models * 4, [None, None, None]) is not None

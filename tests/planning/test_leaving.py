@@ -16,7 +16,9 @@ FAST, SLOW, SLOWEST = (Load(Line(0.02, beta_s, 0.0), 100) for beta_s in (0.001, 
 
 
 def tried(problem: Problem) -> tuple[int, ...] | None:
-    """The devices whose split is to be measured; each of the splits before has the sync that is known."""
+    """The devices whose split is to be measured; each of the splits before has the sync that is
+    known.
+    """
     found = without_some(problem, 1.005 * problem.value(allocate(problem)))
     return found.split.used if found else None
 
@@ -31,7 +33,8 @@ def measured(*sets: tuple[tuple[int, ...], float]) -> Syncs:
         (measured(((0, 1, 2), 0.002)), None),  # each adds more than that
         (measured(((0, 1, 2), 0.012)), (0, 1)),  # the weakest adds less
         (measured(((0, 1, 2), 0.012), ((0, 1), 0.0119)), None),  # it did not help
-        (measured(((0, 1, 2), 0.012), ((0, 1), 0.001)), None),  # it did, and no other adds less than 1 ms
+        # It did, and no other adds less than 1 ms.
+        (measured(((0, 1, 2), 0.012), ((0, 1), 0.001)), None),
     ],
 )
 def test_a_device_that_adds_less_than_sync_could_fall_by_is_left_out_once(
@@ -45,7 +48,8 @@ def test_one_measurement_of_their_common_part_settles_all_sets() -> None:
     assert tried(problem) == (0, 2)
     assert tried(replace(problem, sync=measured(((0, 1, 2, 3), 0.015), ((0, 2), 0.015)))) is None
     found = measured(((0, 1, 2, 3), 0.015), ((0, 2), 0.002))
-    assert tried(replace(problem, sync=found)) in {(0, 1, 2), (0, 2, 3)}  # one of the slow ones may have been it
+    # One of the slow ones may have been it.
+    assert tried(replace(problem, sync=found)) in {(0, 1, 2), (0, 2, 3)}
 
 
 def test_two_devices_need_none_as_one_alone_has_no_sync() -> None:

@@ -17,7 +17,8 @@ MIB = 1 << 20
 randoms = st.integers(0, 2**64).map(Random)
 limits = st.integers(1, 10**6)
 multiples = st.sampled_from([1, 2, 8, 30])
-# The figures of tries that follow are measured, not proven as the bound is: the same examples each time.
+# The figures of tries that follow are measured, not proven as the bound is: the same examples each
+# time.
 measured = settings(derandomize=True, max_examples=200)
 
 
@@ -26,7 +27,9 @@ def failures(limit: Limit) -> int:
 
 
 def hold_ends(case: Case, limit: Limit) -> None:
-    """Asserts that both ends were run, with the claimed outcomes, are neighbours, and only `fails` was tried twice."""
+    """Asserts that both ends were run, with the claimed outcomes, are neighbours, and only `fails`
+    was tried twice.
+    """
     tried = {trial.batch: trial.fits for trial in limit.trials}
     repeated = [trial.batch for trial in limit.trials if trial.batch == limit.fails]
     assert len(limit.trials) - len(tried) == max(0, len(repeated) - 1) <= 1
@@ -56,12 +59,22 @@ def test_linear_memory_takes_at_most_4_tries_and_one_failure(
     assert failures(result) == 1
 
 
-@given(st.integers(1, 10**6), st.integers(0, 1 << 40), st.integers(1, 1 << 32), st.integers(0, 2), multiples)
-def test_linear_memory_with_few_points_too(limit: int, base: int, slope: int, points: int, multiple: int) -> None:
+@given(
+    st.integers(1, 10**6),
+    st.integers(0, 1 << 40),
+    st.integers(1, 1 << 32),
+    st.integers(0, 2),
+    multiples,
+)
+def test_linear_memory_with_few_points_too(
+    limit: int, base: int, slope: int, points: int, multiple: int
+) -> None:
     def memory(batch: int) -> int:
         return base + slope * batch
 
-    on = Case(memory, memory(limit), multiple, tuple((b, memory(b)) for b in (1, 2)[:points] if b < limit))
+    on = Case(
+        memory, memory(limit), multiple, tuple((b, memory(b)) for b in (1, 2)[:points] if b < limit)
+    )
     result = by_prediction(on)
     hold_ends(on, result)
     assert len(result.trials) <= 4
@@ -71,8 +84,12 @@ def test_linear_memory_with_few_points_too(limit: int, base: int, slope: int, po
 @pytest.mark.parametrize("shape", ["rounded", "rounded_parts", "convex", "falling", "doubling"])
 @measured
 @given(randoms, limits, multiples, st.integers(1 << 10, 1 << 32))
-def test_other_memory_takes_at_most_8_tries(shape: str, random: Random, limit: int, multiple: int, slope: int) -> None:
-    """Where a buffer doubles cannot be foretold: on finer grids it takes as many tries as bisection does."""
+def test_other_memory_takes_at_most_8_tries(
+    shape: str, random: Random, limit: int, multiple: int, slope: int
+) -> None:
+    """Where a buffer doubles cannot be foretold: on finer grids it takes as many tries as bisection
+    does.
+    """
     limit = Grid(multiple).batch(1 + limit % 16) if shape == "doubling" else limit
     slope = max(slope, 4 * MIB) if shape.startswith("rounded") else slope
     result = found(shape, random, limit, multiple, slope)
@@ -81,7 +98,9 @@ def test_other_memory_takes_at_most_8_tries(shape: str, random: Random, limit: i
 
 
 @given(randoms, limits, multiples, st.sampled_from(sorted(SHAPES)), st.integers(1, 1 << 32))
-def test_no_memory_breaks_the_bound(random: Random, limit: int, multiple: int, shape: str, slope: int) -> None:
+def test_no_memory_breaks_the_bound(
+    random: Random, limit: int, multiple: int, shape: str, slope: int
+) -> None:
     assert len(found(shape, random, limit, multiple, slope).trials) <= bound(MOST)
 
 
@@ -90,8 +109,12 @@ def bound(rungs: int) -> int:
 
 
 @given(st.integers(1, 5000), multiples, st.data())
-def test_any_answers_whatever_end_within_the_bound_at_neighbours(top: int, multiple: int, data: st.DataObject) -> None:
-    """Fitting, memory and points at random: nothing is monotone, and what failed may fit if it is tried again."""
+def test_any_answers_whatever_end_within_the_bound_at_neighbours(
+    top: int, multiple: int, data: st.DataObject
+) -> None:
+    """Fitting, memory and points at random: nothing is monotone, and what failed may fit if it is
+    tried again.
+    """
     memory = data.draw(st.none() | st.integers(0, 10**6))
     batches = st.integers(1, 2 * top)
     points = data.draw(st.dictionaries(batches, st.integers(0, 10**6), max_size=5))
@@ -109,7 +132,9 @@ def test_any_answers_whatever_end_within_the_bound_at_neighbours(top: int, multi
         tried[batch] = fits
         return Trial(batch, tried[batch], data.draw(st.none() | st.integers(0, 10**6)))
 
-    result = find_limit(try_batch, sorted(points.items()), memory_bytes=memory, max_batch=top, multiple=multiple)
+    result = find_limit(
+        try_batch, sorted(points.items()), memory_bytes=memory, max_batch=top, multiple=multiple
+    )
     grid = Grid(multiple)
     assert result.fits is None or tried.get(result.fits, result.fits in points)
     if result.fails is None:
@@ -123,13 +148,22 @@ def test_any_answers_whatever_end_within_the_bound_at_neighbours(top: int, multi
 @given(st.integers(0, 3000), st.integers(1, 3000), multiples)
 def test_where_memory_is_not_known_it_is_exact_too(limit: int, top: int, multiple: int) -> None:
     grid = Grid(multiple)
-    result = find_limit(lambda b, _: Trial(b, b <= limit), memory_bytes=None, max_batch=top, multiple=multiple)
+    result = find_limit(
+        lambda b, _: Trial(b, b <= limit), memory_bytes=None, max_batch=top, multiple=multiple
+    )
     last = grid.rung(min(limit, top))
     assert result.fits == (grid.batch(last) or None)
     assert result.fails == (None if last == grid.rung(top) else grid.batch(last + 1))
 
 
-@given(randoms, limits, multiples, st.sampled_from(sorted(SHAPES)), st.integers(1, 1 << 32), st.integers(1, 1 << 20))
+@given(
+    randoms,
+    limits,
+    multiples,
+    st.sampled_from(sorted(SHAPES)),
+    st.integers(1, 1 << 32),
+    st.integers(1, 1 << 20),
+)
 def test_a_batch_that_is_known_to_fail_is_an_end_and_not_tried_again(
     random: Random, limit: int, multiple: int, shape: str, slope: int, above: int
 ) -> None:
@@ -139,11 +173,18 @@ def test_a_batch_that_is_known_to_fail_is_an_end_and_not_tried_again(
     if on.try_batch(failed).fits:
         return
     result = find_limit(
-        on.try_batch, on.points, memory_bytes=on.memory_bytes, max_batch=MOST, multiple=on.multiple, failed=failed
+        on.try_batch,
+        on.points,
+        memory_bytes=on.memory_bytes,
+        max_batch=MOST,
+        multiple=on.multiple,
+        failed=failed,
     )
     assert failed not in {trial.batch for trial in result.trials} or failed == result.fails
     tried = (
-        {trial.batch: trial.fits for trial in result.trials} | {failed: False} | dict.fromkeys(dict(on.points), True)
+        {trial.batch: trial.fits for trial in result.trials}
+        | {failed: False}
+        | dict.fromkeys(dict(on.points), True)
     )
     assert joined(on, result)
     assert tried[known(result.fails)] is False
@@ -171,7 +212,13 @@ def test_a_failure_that_linear_memory_contradicts_is_tried_again(
     assert result.fits == Grid(multiple).batch(Grid(multiple).rung(limit))
 
 
-@given(randoms, limits, multiples, st.sampled_from(sorted(set(SHAPES) - {"falling"})), st.integers(0, 40))
+@given(
+    randoms,
+    limits,
+    multiples,
+    st.sampled_from(sorted(set(SHAPES) - {"falling"})),
+    st.integers(0, 40),
+)
 def test_without_memory_one_failure_by_chance_changes_no_limit(
     random: Random, limit: int, multiple: int, shape: str, number: int
 ) -> None:
@@ -202,7 +249,9 @@ def test_the_ends(
     tries: int | None,
 ) -> None:
     def try_batch(batch: int, _: str) -> Trial:
-        return Trial(batch, batch <= fits, per_sample * batch if batch <= fits or not fits else None)
+        return Trial(
+            batch, batch <= fits, per_sample * batch if batch <= fits or not fits else None
+        )
 
     of = [(batch, per_sample * batch) for batch in points]
     result = find_limit(try_batch, of, memory_bytes=memory, max_batch=most, multiple=multiple)
@@ -234,7 +283,9 @@ def test_trials_sent_again_lead_to_the_same_limit(
 
 
 def test_each_try_says_why() -> None:
-    def reasons(points: list[tuple[int, int]], memory_bytes: int | None, failed: int | None = None) -> list[str]:
+    def reasons(
+        points: list[tuple[int, int]], memory_bytes: int | None, failed: int | None = None
+    ) -> list[str]:
         told: list[str] = []
 
         def try_batch(batch: int, reason: str) -> Trial:

@@ -12,7 +12,9 @@ MIB = 1 << 20
 
 
 @given(st.integers(0, 500), st.integers(1, 64), st.integers(0, 4000), st.integers(600, 8000))
-def test_linear_memory_leaves_exactly_what_is_asked(base: int, per_sample: int, extra: int, memory: int) -> None:
+def test_linear_memory_leaves_exactly_what_is_asked(
+    base: int, per_sample: int, extra: int, memory: int
+) -> None:
     def peak(batch: int) -> int:
         return (base + per_sample * batch) * MIB
 

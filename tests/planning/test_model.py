@@ -25,7 +25,12 @@ def test_an_exact_line_is_found(sizes: list[int], alpha: float, beta: float) -> 
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 10**5), st.floats(1e-4, 10)), min_size=2, max_size=12, unique_by=lambda p: p[0])
+    st.lists(
+        st.tuples(st.integers(1, 10**5), st.floats(1e-4, 10)),
+        min_size=2,
+        max_size=12,
+        unique_by=lambda p: p[0],
+    )
 )
 def test_no_line_near_it_is_better(points: list[tuple[int, float]]) -> None:
     def error(alpha: float, beta: float) -> float:
@@ -41,7 +46,12 @@ def test_no_line_near_it_is_better(points: list[tuple[int, float]]) -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 10**5), st.floats(1e-4, 10)), min_size=1, max_size=12, unique_by=lambda p: p[0])
+    st.lists(
+        st.tuples(st.integers(1, 10**5), st.floats(1e-4, 10)),
+        min_size=1,
+        max_size=12,
+        unique_by=lambda p: p[0],
+    )
 )
 def test_the_curve_never_falls_and_keeps_what_did_not(points: list[tuple[int, float]]) -> None:
     curve = monotone_curve(points)
@@ -65,7 +75,12 @@ def test_one_batch_makes_no_line() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 10**5), st.floats(1e-6, 10)), min_size=1, max_size=8, unique_by=lambda p: p[0]),
+    st.lists(
+        st.tuples(st.integers(1, 10**5), st.floats(1e-6, 10)),
+        min_size=1,
+        max_size=8,
+        unique_by=lambda p: p[0],
+    ),
     st.sampled_from([1, 8, 30]),
 )
 def test_below_the_first_point_and_above_the_last_too_a_step_takes_time_and_as_much_as_for_the_solver(
@@ -73,8 +88,12 @@ def test_below_the_first_point_and_above_the_last_too_a_step_takes_time_and_as_m
 ) -> None:
     curve, largest = monotone_curve(points), 10 * max(batch for batch, _ in points)
     solver = Fleet([Load(curve, largest)], multiple=multiple)
-    granules = sorted({1, 2, *(batch // multiple for batch, _ in points), largest // multiple} - {0})
+    granules = sorted(
+        {1, 2, *(batch // multiple for batch, _ in points), largest // multiple} - {0}
+    )
     times = [curve.step_time_s(count * multiple) for count in granules]
     assert times[0] > 0
     assert all(after >= before * (1 - 1e-9) for before, after in pairwise(times))
-    assert times == pytest.approx([float(solver.piece_s(np.array([float(count)]))[0]) for count in granules])
+    assert times == pytest.approx(
+        [float(solver.piece_s(np.array([float(count)]))[0]) for count in granules]
+    )

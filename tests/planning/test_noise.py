@@ -14,8 +14,12 @@ from tests.known import known as certain
 DIMENSIONS = 40
 
 
-def drawn(batches: tuple[int, ...], steps: int, *, signal: float, noise: float, seed: int = 0) -> list[Norms]:
-    """Random steps whose samples' gradients have a mean of length `signal` and a covariance of trace `noise`²."""
+def drawn(
+    batches: tuple[int, ...], steps: int, *, signal: float, noise: float, seed: int = 0
+) -> list[Norms]:
+    """Random steps whose samples' gradients have a mean of length `signal` and a covariance of
+    trace `noise`².
+    """
     draw = np.random.default_rng(seed)
     mean = np.full(DIMENSIONS, signal / math.sqrt(DIMENSIONS))
     each = noise / math.sqrt(DIMENSIONS)
@@ -76,7 +80,11 @@ def test_any_norms_give_a_noise_scale_above_0_or_none() -> None:
     draw = np.random.default_rng(1)
     for _ in range(2000):
         steps = [
-            Norms(int(draw.integers(1, 4000)), int(draw.integers(1, 5)), *(10.0 ** draw.uniform(-30, 30, 2)))
+            Norms(
+                int(draw.integers(1, 4000)),
+                int(draw.integers(1, 5)),
+                *(10.0 ** draw.uniform(-30, 30, 2)),
+            )
             for _ in range(draw.integers(0, 9))
         ]
         found = noise_scale(steps)
@@ -91,5 +99,8 @@ def test_any_norms_give_a_noise_scale_above_0_or_none() -> None:
 def test_what_a_batch_is_worth() -> None:
     assert efficiency(1584, 3200) == pytest.approx(0.6689, abs=1e-4)
     assert goodput(50)(100, 0.5) == pytest.approx(100 / 0.5 / (1 + 100 / 50))
-    assert learning_rate_factor(1584, 1424, 3200) == pytest.approx((1 + 3200 / 1584) / (1 + 3200 / 1424))
-    assert learning_rate_factor(32, 64, 1e9) == pytest.approx(2, abs=1e-4)  # far below the noise scale it is the ratio
+    assert learning_rate_factor(1584, 1424, 3200) == pytest.approx(
+        (1 + 3200 / 1584) / (1 + 3200 / 1424)
+    )
+    # Far below the noise scale it is the ratio.
+    assert learning_rate_factor(32, 64, 1e9) == pytest.approx(2, abs=1e-4)

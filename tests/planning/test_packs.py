@@ -10,13 +10,17 @@ from gpubalance.planning.packs import MOST_BYTES, best_pack_bytes, packs_of
 VALUES = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 1000)), max_size=30)
 
 
-def exposed_s(pack_bytes: float, gradient_bytes: int, latency_s: float, bytes_per_s: float) -> float:
+def exposed_s(
+    pack_bytes: float, gradient_bytes: int, latency_s: float, bytes_per_s: float
+) -> float:
     """What packs of that size cost: each one's latency, and the time of the last one."""
     return gradient_bytes / pack_bytes * latency_s + pack_bytes / bytes_per_s
 
 
 @given(st.integers(1 << 20, 1 << 30), st.floats(1e-5, 1e-2), st.floats(1e6, 1e11))
-def test_no_other_size_within_the_bounds_costs_less(gradient_bytes: int, latency_s: float, bytes_per_s: float) -> None:
+def test_no_other_size_within_the_bounds_costs_less(
+    gradient_bytes: int, latency_s: float, bytes_per_s: float
+) -> None:
     link = (gradient_bytes, latency_s, bytes_per_s)
     best = best_pack_bytes(*link)
     assert 64 << 10 <= best <= MOST_BYTES
@@ -26,7 +30,9 @@ def test_no_other_size_within_the_bounds_costs_less(gradient_bytes: int, latency
 
 
 @given(VALUES, st.integers(0, 2000))
-def test_each_value_is_in_one_pack_of_its_type(values: list[tuple[str, int]], pack_bytes: int) -> None:
+def test_each_value_is_in_one_pack_of_its_type(
+    values: list[tuple[str, int]], pack_bytes: int
+) -> None:
     packs = packs_of(values, pack_bytes)
     assert sorted(number for pack in packs for number in pack) == list(range(len(values)))
     for pack in packs:

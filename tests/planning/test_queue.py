@@ -22,9 +22,13 @@ def _by_brute_force(free_s: list[float], each_s: list[float], left: int) -> floa
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 10.0), _TIMES), min_size=1, max_size=3), st.integers(0, 8))
-def test_the_last_end_is_the_best_of_all_ways(devices: list[tuple[float, float]], left: int) -> None:
+def test_the_last_end_is_the_best_of_all_ways(
+    devices: list[tuple[float, float]], left: int
+) -> None:
     free_s, each_s = map(list, zip(*devices, strict=True))
-    assert Outlook(free_s, each_s).last_s(left) == pytest.approx(_by_brute_force(free_s, each_s, left))
+    assert Outlook(free_s, each_s).last_s(left) == pytest.approx(
+        _by_brute_force(free_s, each_s, left)
+    )
 
 
 @given(st.lists(_TIMES, min_size=1, max_size=3), st.integers(1, 8))

@@ -33,4 +33,6 @@ def test_shares_are_within_a_sample_of_the_proportion(most: int, weights: list[i
 
 @given(WEIGHTS, st.integers(1, 1000))
 def test_a_multiple_of_the_split_is_shared_exactly(weights: list[int], times: int) -> None:
-    assert proportional_split(times * sum(weights), weights) == tuple(times * weight for weight in weights)
+    assert proportional_split(times * sum(weights), weights) == tuple(
+        times * weight for weight in weights
+    )

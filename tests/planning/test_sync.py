@@ -20,7 +20,9 @@ _DRAWN = 300
 
 def measured(**seconds: float) -> Syncs:
     """`ab=0.1` is a sync of 0.1 s measured with the devices 0 and 1 in use."""
-    return Syncs({frozenset("abcd".index(name) for name in names): s for names, s in seconds.items()})
+    return Syncs(
+        {frozenset("abcd".index(name) for name in names): s for names, s in seconds.items()}
+    )
 
 
 def devices(names: str) -> set[int]:
@@ -55,14 +57,18 @@ def test_a_set_that_no_measured_one_is_around_is_taken_for_the_longest() -> None
     [
         (measured(abcd=0.1), "abc", 0.0),  # any of the four may be the slow one
         (measured(abcd=0.1, abc=0.099), "abd", 0.0),
-        (measured(abcd=0.1, ab=0.099), "abc", 0.099),  # leaving d out helped nothing, so leaving c in does not either
+        # Leaving d out helped nothing, so leaving c in does not either.
+        (measured(abcd=0.1, ab=0.099), "abc", 0.099),
         (measured(abcd=0.1, abc=0.05), "abd", 0.1 * 2 / 3),  # it is d
         (measured(abcd=0.1, abc=0.05), "ad", 0.1 / 3),
-        (measured(abc=0.3, bc=0.2), "ab", 0.0),  # two take less than three over the same slow link: a is not it
+        # Two take less than three over the same slow link: a is not it.
+        (measured(abc=0.3, bc=0.2), "ab", 0.0),
         (measured(abcd=0.1, abc=0.05), "ab", 0.0),
     ],
 )
-def test_a_set_with_all_devices_that_may_be_the_slow_one_takes_as_long(syncs: Syncs, used: str, seconds: float) -> None:
+def test_a_set_with_all_devices_that_may_be_the_slow_one_takes_as_long(
+    syncs: Syncs, used: str, seconds: float
+) -> None:
     assert syncs.least(devices(used)) == seconds
 
 
@@ -74,7 +80,9 @@ def test_of_some_devices_it_is_the_same_under_their_new_numbers() -> None:
 
 @st.composite
 def with_sets(draw: st.DrawFn) -> Problem:
-    """A problem in which some sets, or all, have a sync of their own: a part may also need more than the whole."""
+    """A problem in which some sets, or all, have a sync of their own: a part may also need more
+    than the whole.
+    """
     problem = draw(problems())
     several = [frozenset(one) for one in subsets(len(problem.loads)) if len(one) > 1]
     if not several:
@@ -97,7 +105,9 @@ def test_none_with_some_devices_forced_in_is_better(problem: Problem, data: st.D
 
 @pytest.mark.parametrize("seed", range(4))
 def test_links_of_their_own_are_solved_as_by_brute_force(seed: int) -> None:
-    """Every set of up to four devices takes the longest of its devices' own syncs, or any other time."""
+    """Every set of up to four devices takes the longest of its devices' own syncs, or any other
+    time.
+    """
     random = Random(seed)
     for _ in range(_DRAWN // 4):
         loads = random_loads(random, random.randint(2, 4), 6)
@@ -106,7 +116,9 @@ def test_links_of_their_own_are_solved_as_by_brute_force(seed: int) -> None:
         by_links = {one: max(own[device] for device in one) for one in sets}
         at_will = {one: random.uniform(0, 0.1) for one in sets}
         syncs = Syncs(random.choice([by_links, at_will]))
-        assert_best(Problem(loads, syncs, global_batch=random.choice([None, None, random.randint(1, 9)])))
+        assert_best(
+            Problem(loads, syncs, global_batch=random.choice([None, None, random.randint(1, 9)]))
+        )
 
 
 def test_a_device_that_costs_more_sync_than_it_adds_is_left_out_and_told_why() -> None:

@@ -1,4 +1,6 @@
-"""Opens a page in several frames by Chromium's own command line, and reads what JavaScript finds in each."""
+"""Opens a page in several frames by Chromium's own command line, and reads what JavaScript finds in
+each.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 _FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -23,7 +27,8 @@ _FLAGS = (
     "--enable-logging=stderr",
 )
 _WITHIN_S = 120
-# A page takes its frame's `color-scheme` for the user's choice. On paper the rules for print count, not the screen's.
+# A page takes its frame's `color-scheme` for the user's choice. On paper the rules for print count,
+# not the screen's.
 _AROUND = """<!doctype html><meta charset="utf-8">
 {frames}
 <script>
@@ -58,12 +63,22 @@ class Seen(NamedTuple):
 
 
 def look(page: Path, views: Sequence[View], questions: Mapping[str, str], folder: Path) -> Seen:
-    """Evaluates a JavaScript expression for each question in each view. Chromium's own files go to `folder`."""
+    """Evaluates a JavaScript expression for each question in each view. Chromium's own files go to
+    `folder`.
+    """
     frames = "\n".join(_frame(page, *view) for view in views)
     around = folder / "around.html"
-    around.write_text(_AROUND.format(frames=frames, questions=json.dumps(dict(questions))), encoding="utf-8")
+    around.write_text(
+        _AROUND.format(frames=frames, questions=json.dumps(dict(questions))), encoding="utf-8"
+    )
     assert CHROMIUM is not None
-    command = [CHROMIUM, *_FLAGS, f"--user-data-dir={folder / 'profile'}", "--dump-dom", around.resolve().as_uri()]
+    command = [
+        CHROMIUM,
+        *_FLAGS,
+        f"--user-data-dir={folder / 'profile'}",
+        "--dump-dom",
+        around.resolve().as_uri(),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_WITHIN_S)
     (title,) = re.findall(r"(?s)<title>(.*)</title>", done.stdout)
     return Seen(json.loads(html.unescape(title)), re.findall(r"CONSOLE.*", done.stderr))

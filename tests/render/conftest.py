@@ -13,8 +13,12 @@ from tests.render import samples
 
 @pytest.fixture(scope="session")
 def subjects() -> tuple[Subject, ...]:
-    """The balanced pair, as if on GPUs, the balanced four devices, the pair's probe, and a plan that was not run."""
-    found = read_subjects([samples.BALANCE, samples.FOUR, samples.PROBE, samples.PLAN, samples.FOUR_PROBE])
+    """The balanced pair, as if on GPUs, the balanced four devices, the pair's probe, and a plan
+    that was not run.
+    """
+    found = read_subjects(
+        [samples.BALANCE, samples.FOUR, samples.PROBE, samples.PLAN, samples.FOUR_PROBE]
+    )
     return (samples.with_telemetry(found[0]), *found[1:4])
 
 

@@ -29,12 +29,23 @@ from gpubalance.results.subject import warnings_of
 
 DATA = Path(__file__).with_name("data")
 GOLDEN = Path(__file__).with_name("golden")
-NAMES = ("pair-balance", "pair-run", "pair-independent", "pair-layers", "pair-probe", "four-balance", "four-probe")
+NAMES = (
+    "pair-balance",
+    "pair-run",
+    "pair-independent",
+    "pair-layers",
+    "pair-probe",
+    "four-balance",
+    "four-probe",
+)
 WIDTHS = (80, 40)
 
 
 def told(
-    result: Plan | Probe | Independent | Layers | Run, following: str = "", script: Sequence[str] = (), width: int = 80
+    result: Plan | Probe | Independent | Layers | Run,
+    following: str = "",
+    script: Sequence[str] = (),
+    width: int = 80,
 ) -> str:
     """A result's summary, as the program prints it."""
     return summary(told_of(result), warnings_of(result), following, script, width)

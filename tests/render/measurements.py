@@ -11,14 +11,17 @@ from gpubalance.settings.device import Device
 from tests.jobs.probes import measurement_of
 
 PAIR = tuple(
-    Device(index=i, uuid=f"GPU-{i}", name=f"Card {i}", memory_bytes=1 << 30, simulated=False) for i in range(2)
+    Device(index=i, uuid=f"GPU-{i}", name=f"Card {i}", memory_bytes=1 << 30, simulated=False)
+    for i in range(2)
 )
 
 
 def step_time(*samples: float, steps: int = 4, at_s: tuple[float, ...] = ()) -> StepTime:
     """Step times whose timings end one after another, or when it says."""
     at_s = at_s or tuple(accumulate(steps * one for one in samples))
-    return StepTime(median=samples[0], mad=0.0, ci95=None, steps_per_sample=steps, samples=samples, at_s=at_s)
+    return StepTime(
+        median=samples[0], mad=0.0, ci95=None, steps_per_sample=steps, samples=samples, at_s=at_s
+    )
 
 
 def measurement(
@@ -28,7 +31,9 @@ def measurement(
     micro_batches: tuple[int, ...] | None = None,
     memory: int | None = None,
 ) -> Measurement:
-    """A measurement in which the first GPU computes for 0.1 s and has the telemetry, the second for 0.2 s."""
+    """A measurement in which the first GPU computes for 0.1 s and has the telemetry, the second for
+    0.2 s.
+    """
     made = measurement_of(batches, (0.1, 0.2), sync_s=0.01)
     replicas = tuple(
         replica.model_copy(
@@ -41,5 +46,9 @@ def measurement(
         for replica in made.replicas
     )
     return made.model_copy(
-        update={"micro_batches": micro_batches or batches, "step_time_s": times, "replicas": replicas}
+        update={
+            "micro_batches": micro_batches or batches,
+            "step_time_s": times,
+            "replicas": replicas,
+        }
     )

@@ -1,4 +1,6 @@
-"""The picture at the top of the README: `python -m tests.render.picture` draws it from the pair's real result."""
+"""The picture at the top of the README: `python -m tests.render.picture` draws it from the pair's
+real result.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,17 @@ line-height: {line_height}px; }}
 
 
 def lines() -> list[Text]:
-    """The live screens of the even split and of the found one, and the summary without the script."""
+    """The live screens of the even split and of the found one, and the summary without
+    the script.
+    """
     plan = read_record(DATA / "pair-balance.json", Plan)
     run = known(plan.run)
     even = known(run.baselines.even)
     return [
-        Text(f"$ gpubalance run --simulate configs/gtx1080ti-gtx1080.toml {even.split.options}", "bold"),
+        Text(
+            f"$ gpubalance run --simulate configs/gtx1080ti-gtx1080.toml {even.split.options}",
+            "bold",
+        ),
         *_screen(run.devices, even),
         Text(),
         Text("$ gpubalance balance --simulate configs/gtx1080ti-gtx1080.toml -o plan.json", "bold"),
@@ -63,7 +70,9 @@ def lines() -> list[Text]:
         *map(
             Text,
             told(
-                plan, "gpubalance run --simulate configs/gtx1080ti-gtx1080.toml --plan plan.json", width=_WIDTH
+                plan,
+                "gpubalance run --simulate configs/gtx1080ti-gtx1080.toml --plan plan.json",
+                width=_WIDTH,
             ).splitlines(),
         ),
     ]
@@ -74,18 +83,29 @@ def _screen(devices: Sequence[Device], measured: Measurement) -> list[Text]:
     rates = deque(measured.global_batch / sample for sample in step.samples)
     course = Course(devices, measured.batches, step.median, rates)
     for row, replica in zip(course.rows, measured.replicas, strict=True):
-        row.compute_s, row.update_s, row.memory_bytes = replica.compute_s, replica.update_s, replica.memory_peak_bytes
+        row.compute_s, row.update_s, row.memory_bytes = (
+            replica.compute_s,
+            replica.update_s,
+            replica.memory_peak_bytes,
+        )
         row.rates["samples/s"] = row.batch / step.median
     doing = f"measuring {'/'.join(map(str, measured.batches))}, window 3 of 3"
-    return [*header_lines(doing, "about 4 s of 73 left", _WIDTH), *joint_lines({"": course}, _WIDTH, 24)]
+    return [
+        *header_lines(doing, "about 4 s of 73 left", _WIDTH),
+        *joint_lines({"": course}, _WIDTH, 24),
+    ]
 
 
 def svg() -> str:
     """The picture."""
-    console = Console(record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(
+        record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
     for line in lines():
         console.print(line, no_wrap=True)
-    return console.export_svg(title="gpubalance", theme=MONOKAI, code_format=_FORMAT, unique_id="gpubalance")
+    return console.export_svg(
+        title="gpubalance", theme=MONOKAI, code_format=_FORMAT, unique_id="gpubalance"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Results of real runs on simulated devices, as they were written, and variants of them for tests."""
+"""Results of real runs on simulated devices, as they were written, and variants of them
+for tests.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from gpubalance.results.telemetry import Moment, Telemetry
 from tests.known import known
 
 DATA = Path(__file__).with_name("data")
-BALANCE, RUN, PROBE, PLAN = (DATA / f"pair-{kind}.json" for kind in ("balance", "run", "probe", "plan"))
+BALANCE, RUN, PROBE, PLAN = (
+    DATA / f"pair-{kind}.json" for kind in ("balance", "run", "probe", "plan")
+)
 FOUR = DATA / "four-balance.json"
 FOUR_PROBE = DATA / "four-probe.json"
 
@@ -37,18 +41,22 @@ def subject(path: Path, *beside: Path) -> Subject:
 
 
 def with_telemetry(of: Subject) -> Subject:
-    """The subject as if its devices were GPUs with telemetry, of which the second gets hot and is throttled.
+    """The subject as if its devices were GPUs with telemetry, of which the second gets hot and is
+    throttled.
 
     Simulated devices have no telemetry, so no real run has it.
     """
     run = known(of.run)
     end = (run.step_time_s.at_s or (10.0,))[-1]
     replicas = tuple(
-        replica.model_copy(update={"telemetry": _telemetry(replica.device, end)}) for replica in run.replicas
+        replica.model_copy(update={"telemetry": _telemetry(replica.device, end)})
+        for replica in run.replicas
     )
     changed = run.model_copy(update={"replicas": replicas})
     plan = known(of.plan)
-    result = plan.model_copy(update={"balance": known(plan.balance).model_copy(update={"run": changed})})
+    result = plan.model_copy(
+        update={"balance": known(plan.balance).model_copy(update={"run": changed})}
+    )
     return Subject(of.name, result, of.probes, of.probe_from)
 
 

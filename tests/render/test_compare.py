@@ -11,7 +11,17 @@ from gpubalance.results.comparison import Comparison
 from gpubalance.results.run import Run
 from tests.jobs.drawn import drawn_run
 from tests.jobs.probes import inside, probe_of
-from tests.jobs.test_compare import BASELINE, DEVICES, JOINT, OTHER, compared_in, disturbed, plan_of, sampled, slower
+from tests.jobs.test_compare import (
+    BASELINE,
+    DEVICES,
+    JOINT,
+    OTHER,
+    compared_in,
+    disturbed,
+    plan_of,
+    sampled,
+    slower,
+)
 
 GOLDEN = Path(__file__).parent / "compare.txt"
 
@@ -24,7 +34,12 @@ def several(folder: Path) -> Comparison:
     """A comparison that has every kind of text about runs."""
     short = OTHER.model_copy(update={"complete": False, "warnings": ()})
     alone = drawn_run(DEVICES[:1], JOINT, (820,), seed=4)
-    proven = {"before": BASELINE, "after": slower(OTHER, 0.97), "mixed": mixed(slower(short, 1.05)), "again": OTHER}
+    proven = {
+        "before": BASELINE,
+        "after": slower(OTHER, 0.97),
+        "mixed": mixed(slower(short, 1.05)),
+        "again": OTHER,
+    }
     return compared_in(folder, {**proven, "alone": alone, "plan": plan_of()})
 
 
@@ -42,9 +57,13 @@ def test_the_whole_text(tmp_path: Path, width: int) -> None:
 def test_a_verdict_on_runs_of_a_machine_that_was_not_quiet_carries_it(tmp_path: Path) -> None:
     text = comparison_text(compared_in(tmp_path, {"a": BASELINE, "b": disturbed(OTHER, 2.0)}))
     verdict = " ".join(text.split("\n\n")[0].split())
-    assert verdict.startswith("b.json is slower than a.json, but the machine was not quiet (b.json: timings vary by")
+    assert verdict.startswith(
+        "b.json is slower than a.json, but the machine was not quiet (b.json: timings vary by"
+    )
     same = comparison_text(compared_in(tmp_path, {"a": BASELINE, "b": mixed(disturbed(OTHER))}))
-    assert "but not like with like, and the machine was not quiet (b.json:" in " ".join(same.split())
+    assert "but not like with like, and the machine was not quiet (b.json:" in " ".join(
+        same.split()
+    )
 
 
 def test_names_from_files_cannot_write_to_the_terminal(tmp_path: Path) -> None:

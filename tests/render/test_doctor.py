@@ -17,7 +17,10 @@ CHECKUP = Checkup(
             code="persistence",
             status="warning",
             what="persistence",
-            detail="GPU:0 has persistence off: the driver starts it anew for each process, which takes seconds",
+            detail=(
+                "GPU:0 has persistence off: the driver starts it anew for each process, which "
+                "takes seconds"
+            ),
             next="sudo nvidia-smi -i 0 -pm 1",
         ),
         Check(
@@ -25,15 +28,25 @@ CHECKUP = Checkup(
             status="failure",
             what="training step",
             detail="GPU:1: the worker was ended by SIGABRT \x1b[31mwhile training",
-            next="do this\nthe worker's whole log is /home/somebody/.local/state/gpubalance/logs/check.log",
+            next=(
+                "do this\nthe worker's whole log is "
+                "/home/somebody/.local/state/gpubalance/logs/check.log"
+            ),
         ),
-        Check(code="all-reduce", status="skipped", what="all-reduce", detail="not tried: there is one device"),
+        Check(
+            code="all-reduce",
+            status="skipped",
+            what="all-reduce",
+            detail="not tried: there is one device",
+        ),
     ),
 )
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
-def test_it_is_whole_at_80_and_at_40_columns_and_colour_adds_nothing_but_colour(columns: int) -> None:
+def test_it_is_whole_at_80_and_at_40_columns_and_colour_adds_nothing_but_colour(
+    columns: int,
+) -> None:
     text = checkup_text(CHECKUP, columns)
     assert text + "\n" == path("checkup", columns).read_text(encoding="utf-8")
     painted = checkup_text(CHECKUP, columns, lambda status, word: f"<{status}>{word}</>")

@@ -17,7 +17,9 @@ from tests.render.samples import PROBE
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_summary_is_as_it_was_looked_at_short_and_no_line_but_a_command_is_too_wide(name: str, width: int) -> None:
+def test_a_summary_is_as_it_was_looked_at_short_and_no_line_but_a_command_is_too_wide(
+    name: str, width: int
+) -> None:
     text = kept(name, width)
     assert text + "\n" == path(name, width).read_text(encoding="utf-8")
     assert max(map(len, text.split("\nnext: ")[0].splitlines())) <= width
@@ -51,7 +53,13 @@ def test_a_curve_with_its_marks_is_whole_at_50_columns() -> None:
 
 def test_a_device_without_a_point_says_that_nothing_was_measured() -> None:
     probe = read_record(PROBE, Probe)
-    unmeasured = {"curve": (), "batch_limit": None, "step_time_model": None, "solo_best": None, "sensible": None}
+    unmeasured = {
+        "curve": (),
+        "batch_limit": None,
+        "step_time_model": None,
+        "solo_best": None,
+        "sensible": None,
+    }
     second = probe.probes[1].model_copy(update=unmeasured)
     left = probe.model_copy(update={"probes": (probe.probes[0], second), "complete": False})
     (line,) = [line for line in lines_of(probe_told(left)) if line.startswith("GPU:1")]
@@ -60,10 +68,15 @@ def test_a_device_without_a_point_says_that_nothing_was_measured() -> None:
 
 def test_a_path_in_a_warning_is_not_broken() -> None:
     path = f"/home/somebody/.local/state/gpubalance/logs/{'20261123T201039.664456-' * 3}run.log"
-    warning = Warning_(code="pipeline-unknown", message="it failed", next=f"the worker's whole log is {path}")
+    warning = Warning_(
+        code="pipeline-unknown", message="it failed", next=f"the worker's whole log is {path}"
+    )
     assert [line.strip() for line in warning_lines([warning], 80)][-1] == path
 
 
 def test_a_line_does_not_end_with_the_sign_before_a_number() -> None:
-    assert prose("the interval is ± 9.4 %, wider than ± 1 %", 36) == ["the interval is ± 9.4 %, wider than", "  ± 1 %"]
+    assert prose("the interval is ± 9.4 %, wider than ± 1 %", 36) == [
+        "the interval is ± 9.4 %, wider than",
+        "  ± 1 %",
+    ]
     assert prose("the interval is ± 9.4 %", 18) == ["the interval is", "  ± 9.4 %"]

@@ -1,4 +1,6 @@
-"""A cut model in a report: its picture is its timeline, its tables have its numbers; and as text."""
+"""A cut model in a report: its picture is its timeline, its tables have its numbers;
+and as text.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ def test_the_picture_is_the_measured_step(subject: Subject, result: Layers) -> N
             if bar.get_facecolor()[:3] == to_rgb(colour)
         )
         tasks = [task for task in result.timeline.tasks if task.kind == kind]
-        wanted = sorted((rows[task.device], 1e3 * task.start_s, 1e3 * (task.end_s - task.start_s)) for task in tasks)
+        wanted = sorted(
+            (rows[task.device], 1e3 * task.start_s, 1e3 * (task.end_s - task.start_s))
+            for task in tasks
+        )
         assert sum(found, ()) == pytest.approx(sum(wanted, ()))
         assert len(tasks) == result.micro_batches * len(result.segments)
     assert {bar.get_facecolor()[:3] for bar in shown} >= {to_rgb(UPDATE), to_rgb(TRANSFER)}
@@ -55,9 +60,13 @@ def test_the_picture_is_the_measured_step(subject: Subject, result: Layers) -> N
 def test_a_device_with_little_to_do_has_a_line_that_says_why(result: Layers) -> None:
     waits = "GPU:0 idles 40 % of a step: it waits for GPU:1, whose stage takes longest; "
     assert f"{waits}no other cut that fits is predicted to be faster" in told(result)
-    assert f"{waits}the cuts are those of --cuts" in told(result.model_copy(update={"cuts": ("dense",)}))
+    assert f"{waits}the cuts are those of --cuts" in told(
+        result.model_copy(update={"cuts": ("dense",)})
+    )
     first, second = result.stages
-    busy = result.model_copy(update={"stages": (first, second.model_copy(update={"bubble_s": 0.0}))})
+    busy = result.model_copy(
+        update={"stages": (first, second.model_copy(update={"bubble_s": 0.0}))}
+    )
     assert not [line for line in told(busy) if "idles" in line]
 
 
@@ -77,8 +86,14 @@ def test_a_line_of_text_has_each_device_s_time_in_proportion(result: Layers) -> 
             assert part == pytest.approx(seconds / result.step_time_s.median, abs=0.1)
 
 
-def test_the_prediction_s_interval_has_the_unit_of_what_it_is_about(subject: Subject, result: Layers) -> None:
+def test_the_prediction_s_interval_has_the_unit_of_what_it_is_about(
+    subject: Subject, result: Layers
+) -> None:
     known = replace(subject, result=inside(result, "predicted", ci95=(0.5, 0.75)))
     (table,) = [table for table in tables_of(known) if table.kind.id == "predicted"]
-    assert [column.head for column in table.columns] == ["step time, ms", "from (95 %), ms", "to (95 %), ms"]
+    assert [column.head for column in table.columns] == [
+        "step time, ms",
+        "from (95 %), ms",
+        "to (95 %), ms",
+    ]
     assert [exact(0.5, column) for column in table.columns] == ["500"] * 3

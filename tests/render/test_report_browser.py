@@ -1,4 +1,6 @@
-"""The page in a real browser: no complaint, nothing wider than the screen, no text over text, in light and dark."""
+"""The page in a real browser: no complaint, nothing wider than the screen, no text over text, in
+light and dark.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ import pytest
 
 from tests.render.browser import CHROMIUM, Seen, View, look
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here to open the page with")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="there is no Chromium here to open the page with"
+)
 
 VIEWS = [View(width, scheme) for width in (360, 800, 1400) for scheme in ("light", "dark")]
 PAPER = View(690, "paper")  # the width of A4 within its margins
@@ -48,8 +52,14 @@ QUESTIONS = {
     "paper": "window.getComputedStyle(document.body).backgroundColor",
     "scroll_width": "document.documentElement.scrollWidth",
     "stick_out": _STICK_OUT,
-    "scroll": "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length",
-    "devices": "[...document.querySelectorAll('.devices')].every(e => e.scrollWidth < e.parentElement.clientWidth + 2)",
+    "scroll": (
+        "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + "
+        "1).length"
+    ),
+    "devices": (
+        "[...document.querySelectorAll('.devices')].every(e => e.scrollWidth < "
+        "e.parentElement.clientWidth + 2)"
+    ),
     "text": _TEXT,
     "smallest": _SMALLEST,
     "asked_for": "window.performance.getEntriesByType('resource').map(e => e.name)",

@@ -1,4 +1,6 @@
-"""Charts: what is drawn is what was measured, each is whole and readable, and what is missing is said."""
+"""Charts: what is drawn is what was measured, each is whole and readable, and what is missing is
+said.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,17 @@ from matplotlib.patches import Rectangle
 from gpubalance.render.plan import losses
 from gpubalance.render.report.charts import charts_of
 from gpubalance.render.report.charts.chart import Chart
-from gpubalance.render.report.charts.style import COMPUTE, HATCHES, NARROW, SYNC, VARIABLES, WAIT, WIDE, drawing, look
+from gpubalance.render.report.charts.style import (
+    COMPUTE,
+    HATCHES,
+    NARROW,
+    SYNC,
+    VARIABLES,
+    WAIT,
+    WIDE,
+    drawing,
+    look,
+)
 from gpubalance.render.report.steps import steps_of
 from gpubalance.results.subject import Subject
 from tests.cli.program import ROOT
@@ -81,13 +93,20 @@ def test_the_curve_has_its_points_its_model_its_limit_and_the_chosen_batch() -> 
     lines = [np.column_stack(line.get_data()).tolist() for line in axes.lines]
     for i, one in enumerate(map(known, subject.probes)):
         limit = known(one.batch_limit)
-        points = [[point.batch, point.throughput.median] for point in sorted(one.curve, key=lambda p: p.batch)]
+        points = [
+            [point.batch, point.throughput.median]
+            for point in sorted(one.curve, key=lambda p: p.batch)
+        ]
         assert points in lines
         assert [[limit.fits, 0.0], [limit.fits, 0.97]] in lines  # up to 97 % of the axis
         model, batch = known(one.step_time_model), known(subject.split).batches[i]
-        assert [batch, batch / (model.alpha_s + model.beta_s * batch)] in [line[0] for line in lines if line]
+        assert [batch, batch / (model.alpha_s + model.beta_s * batch)] in [
+            line[0] for line in lines if line
+        ]
         long = [line for line in lines if len(line) > 100][i]
-        assert long[50][1] == pytest.approx(long[50][0] / (model.alpha_s + model.beta_s * long[50][0]))
+        assert long[50][1] == pytest.approx(
+            long[50][0] / (model.alpha_s + model.beta_s * long[50][0])
+        )
 
 
 def test_step_times_stand_above_telemetry_on_one_clock() -> None:
@@ -145,8 +164,14 @@ def test_with_its_probe_a_plan_shows_the_even_split_too() -> None:
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_each_svg_is_whole_and_its_text_is_text(subjects: tuple[Subject, ...], html: str, width: int) -> None:
-    svgs = re.findall(rf'<div class="{"wide" if width == WIDE else "narrow"}">(<svg .*?</svg>)</div>', html, re.DOTALL)
+def test_each_svg_is_whole_and_its_text_is_text(
+    subjects: tuple[Subject, ...], html: str, width: int
+) -> None:
+    svgs = re.findall(
+        rf'<div class="{"wide" if width == WIDE else "narrow"}">(<svg .*?</svg>)</div>',
+        html,
+        re.DOTALL,
+    )
     shown = [one for subject in subjects for one in charts_of(subject).drawn]
     assert len(svgs) == len(shown)
     for svg, chart in zip(svgs, shown, strict=True):
@@ -159,7 +184,9 @@ def test_each_svg_is_whole_and_its_text_is_text(subjects: tuple[Subject, ...], h
         assert set(re.findall(r"url\(#([^)]+)\)", svg)) <= ids
         text = [element.text for element in root.iter("text")]
         assert len(text) > 4
-        assert any(re.search(r", (ms|s|GiB|samples/s|samples)$|^trial$", label or "") for label in text)
+        assert any(
+            re.search(r", (ms|s|GiB|samples/s|samples)$|^trial$", label or "") for label in text
+        )
         assert not re.findall(r"#[0-9a-fA-F]{6}\b", svg), "a colour that no dark page changes"
 
 
@@ -179,11 +206,24 @@ def test_a_chart_is_drawn_the_same_each_time_and_leaves_matplotlib_as_it_was() -
         matplotlib.rcdefaults()
 
 
-# Machado, Oliveira and Fernandes, IEEE Transactions on Visualization and Computer Graphics 15 (2009), severity 1.
+# Machado, Oliveira and Fernandes, IEEE Transactions on Visualization and Computer Graphics 15
+# (2009), severity 1.
 _SEEN = {
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.01182, 0.04294, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.3039],
+    ],
     "all": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
 }
 _XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
@@ -195,7 +235,11 @@ def linear(value: str) -> np.ndarray:
 
 
 def lab(value: str, seen: str) -> np.ndarray:
-    xyz = np.array(_XYZ) @ np.clip(np.array(_SEEN[seen]) @ linear(value), 0, 1) / np.array([0.9505, 1.0, 1.089])
+    xyz = (
+        np.array(_XYZ)
+        @ np.clip(np.array(_SEEN[seen]) @ linear(value), 0, 1)
+        / np.array([0.9505, 1.0, 1.089])
+    )
     f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
@@ -208,15 +252,23 @@ def contrast(one: str, other: str) -> float:
 def palettes() -> list[dict[str, str]]:
     """The page's colours by name, light and dark."""
     css = (ROOT / "gpubalance" / "render" / "report" / "page.css").read_text(encoding="utf-8")
-    light, dark = (dict(re.findall(r"(--[a-z]+): (#[0-9a-f]{6});", block)) for block in css.split("@media screen")[:2])
+    light, dark = (
+        dict(re.findall(r"(--[a-z]+): (#[0-9a-f]{6});", block))
+        for block in css.split("@media screen")[:2]
+    )
     return [light, light | dark]
 
 
 @pytest.mark.parametrize("palette", palettes(), ids=["light", "dark"])
 @pytest.mark.parametrize("seen", _SEEN)
-def test_colour_blind_readers_tell_parts_and_devices_apart(palette: dict[str, str], seen: str) -> None:
+def test_colour_blind_readers_tell_parts_and_devices_apart(
+    palette: dict[str, str], seen: str
+) -> None:
     named = {found: palette[name] for found, name in VARIABLES.items()}
-    together = [*combinations((COMPUTE, WAIT, SYNC), 2), *combinations([look(i)["color"] for i in range(4)], 2)]
+    together = [
+        *combinations((COMPUTE, WAIT, SYNC), 2),
+        *combinations([look(i)["color"] for i in range(4)], 2),
+    ]
     for one, other in together:
         assert np.linalg.norm(lab(named[one], seen) - lab(named[other], seen)) > 10
     looks = {tuple(look(i).values()) for i in range(56)}

@@ -1,4 +1,6 @@
-"""What stands in a result is shown and never acted on: by a browser, a spreadsheet, a Markdown reader, a terminal."""
+"""What stands in a result is shown and never acted on: by a browser, a spreadsheet, a Markdown
+reader, a terminal.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ HOSTILE = (
 
 
 def hostile(folder: Path) -> tuple[Subject, ...]:
-    """The pair's results with hostile names, model and warnings for each reader; one name has 10,000 characters."""
+    """The pair's results with hostile names, model and warnings for each reader; one name has
+    10,000 characters.
+    """
     probe, plan = samples.document(samples.PROBE), samples.document(samples.BALANCE)
     for document in (probe, plan, plan["balance"]["run"]):
         for device, name in zip(document["devices"], HOSTILE, strict=True):
@@ -31,11 +35,18 @@ def hostile(folder: Path) -> tuple[Subject, ...]:
         document["devices"][1]["uuid"] = "‮" + "</style><b>" + "X" * 10_000
         document["settings"]["model"] = '=HYPERLINK("http://evil.example";"x")'
         document["warnings"] = [
-            {"code": "<b>", "message": "--></svg><script>1</script>\n# x", "next": "@evil {{ 7*7 }}"}
+            {
+                "code": "<b>",
+                "message": "--></svg><script>1</script>\n# x",
+                "next": "@evil {{ 7*7 }}",
+            }
         ]
         document["created"] = "<i>now</i>"
     plan["probed"] = probe["created"]
-    paths = samples.written(folder, "a.json", plan), samples.written(folder, "b<svg onload=x>.json", probe)
+    paths = (
+        samples.written(folder, "a.json", plan),
+        samples.written(folder, "b<svg onload=x>.json", probe),
+    )
     return read_subjects(paths)
 
 
@@ -43,7 +54,9 @@ def test_a_page_of_hostile_text_has_no_element_and_no_reference_of_theirs(tmp_pa
     subjects = hostile(tmp_path)
     html = html_page(subjects, [charts_of(subject) for subject in subjects])
     page = samples.Page(html)
-    assert not {"script", "img", "b", "i", "iframe", "object", "embed", "link", "base"} & set(page.tags)
+    assert not {"script", "img", "b", "i", "iframe", "object", "embed", "link", "base"} & set(
+        page.tags
+    )
     assert not [tag for tag in page.tags if tag.startswith("@")]
     assert page.tags.count("style") == 1
     assert all(re.fullmatch(r"#[\w.-]+", reference) for reference in page.references)

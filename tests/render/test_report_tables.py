@@ -20,7 +20,15 @@ from tests.known import known
 from tests.render import samples
 
 # What is no measurement.
-_NOT_IN_TABLES = {"schema_version", "devices", "cpu_count", "device", "input_shapes", "segments", "calls"}
+_NOT_IN_TABLES = {
+    "schema_version",
+    "devices",
+    "cpu_count",
+    "device",
+    "input_shapes",
+    "segments",
+    "calls",
+}
 _NUMBERS_OF_BLOCKS = {0.0, *map(float, range(20))}  # which stand as text: 0–7
 
 
@@ -60,15 +68,27 @@ def test_every_number_of_a_result_is_in_the_csv(path: Path) -> None:
     wanted = {abs(value) for value in numbers(samples.document(path))}
     there = values_of(samples.subject(path))
     assert len(wanted) > 50
-    assert {value for value in wanted if not any(abs(value - one) <= 1e-6 * one for one in there)} <= _NUMBERS_OF_BLOCKS
+    assert {
+        value for value in wanted if not any(abs(value - one) <= 1e-6 * one for one in there)
+    } <= _NUMBERS_OF_BLOCKS
 
 
 def test_a_row_of_the_csv_is_the_results() -> None:
     subject = samples.subject(samples.BALANCE)
     run = samples.document(samples.BALANCE)["balance"]["run"]
-    parts = [row for row in rows_of(subject) if row["table"] == "parts" and row["split"] == "chosen"]
+    parts = [
+        row for row in rows_of(subject) if row["table"] == "parts" and row["split"] == "chosen"
+    ]
     for row, replica in zip(parts, run["replicas"], strict=True):
-        for name in ("batch", "micro_batch", "throughput", "compute_s", "wait_s", "utilisation", "memory_peak_bytes"):
+        for name in (
+            "batch",
+            "micro_batch",
+            "throughput",
+            "compute_s",
+            "wait_s",
+            "utilisation",
+            "memory_peak_bytes",
+        ):
             assert float(row[name]) == replica[name]
 
 
@@ -109,13 +129,22 @@ def test_the_pages_tables_are_the_results(html: str, subjects: tuple[Subject, ..
         for table in tables_of(subject):
             shown = page.tables[table.kind.title]
             for row in table.rows:
-                assert [rounded(cell, column) for cell, column in zip(row, table.columns, strict=True)] in shown
+                assert [
+                    rounded(cell, column) for cell, column in zip(row, table.columns, strict=True)
+                ] in shown
 
 
 def test_a_page_shows_the_figures_and_units_of_telemetry(html: str) -> None:
     page = samples.Page(html)
     head, *rows = page.tables["Telemetry over time"]
-    assert head[1:] == ["at, s", "temperature, °C", "power, W", "SM clock, MHz", "memory clock, MHz", "throttled by"]
+    assert head[1:] == [
+        "at, s",
+        "temperature, °C",
+        "power, W",
+        "SM clock, MHz",
+        "memory clock, MHz",
+        "throttled by",
+    ]
     assert len(rows) == 120
     assert ["GPU:0", "0", "50", "180.5", "1800", "5005", "nothing"] in rows
     assert rows[-1][-1] == "thermal"
@@ -143,7 +172,12 @@ def test_unknown_is_not_available_and_never_zero() -> None:
 
 def test_on_a_page_a_number_has_four_digits_and_a_whole_one_all() -> None:
     step, peak = Column("step_time_s", "step", "ms"), Column("memory_peak_bytes", "memory", "GiB")
-    assert [rounded(value, step) for value in (0.05475261, 5.475261, 0.0, None)] == ["54.75", "5475", "0", "n/a"]
+    assert [rounded(value, step) for value in (0.05475261, 5.475261, 0.0, None)] == [
+        "54.75",
+        "5475",
+        "0",
+        "n/a",
+    ]
     assert rounded(1234567890, peak) == "1.15"
     assert rounded(1048576, Column("batch", "batch")) == "1048576"
 
@@ -168,7 +202,10 @@ def test_markdown_has_the_tables_but_for_the_longest() -> None:
     assert text.startswith(f"## pair-balance.json: batches {' '.join(map(str, run.batches))}: ")
     assert "### Why not more" in text
     assert "### Step times" not in text
-    assert "\n- **stamp cost**, T(timestamped) / T − 1: by what part a timestamped step takes longer" in text
+    assert (
+        "\n- **stamp cost**, T(timestamped) / T − 1: by what part a timestamped step takes longer"
+        in text
+    )
     tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
     assert len(tables) > 8
     for head, rule, *rows in tables:

@@ -17,10 +17,14 @@ from tests.jobs.probes import devices_of
 def test_steps_that_were_timed_may_be_slower_than_the_others(slower_s: float) -> None:
     profile = DeviceProfile(name="A", alpha_s=0.0, beta_s=0.001)
     run = drawn_run(devices_of(profile, profile), JointProfile(), (100, 90), seed=1)
-    replicas = tuple(one.model_copy(update={"compute_s": one.compute_s + slower_s}) for one in run.replicas)
+    replicas = tuple(
+        one.model_copy(update={"compute_s": one.compute_s + slower_s}) for one in run.replicas
+    )
     slower = run.model_copy(update={"replicas": replicas, "excess_s": slower_s, "sync_s": 0.0})
     text = step_text(slower, replicas).partition("; imbalance")[0]
     step, *parts = (float(number) for number in re.findall(r"([\d.]+) ms", text))
     less = parts.pop() if slower_s else 0.0
     assert step == pytest.approx(sum(parts) - less, rel=0.01)
-    assert text.endswith(f" − {format_seconds(slower_s)} (steps that were timed were slower)") == bool(slower_s)
+    assert text.endswith(
+        f" − {format_seconds(slower_s)} (steps that were timed were slower)"
+    ) == bool(slower_s)

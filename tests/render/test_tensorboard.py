@@ -1,4 +1,6 @@
-"""Events as TensorBoard's scalars and hyperparameters: which run, tag, step, wall time and value."""
+"""Events as TensorBoard's scalars and hyperparameters: which run, tag, step, wall time
+and value.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ NOW = 1000.0
 
 
 def scalars(found: list[Summary], tag: str) -> list[tuple[int, float, float]]:
-    return [(step, wall_s, of.value[0].simple_value) for _, wall_s, step, of in found if of.value[0].tag == tag]
+    return [
+        (step, wall_s, of.value[0].simple_value)
+        for _, wall_s, step, of in found
+        if of.value[0].tag == tag
+    ]
 
 
 def runs(found: list[Summary]) -> list[str]:
@@ -24,16 +30,26 @@ def runs(found: list[Summary]) -> list[str]:
 
 
 def test_a_devices_figures_have_the_tags_of_training() -> None:
-    found = Summaries(SETTINGS).window("", PAIR, measurement((6, 4), step_time(0.5), memory=7 << 20), NOW)
+    found = Summaries(SETTINGS).window(
+        "", PAIR, measurement((6, 4), step_time(0.5), memory=7 << 20), NOW
+    )
     one = {told.value[0].tag: told.value[0].simple_value for *_, told in found}
-    figures = {"compute_s": (0.1, 0.2), "wait_s": (0.1, 0.0), "update_s": (0.0, 0.0), "samples_per_s": (12.0, 8.0)}
+    figures = {
+        "compute_s": (0.1, 0.2),
+        "wait_s": (0.1, 0.0),
+        "update_s": (0.0, 0.0),
+        "samples_per_s": (12.0, 8.0),
+    }
     for name, values in (figures | {"memory_bytes": (7 << 20, 7 << 20)}).items():
         assert [one[f"gpubalance/{name}/GPU:{i}"] for i in (0, 1)] == pytest.approx(values)
     assert [one["gpubalance/sync_s"], one["gpubalance/imbalance"]] == pytest.approx([0.01, 4 / 3])
-    assert not [tag for tag in one if "temperature" in tag or "power" in tag]  # unknown is no point, and never 0
+    # Unknown is no point, and never 0.
+    assert not [tag for tag in one if "temperature" in tag or "power" in tag]
     assert "gpubalance/input_wait_s" not in one
     host = Summaries(Settings(model="small", input="host"))
-    assert scalars(host.window("", PAIR, measurement((6, 4), step_time(0.5)), NOW), "gpubalance/input_wait_s")
+    assert scalars(
+        host.window("", PAIR, measurement((6, 4), step_time(0.5)), NOW), "gpubalance/input_wait_s"
+    )
 
 
 def test_windows_of_a_split_go_on_and_the_even_split_is_a_run_of_its_own() -> None:
@@ -45,11 +61,19 @@ def test_windows_of_a_split_go_on_and_the_even_split_is_a_run_of_its_own() -> No
     assert [step for step, _, _ in scalars(again, "gpubalance/samples_per_s")] == [12]
     # The figure beside the hyperparameters is the median of all its samples, as the result's.
     assert scalars(again, "gpubalance/median/samples_per_s") == [(12, NOW + 2, 40.0)]
-    rows = [[told.value[0].tag for *_, told in found].count("_hparams_/session_start_info") for found in (first, again)]
+    rows = [
+        [told.value[0].tag for *_, told in found].count("_hparams_/session_start_info")
+        for found in (first, again)
+    ]
     assert rows == [1, 0]
     # Another split that is proven is another run, and so are other micro-batches.
-    other = [told.window("", PAIR, measurement(batches, step_time(0.5)), NOW + 3) for batches in ((8, 2), (6, 4))]
-    micro = told.window("", PAIR, measurement((6, 4), step_time(0.5), micro_batches=(3, 4)), NOW + 3)
+    other = [
+        told.window("", PAIR, measurement(batches, step_time(0.5)), NOW + 3)
+        for batches in ((8, 2), (6, 4))
+    ]
+    micro = told.window(
+        "", PAIR, measurement((6, 4), step_time(0.5), micro_batches=(3, 4)), NOW + 3
+    )
     assert [runs(found) for found in (*other, micro)] == [["split-2"], ["split"], ["split-3"]]
     assert [one[:2] for one in told.done(NOW + 4)] == [
         (run, NOW + 4) for run in ("split", "even", "split-2", "split-3")
@@ -57,8 +81,13 @@ def test_windows_of_a_split_go_on_and_the_even_split_is_a_run_of_its_own() -> No
 
 
 def test_readings_of_a_gpu_stand_at_the_steps_it_had_done() -> None:
-    moments = tuple(Moment(at_s=at_s, temperature_c=c) for at_s, c in ((-3.0, 40), (0.2, 50), (1.6, 60), (3.9, 70)))
-    telemetry = Telemetry(readings=4, duration_s=5.0, temperature_c=70, power_w=200.0, course=moments)
+    moments = tuple(
+        Moment(at_s=at_s, temperature_c=c)
+        for at_s, c in ((-3.0, 40), (0.2, 50), (1.6, 60), (3.9, 70))
+    )
+    telemetry = Telemetry(
+        readings=4, duration_s=5.0, temperature_c=70, power_w=200.0, course=moments
+    )
     # Samples of four steps that ended at 2 and 4 s, after a stamped second of the window.
     times = step_time(0.25, 0.5, at_s=(2.0, 4.0))
     told = Summaries(SETTINGS)
@@ -71,7 +100,8 @@ def test_readings_of_a_gpu_stand_at_the_steps_it_had_done() -> None:
         (15, pytest.approx(NOW - 0.1), 70.0),
     ]
     assert scalars(found, "gpubalance/temperature_c/GPU:1") == []
-    # Power was told by none of these moments: not even its mean stands beside them as if it were one of them.
+    # Power was told by none of these moments: not even its mean stands beside them as if it were
+    # one of them.
     assert scalars(found, "gpubalance/power_w/GPU:0") == []
     # Without readings over time its summary stands at the end.
     whole = measurement((6, 4), times, telemetry.model_copy(update={"course": ()}))
@@ -88,7 +118,9 @@ def test_steps_of_a_tag_rise_always() -> None:
     told, found = Summaries(SETTINGS), list[Summary]()
     for window in range(3):
         times = step_time(0.25, 0.5, 0.5, at_s=(1.5, 3.5, 5.5))
-        found += told.window("", PAIR, measurement((6, 4), times, telemetry, memory=1), NOW + 10 * window)
+        found += told.window(
+            "", PAIR, measurement((6, 4), times, telemetry, memory=1), NOW + 10 * window
+        )
     by_tag: dict[str, list[int]] = {}
     for one in found:
         by_tag.setdefault(one[3].value[0].tag, []).append(one[2])

@@ -1,4 +1,6 @@
-"""Whether several devices are worth it, an epoch's time and the energy, by figures that are easily computed by hand."""
+"""Whether several devices are worth it, an epoch's time and the energy, by figures that are easily
+computed by hand.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def run() -> Run:
 def with_best(run: Run, rate: float, samples_per_joule: float | None = None) -> Run:
     best = SoloBest(device=1, batch=100, throughput=rate, samples_per_joule=samples_per_joule)
     slower = SoloBest(device=0, batch=100, throughput=rate / 2)
-    return run.model_copy(update={"baselines": Baselines(even=None, solo_best=(slower, best), solo_sum=None)})
+    return run.model_copy(
+        update={"baselines": Baselines(even=None, solo_best=(slower, best), solo_sum=None)}
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,7 +36,11 @@ def with_best(run: Run, rate: float, samples_per_joule: float | None = None) -> 
         (1000, "100 % more than GPU:1 alone at its best (1000 at batch 100): worth it"),
         (1960, "2 % more than GPU:1 alone at its best (1960 at batch 100): hardly worth it"),
         (1999, "no more than GPU:1 alone at its best (1999 at batch 100): hardly worth it"),
-        (4000, "50 % less than GPU:1 alone at its best (4000 at batch 100): not worth it, use GPU:1 alone"),
+        (
+            4000,
+            "50 % less than GPU:1 alone at its best (4000 at batch 100): not worth it, use "
+            "GPU:1 alone",
+        ),
     ],
 )
 def test_a_second_device_is_worth_it_or_not(run: Run, alone: float, says: str) -> None:
@@ -43,16 +51,27 @@ def test_a_second_device_is_worth_it_or_not(run: Run, alone: float, says: str) -
 @pytest.mark.parametrize(
     ("same", "says"),
     [
-        (1600, "25 % more than {} (1600): worth it at this global batch; a larger one may give more"),
-        (2500, "20 % less than {} (2500): not worth it at this global batch; with a larger one it may be"),
+        (
+            1600,
+            "25 % more than {} (1600): worth it at this global batch; a larger one may give more",
+        ),
+        (
+            2500,
+            "20 % less than {} (2500): not worth it at this global batch; with a larger one "
+            "it may be",
+        ),
     ],
 )
 def test_a_device_that_is_better_alone_only_with_a_larger_batch_is_also_compared_at_the_same(
     run: Run, same: float, says: str
 ) -> None:
-    """What it gives alone at another batch says nothing of whether a second device is worth it at this one."""
+    """What it gives alone at another batch says nothing of whether a second device is worth it at
+    this one.
+    """
     best = SoloBest(device=1, batch=900, throughput=4000, at_global_batch=same)
-    (said,) = worth_text(run.model_copy(update={"baselines": Baselines(even=None, solo_best=(best,), solo_sum=None)}))
+    (said,) = worth_text(
+        run.model_copy(update={"baselines": Baselines(even=None, solo_best=(best,), solo_sum=None)})
+    )
     second = says.format("GPU:1 alone at this global batch of 200")
     assert said == f"50 % less than GPU:1 alone at its best (4000 at batch 900); {second}"
 
@@ -65,32 +84,53 @@ def test_a_rough_measurement_gives_no_verdict(run: Run) -> None:
 
 def test_an_epoch_takes_its_samples_over_each_rate(run: Run) -> None:
     (_, said) = worth_text(with_best(run, 1000), epoch=600_000)
-    assert said == "an epoch of 600,000 samples: 10.0 min with GPU:1 alone, 5.00 min with this split"
+    assert (
+        said == "an epoch of 600,000 samples: 10.0 min with GPU:1 alone, 5.00 min with this split"
+    )
     (said,) = worth_text(
-        run.model_copy(update={"baselines": Baselines(even=None, solo_best=None, solo_sum=None)}), 2000
+        run.model_copy(update={"baselines": Baselines(even=None, solo_best=None, solo_sum=None)}),
+        2000,
     )
     assert said == "an epoch of 2,000 samples: 1.00 s with this split"
 
 
 def test_what_a_pipeline_can_not_feed_is_worth_nothing(run: Run) -> None:
     def fed(rate: float) -> Pipeline:
-        return Pipeline(alone=Throughput(median=rate, ci95=None), processor_use=0.5, held=None, binds=True)
+        return Pipeline(
+            alone=Throughput(median=rate, ci95=None), processor_use=0.5, held=None, binds=True
+        )
 
     (less, epoch) = worth_text(with_best(run, 1000), 1_800_000, fed(900))
-    assert less.startswith("GPU:1 alone takes 1000 (at batch 100), more than your input pipeline gives: another device")
+    assert less.startswith(
+        "GPU:1 alone takes 1000 (at batch 100), more than your input pipeline gives: another device"
+    )
     assert epoch.endswith(
-        "33.3 min with GPU:1 alone, 33.3 min with this split; your input pipeline gives them no faster"
+        "33.3 min with GPU:1 alone, 33.3 min with this split; your input pipeline gives them "
+        "no faster"
     )
     assert next(worth_text(with_best(run, 1000), pipeline=fed(1500))) == (
-        "50 % more behind your input pipeline than GPU:1 alone at its best (1000 at batch 100): worth it"
+        "50 % more behind your input pipeline than GPU:1 alone at its best (1000 at batch "
+        "100): worth it"
     )
-    assert next(worth_text(with_best(run, 1000), pipeline=fed(2500))).startswith("100 % more than GPU:1 alone")
+    assert next(worth_text(with_best(run, 1000), pipeline=fed(2500))).startswith(
+        "100 % more than GPU:1 alone"
+    )
 
 
 def test_energy_is_told_where_every_device_tells_it(run: Run) -> None:
     """300 W together at 2000 samples/s are 150 J for 1,000 samples; 5 samples/J alone are 200 J."""
-    watched = [Telemetry(readings=9, duration_s=10.0, energy_j=watts * 10.0) for watts in (200, 100)]
-    replicas = [one.model_copy(update={"telemetry": seen}) for one, seen in zip(run.replicas, watched, strict=True)]
-    measured = with_best(run.model_copy(update={"replicas": tuple(replicas)}), 1000, samples_per_joule=5.0)
-    assert list(worth_text(measured))[1] == "energy of 1,000 samples: 200 J with GPU:1 alone, 150 J together"
+    watched = [
+        Telemetry(readings=9, duration_s=10.0, energy_j=watts * 10.0) for watts in (200, 100)
+    ]
+    replicas = [
+        one.model_copy(update={"telemetry": seen})
+        for one, seen in zip(run.replicas, watched, strict=True)
+    ]
+    measured = with_best(
+        run.model_copy(update={"replicas": tuple(replicas)}), 1000, samples_per_joule=5.0
+    )
+    assert (
+        list(worth_text(measured))[1]
+        == "energy of 1,000 samples: 200 J with GPU:1 alone, 150 J together"
+    )
     assert len(list(worth_text(with_best(run, 1000, samples_per_joule=5.0)))) == 1

@@ -16,7 +16,9 @@ seconds = st.floats(1e-3, 10)
 @st.composite
 def runs(draw: st.DrawFn) -> list[Ran]:
     ran = st.builds(Ran, st.floats(1, 1e5), st.integers(0, 1000), seconds, seconds)
-    return draw(st.lists(ran, min_size=1, max_size=5).filter(lambda many: any(one.batch for one in many)))
+    return draw(
+        st.lists(ran, min_size=1, max_size=5).filter(lambda many: any(one.batch for one in many))
+    )
 
 
 @given(runs(), st.floats(0, 1), st.floats(0, 1))
@@ -34,7 +36,9 @@ def test_the_parts_sum_to_the_whole(ran: list[Ran], sync_s: float, slow_s: float
 
 
 def test_each_cause_has_its_part() -> None:
-    gap = divide_gap([Ran(1000.0, 90, 0.1, 0.1), Ran(500.0, 50, 0.1, 0.125), Ran(70.0, 0, 0.0, 0.0)], 0.2, 0.03)
+    gap = divide_gap(
+        [Ran(1000.0, 90, 0.1, 0.1), Ran(500.0, 50, 0.1, 0.125), Ran(70.0, 0, 0.0, 0.0)], 0.2, 0.03
+    )
     assert gap.left_out == 70
     assert gap.batch_sizes == pytest.approx(100)  # 900 of 1000, 500 of 500
     assert gap.slowdown == pytest.approx((0, 100, 0))  # 500, and 400 in the run
@@ -57,11 +61,20 @@ def test_devices_that_are_as_fast_as_alone_lose_nothing_by_rounding() -> None:
 
 
 def test_what_is_too_small_to_matter_is_told_only_if_it_adds_up() -> None:
-    devices, parts = simulated_devices("4")[0], {"left_out": 0.0, "batch_sizes": 50.0, "imbalance": -1e-10, "sync": 0.9}
-    gap = SoloGap(solo_sum=1000.0, slow=0.0, slowdown=(8e-10, 0.0, 0.0, 0.0), throughput=949.1, **parts)
-    assert [(loss.cause, loss.rate) for loss in losses(devices, gap)] == [("other batches than the best alone", 50.0)]
+    devices, parts = (
+        simulated_devices("4")[0],
+        {"left_out": 0.0, "batch_sizes": 50.0, "imbalance": -1e-10, "sync": 0.9},
+    )
+    gap = SoloGap(
+        solo_sum=1000.0, slow=0.0, slowdown=(8e-10, 0.0, 0.0, 0.0), throughput=949.1, **parts
+    )
+    assert [(loss.cause, loss.rate) for loss in losses(devices, gap)] == [
+        ("other batches than the best alone", 50.0)
+    ]
     slow = gap.model_copy(update={"slowdown": (0.6, 0.7, 0.0, 0.0), "throughput": 947.8})
     (batches, rest) = losses(devices, slow)
     assert (rest.cause, round(rest.rate, 6)) == ("the rest", 2.2)
-    (largest, rest) = losses(devices, gap.model_copy(update={"sync": 30.0, "throughput": 920.0}), most=1)
+    (largest, rest) = losses(
+        devices, gap.model_copy(update={"sync": 30.0, "throughput": 920.0}), most=1
+    )
     assert (largest, rest.cause, round(rest.rate, 6)) == (batches, "the rest", 30.0)

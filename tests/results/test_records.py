@@ -1,4 +1,6 @@
-"""Real results are read from files. What is wrong in a file is told by tests/faults/test_read.py."""
+"""Real results are read from files. What is wrong in a file is told by
+tests/faults/test_read.py.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ def test_real_results_are_read(path: Path) -> None:
 
 def test_a_file_with_more_baselines_than_there_are_now_is_read_too(tmp_path: Path) -> None:
     content = json.loads((DATA / "pair-run.json").read_text())
-    content["baselines"] |= {"largest_even": content["baselines"]["even"], "best_at_largest_even": None}
+    content["baselines"] |= {
+        "largest_even": content["baselines"]["even"],
+        "best_at_largest_even": None,
+    }
     path = tmp_path / "older.json"
     path.write_text(json.dumps(content))
     assert read_record(path, Run) == read_record(DATA / "pair-run.json", Run)

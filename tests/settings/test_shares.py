@@ -9,7 +9,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from gpubalance.settings.shares import Shares, pieces, pieces_text, share_text
 
-SHARE = st.integers(0, 10**6).flatmap(lambda batch: st.tuples(st.just(batch), st.integers(min(1, batch), batch)))
+SHARE = st.integers(0, 10**6).flatmap(
+    lambda batch: st.tuples(st.just(batch), st.integers(min(1, batch), batch))
+)
 SPLIT = (
     st.lists(SHARE, min_size=1, max_size=8)
     .filter(lambda shares: any(batch for batch, _ in shares))
@@ -66,12 +68,16 @@ def test_a_message_carries_a_split_unchanged(split: Shares) -> None:
         ((0.6, 0.4), (), "whole numbers"),
     ],
 )
-def test_what_no_step_could_have_is_refused(batches: tuple[int, ...], micro_batches: tuple[int, ...], why: str) -> None:
+def test_what_no_step_could_have_is_refused(
+    batches: tuple[int, ...], micro_batches: tuple[int, ...], why: str
+) -> None:
     with pytest.raises(ValueError, match=why):
         Shares(batches, micro_batches)
 
 
-@pytest.mark.parametrize("message", ['{"batches": [0]}', '{"batches": ["8"]}', '{"batches": [8], "sizes": [8]}'])
+@pytest.mark.parametrize(
+    "message", ['{"batches": [0]}', '{"batches": ["8"]}', '{"batches": [8], "sizes": [8]}']
+)
 def test_a_message_with_anything_else_is_refused(message: str) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(Shares).validate_json(message)
@@ -94,6 +100,10 @@ def test_a_split_as_text() -> None:
     assert str(Shares((1640, 568), (820, 568))) == "1640/568 in micro-batches 820/568"
     assert Shares((820, 568)).options == "--batches 820 568"
     assert Shares((1640, 568), (820, 568)).options == "--batches 1640 568 --micro-batches 820 568"
-    assert [pieces_text(820, 820), pieces_text(1640, 820), pieces_text(1000, 300)] == ["820", "2×820", "100+3×300"]
+    assert [pieces_text(820, 820), pieces_text(1640, 820), pieces_text(1000, 300)] == [
+        "820",
+        "2×820",
+        "100+3×300",
+    ]
     shares = [share_text(820, 820), share_text(1640, 820), share_text(1000, 300), share_text(0, 0)]
     assert shares == ["820", "1640 = 2×820", "1000 = 100+3×300", "0"]

@@ -1,7 +1,8 @@
-"""A model of eight blocks that trains nothing, in the place of gpubalance.engine.pipeline.session: see session.py.
+"""A model of eight blocks that trains nothing, in the place of gpubalance.engine.pipeline.session:
+see session.py.
 
-Blocks have an eighth each of a profile's time and memory, and send a kilobyte a sample to the next. Steps take what the
-simulated schedule says, and are only counted. The script may have
+Blocks have an eighth each of a profile's time and memory, and send a kilobyte a sample to the next.
+Steps take what the simulated schedule says, and are only counted. The script may have
 
     slower(device, first, last)        by what factor these blocks are slower in the pipeline than alone
     step(devices, segments, number)    called at each timing of the pipeline, counted from 1 in each worker
@@ -35,7 +36,9 @@ class LayersSession(Session):
         super().__init__(devices, settings, joint, seed=seed)
         unknown = [name for name in cuts if name not in _NAMES[1:]]
         if unknown:
-            raise BadInput(f"--cuts {unknown[0]}: a cut is before a layer, and this one is not there")
+            raise BadInput(
+                f"--cuts {unknown[0]}: a cut is before a layer, and this one is not there"
+            )
         starts = [0, *sorted(map(_NAMES.index, cuts))] if cuts else list(range(8))
         sizes = [end - start for start, end in zip(starts, [*starts[1:], 8], strict=True)]
         blocks = tuple(
@@ -50,13 +53,18 @@ class LayersSession(Session):
 
     def _load(self, device: Any, micro_batch: int) -> Load:
         profile = device.profile
-        return Load.by_profile(self._graph, profile, micro_batch, profile.alpha_s + profile.beta_s * micro_batch)
+        return Load.by_profile(
+            self._graph, profile, micro_batch, profile.alpha_s + profile.beta_s * micro_batch
+        )
 
     def time_blocks(self, blocks: Any, micro_batch: int, *, seconds: float, at_least: int) -> Any:
         del seconds
         load = self._load(self._devices[0], micro_batch)
         for block in blocks:
-            if load.memory_bytes and load.fixed_bytes[block] + load.live_bytes[block] > load.memory_bytes:
+            if (
+                load.memory_bytes
+                and load.fixed_bytes[block] + load.live_bytes[block] > load.memory_bytes
+            ):
                 _run_out(0)
             yield BlockTimed(
                 block=block,
@@ -83,27 +91,40 @@ class LayersSession(Session):
         patience_s: float | None,
     ) -> Any:
         del seconds, patience_s
-        loads, joint = tuple(self._load(device, micro_batch) for device in self._devices), self._joint
+        loads, joint = (
+            tuple(self._load(device, micro_batch) for device in self._devices),
+            self._joint,
+        )
         link = joint.link_latency_s, joint.link_bytes_per_s
         cut = Cut(Problem(self._graph, loads, micro_batch, micro_batches, *link), segments)
         self._hold_cut(cut, order)
-        slower = [self._call("slower", self._devices[one.device], one.first, one.last) or 1.0 for one in segments]
+        slower = [
+            self._call("slower", self._devices[one.device], one.first, one.last) or 1.0
+            for one in segments
+        ]
         for name in ("forward_s", "backward_s"):
             times = tuple(s * by for s, by in zip(getattr(cut.costs, name), slower, strict=True))
             object.__setattr__(cut.costs, name, times)
         timeline = simulate(cut, order)
         # A real device looks for what it is sent when it needs it.
-        timeline = replace(timeline, tasks=tuple(one._replace(ready_s=one.start_s) for one in timeline.tasks))
+        timeline = replace(
+            timeline, tasks=tuple(one._replace(ready_s=one.start_s) for one in timeline.tasks)
+        )
         for _ in range(at_least):
             self._number += 1
             self._call("step", self._devices, segments, self._number)
             steps = 1 if stamped else steps_per_timing
             stamps = {"timeline": timeline, "step_s": timeline.step_time_s} if stamped else {}
-            yield Timing(steps=steps, seconds=steps * timeline.step_time_s, input_wait_s=0.0, **stamps)
+            yield Timing(
+                steps=steps, seconds=steps * timeline.step_time_s, input_wait_s=0.0, **stamps
+            )
 
     def _hold_cut(self, cut: Cut, order: Any) -> None:
         peaks = [round(cut.held(tasks)[0]) for tasks in order]
-        peaks = [peak + (self._call("held", self._devices[n]) or 0) if peak else 0 for n, peak in enumerate(peaks)]
+        peaks = [
+            peak + (self._call("held", self._devices[n]) or 0) if peak else 0
+            for n, peak in enumerate(peaks)
+        ]
         for number, (device, peak) in enumerate(zip(self._devices, peaks, strict=True)):
             if device.profile.memory and peak > device.profile.memory:
                 _run_out(number)

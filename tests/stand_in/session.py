@@ -1,9 +1,10 @@
 """An engine that trains nothing: takes the place of gpubalance.engine.session in a worker.
 
-All above it is real: the program, its workers, messages, deadlines and logs; so is what sorts the exceptions of a step,
-for which `import tensorflow` gives their classes and nothing else. A simulated device is held to its profile, a GPU
-takes 10 ms and 0.1 ms a sample; both only count these times and wait for nothing, so a command takes a second. What
-else happens is Python, in the file that ENGINE_STAND_IN_SCRIPT names, which may have
+All above it is real: the program, its workers, messages, deadlines and logs; so is what sorts the
+exceptions of a step, for which `import tensorflow` gives their classes and nothing else. A
+simulated device is held to its profile, a GPU takes 10 ms and 0.1 ms a sample; both only count
+these times and wait for nothing, so a command takes a second. What else happens is Python, in the
+file that ENGINE_STAND_IN_SCRIPT names, which may have
 
     built(devices)                     called when the model is built
     refused()                          message and remedy of why no split can train the model
@@ -20,8 +21,8 @@ else happens is Python, in the file that ENGINE_STAND_IN_SCRIPT names, which may
     progress(devices)                  steps that have this process's gradients
     took(seconds)                      called with what each timing takes
 
-What one of these leaves out, or returns None for, is as the profile says. In a cluster the devices are those of this
-process, one; each process counts the times of all, and tells of its own.
+What one of these leaves out, or returns None for, is as the profile says. In a cluster the devices
+are those of this process, one; each process counts the times of all, and tells of its own.
 """
 
 from __future__ import annotations
@@ -44,7 +45,14 @@ class Session:
     """As the real one, from outside."""
 
     def __init__(
-        self, devices: Any, settings: Any, joint: Any, *, seed: int, cluster: Any = None, verdict: Any = None
+        self,
+        devices: Any,
+        settings: Any,
+        joint: Any,
+        *,
+        seed: int,
+        cluster: Any = None,
+        verdict: Any = None,
     ) -> None:
         self._verdict = verdict
         self.settings = settings
@@ -56,8 +64,12 @@ class Session:
         self._contention, self._at_once = joint.contention, len(devices) > 1
         self._extra_memory = joint.extra_memory if len(devices) > 1 else 0
         seeds = {device.uuid: noise_seed(seed, replica) for replica, device in enumerate(devices)}
-        self._times = {d.uuid: ComputeTimes(d.profile, seed=seeds[d.uuid]) for d in devices if d.profile}
-        self._updates_s = tuple(device.profile.update_s if device.profile else 0.0 for device in devices)
+        self._times = {
+            d.uuid: ComputeTimes(d.profile, seed=seeds[d.uuid]) for d in devices if d.profile
+        }
+        self._updates_s = tuple(
+            device.profile.update_s if device.profile else 0.0 for device in devices
+        )
         self._elapsed_s = 0.0
         self._script = runpy.run_path(_SCRIPT) if _SCRIPT and Path(_SCRIPT).exists() else {}
         self._number = 0
@@ -97,7 +109,11 @@ class Session:
         self._at_once = at_once or len(self._devices) > 1
         self._hold(self._sizes)
         end, given, spent = time.monotonic() + seconds, 0, 0.0
-        while at_once or given < at_least or (spent < seconds and (self.in_cluster or time.monotonic() < end)):
+        while (
+            at_once
+            or given < at_least
+            or (spent < seconds and (self.in_cluster or time.monotonic() < end))
+        ):
             self._number += 1
             told = self._call("step", self._devices[self._own], split.batches, self._number)
             computes = [self._step(split) for _ in range(1 if stamped else steps_per_timing)]
@@ -107,13 +123,19 @@ class Session:
             self._call("took", taken_s)
             spent += taken_s
             given += 1
-            own = {"compute_s": computes[0][self._own], "update_s": self._updates_s[self._own], "step_s": busy_s}
+            own = {
+                "compute_s": computes[0][self._own],
+                "update_s": self._updates_s[self._own],
+                "step_s": busy_s,
+            }
             stamps: Any = own if stamped else {}
             if self._call("loss_is_finite") is False:
                 stamps["loss_is_finite"] = False
             if self._call("unlike"):
                 stamps["unlike"] = True
-            yield Timing(steps=len(computes), seconds=taken_s, input_wait_s=taken_s - busy_s, **stamps)
+            yield Timing(
+                steps=len(computes), seconds=taken_s, input_wait_s=taken_s - busy_s, **stamps
+            )
 
     @property
     def computed_steps(self) -> int:
@@ -147,13 +169,17 @@ class Session:
         return computes
 
     def _taken_s(self, computes: Any) -> float:
-        """A step's time: a device begins its next batch once its own update is over, and all meet in the all-reduce."""
+        """A step's time: a device begins its next batch once its own update is over, and all meet
+        in the all-reduce.
+        """
         return max(map(sum, zip(computes, self._updates_s, strict=True))) + self._sync_s
 
     def _compute_s(self, device: Any, batch: int, micro_batch: int) -> float:
         if device.profile is None:
             return 0.010 * -(-batch // micro_batch) + 0.0001 * batch
-        alone_s = self._times[device.uuid].next_s(batch, -(-batch // micro_batch), elapsed_s=self._elapsed_s)
+        alone_s = self._times[device.uuid].next_s(
+            batch, -(-batch // micro_batch), elapsed_s=self._elapsed_s
+        )
         return alone_s * (self._contention if self._at_once else 1.0)
 
     def _hold(self, sizes: Any) -> None:
@@ -162,7 +188,11 @@ class Session:
             if not self._holds(device, size):
                 import tensorflow as tf
 
-                where = f"on replica {replica}" if device.profile else f"when allocating tensor on GPU:{device.index}"
+                where = (
+                    f"on replica {replica}"
+                    if device.profile
+                    else f"when allocating tensor on GPU:{device.index}"
+                )
                 raise tf.errors.ResourceExhaustedError(None, None, f"OOM {where}")
 
     def _holds(self, device: Any, size: int) -> bool:

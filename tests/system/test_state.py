@@ -23,7 +23,9 @@ def test_what_a_killed_process_had_begun_to_write_is_taken_away(tmp_path: Path) 
     write_whole(tmp_path / "plan.json", "{}")
     assert [path.exists() for path in (*left, living, others)] == [False, True, True, True]
     sweep(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([living.name, others.name, "plan.json"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [living.name, others.name, "plan.json"]
+    )
 
 
 def test_an_interrupt_while_it_is_written_leaves_nothing(tmp_path: Path) -> None:
@@ -38,7 +40,12 @@ def test_an_interrupt_while_it_is_written_leaves_nothing(tmp_path: Path) -> None
         "except KeyboardInterrupt:\n"
         "    print('interrupted')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, tmp_path / "x.json"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "x.json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == "interrupted\n"
     assert list(tmp_path.iterdir()) == []
 
@@ -56,7 +63,10 @@ def test_without_a_state_folder_a_process_has_one_temporary_folder(
 def test_the_logs_of_a_night_that_goes_on_stay() -> None:
     mine, kept = new_log("run"), 50
     mine.touch()
-    others = [mine.with_name(f"29991231T{number:06}.000000-{2**22 + 1}-probe.log") for number in range(kept + 10)]
+    others = [
+        mine.with_name(f"29991231T{number:06}.000000-{2**22 + 1}-probe.log")
+        for number in range(kept + 10)
+    ]
     for log in others:
         log.touch()
     new_log("probe")

@@ -70,15 +70,21 @@ CASES: dict[str, Case] = {
     "class_weight": Case(classifier(), numbers, {"class_weight": {0: 0.5, 1: 2.0, 2: 1.0}}),
     "reduction sum": Case(classifier(small_sgd, cross_entropy("sum")), numbers),
     "reduction mean": Case(classifier("sgd", cross_entropy("mean")), weighted),
-    "reduction mean_with_sample_weight": Case(classifier("adam", cross_entropy("mean_with_sample_weight")), weighted),
+    "reduction mean_with_sample_weight": Case(
+        classifier("adam", cross_entropy("mean_with_sample_weight")), weighted
+    ),
     "two inputs and outputs": Case(two_in_two_out, of_two),
     "masked sentences": Case(masked, sentences),
     "float64": Case(in_float64, weighted, within=5e-9),
     "float64 in one layer": Case(classifier("adam", layers={"dtype": "float64"}), numbers),
     "float16 in one layer": Case(classifier(layers={"dtype": "float16"}), numbers, within=2e-3),
     "bfloat16 in one layer": Case(classifier(layers={"dtype": "bfloat16"}), numbers, within=2e-2),
-    "mixed_bfloat16": Case(classifier("adam", layers={"dtype": "mixed_bfloat16"}), numbers, within=2e-2),
-    "mixed_float16": Case(classifier(loss_scaled, layers={"dtype": "mixed_float16"}), numbers, within=2e-3),
+    "mixed_bfloat16": Case(
+        classifier("adam", layers={"dtype": "mixed_bfloat16"}), numbers, within=2e-2
+    ),
+    "mixed_float16": Case(
+        classifier(loss_scaled, layers={"dtype": "mixed_float16"}), numbers, within=2e-3
+    ),
     "compute_loss of one's own": Case(own_loss("compute_loss"), numbers),
     "train_step of one's own": Case(own_loss("train_step"), numbers),
     "loss function of one's own": Case(own_loss("function"), numbers),
@@ -104,7 +110,9 @@ CASES: dict[str, Case] = {
 
 
 def simulated(
-    batches: Sequence[int], micro_batches: Sequence[int] | None = None, summing: Summing = IN_SMALL_PACKS
+    batches: Sequence[int],
+    micro_batches: Sequence[int] | None = None,
+    summing: Summing = IN_SMALL_PACKS,
 ) -> Split:
     """A split over plain CPU devices of this process."""
     devices, joint = simulated_devices(str(len(batches)))
@@ -112,7 +120,11 @@ def simulated(
 
 
 def in_split(
-    make: Any = None, *given: Any, batches: Any = (70, 30), micro_batches: Any = None, **options: Any
+    make: Any = None,
+    *given: Any,
+    batches: Any = (70, 30),
+    micro_batches: Any = None,
+    **options: Any,
 ) -> tuple[Split, Any]:
     """A split over plain CPU devices, and a model that is made in its scope."""
     split = simulated(batches, micro_batches)
@@ -122,7 +134,9 @@ def in_split(
 
 def largest(one: Iterable[Any], other: Iterable[Any]) -> float:
     """The largest difference of two lists of arrays or numbers."""
-    return max(float(np.abs(np.subtract(mine, its)).max()) for mine, its in zip(one, other, strict=True))
+    return max(
+        float(np.abs(np.subtract(mine, its)).max()) for mine, its in zip(one, other, strict=True)
+    )
 
 
 def apart(one: Any, other: Any) -> float:
@@ -132,14 +146,17 @@ def apart(one: Any, other: Any) -> float:
 
 @dataclass(frozen=True)
 class Differences:
-    """The largest differences between a split's training and one device's; relative for logs above 1."""
+    """The largest differences between a split's training and one device's; relative for logs above
+    1.
+    """
 
     weights: float
     logs: float
 
 
 def in_turn(case: Case, split: Split, lasts: Sequence[int]) -> Iterator[Differences]:
-    """The differences after some epochs of two whole global batches and one of each of these numbers of samples.
+    """The differences after some epochs of two whole global batches and one of each of these
+    numbers of samples.
 
     All are of the same two models, so that each is traced once.
     """
@@ -168,7 +185,9 @@ def alone(case: Case, last: int, model: Any = None) -> Alone:
         model = case.make()
         model.run_eagerly = True  # the same numbers, without tracing for a few steps
     start = model.get_weights()
-    history = model.fit(x, y, sample_weight=sample_weight, batch_size=SAMPLES, **_options(case)).history
+    history = model.fit(
+        x, y, sample_weight=sample_weight, batch_size=SAMPLES, **_options(case)
+    ).history
     return Alone(data, start, model, history)
 
 
@@ -201,5 +220,7 @@ def _options(case: Case) -> dict[str, Any]:
 
 
 def _apart(found: Sequence[Any], expected: Sequence[Any]) -> float:
-    """The largest difference of each epoch's number, or numbers, as some metrics have one for each class."""
+    """The largest difference of each epoch's number, or numbers, as some metrics have one for each
+    class.
+    """
     return float(np.max(np.abs(np.subtract(found, expected)) / np.maximum(1.0, np.abs(expected))))

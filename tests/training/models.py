@@ -11,19 +11,28 @@ from tests.late import keras, layers, losses, optimizers, tf
 def dense(activity: Any = None, weights: Any = None, dtype: Any = None) -> list[Any]:
     return [
         keras.Input((6,)),
-        layers.Dense(16, "relu", kernel_regularizer=weights, activity_regularizer=activity, dtype=dtype),
+        layers.Dense(
+            16, "relu", kernel_regularizer=weights, activity_regularizer=activity, dtype=dtype
+        ),
         layers.Dense(3, "softmax", dtype="float32"),
     ]
 
 
-def compiled(model: Any, loss: Any = "sparse_categorical_crossentropy", optimizer: Any = "sgd", **options: Any) -> Any:
+def compiled(
+    model: Any,
+    loss: Any = "sparse_categorical_crossentropy",
+    optimizer: Any = "sgd",
+    **options: Any,
+) -> Any:
     """The model, or one of these layers, compiled."""
     model = keras.Sequential(model) if isinstance(model, list) else model
     model.compile(optimizer, loss, **options)
     return model
 
 
-def classifier(optimizer: Any = "sgd", loss: Any = "sparse_categorical_crossentropy", **options: Any) -> Any:
+def classifier(
+    optimizer: Any = "sgd", loss: Any = "sparse_categorical_crossentropy", **options: Any
+) -> Any:
     def make() -> Any:
         chosen, wanted = (made() if callable(made) else made for made in (optimizer, loss))
         layers = dense(**options.get("layers", {}))
@@ -33,7 +42,9 @@ def classifier(optimizer: Any = "sgd", loss: Any = "sparse_categorical_crossentr
 
 
 def adamw() -> Any:
-    return optimizers.AdamW(0.01, weight_decay=0.02, global_clipnorm=0.05, use_ema=True, ema_momentum=0.9)
+    return optimizers.AdamW(
+        0.01, weight_decay=0.02, global_clipnorm=0.05, use_ema=True, ema_momentum=0.9
+    )
 
 
 def cross_entropy(reduction: str | None) -> Callable[[], Any]:
@@ -55,15 +66,27 @@ def normalised() -> Any:
 
 def normalised_behind_a_loss() -> Any:
     """A model whose first layer adds to the loss before a layer waits for the other devices."""
-    body = [layers.Dense(16, activity_regularizer="l2"), layers.BatchNormalization(synchronized=True)]
+    body = [
+        layers.Dense(16, activity_regularizer="l2"),
+        layers.BatchNormalization(synchronized=True),
+    ]
     return compiled([keras.Input((6,)), *body, layers.Dense(3, "softmax")])
 
 
 def in_float64() -> Any:
-    """A model with all kinds of numbers that are summed: gradients, layers' states, losses' divisors."""
-    body = [layers.Dense(16, dtype="float64"), layers.BatchNormalization(synchronized=True, dtype="float64")]
-    loss = losses.SparseCategoricalCrossentropy(reduction="mean_with_sample_weight", dtype="float64")
-    return compiled([keras.Input((6,)), *body, layers.Dense(3, "softmax", dtype="float64")], loss, "adam")
+    """A model with all kinds of numbers that are summed: gradients, layers' states, losses'
+    divisors.
+    """
+    body = [
+        layers.Dense(16, dtype="float64"),
+        layers.BatchNormalization(synchronized=True, dtype="float64"),
+    ]
+    loss = losses.SparseCategoricalCrossentropy(
+        reduction="mean_with_sample_weight", dtype="float64"
+    )
+    return compiled(
+        [keras.Input((6,)), *body, layers.Dense(3, "softmax", dtype="float64")], loss, "adam"
+    )
 
 
 def subclassed() -> Any:
@@ -79,15 +102,24 @@ def subclassed() -> Any:
 
 
 def two_in_two_out(
-    optimizer: Any = "adam", *, loss: Any = "sparse_categorical_crossentropy", width: int = 8, **regularised: Any
+    optimizer: Any = "adam",
+    *,
+    loss: Any = "sparse_categorical_crossentropy",
+    width: int = 8,
+    **regularised: Any,
 ) -> Any:
-    """A model with metrics with and without sample weights, and what its first layer adds to the loss."""
+    """A model with metrics with and without sample weights, and what its first layer adds to the
+    loss.
+    """
     left, right = keras.Input((6,), name="left"), keras.Input((4,), name="right")
     first = layers.Dense(width, "relu", **regularised)(left)
     both = layers.Concatenate()([first, layers.Dense(4, "tanh")(right)])
     kind = layers.Dense(3, "softmax", name="kind")(layers.Dense(8, "relu")(both))
     return compiled(
-        keras.Model({"left": left, "right": right}, {"kind": kind, "size": layers.Dense(1, name="size")(first)}),
+        keras.Model(
+            {"left": left, "right": right},
+            {"kind": kind, "size": layers.Dense(1, name="size")(first)},
+        ),
         {"kind": loss, "size": "mse"},
         optimizer,
         loss_weights={"kind": 1.0, "size": 0.3},
@@ -98,13 +130,19 @@ def two_in_two_out(
 
 def masked() -> Any:
     # An LSTM passes the mask on too, but takes ten times as long to trace.
-    body = [layers.Embedding(20, 8, mask_zero=True), layers.Dense(6, "tanh"), layers.Dense(20, "softmax")]
+    body = [
+        layers.Embedding(20, 8, mask_zero=True),
+        layers.Dense(6, "tanh"),
+        layers.Dense(20, "softmax"),
+    ]
     given = keras.Input((5,), dtype="int32")
     return compiled([given, *body], optimizer="adam", weighted_metrics=["accuracy"])
 
 
 def embedding(optimizer: Any) -> Callable[[], Any]:
-    """Makes a model whose gradient has rows, several for a word, which optimizers square and clip one by one."""
+    """Makes a model whose gradient has rows, several for a word, which optimizers square and clip
+    one by one.
+    """
 
     def make() -> Any:
         body = [layers.Embedding(20, 8), layers.Flatten(), layers.Dense(3, "softmax")]
@@ -115,7 +153,9 @@ def embedding(optimizer: Any) -> Callable[[], Any]:
 
 
 def positions() -> Any:
-    """A model with an embedding of positions, which are those of all samples, beside one of words."""
+    """A model with an embedding of positions, which are those of all samples, beside
+    one of words.
+    """
 
     class Positions(layers.Layer):
         def __init__(self) -> None:
@@ -123,7 +163,8 @@ def positions() -> Any:
             self.of = layers.Embedding(5, 8)
 
         def call(self, words: Any) -> Any:
-            return words + self.of(tf.range(tf.shape(words)[1]))  # unknown where batches have other lengths
+            # Unknown where batches have other lengths.
+            return words + self.of(tf.range(tf.shape(words)[1]))
 
     kinds = [layers.Embedding(20, 8), Positions(), layers.Flatten(), layers.Dense(3, "softmax")]
     return compiled([keras.Input((5,), dtype="int32"), *kinds], optimizer="adam")
@@ -134,7 +175,9 @@ def several_optimizers() -> Any:
     model = keras.Sequential(dense())
     first, rest = optimizers.SGD(0.1), optimizers.Adam()
     kernel = model.layers[0].kernel
-    return compiled(model, optimizer=optimizers.MultiOptimizer(lambda one: first if one is kernel else rest))
+    return compiled(
+        model, optimizer=optimizers.MultiOptimizer(lambda one: first if one is kernel else rest)
+    )
 
 
 def ctc() -> Any:

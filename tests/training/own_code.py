@@ -10,7 +10,9 @@ from tests.training.models import classifier, compiled, dense, small_sgd
 
 
 def own_loss(kind: str) -> Callable[[], Any]:
-    """Makes a classifier whose loss comes from user code of that `kind`, not from Keras' reduction."""
+    """Makes a classifier whose loss comes from user code of that `kind`, not from
+    Keras' reduction.
+    """
 
     def make() -> Any:
         def mean(y: Any, p: Any) -> Any:
@@ -22,7 +24,9 @@ def own_loss(kind: str) -> Callable[[], Any]:
 
         class Computing(keras.Sequential):
             def compute_loss(self, x: Any, y: Any, y_pred: Any, *rest: Any, **named: Any) -> Any:
-                return super().compute_loss(x, y, y_pred, *rest, **named) + 0.1 * ops.mean(y_pred**2)
+                return super().compute_loss(x, y, y_pred, *rest, **named) + 0.1 * ops.mean(
+                    y_pred**2
+                )
 
         class Stepping(keras.Sequential):
             def __init__(self, *layers: Any) -> None:
@@ -41,11 +45,21 @@ def own_loss(kind: str) -> Callable[[], Any]:
                     tracker.update_state(value)
                 own, steps, samples = (tracker.result() for tracker in self.trackers)
                 right = ops.cast(p[:, 0] > 0.4, "int32")
-                results = {"loss": own, "steps": steps, "samples": samples, "samples a step": samples / steps}
-                weights = {"weight": weight, "weight now": 0.1 * ops.sum(self.trainable_weights[0] ** 2)}
+                results = {
+                    "loss": own,
+                    "steps": steps,
+                    "samples": samples,
+                    "samples a step": samples / steps,
+                }
+                weights = {
+                    "weight": weight,
+                    "weight now": 0.1 * ops.sum(self.trainable_weights[0] ** 2),
+                }
                 means = {"now": loss, "now and more": loss + 0.1 * ops.mean(p, axis=0)[0]}
                 sums = {"right": ops.sum(right), "total": ops.sum(p), "of": ops.shape(x)[0]}
-                of_mean = {"mean of a sum": ops.sum(2 * p[:, 0] / ops.cast(ops.shape(x)[0], "float32"))}
+                of_mean = {
+                    "mean of a sum": ops.sum(2 * p[:, 0] / ops.cast(ops.shape(x)[0], "float32"))
+                }
                 return {**results, **means, **weights, **sums, **of_mean}
 
         kinds = {"compute_loss": Computing, "train_step": Stepping}
@@ -66,7 +80,9 @@ def many_metrics() -> Any:
     class OfBatches(metrics.Metric):
         def __init__(self, **options: Any) -> None:
             super().__init__(**options)
-            self.total, self.batches = (self.add_variable((), "zeros", name=name) for name in ("total", "batches"))
+            self.total, self.batches = (
+                self.add_variable((), "zeros", name=name) for name in ("total", "batches")
+            )
             self.calls = self.add_variable((), "zeros", "int32", name="calls")
 
         def update_state(self, y: Any, p: Any, sample_weight: Any = None) -> None:
@@ -78,14 +94,23 @@ def many_metrics() -> Any:
         def result(self) -> Any:
             return self.total / self.batches + ops.cast(self.calls, "float32")
 
-    kinds = [OfBatches, metrics.AUC, metrics.F1Score, metrics.BinaryIoU, metrics.Precision, metrics.R2Score]
+    kinds = [
+        OfBatches,
+        metrics.AUC,
+        metrics.F1Score,
+        metrics.BinaryIoU,
+        metrics.Precision,
+        metrics.R2Score,
+    ]
     kinds += [metrics.RootMeanSquaredError, metrics.KLDivergence, metrics.CosineSimilarity]
     named = [one(name=one.__name__) for one in kinds]
     return compiled(dense(), "categorical_crossentropy", "adam", metrics=[of_batch, total, *named])
 
 
 def keeping() -> Any:
-    """A model with a layer that has its own state and adds losses, and one whose weights Keras normalises."""
+    """A model with a layer that has its own state and adds losses, and one whose weights Keras
+    normalises.
+    """
 
     class Keeping(layers.Layer):
         def build(self, shape: Any) -> None:
@@ -109,11 +134,16 @@ def keeping() -> Any:
             return x
 
     first, *_, last = dense()
-    return compiled([first, layers.SpectralNormalization(layers.Dense(8)), Keeping(), last], optimizer=small_sgd())
+    return compiled(
+        [first, layers.SpectralNormalization(layers.Dense(8)), Keeping(), last],
+        optimizer=small_sgd(),
+    )
 
 
 def counting() -> Any:
-    """A model with a layer that counts steps, in two ways, and samples, and has a weight that gets no gradient."""
+    """A model with a layer that counts steps, in two ways, and samples, and has a weight that gets
+    no gradient.
+    """
 
     class Counting(layers.Layer):
         def build(self, _: Any) -> None:
@@ -142,12 +172,15 @@ def with_a_mean_of_activities() -> Any:
 
 
 def sampling() -> Any:
-    """An autoencoder without a `call`, as Keras' VAE: its `train_step` takes the mean of a sum for each sample."""
+    """An autoencoder without a `call`, as Keras' VAE: its `train_step` takes the mean of a sum for
+    each sample.
+    """
 
     class Autoencoder(keras.Model):
         def __init__(self) -> None:
             super().__init__()
-            first = keras.initializers.GlorotUniform(seed=1)  # of weights that are made by the first step
+            # Of weights that are made by the first step.
+            first = keras.initializers.GlorotUniform(seed=1)
             how = {"kernel_initializer": first, "kernel_regularizer": "l2"}
             self.encoder, self.decoder = layers.Dense(3, **how), layers.Dense(6, **how)
             self.total = metrics.Mean(name="total")
@@ -171,7 +204,9 @@ def sampling() -> Any:
 
 
 def guided() -> Any:
-    """A model that logs dicts in its logs: in the `train_step` of Keras' guide, one of all that is compiled."""
+    """A model that logs dicts in its logs: in the `train_step` of Keras' guide, one of all that is
+    compiled.
+    """
 
     class Guided(keras.Sequential):
         def train_step(self, data: Any) -> Any:
@@ -180,7 +215,9 @@ def guided() -> Any:
                 p = self(x, training=True)
                 loss = self.compute_loss(y=y, y_pred=p)
                 scaled = self.optimizer.scale_loss(loss)
-            self.optimizer.apply(tape.gradient(scaled, self.trainable_variables), self.trainable_variables)
+            self.optimizer.apply(
+                tape.gradient(scaled, self.trainable_variables), self.trainable_variables
+            )
             for metric in self.metrics:
                 metric.update_state(*((loss,) if metric.name == "loss" else (y, p)))
             return {metric.name: metric.result() for metric in self.metrics}
@@ -193,7 +230,9 @@ def guided() -> Any:
 
 
 def traced() -> Any:
-    """A model whose steps are functions of TensorFlow's, one with control flow on tensors, which calls another."""
+    """A model whose steps are functions of TensorFlow's, one with control flow on tensors, which
+    calls another.
+    """
 
     class Traced(keras.Sequential):
         @tf.function
@@ -211,6 +250,9 @@ def traced() -> Any:
         def test_step(self, data: Any) -> Any:
             x, y = data
             p = self(x)
-            return {"mean": tf.reduce_mean(p[:, 0]), "renamed": self.compute_metrics(x, y, p)["accuracy"]}
+            return {
+                "mean": tf.reduce_mean(p[:, 0]),
+                "renamed": self.compute_metrics(x, y, p)["accuracy"],
+            }
 
     return compiled(Traced(dense()), optimizer="adam", metrics=["accuracy"])

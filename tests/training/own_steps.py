@@ -10,7 +10,9 @@ from tests.training.models import compiled, dense
 
 
 def model_with(
-    train_step: Callable[[Any, Any, Any], Any], loss: Any = "sparse_categorical_crossentropy", weights: Any = None
+    train_step: Callable[[Any, Any, Any], Any],
+    loss: Any = "sparse_categorical_crossentropy",
+    weights: Any = None,
 ) -> Any:
     """A classifier whose `train_step` gets its gradients, and a function that computes them."""
 
@@ -121,7 +123,9 @@ def sampled() -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.body = layers.Dense(4)
-            self.kernel, self.bias = (self.add_weight(shape=shape, name="of") for shape in ((50, 4), (50,)))
+            self.kernel, self.bias = (
+                self.add_weight(shape=shape, name="of") for shape in ((50, 4), (50,))
+            )
 
         def call(self, x: Any) -> Any:
             return self.body(x)
@@ -139,7 +143,9 @@ def sampled() -> Any:
 
 
 def stepping(kind: str) -> Any:
-    """A model whose `train_step` has no compiled loss: of a sum, of a value for each sample, or another."""
+    """A model whose `train_step` has no compiled loss: of a sum, of a value for each sample, or
+    another.
+    """
 
     class Stepping(keras.Sequential):
         def train_step(self, data: Any) -> Any:

@@ -1,4 +1,5 @@
-"""A training script over hosts, as a user writes one: `gpubalance launch PLAN rank.py FOLDER PROFILE PLAN`.
+"""A training script over hosts, as a user writes one: `gpubalance launch PLAN rank.py FOLDER
+PROFILE PLAN`.
 
 Each process saves what it has at the end, for a test to compare.
 """
@@ -37,7 +38,9 @@ def build(*, normalised: bool = True) -> Any:
     body += [layers.BatchNormalization(synchronized=True)] * normalised
     last = [layers.ReLU(), layers.Dense(2, activation="softmax")]
     model = keras.Sequential([keras.Input((16,)), *body, *last])
-    model.compile(optimizers.Adam(0.01, clipnorm=0.5), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.compile(
+        optimizers.Adam(0.01, clipnorm=0.5), "sparse_categorical_crossentropy", metrics=["accuracy"]
+    )
     return model
 
 
@@ -45,8 +48,12 @@ def train(model: Any, fit: Callable[..., Any], **more: Any) -> dict[str, Any]:
     """The weights, logs and answers of the model after some epochs."""
     x, y = data()
     validation = {"validation_data": (x[:200], y[:200])}
-    history = fit(model, x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=True, verbose=0, **validation, **more)
-    weights = {f"weight {number}": np.asarray(weight) for number, weight in enumerate(model.get_weights())}
+    history = fit(
+        model, x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=True, verbose=0, **validation, **more
+    )
+    weights = {
+        f"weight {number}": np.asarray(weight) for number, weight in enumerate(model.get_weights())
+    }
     logs = {name: np.array(values) for name, values in history.history.items()}
     # A batch of fewer samples than devices is whole on each of them.
     few = model.evaluate(x[:2], y[:2], verbose=0)
@@ -57,11 +64,16 @@ def weights_after(model: Any, fit: Callable[..., Any]) -> dict[str, Any]:
     """The weights of a model after an epoch."""
     x, y = data()
     fit(model, x, y, batch_size=BATCH, shuffle=False, verbose=0)
-    return {f"after an epoch {number}": np.asarray(weight) for number, weight in enumerate(model.get_weights())}
+    return {
+        f"after an epoch {number}": np.asarray(weight)
+        for number, weight in enumerate(model.get_weights())
+    }
 
 
 def go_on(model: Any, fit: Callable[..., Any], backup: Path) -> dict[str, Any]:
-    """The weights after a training that ended between two epochs, lost everything, and continued from its backup."""
+    """The weights after a training that ended between two epochs, lost everything, and continued
+    from its backup.
+    """
 
     def stop(epoch: int, logs: Any) -> None:
         if epoch == 1:
@@ -71,14 +83,27 @@ def go_on(model: Any, fit: Callable[..., Any], backup: Path) -> dict[str, Any]:
     for more in ([keras.callbacks.LambdaCallback(on_epoch_begin=stop)], []):
         callbacks = [keras.callbacks.BackupAndRestore(str(backup)), *more]
         with contextlib.suppress(InterruptedError):
-            fit(model, x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=callbacks)
+            fit(
+                model,
+                x,
+                y,
+                batch_size=BATCH,
+                epochs=EPOCHS,
+                shuffle=False,
+                verbose=0,
+                callbacks=callbacks,
+            )
         if more:
             model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])
-    return {f"gone on {number}": np.asarray(weight) for number, weight in enumerate(model.get_weights())}
+    return {
+        f"gone on {number}": np.asarray(weight) for number, weight in enumerate(model.get_weights())
+    }
 
 
 def ends(here: bool, hook: str, at: int, flag: str = "stop_training") -> Any:
-    """A user's own callback that ends training in one process, or whatever the model's `flag` ends."""
+    """A user's own callback that ends training in one process, or whatever the model's
+    `flag` ends.
+    """
 
     def end(number: int, logs: Any) -> None:
         callback.reached = number
@@ -121,20 +146,27 @@ def main(folder: Path, profile: str, plan: str) -> None:
     x, y = data()
     for callbacks in (
         [ends(True, "on_train_batch_end", 1)] if rank == 1 else [],
-        [ends(rank == 2, "on_epoch_end", 2)],  # Keras continues from the epoch of the last backup, 1
+        # Keras continues from the epoch of the last backup, 1.
+        [ends(rank == 2, "on_epoch_end", 2)],
     ):
         model.optimizer.iterations.assign(0)
         split.fit(model, x, y, batch_size=BATCH, epochs=4, verbose=0, callbacks=callbacks)
         print(f"ended after {model.optimizer.iterations.numpy()} steps")
     end = ends(rank == 1, "on_test_batch_end", 1, "stop_evaluating")
     given: Any = {"x": x, "y": y, "batch_size": BATCH, "verbose": 0, "callbacks": [end]}
-    for method, more in ((split.fit, {"epochs": 2, "validation_data": (x, y)}), (keras.Model.evaluate, {})):
+    for method, more in (
+        (split.fit, {"epochs": 2, "validation_data": (x, y)}),
+        (keras.Model.evaluate, {}),
+    ):
         method(model, **given, **more)
         print(f"evaluated {end.reached + 1} batches")
     shorter = slice(SAMPLES - rank)
-    # A regrouped dataset shows its length only at its end, and one of the split's batches only the number of those.
+    # A regrouped dataset shows its length only at its end, and one of the split's batches only the
+    # number of those.
     regrouped = tf.data.Dataset.from_tensor_slices((x, y)).batch(48).take(12 - 3 * rank)
-    in_batches = tf.data.Dataset.from_tensor_slices((x[shorter], y[shorter])).batch(split.global_batch)
+    in_batches = tf.data.Dataset.from_tensor_slices((x[shorter], y[shorter])).batch(
+        split.global_batch
+    )
     for unlike in ((x + rank, y), (x[shorter], y[shorter]), (regrouped,), (in_batches,), ()):
         if not unlike:  # as after a backup that the other processes have not seen
             model.optimizer.iterations.assign(rank)

@@ -18,7 +18,10 @@ def weighted(count: int) -> tuple[Any, ...]:
 
 def of_two(count: int) -> tuple[Any, ...]:
     random = np.random.default_rng(7)
-    x = {"left": random.random((count, 6), np.float32), "right": random.random((count, 4), np.float32)}
+    x = {
+        "left": random.random((count, 6), np.float32),
+        "right": random.random((count, 4), np.float32),
+    }
     return x, {"kind": random.integers(0, 3, count), "size": random.random((count, 1), np.float32)}
 
 

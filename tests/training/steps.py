@@ -1,4 +1,6 @@
-"""Models with steps of their own, as `--model` and `--data` name them: `tests.training.steps:model_3`, `:data_3`."""
+"""Models with steps of their own, as `--model` and `--data` name them:
+`tests.training.steps:model_3`, `:data_3`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from tests.training.samples import numbers
 
 
 def stepping(kind: str, layers: Callable[[], list[Any]] = dense) -> Callable[[], Any]:
-    """Makes a classifier of these layers whose `train_step` does more, or less, than one pass over its samples."""
+    """Makes a classifier of these layers whose `train_step` does more, or less, than one pass over
+    its samples.
+    """
 
     def make() -> Any:
         class Stepping(keras.Sequential):
@@ -29,12 +33,18 @@ def stepping(kind: str, layers: Callable[[], list[Any]] = dense) -> Callable[[],
                     return self.compute_loss(x, y, p) + penalty
                 p = self(x, training=True)
                 loss = self.compute_loss(x, y, p)
-                return loss + ops.mean((self.teacher(x) - p) ** 2) if kind == "distillation" else loss
+                return (
+                    loss + ops.mean((self.teacher(x) - p) ** 2) if kind == "distillation" else loss
+                )
 
             def train_step(self, data: Any) -> Any:
                 with tf.GradientTape() as tape:
                     loss = self.loss_of(*data)
-                weights = self.trainable_variables[-2:] if kind == "last layer" else self.trainable_variables
+                weights = (
+                    self.trainable_variables[-2:]
+                    if kind == "last layer"
+                    else self.trainable_variables
+                )
                 self.optimizer.apply(tape.gradient(loss, weights), weights)
                 return {}
 
@@ -58,15 +68,30 @@ def perceptual() -> Any:
 
 
 OWN: dict[str, Any] = {
-    **{kind: (stepping(kind), numbers) for kind in ("distillation", "gradient penalty", "four views", "last layer")},
+    **{
+        kind: (stepping(kind), numbers)
+        for kind in ("distillation", "gradient penalty", "four views", "last layer")
+    },
     "subclassed": (subclassed, numbers),
     "augmentation": (augmented, numbers),
     "jit_compile": (classifier(compiled={"jit_compile": True}), numbers),
     "a perceptual loss": (perceptual, CASES["metrics of many kinds"].data),
 }
 NAMES = (
-    *("plain", "AdamW, clipped, EMA", "L2", "activity regulariser", "synchronised batch norm", "sample_weight"),
-    *("two inputs and outputs", "masked sentences", "compute_loss of one's own", "train_step of one's own"),
+    *(
+        "plain",
+        "AdamW, clipped, EMA",
+        "L2",
+        "activity regulariser",
+        "synchronised batch norm",
+        "sample_weight",
+    ),
+    *(
+        "two inputs and outputs",
+        "masked sentences",
+        "compute_loss of one's own",
+        "train_step of one's own",
+    ),
     *("metrics of many kinds", "state and losses of one's own layer", "autoencoder without a call"),
     *("steps_per_execution 4", "train_step of Keras' guide", "train_step that is a function"),
 )

@@ -18,7 +18,9 @@ X, Y = numbers(240)
 
 
 def of_ones_own() -> Any:
-    """A model of a class and a loss that Keras does not know, with a layer that has adapted to data."""
+    """A model of a class and a loss that Keras does not know, with a layer that has adapted to
+    data.
+    """
 
     class Own(keras.Sequential):
         pass
@@ -35,7 +37,12 @@ def of_ones_own() -> Any:
         pytest.param(classifier("adam"), None, 1e-6, id="of one device"),
         pytest.param(of_ones_own, None, 1e-6, id="of a class of one's own"),
         pytest.param(classifier("adam"), (20, 50, 30), 1e-6, id="in another split's scope"),
-        pytest.param(classifier(loss_scaled, layers={"dtype": "mixed_float16"}), None, 2e-3, id="mixed_float16"),
+        pytest.param(
+            classifier(loss_scaled, layers={"dtype": "mixed_float16"}),
+            None,
+            2e-3,
+            id="mixed_float16",
+        ),
     ],
 )
 def test_a_copy_has_all_that_the_model_learned_and_goes_on_as_it_would(
@@ -71,7 +78,9 @@ def test_what_a_vectoriser_learned_is_copied_and_what_keras_cannot_load_is_refus
         def __init__(self) -> None:
             super().__init__()
 
-    with pytest.raises(BadInput, match=r"copy the model unsaved: .*__init__\(\) got an unexpected .* 'trainable'\n"):
+    with pytest.raises(
+        BadInput, match=r"copy the model unsaved: .*__init__\(\) got an unexpected .* 'trainable'\n"
+    ):
         gpubalance.distribute(Unsaved(), ratios=[4, 3], simulate="2")
 
     unbuilt = subclassed()

@@ -1,4 +1,6 @@
-"""`gpubalance.Ensemble`: several trained models that predict at the same time, each on one device."""
+"""`gpubalance.Ensemble`: several trained models that predict at the same time, each on
+one device.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ def models() -> list[Any]:
     keras.utils.set_random_seed(1)
     shape = (32, 32, 3)
     made = [applications.MobileNet(shape, alpha=0.25, weights=None, classes=10)]
-    made += [keras.Sequential([keras.Input(shape), layers.Flatten(), layers.Dense(10, "softmax")]) for _ in range(2)]
+    made += [
+        keras.Sequential([keras.Input(shape), layers.Flatten(), layers.Dense(10, "softmax")])
+        for _ in range(2)
+    ]
     made[-1].compile("adam", "sparse_categorical_crossentropy")
     return made
 
@@ -51,8 +56,12 @@ def test_predictions_are_each_model_s_own(models: list[Any], samples: Any) -> No
         np.testing.assert_allclose(found, expected, atol=1e-6)
     assert sorted(set(ensemble.placement)) == [0, 1]
     labelled = tf.data.Dataset.from_tensor_slices((samples, np.zeros(70))).batch(16)
-    np.testing.assert_allclose(ensemble.predict(labelled, mean=True), np.mean(own, axis=0), atol=1e-6)
-    devices = [{variable.value.device[-5:] for variable in model.variables} for model in ensemble._there]
+    np.testing.assert_allclose(
+        ensemble.predict(labelled, mean=True), np.mean(own, axis=0), atol=1e-6
+    )
+    devices = [
+        {variable.value.device[-5:] for variable in model.variables} for model in ensemble._there
+    ]
     assert devices == [{f"CPU:{device}"} for device in ensemble.placement]
     assert models[-1].optimizer is not None
 
@@ -73,7 +82,9 @@ def test_files_are_loaded_where_they_predict(tmp_path: Path) -> None:
         ((3000, 3000), "the models do not fit on the devices together"),
     ],
 )
-def test_what_does_not_fit_is_named_before_anything_predicts(sizes: tuple[int, ...], says: str, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_named_before_anything_predicts(
+    sizes: tuple[int, ...], says: str, tmp_path: Path
+) -> None:
     profile = tmp_path / "small.toml"
     profile.write_text(SMALL)
     ensemble = gpubalance.Ensemble([dense(size) for size in sizes], simulate=profile)

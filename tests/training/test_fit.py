@@ -1,4 +1,6 @@
-"""What a user hands to fit, evaluate and predict gives what one device gives: see also test_exact.py."""
+"""What a user hands to fit, evaluate and predict gives what one device gives: see also
+test_exact.py.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def py_dataset() -> Any:
 
 
 def test_every_kind_of_input_is_dealt_in_the_split() -> None:
-    """Batches of the split's size stay as they are, with smaller ones between; a dataset's others are regrouped."""
+    """Batches of the split's size stay as they are, with smaller ones between; a dataset's others
+    are regrouped.
+    """
     one_device, split = untrained(), simulated((70, 30))
     model = in_scope(split, one_device.get_weights())
     of = tf.data.Dataset
@@ -92,7 +96,9 @@ def test_every_kind_of_input_is_dealt_in_the_split() -> None:
         "shuffled": data.concatenate(data).shuffle(6, seed=1, reshuffle_each_iteration=False),
     }
     zipped = of.zip((inputs.repeat(2), labels.cache().repeat(2)))
-    kinds |= {name: (chain, chain, 5) for name, chain in chains.items()} | {"zipped": (zipped, zipped, None)}
+    kinds |= {name: (chain, chain, 5) for name, chain in chains.items()} | {
+        "zipped": (zipped, zipped, None)
+    }
     for name, (mine, its, steps) in kinds.items():
         for fit, given in ((one_device.fit, its), (partial(split.fit, model), mine)):
             fit(given, epochs=2, steps_per_epoch=steps, verbose=0, shuffle=False)
@@ -124,7 +130,9 @@ def test_a_models_own_fit_evaluate_and_predict_are_its_splits() -> None:
         model.fit(X, Y, epochs=2, shuffle=False, verbose=0, callbacks=[monitor])
         assert monitor.epochs[-1].batches == split.batches
         assert apart(model, one_device) < 1e-6
-        assert model.predict(X, verbose=0) == pytest.approx(one_device.predict(X, verbose=0), abs=1e-6)
+        assert model.predict(X, verbose=0) == pytest.approx(
+            one_device.predict(X, verbose=0), abs=1e-6
+        )
         found, expected = (one.evaluate(X[:33], Y[:33], verbose=0) for one in (model, one_device))
         assert found == pytest.approx(expected, abs=1e-6)
     assert models[0].fits == 1
@@ -136,20 +144,27 @@ def test_a_models_own_fit_evaluate_and_predict_are_its_splits() -> None:
     assert apart(again, one_device) == 0
 
 
-def test_evaluate_and_predict_are_one_devices_and_in_order(caplog: pytest.LogCaptureFixture) -> None:
+def test_evaluate_and_predict_are_one_devices_and_in_order(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     one_device, _ = alone()
     split = simulated((3, 90, 7))
     model = in_scope(split, one_device.get_weights())
     for count in (240, 102):
         given = {"x": X[:count], "y": Y[:count], "verbose": 0, "return_dict": True}
-        assert split.evaluate(model, **given) == pytest.approx(one_device.evaluate(**given), abs=1e-6)
+        assert split.evaluate(model, **given) == pytest.approx(
+            one_device.evaluate(**given), abs=1e-6
+        )
     with split.scope():
         uncompiled = keras.models.clone_model(one_device)
     uncompiled.set_weights(one_device.get_weights())
     for count in (240, 101, 2):
         for one in (model, uncompiled):
-            assert split.predict(one, X[:count], verbose=0) == pytest.approx(one_device.predict(X[:count], verbose=0))
-    assert "node name" not in caplog.text  # TensorFlow warns of an argument whose name begins with _
+            assert split.predict(one, X[:count], verbose=0) == pytest.approx(
+                one_device.predict(X[:count], verbose=0)
+            )
+    # TensorFlow warns of an argument whose name begins with _.
+    assert "node name" not in caplog.text
 
 
 def test_a_saved_model_needs_no_gpubalance_and_goes_on_with_it(tmp_path: Path) -> None:
@@ -167,7 +182,9 @@ def test_a_saved_model_needs_no_gpubalance_and_goes_on_with_it(tmp_path: Path) -
     assert monitor.epochs[-1].batches == split.batches
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert loaded.compiled
-    assert loaded.predict(X, verbose=0) == pytest.approx(split.predict(model, X, verbose=0), abs=1e-6)
+    assert loaded.predict(X, verbose=0) == pytest.approx(
+        split.predict(model, X, verbose=0), abs=1e-6
+    )
 
 
 def test_validation_between_does_not_lose_a_batch() -> None:
@@ -182,11 +199,21 @@ def test_validation_between_does_not_lose_a_batch() -> None:
         split.predict(model, X[:5], verbose=0)
 
     looks = keras.callbacks.LambdaCallback(on_train_batch_end=look)
-    split.fit(model, of_generator(), steps_per_epoch=3, epochs=2, verbose=0, validation_data=(X, Y), callbacks=[looks])
+    split.fit(
+        model,
+        of_generator(),
+        steps_per_epoch=3,
+        epochs=2,
+        verbose=0,
+        validation_data=(X, Y),
+        callbacks=[looks],
+    )
     assert counted == [0, 1, 2, 0, 1, 2]
     assert apart(model, one_device) < 1e-6
     early = keras.callbacks.EarlyStopping("val_loss", min_delta=10.0, patience=1)
-    history = split.fit(model, X, Y, epochs=9, verbose=0, validation_data=(X[:33], Y[:33]), callbacks=[early])
+    history = split.fit(
+        model, X, Y, epochs=9, verbose=0, validation_data=(X[:33], Y[:33]), callbacks=[early]
+    )
     assert len(history.history["val_accuracy"]) == 2
     assert history.model is model
 
@@ -194,14 +221,18 @@ def test_validation_between_does_not_lose_a_batch() -> None:
 @pytest.mark.parametrize("micro_batches", [None, (1, 9, 30)])
 def test_moving_averages_are_those_of_all_samples(micro_batches: Any) -> None:
     def make() -> Any:
-        return compiled([keras.Input((6,)), layers.BatchNormalization(), layers.Dense(3, "softmax")])
+        return compiled(
+            [keras.Input((6,)), layers.BatchNormalization(), layers.Dense(3, "softmax")]
+        )
 
     one_device, split = make(), simulated((1, 9, 90), micro_batches)
     model = in_scope(split, one_device.get_weights(), make)
     options = {"batch_size": 100, "epochs": 2, "shuffle": False, "verbose": 0}
     one_device.fit(X[:200], Y[:200], **options)
     split.fit(model, X[:200], Y[:200], **options)
-    assert model.layers[0].moving_mean.numpy() == pytest.approx(one_device.layers[0].moving_mean.numpy(), abs=1e-6)
+    assert model.layers[0].moving_mean.numpy() == pytest.approx(
+        one_device.layers[0].moving_mean.numpy(), abs=1e-6
+    )
     variance = model.layers[0].moving_variance.value
     copies = tf.nest.flatten(split.place.strategy.experimental_local_results(variance))
     assert copies[0].numpy() == pytest.approx(copies[-1].numpy())
@@ -239,7 +270,9 @@ def test_samples_have_a_weight_each_where_a_models_inputs_are_unknown() -> None:
 
     one_device, split = make(), simulated((70, 30))
     weights = np.repeat(np.array([0.5, 2.0], np.float32), 50)
-    one_device.fit(X[:100], X[:100], sample_weight=weights, batch_size=100, shuffle=False, verbose=0)
+    one_device.fit(
+        X[:100], X[:100], sample_weight=weights, batch_size=100, shuffle=False, verbose=0
+    )
     with split.scope():
         model = make()
     split.fit(model, tf.data.Dataset.from_tensor_slices((X[:100], X[:100], weights)), verbose=0)
@@ -262,7 +295,9 @@ def test_layers_that_are_unfrozen_between_two_fits_train_as_on_one_device() -> N
     for one in (model, one_device):
         one.layers[0].trainable = True
         compiled(one, optimizer="adam")
-    with pytest.raises(BadInput, match=r"outside this split's scope(.|\n)*→ compile it again, with a new optimizer"):
+    with pytest.raises(
+        BadInput, match=r"outside this split's scope(.|\n)*→ compile it again, with a new optimizer"
+    ):
         split.fit(model, X, Y, verbose=0)
     with split.scope():
         compiled(model, optimizer="adam")
@@ -299,7 +334,14 @@ def test_one_model_takes_data_of_several_kinds() -> None:
     split.evaluate(model, X, Y, verbose=0)
     split.fit(model, X, Y, 100, 1, verbose=0)
     split.fit(model, X, Y.astype(np.int32), sample_weight=np.ones(240), verbose=0)
-    split.fit(model, X.astype(np.float64), Y, batch_size=200, verbose=0, validation_data=(X, Y, np.ones(240)))
+    split.fit(
+        model,
+        X.astype(np.float64),
+        Y,
+        batch_size=200,
+        verbose=0,
+        validation_data=(X, Y, np.ones(240)),
+    )
 
     def thrice() -> Iterator[Any]:
         for _ in range(3):
@@ -309,7 +351,9 @@ def test_one_model_takes_data_of_several_kinds() -> None:
     endless = tf.data.Dataset.from_tensor_slices((X, Y)).repeat()
     with pytest.raises(BadInput, match="never ends"):
         split.fit(model, endless, verbose=0)
-    assert len(split.fit(model, endless, steps_per_epoch=2, epochs=2, verbose=0).history["loss"]) == 2
+    assert (
+        len(split.fit(model, endless, steps_per_epoch=2, epochs=2, verbose=0).history["loss"]) == 2
+    )
     model.trainable = False
     with split.scope():
         model.compile("sgd", "sparse_categorical_crossentropy")
@@ -344,7 +388,9 @@ def test_importing_loads_no_tensorflow() -> None:
         "import sys, gpubalance; split = gpubalance.Split(batches=[7, 3], simulate=2);"
         "print(split, split.global_batch, 'tensorflow' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "Split(CPU:0 CPU: 7, CPU:1 CPU: 3) 10 False"
 
 

@@ -1,6 +1,8 @@
-"""No step goes through the host: what a replica's device computes stays there, but for stamps and what is asked for.
+"""No step goes through the host: what a replica's device computes stays there, but for stamps and
+what is asked for.
 
-The replicas are on the second and third of the process's CPU devices; the first is the host, as beside GPUs.
+The replicas are on the second and third of the process's CPU devices; the first is the host, as
+beside GPUs.
 """
 
 from __future__ import annotations
@@ -34,10 +36,17 @@ def _beside_the_host(micro_batches: tuple[int, ...] = ()) -> Split:
 
 
 def _model(split: Split) -> Any:
-    """A model with moving averages, random numbers, several metrics and a scheduled learning rate."""
+    """A model with moving averages, random numbers, several metrics and a scheduled
+    learning rate.
+    """
     with split.scope():
         keras.utils.set_random_seed(1)
-        inner = [layers.Dense(8), layers.BatchNormalization(), layers.Dropout(0.1), layers.Dense(3, "softmax")]
+        inner = [
+            layers.Dense(8),
+            layers.BatchNormalization(),
+            layers.Dropout(0.1),
+            layers.Dense(3, "softmax"),
+        ]
         model = keras.Sequential([keras.Input((4,)), *inner])
         rate = keras.optimizers.schedules.ExponentialDecay(0.01, 10, 0.9)
         metrics = ["accuracy", keras.metrics.AUC(), keras.metrics.F1Score()]
@@ -47,7 +56,9 @@ def _model(split: Split) -> Any:
 
 def _samples(count: int) -> tuple[Any, Any]:
     random = np.random.default_rng(0)
-    return random.random((count, 4), np.float32), np.eye(3, dtype=np.float32)[random.integers(0, 3, count)]
+    return random.random((count, 4), np.float32), np.eye(3, dtype=np.float32)[
+        random.integers(0, 3, count)
+    ]
 
 
 def _to_the_host(found: Iterable[Crossing]) -> set[Crossing]:
@@ -96,7 +107,12 @@ def test_a_stage_sends_the_next_one_its_outputs_and_nothing_to_the_host() -> Non
     from gpubalance.engine.pipeline.pipeline import Pipeline
     from tests.engine.pipelines import graph_of, in_stages, orders_of
 
-    inner = [layers.Dense(8, "relu"), layers.BatchNormalization(), layers.Dropout(0.1), layers.Dense(3, "softmax")]
+    inner = [
+        layers.Dense(8, "relu"),
+        layers.BatchNormalization(),
+        layers.Dropout(0.1),
+        layers.Dense(3, "softmax"),
+    ]
     model = keras.Sequential([keras.Input((4,)), *inner])
     calls, blocks, samples = graph_of(model)
     segments = in_stages(len(blocks.starts), 2)

@@ -1,4 +1,6 @@
-"""An iterator that is over disturbs nothing: not the next epoch's, and not the end of the program."""
+"""An iterator that is over disturbs nothing: not the next epoch's, and not the end of
+the program.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +44,16 @@ def test_a_generator_that_validates_is_asked_by_one_thread_at_a_time() -> None:
             time.sleep(0.002)
             yield X[:100], Y[:100]
 
-    trained = split.fit(model, X, Y, validation_data=endless(), validation_steps=1, epochs=20, verbose=0)
-    assert len(trained.history["val_loss"]) == 20  # two threads at once would be an error: "already executing"
+    trained = split.fit(
+        model, X, Y, validation_data=endless(), validation_steps=1, epochs=20, verbose=0
+    )
+    # Two threads at once would be an error: "already executing".
+    assert len(trained.history["val_loss"]) == 20
 
 
 def test_an_interrupted_training_ends_at_once_and_says_only_that() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == -signal.SIGINT
     assert done.stderr.rstrip().splitlines()[-1] == "KeyboardInterrupt"

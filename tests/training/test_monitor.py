@@ -21,7 +21,9 @@ X, Y = numbers(240)
 
 
 def hot_pair() -> tuple[Split, Any]:
-    """Two equal devices, of which the first becomes slower after some seconds of training, and a model."""
+    """Two equal devices, of which the first becomes slower after some seconds of training, and a
+    model.
+    """
     cool = DeviceProfile(name="cool", alpha_s=0.01, beta_s=0.002)
     hot = cool.model_copy(update={"name": "hot", "drift": (DriftPoint(from_s=0.3, factor=2.0),)})
     split = Split.of(devices_of(hot, cool), Shares((50, 50)), JointProfile())
@@ -30,17 +32,25 @@ def hot_pair() -> tuple[Split, Any]:
 
 
 def test_the_monitor_takes_the_stamps_of_the_shortest_step_in_their_order() -> None:
-    """Else a device computes for less than no time, and another waits for more than all of a step."""
+    """Else a device computes for less than no time, and another waits for more than all
+    of a step.
+    """
     split, model = in_split(batches=(40, 24))
     monitor = split.monitor(every=1)
     split.fit(model, X[:64], Y[:64], epochs=50, verbose=0, callbacks=[monitor])  # a step each
-    assert all(seconds > 0 for epoch in monitor.epochs for seconds in (*epoch.compute_s, *epoch.update_s, epoch.sync_s))
+    assert all(
+        seconds > 0
+        for epoch in monitor.epochs
+        for seconds in (*epoch.compute_s, *epoch.update_s, epoch.sync_s)
+    )
 
 
 def test_the_monitor_says_when_the_split_no_longer_fits(tmp_path: Path) -> None:
     split, model = hot_pair()
     monitor = split.monitor(every=2, log_dir=str(tmp_path))
-    with pytest.warns(UserWarning, match=r"no longer fits: GPU:1 waits \d+% of the time that GPU:0 computes"):
+    with pytest.warns(
+        UserWarning, match=r"no longer fits: GPU:1 waits \d+% of the time that GPU:0 computes"
+    ):
         split.fit(model, X, Y, epochs=10, verbose=0, callbacks=[monitor])
     with pytest.raises(BadInput, match="the monitor's split is not what trains the model"):
         simulated((50, 50)).fit(model, X, Y, verbose=0, callbacks=[monitor])

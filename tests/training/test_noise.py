@@ -23,8 +23,9 @@ from tests.late import keras, layers, optimizers
 from tests.training.cases import simulated
 
 INPUTS, OUTPUTS, GLOBAL_BATCH, STEPS = 50, 20, 100, 240
-# Of y = x·w + ε, at weights of 0: a sample's gradient is −2(x·w + ε)x. With ‖w‖ = 1, ε of variance 1 and normal x of d
-# numbers tr Σ is 4(2d + 1) and ‖G‖² is 4. Several outputs have the same ratio, and vary less from step to step.
+# Of y = x·w + ε, at weights of 0: a sample's gradient is −2(x·w + ε)x. With ‖w‖ = 1, ε of variance
+# 1 and normal x of d numbers tr Σ is 4(2d + 1) and ‖G‖² is 4. Several outputs have the same ratio,
+# and vary less from step to step.
 TRUE = 2 * INPUTS + 1
 
 
@@ -40,7 +41,9 @@ def still(split: Any, *, dtype: str = "float32") -> Any:
     """A linear model that does not learn, so that its noise scale stays."""
     with split.scope():
         layer = layers.Dense(OUTPUTS, use_bias=False, kernel_initializer="zeros", dtype=dtype)
-        model = keras.Sequential([keras.Input((INPUTS,)), layer, layers.Activation("linear", dtype="float32")])
+        model = keras.Sequential(
+            [keras.Input((INPUTS,)), layer, layers.Activation("linear", dtype="float32")]
+        )
         optimizer = optimizers.SGD(0.0)
         if dtype == "mixed_float16":
             optimizer = optimizers.LossScaleOptimizer(optimizer)
@@ -67,7 +70,9 @@ def test_it_is_the_true_one_of_a_linear_regression(
     split = simulated(batches, micro_batches)
     file = tmp_path / "noise.json"
     monitor = split.monitor(every=1, noise=file)
-    split.fit(still(split, dtype=dtype), *regression(), shuffle=False, verbose=0, callbacks=[monitor])
+    split.fit(
+        still(split, dtype=dtype), *regression(), shuffle=False, verbose=0, callbacks=[monitor]
+    )
     (epoch,) = monitor.epochs
     assert epoch.noise_scale == pytest.approx(TRUE, rel=0.05)
     low, high = epoch.noise_scale_ci95
@@ -75,7 +80,9 @@ def test_it_is_the_true_one_of_a_linear_regression(
     written = json.loads(file.read_text())
     assert written["steps"] == 200  # the latest
     assert noise_scale(str(file)) == written["noise_scale"]
-    (told,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("noise scale")]
+    (told,) = [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("noise scale")
+    ]
     assert "at a global batch of 100 each sample is worth" in told
 
 
@@ -109,12 +116,16 @@ def test_with_a_plan_it_names_the_split_that_learns_faster() -> None:
 
     plan = read_record(ROOT / "tests/saved/plan-by-global-batch.json", Plan)
     told = noise_text(NoiseScale(300.0, (250.0, 350.0)), plan.split, plan)
-    assert told.startswith("noise scale 300 (250 to 350): at a global batch of 1584 each sample is worth 16 %; ")
+    assert told.startswith(
+        "noise scale 300 (250 to 350): at a global batch of 1584 each sample is worth 16 %; "
+    )
     assert "would reach the same loss 2." in told
     assert "× sooner; learning rate × 0." in told
     large = noise_text(NoiseScale(1e6, (0.9e6, 1.1e6)), plan.split, plan)
     assert large.endswith("no other global batch would reach the same loss clearly sooner")
-    assert noise_text(NoiseScale(300.0, (250.0, 350.0)), Shares((8, 8)), plan).endswith("each sample is worth 95 %")
+    assert noise_text(NoiseScale(300.0, (250.0, 350.0)), Shares((8, 8)), plan).endswith(
+        "each sample is worth 95 %"
+    )
     assert noise_text(NoiseScale(None, None, "2 steps say too little"), plan.split, plan) == (
         "noise scale not known: 2 steps say too little"
     )
@@ -131,6 +142,8 @@ def test_a_file_without_one_is_refused_with_its_reason(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"(?s)can't read.*split\.monitor\(noise="):
         noise_scale(str(file))
     unknown = {"noise_scale": None, "noise_scale_ci95": None, "unknown": "2 steps say too little"}
-    file.write_text(Noise(created="now", model="m", steps=2, global_batch=8, **unknown).model_dump_json())
+    file.write_text(
+        Noise(created="now", model="m", steps=2, global_batch=8, **unknown).model_dump_json()
+    )
     with pytest.raises(BadInput, match=r"has no noise scale: 2 steps say too little"):
         noise_scale(str(file))

@@ -1,4 +1,6 @@
-"""The oldest Keras that is supported: what is leaned on of its insides is there, and training is as exact."""
+"""The oldest Keras that is supported: what is leaned on of its insides is there, and training is as
+exact.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from tests.cli.program import ROOT
 OLDEST = "3.12.4"
 FOLDER = Path(sys.prefix) / "oldest-keras"
 EXACT = "test_exact.py::test_a_split_gives_what_one_device_gives"
-# Of the optimizer's insides and of what logs and metrics make of it; then of a loss' reduction and of Keras' own loop.
-# All cases are for the newest Keras.
+# Of the optimizer's insides and of what logs and metrics make of it; then of a loss' reduction and
+# of Keras' own loop. All cases are for the newest Keras.
 FEW = (f"{EXACT}[AdamW, clipped, EMA-(70, 30)]", f"{EXACT}[metrics of many kinds-(70, 30)]")
 MORE = (
     f"{EXACT}[reduction mean_with_sample_weight-(70, 30)]",
@@ -39,19 +41,36 @@ sys.exit(pytest.main(sys.argv[2:]))
 def oldest_keras() -> Path:
     """A folder with the oldest Keras, installed once."""
     if not (FOLDER / f"keras-{OLDEST}.dist-info").is_dir():
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(FOLDER)]
-        done = subprocess.run([*pip, f"keras=={OLDEST}"], capture_output=True, text=True, check=False)
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--target",
+            str(FOLDER),
+        ]
+        done = subprocess.run(
+            [*pip, f"keras=={OLDEST}"], capture_output=True, text=True, check=False
+        )
         if done.returncode:
             pytest.skip(f"no Keras {OLDEST} to be had: {done.stderr.strip()[-200:]}")
     return FOLDER
 
 
-@pytest.mark.parametrize("tests", [FEW, pytest.param(MORE, marks=pytest.mark.campaign)], ids=["few", "more"])
+@pytest.mark.parametrize(
+    "tests", [FEW, pytest.param(MORE, marks=pytest.mark.campaign)], ids=["few", "more"]
+)
 def test_the_oldest_keras_trains_as_exactly(oldest_keras: Path, tests: tuple[str, ...]) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")
+    }
     environment["PYTHONPATH"] = os.pathsep.join([str(oldest_keras), str(ROOT)])
     command = [sys.executable, "-c", TESTS, OLDEST, "-q", "-p", "no:cacheprovider", "-m", ""]
     command += [f"{ROOT}/tests/training/{name}" for name in tests]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert f"{len(tests)} passed" in done.stdout

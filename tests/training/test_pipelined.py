@@ -1,4 +1,6 @@
-"""A user's own model, its layers on several devices: Keras' loop gives what it gives on one device."""
+"""A user's own model, its layers on several devices: Keras' loop gives what it gives on
+one device.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +41,27 @@ def cut(model: Any, stages: int = 2) -> Layers:
     from gpubalance.engine.pipeline.calls import Calls
 
     graph, of_pair = blocks_of(Calls(model)).graph, Layers.model_validate_json(_RESULT.read_text())
-    segments, (block, *_), (stage, *_) = in_stages(len(graph.blocks), stages), of_pair.blocks, of_pair.stages
+    segments, (block, *_), (stage, *_) = (
+        in_stages(len(graph.blocks), stages),
+        of_pair.blocks,
+        of_pair.stages,
+    )
     tasks = [
-        StepTask(**task._asdict(), device=device, sent_s=0, ready_s=0, start_s=place, end_s=place + 1)
+        StepTask(
+            **task._asdict(), device=device, sent_s=0, ready_s=0, start_s=place, end_s=place + 1
+        )
         for device, order in enumerate(orders_of(segments, graph, _MICRO_BATCHES))
         for place, task in enumerate(order)
     ]
     found: Layers = like(
         of_pair,
         devices=simulated_devices(str(stages))[0],
-        blocks=tuple(like(block, calls=one.calls, weights_bytes=one.weights_bytes) for one in graph.blocks),
-        stages=tuple(like(stage, device=one.device, segments=((one.first, one.last),)) for one in segments),
+        blocks=tuple(
+            like(block, calls=one.calls, weights_bytes=one.weights_bytes) for one in graph.blocks
+        ),
+        stages=tuple(
+            like(stage, device=one.device, segments=((one.first, one.last),)) for one in segments
+        ),
         timeline=like(of_pair.timeline, tasks=tuple(tasks), updates=()),
         micro_batch=_MICRO_BATCH,
         micro_batches=_MICRO_BATCHES,
@@ -86,11 +98,18 @@ def test_fit_evaluate_and_predict_give_what_one_device_gives(tmp_path: Path) -> 
     layers, model, alone = beside(of_all_kinds, 3)
     options = {"epochs": 2, "shuffle": False, "verbose": 0, "sample_weight": weights}
     mine = layers.fit(model, inputs, labels, validation_data=(inputs, labels), **options).history
-    its = alone.fit(inputs, labels, batch_size=32, validation_data=(inputs, labels), **options).history
+    its = alone.fit(
+        inputs, labels, batch_size=32, validation_data=(inputs, labels), **options
+    ).history
     assert mine.keys() == its.keys()
-    assert {variable.value.device[-5:] for variable in model.trainable_variables} == {"CPU:0", "CPU:1", "CPU:2"}
+    assert {variable.value.device[-5:] for variable in model.trainable_variables} == {
+        "CPU:0",
+        "CPU:1",
+        "CPU:2",
+    }
     assert apart(model, alone) < 1e-6
-    # Keras' own means of each output's loss are of batches, not of samples, where these differ in size.
+    # Keras' own means of each output's loss are of batches, not of samples, where these differ in
+    # size.
     logged = [name for name in its if not name.endswith(("kind_loss", "size_loss"))]
     assert largest([mine[name] for name in logged], [its[name] for name in logged]) < 1e-6
     found = layers.evaluate(model, inputs, labels, return_dict=True, verbose=0)
@@ -99,7 +118,8 @@ def test_fit_evaluate_and_predict_give_what_one_device_gives(tmp_path: Path) -> 
     outputs = layers.predict(model, inputs, verbose=0)
     assert largest(outputs.values(), alone.predict(inputs, verbose=0).values()) < 1e-6
 
-    # Loaded with its optimizer, it goes on where it was. Of batches that are alike all of Keras' means are of samples.
+    # Loaded with its optimizer, it goes on where it was. Of batches that are alike all of Keras'
+    # means are of samples.
     model.save(tmp_path / "model.keras")
     with layers.scope():
         loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -117,11 +137,16 @@ def test_a_loss_that_is_a_sum_stays_one_and_what_is_excluded_from_weight_decay_s
         both = of.Concatenate()([of.Dense(4, "relu")(one) for one in given])
         model = keras.Model(list(given), of.Dense(3, "softmax")(both))
         optimizer = optimizers.AdamW(1e-2, weight_decay=0.5)
-        optimizer.exclude_from_weight_decay(var_list=[layer.kernel for layer in model.layers if layer.weights][:2])
+        optimizer.exclude_from_weight_decay(
+            var_list=[layer.kernel for layer in model.layers if layer.weights][:2]
+        )
         model.compile(optimizer, losses.SparseCategoricalCrossentropy(reduction="sum"))
         return model
 
-    inputs, labels = {**of_two(_SAMPLES)[0], "unused": np.zeros((_SAMPLES, 1))}, of_two(_SAMPLES)[1]["kind"]
+    inputs, labels = (
+        {**of_two(_SAMPLES)[0], "unused": np.zeros((_SAMPLES, 1))},
+        of_two(_SAMPLES)[1]["kind"],
+    )
     layers, model, alone = beside(built)
     mine = layers.fit(model, inputs, labels, shuffle=False, verbose=0).history
     its = alone.fit(inputs, labels, batch_size=32, shuffle=False, verbose=0).history
@@ -145,10 +170,14 @@ def test_what_a_device_does_not_hold_names_it_and_what_it_was_at() -> None:
     layers = Pipelined(result, devices, JointProfile())
     with layers.scope():
         model = two_in_two_out()
-    with pytest.raises(OutOfMemory, match=r"GPU:\d ran out of memory in the forward pass of micro-batch 1") as told:
+    with pytest.raises(
+        OutOfMemory, match=r"GPU:\d ran out of memory in the forward pass of micro-batch 1"
+    ) as told:
         layers.fit(model, inputs, labels, verbose=0)
     assert ": it held 9" in told.value.message
-    assert told.value.remedy.endswith("leaves more memory free, and with a smaller --micro-batch its parts are smaller")
+    assert told.value.remedy.endswith(
+        "leaves more memory free, and with a smaller --micro-batch its parts are smaller"
+    )
 
 
 def test_a_weight_is_never_used_by_another_device_unseen() -> None:
@@ -176,18 +205,39 @@ def test_what_layers_can_not_train_is_refused_with_its_reason() -> None:
 
     ignoring = losses.SparseCategoricalCrossentropy(ignore_class=1)
     layers, dense = layers_for(two_in_two_out()), [keras.Input((6,)), of.Dense(3)]
-    masked = [keras.Input((6,)), of.Embedding(9, 4, mask_zero=True), of.LSTM(4, return_sequences=True), of.Dense(3)]
+    masked = [
+        keras.Input((6,)),
+        of.Embedding(9, 4, mask_zero=True),
+        of.LSTM(4, return_sequences=True),
+        of.Dense(3),
+    ]
     cases: list[tuple[Any, dict[str, Any], str]] = [
         (
             subclassed(),
             {"loss": "mse"},
             "is of the class Subclassed, with code of its own instead of a graph",
         ),
-        (traced(), {"loss": "mse"}, "has a train_step of its own, which runs all of its layers at once"),
-        (keras.Sequential(dense), {"loss": "mse", "jit_compile": True}, "jit_compile=True, which is for one device"),
-        (keras.Sequential(masked), {"loss": loss("sum_over_batch_size")}, "divides by what a mask leaves of a batch"),
+        (
+            traced(),
+            {"loss": "mse"},
+            "has a train_step of its own, which runs all of its layers at once",
+        ),
+        (
+            keras.Sequential(dense),
+            {"loss": "mse", "jit_compile": True},
+            "jit_compile=True, which is for one device",
+        ),
+        (
+            keras.Sequential(masked),
+            {"loss": loss("sum_over_batch_size")},
+            "divides by what a mask leaves of a batch",
+        ),
         (keras.Sequential(dense), {"loss": loss("none")}, "divides by other than samples"),
-        (keras.Sequential(dense), {"loss": ignoring}, "divides by what ignore_class leaves of a batch"),
+        (
+            keras.Sequential(dense),
+            {"loss": ignoring},
+            "divides by what ignore_class leaves of a batch",
+        ),
         (keras.Sequential(dense), {"loss": None}, "is compiled without a loss"),
     ]
     inputs, labels = of_two(_SAMPLES)
@@ -224,11 +274,16 @@ def test_a_loss_that_is_no_mean_over_samples_is_told() -> None:
         layers.fit(model, given, given, shuffle=False, verbose=0, **options)
         return model
 
-    with pytest.raises(BadInput, match=r"\(summed\) sums over the batch and returns one number(.|\n)*→ return a value"):
+    with pytest.raises(
+        BadInput,
+        match=r"\(summed\) sums over the batch and returns one number(.|\n)*→ return a value",
+    ):
         fit(summed)
     with pytest.warns(UserWarning, match=r"\(Dice\) is not a mean over samples"):
         fit(losses.Dice())
-    with pytest.raises(BadInput, match=r"own layers: adding\) sums over the batch(.|\n)*→ add_loss"):
+    with pytest.raises(
+        BadInput, match=r"own layers: adding\) sums over the batch(.|\n)*→ add_loss"
+    ):
         fit("mse", adding=True)
     assert apart(fit(meant), fit("mse")) < 1e-6
     with pytest.raises(BadInput, match="divides by the sample weights of a batch"):

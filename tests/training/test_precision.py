@@ -57,7 +57,9 @@ def planned(precision: Precision) -> Plan:
         ("mixed_bfloat16", "mixed_bfloat16", True),
     ],
 )
-def test_the_plans_precision_rules_in_its_scope(tmp_path: Path, precision: Precision, policy: str, tf32: bool) -> None:
+def test_the_plans_precision_rules_in_its_scope(
+    tmp_path: Path, precision: Precision, policy: str, tf32: bool
+) -> None:
     set_here("float32", tf32=not tf32)
     path = tmp_path / "plan.json"
     path.write_text(planned(precision).model_dump_json())
@@ -98,7 +100,10 @@ def test_another_precision_than_was_measured_is_told_by_fit_once(
 def test_a_policy_that_the_script_has_set_is_replaced_with_a_warning() -> None:
     keras.config.set_dtype_policy("mixed_float16")
     told = f"{POLICY} float32 instead of mixed_float16; gpubalance balance --precision mixed_float"
-    with pytest.warns(UserWarning, match=told), load_plan(planned("tf32"), simulate=QUICK_PAIR).scope():
+    with (
+        pytest.warns(UserWarning, match=told),
+        load_plan(planned("tf32"), simulate=QUICK_PAIR).scope(),
+    ):
         assert keras.config.dtype_policy().name == "float32"
 
 
@@ -118,7 +123,9 @@ def test_a_split_by_hand_leaves_the_precision_to_the_script_or_sets_its_own() ->
     assert not tf.config.experimental.tensor_float_32_execution_enabled()
     with Split(batches=[8, 4], simulate=2, precision="mixed_bfloat16").scope():
         assert tf.config.experimental.tensor_float_32_execution_enabled()
-    with pytest.raises(UsageError, match="precision is 'half'\n  → give float32, tf32, mixed_float"):
+    with pytest.raises(
+        UsageError, match="precision is 'half'\n  → give float32, tf32, mixed_float"
+    ):
         Split(batches=[8, 4], simulate=2, precision="half")  # type: ignore[arg-type]
 
 
@@ -127,7 +134,12 @@ def test_layers_of_other_dtypes_say_nothing_of_the_precision() -> None:
     from gpubalance.training.measured import unlike_precision
 
     layers = keras.layers
-    hashed = [keras.Input((6,), dtype="int32"), layers.Hashing(8), layers.Embedding(8, 4), layers.Flatten()]
+    hashed = [
+        keras.Input((6,), dtype="int32"),
+        layers.Hashing(8),
+        layers.Embedding(8, 4),
+        layers.Flatten(),
+    ]
     wide = [keras.Input((6,)), layers.Dense(4, dtype="float64")]
     split = load_plan(planned("tf32"), simulate=QUICK_PAIR)
     for first, inputs in ((hashed, X.astype("int32")), (wide, X)):

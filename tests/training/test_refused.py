@@ -17,7 +17,9 @@ X, Y = numbers(240)
 
 def test_a_model_from_elsewhere_is_refused_with_what_to_do() -> None:
     split = simulated((70, 30))
-    with pytest.raises(BadInput, match=r"was built outside this split's scope\(\)(.|\n)*→ with split\.scope\(\):"):
+    with pytest.raises(
+        BadInput, match=r"was built outside this split's scope\(\)(.|\n)*→ with split\.scope\(\):"
+    ):
         split.fit(classifier()(), X, Y)
     with split.scope():
         model = classifier()()
@@ -27,7 +29,9 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do() -> None:
     with pytest.raises(BadInput, match="a batch of 1 can't be shared among 2 devices"):
         split.fit(model, X, Y, batch_size=1)
     model.compile("adam", "mse")
-    with pytest.raises(BadInput, match=r"the optimizer of the model .* was made, or the model compiled, outside"):
+    with pytest.raises(
+        BadInput, match=r"the optimizer of the model .* was made, or the model compiled, outside"
+    ):
         split.fit(model, X, Y)
     with split.scope():
         model = classifier("adam")()
@@ -59,15 +63,26 @@ def test_what_a_split_cannot_do_is_told_in_a_sentence() -> None:
         accumulating = classifier(optimizers.SGD(0.5, gradient_accumulation_steps=2))()
         memory = layers.LSTM(4, stateful=True, name="memory")
         stateful = keras.Sequential([keras.Input(batch_shape=(100, 3, 2)), memory])
-        with_xla, eager = (classifier("adam", compiled={to: True})() for to in ("jit_compile", "run_eagerly"))
-    for model, what in ((averaging, "ema_overwrite_frequency"), (accumulating, "gradient_accumulation_steps")):
-        with pytest.raises(BadInput, match=f"optimizer has {what}, which Keras can't do over several"):
+        with_xla, eager = (
+            classifier("adam", compiled={to: True})() for to in ("jit_compile", "run_eagerly")
+        )
+    for model, what in (
+        (averaging, "ema_overwrite_frequency"),
+        (accumulating, "gradient_accumulation_steps"),
+    ):
+        with pytest.raises(
+            BadInput, match=f"optimizer has {what}, which Keras can't do over several"
+        ):
             split.fit(model, X, Y, verbose=0)
     with pytest.raises(BadInput, match=r"the layer memory of the model .* is stateful"):
         split.predict(stateful, X.reshape(-1, 3, 2)[:100], verbose=0)
-    with pytest.warns(UserWarning, match=r"jit_compile=True, which is for one device: .* trains without XLA"):
+    with pytest.warns(
+        UserWarning, match=r"jit_compile=True, which is for one device: .* trains without XLA"
+    ):
         split.fit(with_xla, X, Y, verbose=0)
-    with pytest.warns(UserWarning, match=r"set to run eagerly, which is for one device: with a split it is traced"):
+    with pytest.warns(
+        UserWarning, match=r"set to run eagerly, which is for one device: with a split it is traced"
+    ):
         split.fit(eager, X, Y, verbose=0)
 
 
@@ -88,11 +103,18 @@ def test_what_cannot_be_trained_on_is_told_in_a_sentence() -> None:
     with pytest.raises(BadInput, match="there is no data: x is None"):
         split.fit(trained)
     for data in ({"x": samples}, {"x": X, "y": Y, "validation_data": samples}):
-        with pytest.raises(BadInput, match=r"gives single samples(.|\n)*→ batch it: dataset\.batch\(1000\)"):
+        with pytest.raises(
+            BadInput, match=r"gives single samples(.|\n)*→ batch it: dataset\.batch\(1000\)"
+        ):
             by_ratios.fit(trained, **data, verbose=0)
-    with pytest.raises(BadInput, match=r"split\.predict takes a Keras model first, and got a value of type ndarray\n"):
+    with pytest.raises(
+        BadInput,
+        match=r"split\.predict takes a Keras model first, and got a value of type ndarray\n",
+    ):
         split.predict(X)
-    with pytest.raises(BadInput, match=r"gpubalance\.distribute takes a Keras model first, and got .* NoneType\n"):
+    with pytest.raises(
+        BadInput, match=r"gpubalance\.distribute takes a Keras model first, and got .* NoneType\n"
+    ):
         gpubalance.distribute(None, ratios=[4, 3], simulate=2)
 
 
@@ -100,7 +122,11 @@ def test_what_micro_batches_cannot_do_is_refused() -> None:
     split = simulated((70, 30), (20, 30))
     with pytest.raises(UsageError, match="can't be rebalanced"):
         split.monitor(rebalance=True)
-    for name in ("synchronised batch norm", "masked sentences", "reduction mean_with_sample_weight"):
+    for name in (
+        "synchronised batch norm",
+        "masked sentences",
+        "reduction mean_with_sample_weight",
+    ):
         case = CASES[name]
         data = case.data(200)
         with split.scope():

@@ -1,4 +1,6 @@
-"""A training that is killed in the middle of an epoch goes on from its backup, with another split too."""
+"""A training that is killed in the middle of an epoch goes on from its backup, with another split
+too.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def trained(backup: Path, batches: tuple[int, ...], dies_at: int | None = None) 
         if model.optimizer.iterations.numpy() == dies_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    callbacks = [keras.callbacks.BackupAndRestore(backup), keras.callbacks.LambdaCallback(on_train_batch_end=die)]
+    callbacks = [
+        keras.callbacks.BackupAndRestore(backup),
+        keras.callbacks.LambdaCallback(on_train_batch_end=die),
+    ]
     split.fit(model, *numbers(340), epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
     return list(model.get_weights())
 
@@ -46,7 +51,9 @@ with lean_import():
 from tests.training.test_resume import Path, trained
 trained(Path(sys.argv[1]), (70, 30), dies_at=6)  # the second of the second epoch
 """
-    done = subprocess.run([sys.executable, "-c", code, str(backup)], cwd=ROOT, capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(backup)], cwd=ROOT, capture_output=True, check=False
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     return backup
 
@@ -69,7 +76,9 @@ def test_a_killed_training_ends_with_the_weights_of_an_undisturbed_one(
 def test_the_example_trains_and_tells_where_the_time_goes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In this process, whose devices are set up: in one of its own a script is run by tests/cli/test_from_python.py."""
+    """In this process, whose devices are set up: in one of its own a script is run by
+    tests/cli/test_from_python.py.
+    """
     path = str(ROOT / "scripts" / "example.py")
     monkeypatch.setattr(sys, "argv", [path])
     runpy.run_path(path, run_name="__main__")

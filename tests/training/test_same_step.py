@@ -1,4 +1,6 @@
-"""What `run` measures is what `Split.fit` trains: the same traced step, and the same words about it."""
+"""What `run` measures is what `Split.fit` trains: the same traced step, and the same words about
+it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ def operations(functions: Any) -> Counter[Any]:
     """The operations of the step that was traced, with the types and shapes of what they give."""
     (step,) = [made for (what, _, _), (_, made) in functions._traced.items() if what == "train"]
     return Counter(
-        (op.type, tuple((one.dtype, str(one.shape)) for one in op.outputs)) for op in step.graph.get_operations()
+        (op.type, tuple((one.dtype, str(one.shape)) for one in op.outputs))
+        for op in step.graph.get_operations()
     )
 
 
@@ -33,7 +36,9 @@ def test_the_step_that_is_measured_is_the_one_that_is_trained(name: str) -> None
     number = list(MODELS).index(name)
     split = simulated(SPLIT.batches)
     own = {what: f"tests.training.steps:{what}_{number}" for what in ("model", "data")}
-    session = Session(split.devices, Settings(**own, pack_bytes=IN_SMALL_PACKS.pack_bytes), JointProfile(), seed=0)
+    session = Session(
+        split.devices, Settings(**own, pack_bytes=IN_SMALL_PACKS.pack_bytes), JointProfile(), seed=0
+    )
     next(session.measure(SPLIT, seconds=0, at_least=1, steps_per_timing=1, stamped=False))
     make, data = MODELS[name]
     with split.scope():
@@ -43,8 +48,13 @@ def test_the_step_that_is_measured_is_the_one_that_is_trained(name: str) -> None
         warnings.simplefilter("always")
         split.fit(model, x, y, sample_weight=sample_weight, verbose=0, shuffle=False)
     assert operations(session._functions) == operations(split._steps[0]._functions)
-    assert session.facts()["model"]["step"] == split._steps[0]._functions._verdicts["train"].fingerprint
+    assert (
+        session.facts()["model"]["step"]
+        == split._steps[0]._functions._verdicts["train"].fingerprint
+    )
     of_split = [str(one.message) for one in told if issubclass(one.category, UserWarning)]
     unnumbered = [text.replace(model.name, "") for text in of_split]
-    assert unnumbered == [text.replace(session._model.name, "") for text in session.facts()["verdict"].warned]
+    assert unnumbered == [
+        text.replace(session._model.name, "") for text in session.facts()["verdict"].warned
+    ]
     assert not [text for text in of_split if "XLA" not in text]

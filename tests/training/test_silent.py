@@ -1,4 +1,6 @@
-"""What only some data shows: parts that fail or are not finite, samples in a row, numbers that are 0 at first."""
+"""What only some data shows: parts that fail or are not finite, samples in a row, numbers that are
+0 at first.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def unexplained(y: Any, p: Any) -> Any:
 
 
 def nearly_unexplained(y: Any, p: Any) -> Any:
-    """The same with a small number beside the divisor: of one sample it is ten million times too large."""
+    """The same with a small number beside the divisor: of one sample it is ten million times too
+    large.
+    """
     return ops.sum((y - p) ** 2) / (ops.sum((y - ops.mean(y)) ** 2) + 1e-7)
 
 
@@ -31,19 +35,28 @@ def two_largest(y: Any, p: Any) -> Any:
 
 
 @pytest.mark.parametrize("loss", [unexplained, nearly_unexplained, two_largest])
-def test_a_share_of_too_few_samples_for_the_loss_is_refused_and_a_larger_one_told(loss: Any) -> None:
+def test_a_share_of_too_few_samples_for_the_loss_is_refused_and_a_larger_one_told(
+    loss: Any,
+) -> None:
     keras.utils.set_random_seed(1)  # of two samples too this loss may be far beyond the whole's
     x, y = numbers(200)[0], np.random.default_rng(1).random((200, 1), np.float32)
     few, model = in_split(compiled, [*dense()[:2], layers.Dense(1)], loss, batches=(99, 1))
-    with pytest.raises(BadInput, match=r"a part of 1 of a batch's samples(.|\n)*give each device at least 2 samples"):
+    with pytest.raises(
+        BadInput,
+        match=r"a part of 1 of a batch's samples(.|\n)*give each device at least 2 samples",
+    ):
         few.fit(model, x, y, verbose=0)
     enough, model = in_split(compiled, [*dense()[:2], layers.Dense(1)], loss)
     with pytest.warns(UserWarning, match=loss.__name__):
         enough.fit(model, x, y, verbose=0)
 
 
-@pytest.mark.parametrize(("name", "sizes"), [("masked", None), ("hardest", None), ("masked", (35, 15))])
-def test_a_batch_too_small_for_parts_that_need_several_samples_is_trained_whole(name: str, sizes: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("masked", None), ("hardest", None), ("masked", (35, 15))]
+)
+def test_a_batch_too_small_for_parts_that_need_several_samples_is_trained_whole(
+    name: str, sizes: Any
+) -> None:
     """Of the last four samples a device would get one: it is masked, or the loss wants two."""
     split, model = in_split(with_loss, name, micro_batches=sizes)
     (x, labels), at = numbers(204), np.arange(204)
@@ -61,7 +74,9 @@ def test_what_is_in_pairs_of_samples_in_a_row_is_told() -> None:
         alike = ops.cast(group[:, None] == group[None], p.dtype)
         return losses.sparse_categorical_crossentropy(group, p) + ops.max(apart * alike, axis=1)
 
-    split, model = in_split(compiled, [*dense()[:2], layers.Dense(25, "softmax")], far_from_its_like)
+    split, model = in_split(
+        compiled, [*dense()[:2], layers.Dense(25, "softmax")], far_from_its_like
+    )
     in_pairs = np.arange(200) // 2 % 25  # as a sampler gives them
     with pytest.warns(UserWarning, match="not a mean over samples"):
         split.fit(model, numbers(200)[0], in_pairs, shuffle=False, verbose=0)

@@ -37,15 +37,30 @@ ODD = (
         ({"batches": [-8, 4]}, f"batches must not be below 0 → {EACH}"),
         ({"batches": [0, 0]}, f"at least one device needs a batch above 0 → {EACH}"),
         (PAIR | {"micro_batches": [4]}, f"each batch needs one micro-batch, not 1 for 2 → {EACH}"),
-        (PAIR | {"micro_batches": [16, 4]}, f"micro-batches must be from 1 to their batch, not 16 of 8 → {EACH}"),
-        ({"ratios": [0.57, 0.43]}, f"ratios are a list of whole numbers, not [0.57, 0.43] → {EACH}"),
+        (
+            PAIR | {"micro_batches": [16, 4]},
+            f"micro-batches must be from 1 to their batch, not 16 of 8 → {EACH}",
+        ),
+        (
+            {"ratios": [0.57, 0.43]},
+            f"ratios are a list of whole numbers, not [0.57, 0.43] → {EACH}",
+        ),
         ({"ratios": [4]}, f"the number of ratios is 1, that of devices 2 → {EACH}"),
-        (PAIR | {"ratios": [2, 1]}, f"batches and ratios can't both be given: {BOTH} → leave one of them out"),
+        (
+            PAIR | {"ratios": [2, 1]},
+            f"batches and ratios can't both be given: {BOTH} → leave one of them out",
+        ),
         (PAIR | {"all_reduce": "tree"}, f"all_reduce is 'tree' → give {WORDS}"),
         (PAIR | {"all_reduce": "nccl"}, "--all-reduce nccl needs GPUs → use auto"),
-        ({"batches": [8, 0, 4, 4], "simulate": 4, "all_reduce": "hierarchical"}, f"{ODD} → use one-device"),
+        (
+            {"batches": [8, 0, 4, 4], "simulate": 4, "all_reduce": "hierarchical"},
+            f"{ODD} → use one-device",
+        ),
         (PAIR | {"simulate": -1}, "simulate=-1: from 1 to 64 devices"),
-        (PAIR | {"simulate": True}, "simulate=True: it is a number of plain CPU devices, or a profile file"),
+        (
+            PAIR | {"simulate": True},
+            "simulate=True: it is a number of plain CPU devices, or a profile file",
+        ),
     ],
 )
 def test_a_number_that_is_wrong_gets_its_own_sentence(given: dict[str, Any], told: str) -> None:
@@ -58,19 +73,28 @@ def test_a_plan_of_an_odd_number_of_devices_is_not_summed_hierarchically() -> No
     devices = devices_of(QUICK, QUICK, QUICK)
     made = plan(probe_of(devices), devices, PlanRequest(global_batch=96, sync_s=0.0))
     settings = made.settings.model_copy(update={"all_reduce": "hierarchical"})
-    with pytest.warns(UserWarning, match="of simulated devices"), pytest.raises(UsageError) as caught:
+    with (
+        pytest.warns(UserWarning, match="of simulated devices"),
+        pytest.raises(UsageError) as caught,
+    ):
         load_plan(made.model_copy(update={"settings": settings}))
     assert caught.value.message == ODD
 
 
 def test_a_profile_that_is_missing_is_told_by_the_argument() -> None:
-    with pytest.raises(BadInput, match=r"can't read no\.toml: .*\n  → simulate=FILE takes a profile"):
+    with pytest.raises(
+        BadInput, match=r"can't read no\.toml: .*\n  → simulate=FILE takes a profile"
+    ):
         Split(batches=[8, 4], simulate="no.toml")
 
 
-@pytest.mark.parametrize(("load", "what"), [(load_plan, "a plan"), (load_layers, "a result of layers")])
+@pytest.mark.parametrize(
+    ("load", "what"), [(load_plan, "a plan"), (load_layers, "a result of layers")]
+)
 def test_nothing_is_no_result(load: Callable[[Any], Any], what: str) -> None:
-    with pytest.raises(BadInput, match=f"None is not {what}, nor the name of its file\n  → gpubalance "):
+    with pytest.raises(
+        BadInput, match=f"None is not {what}, nor the name of its file\n  → gpubalance "
+    ):
         load(None)
 
 
@@ -83,6 +107,8 @@ def test_what_a_monitor_cannot_do_is_told_at_once() -> None:
 def test_a_file_that_a_monitor_cannot_write_is_told_at_once(tmp_path: Path) -> None:
     split, missing = Split(batches=[8, 4], simulate=2), tmp_path / "missing"
     for given in (missing / "n.json", str(tmp_path)):
-        with pytest.raises(EnvironmentFault, match=f"noise={given} is no file in a folder that can be written\n"):
+        with pytest.raises(
+            EnvironmentFault, match=f"noise={given} is no file in a folder that can be written\n"
+        ):
             split.monitor(noise=given)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,6 @@
-"""How a split's gradients are summed, as a script says it. That packs change no weight, all tests of training show."""
+"""How a split's gradients are summed, as a script says it. That packs change no weight, all tests
+of training show.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def test_a_model_without_trainable_weights_has_nothing_to_sum() -> None:
     assert all((was == now).all() for was, now in zip(before, model.get_weights(), strict=True))
 
 
-@pytest.mark.parametrize("wrong", [{"pack_bytes": -1}, {"pack_bytes": "4MiB"}, {"gradients": "fp8"}], ids=str)
+@pytest.mark.parametrize(
+    "wrong", [{"pack_bytes": -1}, {"pack_bytes": "4MiB"}, {"gradients": "fp8"}], ids=str
+)
 def test_what_is_no_way_to_sum_is_refused(wrong: dict[str, Any]) -> None:
     (name,) = wrong
     with pytest.raises(UsageError, match=f"^{name} is "):

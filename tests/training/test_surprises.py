@@ -1,4 +1,6 @@
-"""What would be a silent surprise, or a hundred lines of TensorFlow's: another model, other batches, no memory."""
+"""What would be a silent surprise, or a hundred lines of TensorFlow's: another model, other
+batches, no memory.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,13 @@ def told(call: Any) -> list[str]:
 
 def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
     devices = simulated_devices(PROFILE)[0]
-    made = plan(probe_of(devices), devices, PlanRequest(accumulate=1, sync_s=0.0, global_batch=len(X)))
+    made = plan(
+        probe_of(devices), devices, PlanRequest(accumulate=1, sync_s=0.0, global_batch=len(X))
+    )
     assert made.model is not None
-    of_this = made.model.model_copy(update={"name": "sequential", "parameters": 6 * 16 + 16 + 16 * 3 + 3})
+    of_this = made.model.model_copy(
+        update={"name": "sequential", "parameters": 6 * 16 + 16 + 16 * 3 + 3}
+    )
     # A convolution has as many parameters for images of any size.
     others = {
         "other": made.model,
@@ -52,7 +58,9 @@ def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
     for name, known in others.items():
         path = tmp_path / f"{name}.json"
         path.write_text(made.model_copy(update={"model": known}).model_dump_json())
-        with pytest.warns(UserWarning, match=r"is of simulated devices \(GPU:0 .*simulate= says that"):
+        with pytest.warns(
+            UserWarning, match=r"is of simulated devices \(GPU:0 .*simulate= says that"
+        ):
             split = load_plan(path)
         with split.scope():
             model = classifier()()
@@ -60,16 +68,26 @@ def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
     assert texts["this"] == [[], []]
     ((text,), again) = texts["other"]
     assert again == []
-    measured = "the plan was measured with small (the model small with 648 parameters), and this model is sequential"
+    measured = (
+        "the plan was measured with small (the model small with 648 parameters), and this model "
+        "is sequential"
+    )
     assert text.startswith(measured)
-    balance = r"163 parameters: gpubalance balance --simulate PROFILE.toml --model \S+.py:FUNCTION, the function that"
+    balance = (
+        r"163 parameters: gpubalance balance --simulate PROFILE.toml --model \S+.py:FUNCTION, the "
+        r"function that"
+    )
     assert re.search(balance, text)
     ((text,), _) = texts["larger"]
     assert "163 parameters, of samples of 12), and this model is sequential" in text
     assert "163 parameters, of samples of 6: gpubalance balance" in text
     ((text,), _) = texts["another step"]
     assert "measured with another step of sequential" in text
-    assert re.search(r"\(operations: MatMul 12, others 200\) than the one that trains \(MatMul 5, others \d+\): ", text)
+    assert re.search(
+        r"\(operations: MatMul 12, others 200\) than the one that trains \(MatMul 5, others "
+        r"\d+\): ",
+        text,
+    )
     ((text,), _) = texts["more metrics"]
     assert "(operations: MatMul 5, others 100) than" in text
 
@@ -77,7 +95,9 @@ def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
 def test_steps_of_another_size_are_told_once() -> None:
     model = in_split()[1]
     (text,) = told(lambda: model.fit(X, Y, batch_size=32, verbose=0))
-    assert text.startswith("this fit takes 32 samples a step, 22/10, not the split's 100: leave batch_size out or ")
+    assert text.startswith(
+        "this fit takes 32 samples a step, 22/10, not the split's 100: leave batch_size out or "
+    )
     for size in (32, 100, None):
         assert told(lambda size=size: model.fit(X, Y, batch_size=size, verbose=0)) == []
 
@@ -86,7 +106,10 @@ def test_a_model_from_outside_the_scope_is_told_once() -> None:
     model = classifier()()
     split = simulated((70, 30))
     (text,) = told(lambda: model.fit(X, Y, verbose=0))
-    assert "was built outside split.scope(), so it trains on one device, not with Split(CPU:0 CPU: 70, CPU:1" in text
+    assert (
+        "was built outside split.scope(), so it trains on one device, not with Split(CPU:0 "
+        "CPU: 70, CPU:1"
+    ) in text
     assert told(lambda: model.fit(X, Y, verbose=0)) == []
     another = simulated((50, 50))
     with another.scope():
@@ -119,7 +142,10 @@ def test_out_of_memory_names_the_device_its_batch_and_what_to_do() -> None:
     with pytest.raises(OutOfMemory) as caught:
         model.fit(X, Y, verbose=0)
     assert caught.value.message == "GPU:1 (small) ran out of memory with its batch of 50"
-    assert "in parts, gpubalance.Split([0, 1], [50, 50], micro_batches=[50, 25]), or less there" in caught.value.remedy
+    assert (
+        "in parts, gpubalance.Split([0, 1], [50, 50], micro_batches=[50, 25]), or less there"
+        in caught.value.remedy
+    )
     assert isinstance(caught.value.__cause__, tf.errors.ResourceExhaustedError)
     parts = Split.of(devices, Shares((50, 50), (50, 25)), JointProfile())
     assert len(parts.fit(model, X, Y, verbose=0).history["loss"]) == 1
@@ -137,10 +163,17 @@ def test_a_gpu_is_found_by_its_name_in_tensorflows_text() -> None:
         for i, name in ((1, "B"), (0, "A"))
     ]
     split = Split.of(devices, Shares((568, 820)), JointProfile())
-    text = "OOM when allocating tensor with shape[568,64] on /job:localhost/replica:0/task:0/device:GPU:1 by allocator"
-    error = out_of_memory(text, ("GPU:1", "GPU:0"), split.devices, split.shares, Shares((568, 820)), trains=False)
+    text = (
+        "OOM when allocating tensor with shape[568,64] on "
+        "/job:localhost/replica:0/task:0/device:GPU:1 by allocator"
+    )
+    error = out_of_memory(
+        text, ("GPU:1", "GPU:0"), split.devices, split.shares, Shares((568, 820)), trains=False
+    )
     assert error.message == "GPU:1 (B) ran out of memory with its batch of 568"
     assert "batch_size" in error.remedy
     assert "micro_batches" not in error.remedy
-    unknown = out_of_memory("out of memory", ("GPU:1", "GPU:0"), split.devices, split.shares, None, trains=True)
+    unknown = out_of_memory(
+        "out of memory", ("GPU:1", "GPU:0"), split.devices, split.shares, None, trains=True
+    )
     assert unknown.message == "a device ran out of memory before its first step"

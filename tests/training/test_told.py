@@ -1,4 +1,6 @@
-"""What a split can't train as one device does is refused, or trained and told, when it is first met."""
+"""What a split can't train as one device does is refused, or trained and told, when it is first
+met.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ def checked(model: Any, x: Any = X, y: Any = Y) -> Any:
 @pytest.mark.parametrize("name", TOLD)
 def test_what_is_not_exact_is_told(name: str) -> None:
     make, *given, message = TOLD[name]
-    keras.utils.set_random_seed(1)  # with few random weights a loss or its gradients are near a mean
+    # With few random weights a loss or its gradients are near a mean.
+    keras.utils.set_random_seed(1)
     assert re.search(message, "\n".join(checked(make(*given)).warned))
 
 
@@ -63,7 +66,9 @@ def test_what_is_told_is_trained(name: str) -> None:
 
 
 def own_loss(kind: str) -> Any:
-    """A model that counts calls of its own `compute_loss`, whose loss is a mean, or also random, or of mixed signs."""
+    """A model that counts calls of its own `compute_loss`, whose loss is a mean, or also random, or
+    of mixed signs.
+    """
 
     class Own(keras.Sequential):
         def __init__(self, body: Any) -> None:
@@ -71,11 +76,19 @@ def own_loss(kind: str) -> Any:
             self.calls = self.add_weight(name="calls", initializer="zeros", trainable=False)
             self.drop = layers.Dropout(0.5, seed=1)
 
-        def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, *_: Any, **__: Any) -> Any:
+        def compute_loss(
+            self, x: Any = None, y: Any = None, y_pred: Any = None, *_: Any, **__: Any
+        ) -> Any:
             del x, y
             self.calls.assign_add(1.0)
-            signs = ops.reshape(1.0 - 2.0 * ops.cast(ops.arange(ops.shape(y_pred)[0]) % 2, y_pred.dtype), (-1, 1))
-            losses = {"mean": y_pred, "random": self.drop(y_pred, training=True), "signed": y_pred * 0 + signs}[kind]
+            signs = ops.reshape(
+                1.0 - 2.0 * ops.cast(ops.arange(ops.shape(y_pred)[0]) % 2, y_pred.dtype), (-1, 1)
+            )
+            losses = {
+                "mean": y_pred,
+                "random": self.drop(y_pred, training=True),
+                "signed": y_pred * 0 + signs,
+            }[kind]
             return ops.mean(losses)
 
     return compiled(Own(dense()), None)
@@ -87,14 +100,17 @@ def test_trying_a_loss_leaves_no_trace_and_warns_of_no_mean() -> None:
 
     for kind in ("random", "signed"):
         assert "not a mean over samples" not in "".join(checked(own_loss(kind)).warned)
-        assert not [one for one in gc.get_objects() if isinstance(one, Trial)]  # nor what TensorFlow keeps for it
+        # Nor what TensorFlow keeps for it.
+        assert not [one for one in gc.get_objects() if isinstance(one, Trial)]
     split, model = in_split(own_loss, "mean")
     split.fit(model, X, Y, epochs=2, shuffle=False, verbose=0)
     assert float(model.calls.value.numpy()) == 2 * 3  # steps, and no trial
 
 
 def of_words() -> Any:
-    """A model with a layer of one's own behind an embedding, of whose gradient each batch has other rows."""
+    """A model with a layer of one's own behind an embedding, of whose gradient each batch has other
+    rows.
+    """
 
     class Doubled(layers.Layer):
         def call(self, x: Any) -> Any:

@@ -50,7 +50,8 @@ def with_loss(name: str, weights: Any = None) -> Any:
         return ops.mean(p) * tf.random.normal(())
 
     def positives(y: Any, p: Any) -> Any:
-        ones = ops.cast(ops.reshape(y, (-1,)) == 1, p.dtype)  # of the samples tried only the first is one
+        # Of the samples tried only the first is one.
+        ones = ops.cast(ops.reshape(y, (-1,)) == 1, p.dtype)
         return ops.sum(ones * of_each(y, p)) / ops.maximum(ops.sum(ones), 1)
 
     def masked(y: Any, p: Any) -> Any:
@@ -64,7 +65,9 @@ def with_loss(name: str, weights: Any = None) -> Any:
 
     def by_ones(y: Any, p: Any) -> Any:
         losses = of_each(y, p)
-        return ops.sum(losses) * (0.5 / ops.sum(ops.ones_like(losses)) + 0.5 / ops.sum(ops.ones(ops.shape(p)[:1])))
+        return ops.sum(losses) * (
+            0.5 / ops.sum(ops.ones_like(losses)) + 0.5 / ops.sum(ops.ones(ops.shape(p)[:1]))
+        )
 
     def by_mean_weight(y: Any, p: Any) -> Any:
         weights = 1 + ops.cast(ops.reshape(y, (-1,)), p.dtype)
@@ -83,7 +86,8 @@ def with_loss(name: str, weights: Any = None) -> Any:
         losses = of_each(y, p)
         return ops.where(losses > ops.mean(losses), losses, 0.0)
 
-    def of_chosen(y: Any, p: Any) -> Any:  # the mean of those that are labelled, which all of the first batch are
+    # The mean of those that are labelled, which all of the first batch are.
+    def of_chosen(y: Any, p: Any) -> Any:
         losses = of_each(y, p)
         return ops.mean(tf.boolean_mask(losses, ops.reshape(y, (-1,)) >= 0))
 
@@ -110,7 +114,11 @@ def total_of_own() -> Any:
 
 
 def normalised_behind_a_mask() -> Any:
-    body = [layers.Embedding(20, 4, mask_zero=True), layers.BatchNormalization(synchronized=True), layers.LSTM(4)]
+    body = [
+        layers.Embedding(20, 4, mask_zero=True),
+        layers.BatchNormalization(synchronized=True),
+        layers.LSTM(4),
+    ]
     return compiled([keras.Input((5,), dtype="int32"), *body, layers.Dense(3, "softmax")])
 
 
@@ -124,7 +132,9 @@ def keeping(kind: str) -> Any:
             if kind == "largest":
                 self.kept.assign(ops.cast(1e6 * ops.max(x), "int32"))
                 return x
-            self.kept.assign(self.kept + ops.sum(x) if kind == "sum" else 0.9 * self.kept + 0.1 * ops.sum(x))
+            self.kept.assign(
+                self.kept + ops.sum(x) if kind == "sum" else 0.9 * self.kept + 0.1 * ops.sum(x)
+            )
             return x
 
     first, *rest = dense()
@@ -139,7 +149,9 @@ def with_metric(kind: str) -> Any:
 
         def update_state(self, _: Any, p: Any, **__: Any) -> None:
             new = {"max": ops.maximum(self.kept, ops.max(p)), "maxima": self.kept + ops.max(p)}
-            self.kept.assign({**new, "average": self.kept + 0.1 * (ops.mean(p[:, 0]) - self.kept)}[kind])
+            self.kept.assign(
+                {**new, "average": self.kept + 0.1 * (ops.mean(p[:, 0]) - self.kept)}[kind]
+            )
 
         def result(self) -> Any:
             return self.kept
@@ -152,10 +164,14 @@ def with_metric(kind: str) -> Any:
 
 
 def of_pairs() -> Any:
-    """A model that compares each sample with each other one, as a retrieval model does: its outputs are of pairs."""
+    """A model that compares each sample with each other one, as a retrieval model does: its outputs
+    are of pairs.
+    """
 
     def in_batch(_: Any, p: Any) -> Any:
-        return ops.mean(losses.sparse_categorical_crossentropy(ops.arange(ops.shape(p)[0]), p, from_logits=True))
+        return ops.mean(
+            losses.sparse_categorical_crossentropy(ops.arange(ops.shape(p)[0]), p, from_logits=True)
+        )
 
     class Pairs(keras.Model):
         def __init__(self) -> None:
@@ -169,7 +185,9 @@ def of_pairs() -> Any:
 
 
 def adding(kind: str) -> Any:
-    """A model with a layer that adds a sum over the batch to the loss, or another number, or takes the batch's mean."""
+    """A model with a layer that adds a sum over the batch to the loss, or another number, or takes
+    the batch's mean.
+    """
 
     class Adding(layers.Layer):
         def call(self, x: Any) -> Any:
@@ -185,20 +203,26 @@ def adding(kind: str) -> Any:
 
 
 def of_the_batch(where: str) -> Any:
-    """A model that takes the batch's mean from a layer's outputs, in a function that it gives to Keras."""
+    """A model that takes the batch's mean from a layer's outputs, in a function that it gives to
+    Keras.
+    """
 
     def centred(x: Any) -> Any:
         return x - ops.mean(x, axis=0, keepdims=True)
 
     inputs = keras.Input((6,))
     body = layers.Dense(6, activation=centred if where == "activation" else None)(inputs)
-    body = {"lambda": layers.Lambda(centred, name="mine"), "graph": centred}.get(where, lambda x: x)(body)
+    body = {"lambda": layers.Lambda(centred, name="mine"), "graph": centred}.get(
+        where, lambda x: x
+    )(body)
     return compiled(keras.Model(inputs, layers.Dense(3, "softmax")(body)))
 
 
 DIVIDED = "is divided by a sum or a mean over the batch, as of weights"
 BY_DEVICES = "calls tf.nn.compute_average_loss, which divides by the number of devices"
-NOT_TRIED = r"can't be tried on a few samples \(InvalidArgumentError: (Input to reshape|shape of dy)"
+NOT_TRIED = (
+    r"can't be tried on a few samples \(InvalidArgumentError: (Input to reshape|shape of dy)"
+)
 OF_A_SUM = "takes the gradients of a sum over the batch"
 NO_MEAN = "takes gradients that are not a mean over samples"
 LATE = "which is computed with what it reads after it applies"
@@ -206,19 +230,50 @@ KEPT = "mine updates kept from its samples to what is neither a mean nor a sum"
 ADDED = "the metric mine does not only add to kept a mean or a sum"
 Told = dict[str, tuple[Any, ...]]  # what makes a model, with its arguments, and what is said of it
 REFUSED: Told = {
-    "two optimizers": (model_with, two_optimizers, r"applies gradients with adam\w*, which is not the"),
+    "two optimizers": (
+        model_with,
+        two_optimizers,
+        r"applies gradients with adam\w*, which is not the",
+    ),
     "another optimizer": (model_with, another_optimizer, "which is not the optimizer"),
     "no optimizer": (model_with, no_optimizer, "changes weights without its optimizer"),
-    "TensorFlow's assignments": (model_with, by_tensorflow, "kernel through TensorFlow: each device would get"),
+    "TensorFlow's assignments": (
+        model_with,
+        by_tensorflow,
+        "kernel through TensorFlow: each device would get",
+    ),
     "scaled outside the tape": (stepping, "outside", "gets no gradient for any weight"),
     "an average by TensorFlow": (stepping, "average", BY_DEVICES),
-    "a compile of one's own": (stepping, "no optimizer", "has no optimizer: its own compile does not set one"),
+    "a compile of one's own": (
+        stepping,
+        "no optimizer",
+        "has no optimizer: its own compile does not set one",
+    ),
     "weights clipped": (model_with, clipped_weights, "kernel after it applies gradients"),
-    "a step skipped": (model_with, skipping, "under a condition or in a loop, but a split applies them once"),
-    "a rate by samples": (model_with, rate_by_samples, r"sets sgd\w*/learning_rate by what it computes from samples"),
-    "a rate set afterwards": (model_with, rate_afterwards, r"changes sgd\w*/learning_rate after it applies gradients"),
-    "no reduction": (lambda: model_with(plain, cross_entropy(None)()), "which a loss without a reduction needs"),
-    "a sum as one number": (with_loss, "summed", r"\(summed\) sums over the batch and returns one number"),
+    "a step skipped": (
+        model_with,
+        skipping,
+        "under a condition or in a loop, but a split applies them once",
+    ),
+    "a rate by samples": (
+        model_with,
+        rate_by_samples,
+        r"sets sgd\w*/learning_rate by what it computes from samples",
+    ),
+    "a rate set afterwards": (
+        model_with,
+        rate_afterwards,
+        r"changes sgd\w*/learning_rate after it applies gradients",
+    ),
+    "no reduction": (
+        lambda: model_with(plain, cross_entropy(None)()),
+        "which a loss without a reduction needs",
+    ),
+    "a sum as one number": (
+        with_loss,
+        "summed",
+        r"\(summed\) sums over the batch and returns one number",
+    ),
     "a step's sum": (stepping, "sum", OF_A_SUM),
     "a step's sum and L2": (stepping, "sum, L2", OF_A_SUM),
     "a step's sum, with dropout": (stepping, "random sum", OF_A_SUM),
@@ -226,14 +281,30 @@ REFUSED: Told = {
     "compute_loss": (total_of_own, rf"\(your own code: compute_loss\) {OF_A_SUM}"),
     "a layer's loss": (adding, "sum", "the layer mine adds a sum over the batch to the loss"),
     "a random sum": (with_loss, "noisy", r"\(noisy\) sums over the batch and returns one number"),
-    "numbers without a seed": (with_loss, "drawn", "creates a variable in its first step, as keras.random"),
+    "numbers without a seed": (
+        with_loss,
+        "drawn",
+        "creates a variable in its first step, as keras.random",
+    ),
     "a mask": (normalised_behind_a_mask, r"gets a mask: there Keras does not synchronise"),
 }
 TOLD: Told = {
     "two passes": (model_with, two_passes, "as SAM does"),
-    "a gradient norm": (model_with, gradient_norm_logged, "logs norm, which is neither a metric's result"),
-    "a variance": (model_with, spread_logged, "logs spread, which is neither a metric's result nor a mean"),
-    "codes in use": (model_with, spread_logged, "logs codes, which is neither a metric's result nor a mean"),
+    "a gradient norm": (
+        model_with,
+        gradient_norm_logged,
+        "logs norm, which is neither a metric's result",
+    ),
+    "a variance": (
+        model_with,
+        spread_logged,
+        "logs spread, which is neither a metric's result nor a mean",
+    ),
+    "codes in use": (
+        model_with,
+        spread_logged,
+        "logs codes, which is neither a metric's result nor a mean",
+    ),
     "an output": (model_with, output_logged, f"logs output, {LATE}"),
     "a metric of an output": (model_with, output_counted, f"logs counted, {LATE}"),
     "Dice": (with_loss, "dice", r"\(dice\) is not a mean over samples"),
@@ -241,14 +312,33 @@ TOLD: Told = {
     "weights of the first batch, beside a regulariser": (with_loss, "weighed", "l2", DIVIDED),
     "a step's weights": (stepping, "weights", DIVIDED),
     "a step of twelve": (stepping, "twelve", NOT_TRIED),
-    "a loss of 0": (with_loss, "seldom", r"\(seldom\) is 0 for the samples tried, so it is not known"),
-    "a loss of any sign": (with_loss, "signs", "the loss signs draws random numbers for the batch as a whole"),
+    "a loss of 0": (
+        with_loss,
+        "seldom",
+        r"\(seldom\) is 0 for the samples tried, so it is not known",
+    ),
+    "a loss of any sign": (
+        with_loss,
+        "signs",
+        "the loss signs draws random numbers for the batch as a whole",
+    ),
     "a mean of some": (with_loss, "positives", r"\(positives\) is not a mean over samples"),
     "a step's mean of some": (stepping, "positives", NO_MEAN),
-    "weights by their mean": (with_loss, "by_mean_weight", r"\(by_mean_weight\) is not a mean over samples"),
-    "weights by the batch's classes": (with_loss, "balanced", r"\(balanced\) is not a mean over samples"),
+    "weights by their mean": (
+        with_loss,
+        "by_mean_weight",
+        r"\(by_mean_weight\) is not a mean over samples",
+    ),
+    "weights by the batch's classes": (
+        with_loss,
+        "balanced",
+        r"\(balanced\) is not a mean over samples",
+    ),
     "the hardest": (with_loss, "hardest", r"\(hardest\) is not a mean over samples"),
-    **{f"a threshold, {seed}": (above_mean, seed, r"\(above_their_mean\) is not a mean") for seed in range(6)},
+    **{
+        f"a threshold, {seed}": (above_mean, seed, r"\(above_their_mean\) is not a mean")
+        for seed in range(6)
+    },
     "those that are chosen": (with_loss, "of_chosen", DIVIDED),
     "a sampled softmax": (sampled, "the train_step draws random numbers for the batch as a whole"),
     "clipping": (stepping, "clipped", NO_MEAN),
@@ -257,7 +347,11 @@ TOLD: Told = {
     "pairs, with dropout": (stepping, "random pairs", NO_MEAN),
     "a layer of the batch": (adding, "mean", rf"\(your own code: mine\) {NO_MEAN}"),
     "a layer's loss of the batch": (adding, "largest", rf"\(your own code: mine\) {NO_MEAN}"),
-    "an activation of the batch": (of_the_batch, "activation", rf"\(your own code: dense\w*\) {NO_MEAN}"),
+    "an activation of the batch": (
+        of_the_batch,
+        "activation",
+        rf"\(your own code: dense\w*\) {NO_MEAN}",
+    ),
     "a Lambda of the batch": (of_the_batch, "lambda", rf"\(your own code: mine\) {NO_MEAN}"),
     "a graph's operation": (of_the_batch, "graph", rf"\(your own code: mean\w*\) {NO_MEAN}"),
     "a layer's average": (keeping, "average", KEPT),
@@ -265,5 +359,9 @@ TOLD: Told = {
     "a maximum": (with_metric, "max", ADDED),
     "maxima": (with_metric, "maxima", ADDED),
     "a moving average": (with_metric, "average", ADDED),
-    "a sum of maxima": (with_metric, "sum", "the metric mine does not only add to total a mean or a sum"),
+    "a sum of maxima": (
+        with_metric,
+        "sum",
+        "the metric mine does not only add to total a mean or a sum",
+    ),
 }

@@ -30,14 +30,19 @@ from tests.stand_in import engine
 from tests.workers.test_process import left_of
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT, SPLIT
 
-VIA = """sh -c 'echo; echo Welcome.; printf "Last login: "; ON=$0 exec "$@"' {host}"""  # as a login shell may
+# As a login shell may.
+VIA = """sh -c 'echo; echo Welcome.; printf "Last login: "; ON=$0 exec "$@"' {host}"""
 
 
 @pytest.fixture
 def party_that(engine_that: Callable[[str], None]) -> Iterator[Callable[..., Party]]:
-    """A function that makes a party over both hosts, each behind a prefix, whose engine follows the script."""
+    """A function that makes a party over both hosts, each behind a prefix, whose engine follows the
+    script.
+    """
 
-    def make(script: str = "", devices: Sequence[Device] = DEVICES, build: Build = BUILD, via: str = VIA) -> Party:
+    def make(
+        script: str = "", devices: Sequence[Device] = DEVICES, build: Build = BUILD, via: str = VIA
+    ) -> Party:
         engine_that(script)
         reach("alpha,beta", via)
         return Party(devices, build=build)
@@ -48,7 +53,11 @@ def party_that(engine_that: Callable[[str], None]) -> Iterator[Callable[..., Par
 
 def below() -> list[psutil.Process]:
     """All child processes: what reaches a host, and workers."""
-    return [one for child in psutil.Process().children() for one in (child, *child.children(recursive=True))]
+    return [
+        one
+        for child in psutil.Process().children()
+        for one in (child, *child.children(recursive=True))
+    ]
 
 
 def measured(worker: Worker) -> list[object]:
@@ -56,8 +65,12 @@ def measured(worker: Worker) -> list[object]:
 
 
 def test_a_worker_on_another_host_is_a_worker(party_that: Callable[..., Party]) -> None:
-    """Its log is here too: what it prints comes over what reaches the host. Of GPUs it is told its own."""
-    with party_that("def built(devices):\n    import os\n    print('on', os.environ['ON'])\n") as party:
+    """Its log is here too: what it prints comes over what reaches the host. Of GPUs it is told its
+    own.
+    """
+    with party_that(
+        "def built(devices):\n    import os\n    print('on', os.environ['ON'])\n"
+    ) as party:
         with connected(DEVICES):
             timing, *_ = party.ask(measured)
         assert isinstance(timing, Timing)
@@ -70,7 +83,9 @@ def test_a_worker_on_another_host_is_a_worker(party_that: Callable[..., Party]) 
         assert not party.alive
     assert not left_of(there)
     gpus = [
-        Device(index=0, uuid=f"GPU-{host}", name="GPU", memory_bytes=None, simulated=False, host=host)
+        Device(
+            index=0, uuid=f"GPU-{host}", name="GPU", memory_bytes=None, simulated=False, host=host
+        )
         for host in ("alpha", "beta")
     ]
     with party_that(
@@ -78,7 +93,8 @@ def test_a_worker_on_another_host_is_a_worker(party_that: Callable[..., Party]) 
     ) as party:
         timing, *_ = party.ask(lambda worker: list(worker.measure(Shares((8, 16)), stamped=True)))
         assert isinstance(timing, Timing)
-        assert timing.compute_s == pytest.approx((0.0108, 0.0116))  # the stand-in's 10 ms and 0.1 ms a sample
+        # The stand-in's 10 ms and 0.1 ms a sample.
+        assert timing.compute_s == pytest.approx((0.0108, 0.0116))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +115,10 @@ def test_a_prefix_that_does_not_do_is_told_and_left(
 ) -> None:
     """Nothing is held yet by what has not answered, so that its end is not waited for."""
     party_that(via=via)
-    with Party(DEVICES, build=BUILD, limit=TimeLimit(limit_s)) as party, pytest.raises(GpubalanceError, match=says):
+    with (
+        Party(DEVICES, build=BUILD, limit=TimeLimit(limit_s)) as party,
+        pytest.raises(GpubalanceError, match=says),
+    ):
         party.start()
     assert not below()
 
@@ -118,8 +137,12 @@ LOSSES = {
 }
 
 
-def test_what_is_lost_is_told_with_its_host_and_nothing_is_left(party_that: Callable[..., Party]) -> None:
-    """All at the same time, as a host is waited for 20 s: a worker dies, a connection ends, nothing comes any more."""
+def test_what_is_lost_is_told_with_its_host_and_nothing_is_left(
+    party_that: Callable[..., Party],
+) -> None:
+    """All at the same time, as a host is waited for 20 s: a worker dies, a connection ends, nothing
+    comes any more.
+    """
     with ThreadPoolExecutor(len(LOSSES)) as threads, ExitStack() as ended:
         parties = []
         for act in LOSSES:
@@ -148,15 +171,28 @@ def test_other_software_and_another_model_are_told_before_anything_is_built(
     with party_that(build=mine, via=via) as party, pytest.raises(BadInput, match=another):
         party.start()
     (tmp_path / "beta/keras-1.0.dist-info").mkdir()
-    (tmp_path / "beta/keras-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: keras\nVersion: 1.0\n")
+    (tmp_path / "beta/keras-1.0.dist-info/METADATA").write_text(
+        "Metadata-Version: 2.1\nName: keras\nVersion: 1.0\n"
+    )
     other = rf"^beta has keras 1\.0 \(here {version('keras')}\)"
     with party_that(via=via) as party, pytest.raises(EnvironmentFault, match=other):
         party.start()
 
 
 def test_a_killed_controller_leaves_nothing(tmp_path: Path) -> None:
-    split = ("--simulate", str(ROOT / "configs/two-hosts.toml"), "--batches", "80", "40", "24", "--duration", "600")
-    program = start("run", *split, "--hosts", "alpha,beta", "--via", VIA, environment=engine(tmp_path))
+    split = (
+        "--simulate",
+        str(ROOT / "configs/two-hosts.toml"),
+        "--batches",
+        "80",
+        "40",
+        "24",
+        "--duration",
+        "600",
+    )
+    program = start(
+        "run", *split, "--hosts", "alpha,beta", "--via", VIA, environment=engine(tmp_path)
+    )
     lines_until(program, "window 1 of")
     there = psutil.Process(program.pid).children(recursive=True)
     assert len(there) >= 2 + 2 * len(DEVICES)  # a connection a host besides

@@ -38,10 +38,14 @@ _SIZE, _COUNT = 4, 4
 @pytest.fixture(scope="module")
 def party(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Party]:
     devices = [
-        Device(index=i, uuid=f"sim-{i}", name=p.name, memory_bytes=p.memory, simulated=True, profile=p)
+        Device(
+            index=i, uuid=f"sim-{i}", name=p.name, memory_bytes=p.memory, simulated=True, profile=p
+        )
         for i, p in enumerate(_PROFILES)
     ]
-    with Party(devices, build=Build(settings=Settings(model="small"), joint=_JOINT, cuts=())) as party:
+    with Party(
+        devices, build=Build(settings=Settings(model="small"), joint=_JOINT, cuts=())
+    ) as party:
         yield party
 
 
@@ -54,20 +58,27 @@ def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(part
     graph = graph_of(party)
     segments = (Segment(0, 13, 0), Segment(14, 18, 1))
     whole_s = [profile.alpha_s + _SIZE * profile.beta_s for profile in _PROFILES]
-    loads = tuple(Load.by_profile(graph, *one) for one in zip(_PROFILES, [_SIZE] * 2, whole_s, strict=True))
+    loads = tuple(
+        Load.by_profile(graph, *one) for one in zip(_PROFILES, [_SIZE] * 2, whole_s, strict=True)
+    )
     orders = orders_of(segments, graph, _COUNT)
     planned = simulate(Cut(Problem(graph, loads, _SIZE, _COUNT, 0.005, 1e6), segments), orders)
     asked = Pipe(segments=segments, order=tuple(orders), micro_batch=_SIZE, micro_batches=_COUNT)
-    stamped, measured = party.ask(lambda worker: [*worker.pipe(asked.model_copy(update={"stamped": True}))])
+    stamped, measured = party.ask(
+        lambda worker: [*worker.pipe(asked.model_copy(update={"stamped": True}))]
+    )
     assert isinstance(stamped, Timing)
     assert isinstance(measured, Measured)
     timeline = known(stamped.timeline)
-    # A busy machine's steps may take longer, never shorter; when a task ends follows from all before it.
+    # A busy machine's steps may take longer, never shorter; when a task ends follows from all
+    # before it.
     ends_s = {one.task: one.end_s for one in planned.tasks}
     assert all(one.end_s >= ends_s.pop(one.task) - 1e-6 for one in timeline.tasks)
     assert not ends_s
     assert timeline.step_time_s >= planned.step_time_s - 1e-6
-    weights, live = (_parts(graph, segments, name) for name in ("weights_bytes", "activation_bytes"))
+    weights, live = (
+        _parts(graph, segments, name) for name in ("weights_bytes", "activation_bytes")
+    )
     for device, in_flight in enumerate((2, 1)):
         expected = (1000 * weights[device] + in_flight * _SIZE * 10 * live[device]) * _MIB
         assert measured.memory_peak_bytes[device] == pytest.approx(expected)

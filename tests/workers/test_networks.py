@@ -1,4 +1,5 @@
-"""A balance over two hosts, by a prefix, and over Ray with networks of their own and TensorFlow's real collectives.
+"""A balance over two hosts, by a prefix, and over Ray with networks of their own and TensorFlow's
+real collectives.
 
 The second is a campaign: the hosts are namespaces of this machine.
 """
@@ -38,7 +39,8 @@ def namespaces() -> Iterator[str]:
 
 
 def check_best(found: Plan, profile: Path, most: int) -> None:
-    """Each device took what its profile says, within 3 %, and no split is 2 % better with the sync that was measured.
+    """Each device took what its profile says, within 3 %, and no split is 2 % better with the sync
+    that was measured.
 
     Brute force looks for it; on one host sync is the profile's.
     """
@@ -49,15 +51,25 @@ def check_best(found: Plan, profile: Path, most: int) -> None:
         return profile.alpha_s + profile.beta_s * batch
 
     for replica in proof_of(found).replicas:
-        assert replica.compute_s == pytest.approx(compute_s(devices[replica.device], replica.batch), rel=0.03)
+        assert replica.compute_s == pytest.approx(
+            compute_s(devices[replica.device], replica.batch), rel=0.03
+        )
 
     def throughput(batches: tuple[int, ...]) -> float:
         used = [(device, batch) for device, batch in zip(devices, batches, strict=True) if batch]
-        sync_s = known(found.sync_s) if len({device.host for device, _ in used}) > 1 else joint.sync_s
-        return sum(batches) / (max(compute_s(*one) for one in used) + (sync_s if len(used) > 1 else 0.0))
+        sync_s = (
+            known(found.sync_s) if len({device.host for device, _ in used}) > 1 else joint.sync_s
+        )
+        return sum(batches) / (
+            max(compute_s(*one) for one in used) + (sync_s if len(used) > 1 else 0.0)
+        )
 
     sizes = range(0, most + 1, 8)
-    best = max(throughput(split) for split in itertools.product(sizes, repeat=len(devices)) if 0 < sum(split) <= most)
+    best = max(
+        throughput(split)
+        for split in itertools.product(sizes, repeat=len(devices))
+        if 0 < sum(split) <= most
+    )
     assert throughput(found.batches) >= 0.98 * best, (found.batches, found.sync_s)
 
 
@@ -107,7 +119,13 @@ def ray_of(namespaces: str) -> Iterator[list[str]]:
     here = ["ip", "netns", "exec", first]
     asked = subprocess.check_output([*here, "ip", "-j", "-4", "address", "show", "eth0"])
     ((address,),) = [[one["local"] for one in card["addr_info"]] for card in json.loads(asked)]
-    started = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=0", "--disable-usage-stats"]
+    started = [
+        str(Path(sys.executable).with_name("ray")),
+        "start",
+        "--block",
+        "--num-cpus=0",
+        "--disable-usage-stats",
+    ]
     head = ["--head", "--port=6379", f"--node-ip-address={address}", "--include-dashboard=false"]
     with ExitStack() as nodes:
         for host, how in ((first, head), (second, [f"--address={address}:6379"])):
@@ -138,18 +156,22 @@ def test_balance_by_a_prefix(tmp_path: Path) -> None:
 def test_balance_and_launch_over_ray(namespaces: str, tmp_path: Path) -> None:
     """As a user types it: the plan that comes of a balance is launched. Both devices are worth it.
 
-    A launched script's loss is the same to the last digit on all, and its exit code is launch's. What a device alone
-    takes is known; test_over_ray.py probes.
+    A launched script's loss is the same to the last digit on all, and its exit code is launch's.
+    What a device alone takes is known; test_over_ray.py probes.
     """
     pytest.importorskip("ray")
     profile = tmp_path / "hosts.toml"
-    profile.write_text("".join(map(CARD.format, namespaces.split(","), (0.03, 0.04), (0.004, 0.005))))
+    profile.write_text(
+        "".join(map(CARD.format, namespaces.split(","), (0.03, 0.04), (0.004, 0.005)))
+    )
     devices, _ = simulated_devices(str(profile))
     save(probe_of(devices))
     (tmp_path / "train.py").write_text(TRAINS)
 
     def on_first(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*program, *words], capture_output=True, text=True, check=False, cwd=tmp_path)
+        return subprocess.run(
+            [*program, *words], capture_output=True, text=True, check=False, cwd=tmp_path
+        )
 
     with ray_of(namespaces) as program:
         hosts = ("--simulate", str(profile), "--hosts", "ray")
@@ -169,7 +191,9 @@ def test_balance_and_launch_over_ray(namespaces: str, tmp_path: Path) -> None:
 
 @pytest.mark.campaign
 def test_a_host_behind_a_slow_link_is_left_out_and_told(tmp_path: Path) -> None:
-    """Cards of 0.2 s + 2 ms a sample each; over 5 Mbit the sum of 1.2 MB takes seconds. It takes some minutes."""
+    """Cards of 0.2 s + 2 ms a sample each; over 5 Mbit the sum of 1.2 MB takes seconds. It takes
+    some minutes.
+    """
     model, profile, path = (tmp_path / name for name in ("mine.py", "three.toml", "plan.json"))
     model.write_text(MODEL)
     with ExitStack() as made:
@@ -178,7 +202,14 @@ def test_a_host_behind_a_slow_link_is_left_out_and_told(tmp_path: Path) -> None:
         except NoNamespacesError as error:
             pytest.skip(str(error))
         profile.write_text("".join(CARD.format(name, 0.2, 0.002) for name in names))
-        hosts = ("--hosts", ",".join(names), "--via", "ip netns exec {host}", "--simulate", str(profile))
+        hosts = (
+            "--hosts",
+            ",".join(names),
+            "--via",
+            "ip netns exec {host}",
+            "--simulate",
+            str(profile),
+        )
         asked = ("--model", f"{model}:build", "--max-global-batch", "300", "-o", str(path))
         command = [PROGRAM, "balance", *hosts, *asked, *SHORT]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -186,5 +217,7 @@ def test_a_host_behind_a_slow_link_is_left_out_and_told(tmp_path: Path) -> None:
     plan = read_record(path, Plan)
     assert plan.split.used == (0, 1)
     assert f"{names[2]}:0 is left out, as it costs more sync than it adds" in done.stdout
-    three = next(one.measured for one in known(plan.balance).rounds if all(one.batches) and one.measured)
+    three = next(
+        one.measured for one in known(plan.balance).rounds if all(one.batches) and one.measured
+    )
     assert proof_of(plan).throughput.median > 2 * three.throughput.median

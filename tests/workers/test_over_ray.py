@@ -1,4 +1,5 @@
-"""Workers on the nodes of a Ray cluster, with real nodes and actors, and an engine that trains nothing.
+"""Workers on the nodes of a Ray cluster, with real nodes and actors, and an engine that trains
+nothing.
 
 What they measure with TensorFlow is in test_networks.py.
 """
@@ -43,9 +44,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         for name, value in engine(folder).items():
             patch.setenv(name, value)
         made = ray_cluster.Cluster()
-        notices = {f"health_check_{name}": n for name, n in (("initial_delay_ms", 0), ("period_ms", 500))}
+        notices = {
+            f"health_check_{name}": n for name, n in (("initial_delay_ms", 0), ("period_ms", 500))
+        }
         try:
-            made.add_node(node_name="alpha", num_cpus=0, include_dashboard=False, _system_config=notices)
+            made.add_node(
+                node_name="alpha", num_cpus=0, include_dashboard=False, _system_config=notices
+            )
             made.beta = made.add_node(node_name="beta", num_cpus=0, include_dashboard=False)
             patch.setenv("RAY_ADDRESS", made.address)
             made.folder = folder
@@ -56,7 +61,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def party_that(cluster: Any) -> Iterator[Callable[..., Party]]:
-    """A party over these devices, each held by a process that Ray has started, whose engine follows the script."""
+    """A party over these devices, each held by a process that Ray has started, whose engine follows
+    the script.
+    """
 
     def make(script: str, devices: Any = DEVICES) -> Party:
         engine(cluster.folder, script)
@@ -69,10 +76,14 @@ def party_that(cluster: Any) -> Iterator[Callable[..., Party]]:
 
 
 def ours_of(cluster: Any) -> list[psutil.Process]:
-    """This cluster's workers, with the processes that hold them and that connect this host to those."""
+    """This cluster's workers, with the processes that hold them and that connect this host to
+    those.
+    """
     found = []
     for process in psutil.process_iter(["cmdline", "environ"]):
-        ours = str(cluster.folder) in (process.info["environ"] or {}).get("ENGINE_STAND_IN_SCRIPT", "")
+        ours = str(cluster.folder) in (process.info["environ"] or {}).get(
+            "ENGINE_STAND_IN_SCRIPT", ""
+        )
         if ours and re.search("gpubalance.workers.", " ".join(process.info["cmdline"] or ())):
             found.append(process)
     return found
@@ -81,12 +92,21 @@ def ours_of(cluster: Any) -> list[psutil.Process]:
 def test_ray_gives_no_gpu_that_it_has_not(party_that: Callable[..., Party]) -> None:
     """It is asked once for all that a command uses of a node."""
     cards = [
-        Device(index=index, uuid=f"GPU-{index}", name="card", memory_bytes=1 << 30, simulated=False, host="alpha")
+        Device(
+            index=index,
+            uuid=f"GPU-{index}",
+            name="card",
+            memory_bytes=1 << 30,
+            simulated=False,
+            host="alpha",
+        )
         for index in range(2)
     ]
     party_that("")
     with (
-        pytest.raises(EnvironmentFault, match=r"^alpha can't be reached: the process that Ray") as told,
+        pytest.raises(
+            EnvironmentFault, match=r"^alpha can't be reached: the process that Ray"
+        ) as told,
         connected(cards),
     ):
         pass
@@ -101,15 +121,20 @@ def test_devices_of_all_nodes_are_probed_and_a_killed_controller_leaves_nothing(
     if not any(line.startswith("beta:0 batch ") for line in told):  # both at the same time
         lines_until(program, "^beta:0 batch ")
     there = ours_of(cluster)
-    assert len(there) > 2 * 3  # a worker, its keeper and what connects this host to that, for each of two
+    # A worker, its keeper and what connects this host to that, for each of two.
+    assert len(there) > 2 * 3
     program.send_signal(signal.SIGKILL)
     program.communicate()
     assert not left_of(there)
 
 
 def test_a_node_that_is_lost_is_told(cluster: Any, party_that: Callable[..., Party]) -> None:
-    """The last one of this cluster. The node's actor may live on; of a process that hears nothing see test_hosts.py."""
-    with party_that("def step(*_):\n    import time\n    time.sleep(600)\n", (DEVICES[0], DEVICES[2])) as party:
+    """The last one of this cluster. The node's actor may live on; of a process that hears nothing
+    see test_hosts.py.
+    """
+    with party_that(
+        "def step(*_):\n    import time\n    time.sleep(600)\n", (DEVICES[0], DEVICES[2])
+    ) as party:
         party.start()
         os.kill(cluster.beta.all_processes["raylet"][0].process.pid, signal.SIGKILL)
         with pytest.raises(PartialResult, match=r"^beta is lost: "):

@@ -60,7 +60,9 @@ def interrupts() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_worker_is_asked_again_and_again_until_its_group_changes_and_one_started_ahead_is_the_next() -> None:
+def test_a_worker_is_asked_again_and_again_until_its_group_changes_and_one_started_ahead_is_the_next() -> (
+    None
+):
     with Party(PAIR, build=BUILD) as party:
         assert not party.alive
         party.start(then=party)
@@ -99,7 +101,9 @@ def test_several_workers_do_what_they_are_asked_at_the_same_time_and_end_togethe
     assert all(map(gone, pids.values()))
 
 
-def test_each_failure_is_its_devices_and_the_others_go_on(engine_that: Callable[[str], None], tmp_path: Path) -> None:
+def test_each_failure_is_its_devices_and_the_others_go_on(
+    engine_that: Callable[[str], None], tmp_path: Path
+) -> None:
     """One dies in a step, and its next worker, in a fresh process, as it builds the model."""
     pids = tmp_path / "pids"
     engine_that(f"""
@@ -117,7 +121,9 @@ def test_each_failure_is_its_devices_and_the_others_go_on(engine_that: Callable[
         before = party.each(numbered(pid))
         assert party.each(numbered(step)) == {0: before[0]}
         assert isinstance(party.failures[1], PartialResult)
-        assert f"SIGABRT while training with batches 8 on {SECOND.label}" in party.failures[1].message
+        assert (
+            f"SIGABRT while training with batches 8 on {SECOND.label}" in party.failures[1].message
+        )
         assert gone(before[1])
         with pytest.raises(PartialResult, match="SIGABRT while building small"):
             party.start()
@@ -179,7 +185,9 @@ def test_whoever_waits_hears_that_another_thread_has_killed_the_party_or_an_inte
 
 @pytest.mark.usefixtures("stand_in")
 def test_an_interrupt_while_threads_start_leaves_none_of_them() -> None:
-    """Such a thread went on with its worker, while the caller ended the party and made a result of what there was."""
+    """Such a thread went on with its worker, while the caller ended the party and made a result of
+    what there was.
+    """
     came, ended = threading.Event(), []
 
     def interrupt(*_: object) -> None:

@@ -38,7 +38,9 @@ def process() -> Process:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process ends soon: one that was killed as part of a group may still need the processor for it."""
+    """Whether a process ends soon: one that was killed as part of a group may still need the
+    processor for it.
+    """
     with contextlib.suppress(psutil.NoSuchProcess):
         process, end = psutil.Process(pid), time.monotonic() + 10
         while lives(process) and time.monotonic() < end:
@@ -67,7 +69,8 @@ def test_a_worker_that_cannot_be_started_is_one_error() -> None:
             process()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    left = 2 * (sys.version_info < (3, 11, 4))  # Python's own fault: github.com/python/cpython/issues/87474
+    # Python's own fault: github.com/python/cpython/issues/87474.
+    left = 2 * (sys.version_info < (3, 11, 4))
     assert psutil.Process().num_fds() == before + left
 
 
@@ -102,14 +105,18 @@ def test_an_interrupt_in_the_middle_of_a_start_leaves_no_worker() -> None:
         "except KeyboardInterrupt:\n"
         "    print('interrupted')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert done.stdout.split("\n")[:2] == ["interrupted", "ended True"], done.stderr
 
 
 def needed(*batches: int) -> tuple[int, ...]:
     """Bytes of each device for these batches, by the profile."""
     profiles = [device.profile for device in PAIR]
-    return tuple(p.memory_at(b, JOINT.extra_memory) for p, b in zip(profiles, batches, strict=True) if p)
+    return tuple(
+        p.memory_at(b, JOINT.extra_memory) for p, b in zip(profiles, batches, strict=True) if p
+    )
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +126,9 @@ def opened() -> Iterator[Worker]:
         yield party.ask(lambda worker: worker)
 
 
-def test_a_worker_measures_any_split_and_one_that_does_not_fit_is_its_devices_fault(opened: Worker) -> None:
+def test_a_worker_measures_any_split_and_one_that_does_not_fit_is_its_devices_fault(
+    opened: Worker,
+) -> None:
     opened.open(Build(settings=Settings(model=TINY), joint=JOINT))
     for batches in ((30, 20), (5, 45)):
         *timings, last = opened.measure(Shares(batches), at_least=3, steps_per_timing=2)

@@ -1,4 +1,5 @@
-"""What the processes of a run over hosts promise, with real processes and an engine that trains nothing.
+"""What the processes of a run over hosts promise, with real processes and an engine that trains
+nothing.
 
 A failure of one leaves the others waiting in a collective: here they sleep.
 """
@@ -55,7 +56,10 @@ def progress(devices):
     return {progress} if devices[0].host == "beta" else 5
 """
 OOM = "raise tf.errors.ResourceExhaustedError(0, 0, 'OOM when allocating on device:GPU:0')"
-NCCL = "raise tf.errors.InternalError(0, 0, 'NCCL: unhandled cuda error. Set NCCL_DEBUG=WARN for detail.')"
+NCCL = (
+    "raise tf.errors.InternalError(0, 0, 'NCCL: unhandled cuda error. Set NCCL_DEBUG=WARN for "
+    "detail.')"
+)
 LOST = "raise tf.errors.UnavailableError(0, 0, 'x')"
 STOPS = "os.kill(os.getpid(), signal.SIGSTOP)"
 WAITS = "time.sleep(600)"
@@ -69,19 +73,55 @@ HANGS = f"sys.stderr = None; {WAITS}"  # whatever it has put in the place of std
         ("os.abort()", LOST, 4, PartialResult, "^beta:0: .* SIGABRT"),
         (OOM, WAITS, 4, OutOfMemory, "^beta:0 ran out of memory with batches 80/40/24$"),
         (f"time.sleep(0.3); {OOM}", NCCL, 4, OutOfMemory, "^beta:0 ran out of memory with batches"),
-        (HANGS, LOST, 4, DeadlinePassed, "^beta:0 said nothing while .*, and alpha:0, alpha:1 lost it$"),
-        ("pass", LOST, 4, DeadlinePassed, "^alpha:0, alpha:1, beta:0 lost each other while training"),
-        (HANGS, WAITS, 4, DeadlinePassed, "^beta:0 said .*; the others wait, as it has not computed its gradients$"),
+        (
+            HANGS,
+            LOST,
+            4,
+            DeadlinePassed,
+            "^beta:0 said nothing while .*, and alpha:0, alpha:1 lost it$",
+        ),
+        (
+            "pass",
+            LOST,
+            4,
+            DeadlinePassed,
+            "^alpha:0, alpha:1, beta:0 lost each other while training",
+        ),
+        (
+            HANGS,
+            WAITS,
+            4,
+            DeadlinePassed,
+            "^beta:0 said .*; the others wait, as it has not computed its gradients$",
+        ),
         (STOPS, WAITS, 4, DeadlinePassed, "^beta:0 said .*, as it does not answer from another"),
-        (WAITS, WAITS, 5, DeadlinePassed, "^alpha:0, alpha:1, beta:0 said .*; each waits for the others, or for"),
+        (
+            WAITS,
+            WAITS,
+            5,
+            DeadlinePassed,
+            "^alpha:0, alpha:1, beta:0 said .*; each waits for the others, or for",
+        ),
     ],
     ids=[
-        *("a death", "a death that others tell of", "memory", "memory that NCCL tells of", "silence", "a cut link"),
+        *(
+            "a death",
+            "a death that others tell of",
+            "memory",
+            "memory that NCCL tells of",
+            "silence",
+            "a cut link",
+        ),
         *("a device or a program hangs", "a process is stopped", "all wait"),
     ],
 )
 def test_one_failure_is_told_with_its_device_and_all_are_ended(
-    party_that: Callable[[str], Party], act: str, others: str, progress: int, kind: type[GpubalanceError], says: str
+    party_that: Callable[[str], Party],
+    act: str,
+    others: str,
+    progress: int,
+    kind: type[GpubalanceError],
+    says: str,
 ) -> None:
     with party_that(FAILS.format(act=act, others=others, progress=progress)) as party:
         started = party.ask(pids)
@@ -99,7 +139,9 @@ def test_one_failure_is_told_with_its_device_and_all_are_ended(
         assert caught.value.replica == 2
 
 
-def test_after_a_failure_all_are_started_anew(party_that: Callable[[str], Party], tmp_path: Path) -> None:
+def test_after_a_failure_all_are_started_anew(
+    party_that: Callable[[str], Party], tmp_path: Path
+) -> None:
     mark = tmp_path / "failed"
     script = f"""
 import os, time
@@ -118,7 +160,10 @@ def step(devices, *_):
 
 def test_a_model_file_that_one_host_has_not(party_that: Callable[[str], Party]) -> None:
     """The user's own mistake is an input, wherever it shows."""
-    script = "from gpubalance.errors import BadInput\ndef built(devices):\n    raise BadInput('no such file')\n"
+    script = (
+        "from gpubalance.errors import BadInput\ndef built(devices):\n    raise BadInput('no such "
+        "file')\n"
+    )
     with party_that(script) as party, pytest.raises(BadInput, match=r"^no such file"):
         party.start()
     one = script.replace("    raise", "    if devices[0].host == 'beta': raise")

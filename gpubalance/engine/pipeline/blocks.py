@@ -23,7 +23,9 @@ class Blocks:
     starts: tuple[int, ...]
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """The span of calls of the blocks from `first` to `last`: the first call, and the one after the last."""
+        """The span of calls of the blocks from `first` to `last`: the first call, and the one after
+        the last.
+        """
         return self.starts[first], self._ends[last]
 
     @cached_property
@@ -48,24 +50,37 @@ class Blocks:
         for slot, made in self.calls.made.items():
             targets = {int(owner[taker]) for taker in self.calls.takers[slot]} - {int(owner[made])}
             if made >= 0 and targets:
-                edges.append(Edge(int(owner[made]), tuple(sorted(targets)), self.calls.bytes_of(slot)))
+                edges.append(
+                    Edge(int(owner[made]), tuple(sorted(targets)), self.calls.bytes_of(slot))
+                )
         return tuple(edges)
 
 
 def blocks_of(calls: Calls, cuts: Sequence[str] = ()) -> Blocks:
-    """At most MOST blocks of about equal size, cut where little crosses; or cut before the layers in `cuts`.
+    """At most MOST blocks of about equal size, cut where little crosses; or cut before the layers
+    in `cuts`.
 
     Raises Refused for a graph that can't be cut, BadInput for a cut that is not possible.
     """
     in_the_way = calls.in_the_way()
     if cuts:
-        return Blocks(calls, (0, *sorted(_cut_before(name, calls, in_the_way) for name in dict.fromkeys(cuts))))
+        return Blocks(
+            calls,
+            (0, *sorted(_cut_before(name, calls, in_the_way) for name in dict.fromkeys(cuts))),
+        )
     allowed = [cut for cut in range(1, len(calls.calls)) if cut not in in_the_way]
     if not allowed:
-        told = f": the layer {next(iter(in_the_way.values()))} has calls at both ends of it" if in_the_way else ""
+        told = (
+            f": the layer {next(iter(in_the_way.values()))} has calls at both ends of it"
+            if in_the_way
+            else ""
+        )
         raise Refused(
             f"the model can't be cut{told}",
-            remedy="a layer's weights are on one device: cut a model between layers that are called once",
+            remedy=(
+                "a layer's weights are on one device: cut a model between layers that are called "
+                "once"
+            ),
         )
     if len(allowed) < MOST:
         return Blocks(calls, (0, *allowed))

@@ -19,7 +19,9 @@ from gpubalance.errors import Refused
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer or an operation. A slot is a tensor's number; `slots` has them by symbolic tensors' ids."""
+    """One call of a layer or an operation. A slot is a tensor's number; `slots` has them by
+    symbolic tensors' ids.
+    """
 
     name: str
     operation: Any
@@ -37,17 +39,22 @@ class Call:
 
     def run(self, values: dict[int, Any], *, training: bool) -> None:
         """Runs the call with the `values` by slot, and adds its outputs to them."""
-        symbolic = {id(tensor): values[self.slots[id(tensor)]] for tensor in self.arguments.keras_tensors}
-        given = keras_inside.run_as_graph(self.operation, training=training, arguments=self.arguments, values=symbolic)
+        symbolic = {
+            id(tensor): values[self.slots[id(tensor)]] for tensor in self.arguments.keras_tensors
+        }
+        given = keras_inside.run_as_graph(
+            self.operation, training=training, arguments=self.arguments, values=symbolic
+        )
         values.update(zip(self.gives, given, strict=True))
 
 
 class Calls:
-    """The calls of a model's graph, `function`, and of nested models', depth first, so that a branch is in one piece.
+    """The calls of a model's graph, `function`, and of nested models', depth first, so that a
+    branch is in one piece.
 
-    `tensors` has the symbolic ones by slot. `made` and `takers` give for a slot the number of the call that makes its
-    tensor, −1 for a model's input, and of those that take it, in order. The loss belongs to the last call, and takes
-    all of the model's outputs.
+    `tensors` has the symbolic ones by slot. `made` and `takers` give for a slot the number of the
+    call that makes its tensor, −1 for a model's input, and of those that take it, in order. The
+    loss belongs to the last call, and takes all of the model's outputs.
     """
 
     def __init__(self, model: Any) -> None:
@@ -55,7 +62,8 @@ class Calls:
         self.function: Any = keras_inside.graph_of(model)
         if self.function is None:
             raise Refused(
-                f"the model {model.name} is of the class {type(model).__name__}, with code of its own instead of a "
+                f"the model {model.name} is of the class {type(model).__name__}, with code of "
+                "its own instead of a "
                 "graph of layers",
                 remedy="layers need a functional or Sequential model: keras.Model(inputs, outputs)",
             )
@@ -94,15 +102,21 @@ class Calls:
 
     def packed(self, values: Mapping[int, Any]) -> Any:
         """The model's outputs in its own structure."""
-        return keras.tree.pack_sequence_as(self.function.output, [values[slot] for slot in self.outputs])
+        return keras.tree.pack_sequence_as(
+            self.function.output, [values[slot] for slot in self.outputs]
+        )
 
     def bytes_of(self, slot: int) -> int:
         """The bytes of a slot's tensor for one sample."""
-        return _numbers(self.tensors[slot].shape[1:]) * int(tf.as_dtype(self.tensors[slot].dtype).size)
+        return _numbers(self.tensors[slot].shape[1:]) * int(
+            tf.as_dtype(self.tensors[slot].dtype).size
+        )
 
     @cached_property
     def sizes(self) -> Any:
-        """A row for each call: its operations for a sample, bytes of weights, once for all calls, and of outputs."""
+        """A row for each call: its operations for a sample, bytes of weights, once for all calls,
+        and of outputs.
+        """
         rows, seen = [], set[int]()
         for call in self.calls:
             own = {id(variable): bytes_of(variable) for variable in call.variables}
@@ -112,7 +126,9 @@ class Calls:
         return np.array(rows, float)
 
     def in_the_way(self) -> dict[int, str]:
-        """The calls before which no cut is possible, with the layer that has calls, or weights, on both sides."""
+        """The calls before which no cut is possible, with the layer that has calls, or weights, on
+        both sides.
+        """
         first: dict[int, int] = {}
         found: dict[int, str] = {}
         for number, call in enumerate(self.calls):
@@ -147,12 +163,14 @@ def bytes_of(variable: Any) -> int:
 
 
 def operations_of(call: Call, calls: Calls) -> float:
-    """Rough operations of one sample's forward pass: two for each weight of a matrix at each position, and one for each
-    number of the output.
+    """Rough operations of one sample's forward pass: two for each weight of a matrix at each
+    position, and one for each number of the output.
     """
     given = [calls.tensors[slot].shape[1:] for slot in call.gives]
     taken = [calls.tensors[slot].shape[1:] for slot in call.takes]
-    is_spread = isinstance(call.operation, keras.layers.RNN) or "Transpose" in type(call.operation).__name__
+    is_spread = (
+        isinstance(call.operation, keras.layers.RNN) or "Transpose" in type(call.operation).__name__
+    )
     shape = (taken if is_spread and taken else given or [()])[0]
     places = _numbers(shape[:-1])
     matrices = [variable.shape for variable in call.variables if len(variable.shape) > 1]

@@ -1,7 +1,7 @@
 """Holds a pipeline on simulated devices to their profiles, by the simulated schedule.
 
-The real step runs meanwhile, and a step ends when both are over. What a profile's numbers mean for a part of a model
-is assumed: see `Load.by_profile`. On a real device all of this is measured.
+The real step runs meanwhile, and a step ends when both are over. What a profile's numbers mean for
+a part of a model is assumed: see `Load.by_profile`. On a real device all of this is measured.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from gpubalance.settings.device import DeviceProfile, JointProfile
 
 @dataclass(eq=False)
 class Pace:
-    """What steps take by the devices' profiles. `steps` counts them, `late_steps` those whose real compute took longer.
+    """What steps take by the devices' profiles. `steps` counts them, `late_steps` those whose real
+    compute took longer.
 
     `free_s` is when the last one ended, `peak_bytes` the most that each device has held.
     """
@@ -41,12 +42,16 @@ class Pace:
     def __post_init__(self) -> None:
         if len({one.device for one in self.segments}) == 1:
             self.joint = JointProfile()
-        self._times = [ComputeTimes(one, seed=noise_seed(self.seed, n)) for n, one in enumerate(self.profiles)]
+        self._times = [
+            ComputeTimes(one, seed=noise_seed(self.seed, n)) for n, one in enumerate(self.profiles)
+        ]
         self.peak_bytes: list[int | None] = [None] * len(self.profiles)
 
     @property
     def next_s(self) -> float:
-        """When a step that is queued now begins: at the end of the one before if that was a moment ago, else now."""
+        """When a step that is queued now begins: at the end of the one before if that was a moment
+        ago, else now.
+        """
         now = time.perf_counter()
         return self.free_s if now - self.free_s < QUEUED_WITHIN_S else now
 
@@ -56,16 +61,22 @@ class Pace:
         self._first_s = now if self._first_s is None else self._first_s
         loads = []
         for profile, times in zip(self.profiles, self._times, strict=True):
-            whole_s = times.next_s(self.micro_batch, elapsed_s=now - self._first_s) * joint.contention
+            whole_s = (
+                times.next_s(self.micro_batch, elapsed_s=now - self._first_s) * joint.contention
+            )
             loads.append(Load.by_profile(self.graph, profile, self.micro_batch, whole_s))
         link = joint.link_latency_s, joint.link_bytes_per_s
-        self._cut = Cut(Problem(self.graph, tuple(loads), self.micro_batch, 1, *link), self.segments)
+        self._cut = Cut(
+            Problem(self.graph, tuple(loads), self.micro_batch, 1, *link), self.segments
+        )
         self._held = [0.0] * len(loads)
         for one, size in zip(self.segments, self._cut.costs.fixed_bytes, strict=True):
             self._held[one.device] += size
 
     def hold(self, task: Task) -> None:
-        """Notes what the task's device holds from now on. Raises ResourceExhaustedError if that is too much for it."""
+        """Notes what the task's device holds from now on. Raises ResourceExhaustedError if that is
+        too much for it.
+        """
         device, live = self.segments[task.segment].device, self._cut.costs.live_bytes[task.segment]
         self._held[device] += live if task.kind == "forward" else -live
         needs = int(self._held[device]) + self.joint.extra_memory
@@ -96,4 +107,7 @@ class Pace:
         found: dict[str, Any] = {"working_bytes": 0}
         for name in ("forward_s", "backward_s", "update_s"):
             found[name] = tuple(getattr(one, name)[0] for one in costs)
-        return found | {"fixed_bytes": int(costs[0].fixed_bytes[0]), "held_bytes": int(costs[0].live_bytes[0])}
+        return found | {
+            "fixed_bytes": int(costs[0].fixed_bytes[0]),
+            "held_bytes": int(costs[0].live_bytes[0]),
+        }

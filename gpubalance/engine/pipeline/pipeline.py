@@ -25,32 +25,48 @@ from gpubalance.settings.device import Device, JointProfile
 
 
 class Pipeline:
-    """A cut model, or some blocks of it. In a step, one thread for each device does its tasks in the given order.
+    """A cut model, or some blocks of it. In a step, one thread for each device does its tasks in
+    the given order.
 
     It has a section for each segment, and a link where one segment takes something of another.
     """
 
     def __init__(
-        self, model: Any, blocks: Blocks, segments: Sequence[Segment], names: Sequence[str], optimizer: Any
+        self,
+        model: Any,
+        blocks: Blocks,
+        segments: Sequence[Segment],
+        names: Sequence[str],
+        optimizer: Any,
     ) -> None:
-        """Moves the model's variables, and an optimizer's slots for them, to their devices: TensorFlow's `names`."""
+        """Moves the model's variables, and an optimizer's slots for them, to their devices:
+        TensorFlow's `names`.
+        """
         self.segments, self.names = tuple(segments), tuple(names)
         self.graph, self.links = blocks.graph, links_between(blocks.graph, segments)
         spans = [blocks.span(one.first, one.last) for one in segments]
         where = [names[one.device] for one in segments]
         self._packed, loss = blocks.calls.packed, partial(part_of_loss, model._compile_loss)
         self.sections = [
-            Section(blocks.calls, *each, loss, optimizer.scale_loss) for each in zip(spans, where, strict=True)
+            Section(blocks.calls, *each, loss, optimizer.scale_loss)
+            for each in zip(spans, where, strict=True)
         ]
         if optimizer.built:
             keras_inside.move_slots(optimizer)
         else:
             here = {id(variable) for section in self.sections for variable in section.trained}
-            optimizer.build([variable for variable in model.trainable_variables if id(variable) in here])
-        self._of: dict[int, list[Section]] = {device: [] for device in sorted({one.device for one in segments})}
+            optimizer.build(
+                [variable for variable in model.trainable_variables if id(variable) in here]
+            )
+        self._of: dict[int, list[Section]] = {
+            device: [] for device in sorted({one.device for one in segments})
+        }
         for section, one in zip(self.sections, segments, strict=True):
             self._of[one.device].append(section)
-        trained = {device: [one for section in own for one in section.trained] for device, own in self._of.items()}
+        trained = {
+            device: [one for section in own for one in section.trained]
+            for device, own in self._of.items()
+        }
         self.update = Update(optimizer, names, trained)
         self.pace: Pace | None = None
         self._threads = ThreadPoolExecutor(len(trained))
@@ -58,17 +74,25 @@ class Pipeline:
         self._numbers: dict[tuple[int, float], Any] = {}
         self._infers = tf.function(self._inferred, autograph=False, reduce_retracing=True)
 
-    def follow(self, devices: Sequence[Device], joint: JointProfile, micro_batch: int, *, seed: int = 0) -> None:
+    def follow(
+        self, devices: Sequence[Device], joint: JointProfile, micro_batch: int, *, seed: int = 0
+    ) -> None:
         """Begins to hold the devices to their profiles, if they have any."""
         profiles = [device.profile for device in devices if device.profile is not None]
-        self.pace = Pace(profiles, self.graph, self.segments, joint, micro_batch, seed) if profiles else None
+        self.pace = (
+            Pace(profiles, self.graph, self.segments, joint, micro_batch, seed)
+            if profiles
+            else None
+        )
 
     def take(self, device: int) -> list[Gradient]:
         """A device's gradients, summed over micro-batches."""
         return [grad for section in self._of[device] for grad in section.take()]
 
     def number(self, device: int, value: float) -> Any:
-        """The number, float32, on a device, where it stays: bringing it there waits for all that is queued."""
+        """The number, float32, on a device, where it stays: bringing it there waits for all that is
+        queued.
+        """
         key = device, value
         if key not in self._numbers:
             with tf.device(self.names[device]):
@@ -78,7 +102,8 @@ class Pipeline:
     def bring(self, tensors: Any, device: int, done: Callable[[Any], None]) -> None:
         """Has a thread copy tensors to a device, and hands the copies, or the error, to `done`.
 
-        A copy between GPUs, and whoever makes it, waits for all that is queued on both when it begins.
+        A copy between GPUs, and whoever makes it, waits for all that is queued on both when it
+        begins.
         """
 
         def copy() -> None:
@@ -95,7 +120,9 @@ class Pipeline:
         """The micro-batch, each part on the device of the section that takes it."""
         inputs = {}
         for slot, value in micro.inputs.items():
-            with tf.device(next((one for one in self.sections if slot in one.inputs), self.sections[0]).device):
+            with tf.device(
+                next((one for one in self.sections if slot in one.inputs), self.sections[0]).device
+            ):
                 inputs[slot] = tf.identity(value)
         with tf.device(self.sections[-1].device):
             return MicroBatch(inputs, copied(micro.labels), micro.samples)
@@ -110,8 +137,8 @@ class Pipeline:
     ) -> Step:
         """Trains on these micro-batches, each device in its order.
 
-        Raises TaskFailedError: its `__cause__` is what a device raised, None if a device made no progress for longer
-        than `patience_s`.
+        Raises TaskFailedError: its `__cause__` is what a device raised, None if a device made no
+        progress for longer than `patience_s`.
         """
         self.prepare(batch[0])
         if self.pace:
@@ -130,16 +157,22 @@ class Pipeline:
         submit = self._threads.submit
         left = {submit(step.work, device, orders[device]) for device in self.update.devices}
         while left:
-            done, left = wait(left, timeout=patience_s and patience_s / 4, return_when="FIRST_EXCEPTION")
+            done, left = wait(
+                left, timeout=patience_s and patience_s / 4, return_when="FIRST_EXCEPTION"
+            )
             for error in filter(None, (one.exception() for one in done)):
                 if not isinstance(error, StoppedError):
                     raise error
             if not done and patience_s is not None and time.monotonic() - step.moved_s > patience_s:
                 step.stop()
-                raise TaskFailedError(*min(step.doing.items(), default=(0, "waiting for another device")))
+                raise TaskFailedError(
+                    *min(step.doing.items(), default=(0, "waiting for another device"))
+                )
 
     def infer(self, micro: MicroBatch) -> tuple[Any, list[Any]]:
-        """The outputs for a micro-batch, in the model's structure, and what its layers add to the loss."""
+        """The outputs for a micro-batch, in the model's structure, and what its layers add to the
+        loss.
+        """
         return self._infers(dict(micro.inputs))  # type: ignore[no-any-return]
 
     def _inferred(self, inputs: dict[int, Any]) -> tuple[Any, list[Any]]:
@@ -151,7 +184,9 @@ class Pipeline:
         return self._packed(values), added
 
     def prepare(self, micro: MicroBatch) -> None:
-        """Traces in this thread all that a step with such labels runs, and restores what layers count meanwhile."""
+        """Traces in this thread all that a step with such labels runs, and restores what layers
+        count meanwhile.
+        """
         if all(section.is_traced(micro.labels) for section in self.sections):
             return
         counted = [variable for section in self.sections for variable in section.counted]

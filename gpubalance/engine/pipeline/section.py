@@ -1,7 +1,8 @@
 """A segment at work: its calls on its device, forward and backward each as one traced function.
 
-The forward pass returns what the backward pass needs of it, so nothing is computed twice. TensorFlow's own tape around
-a traced function would do so too, but takes three times as long as a short pass itself.
+The forward pass returns what the backward pass needs of it, so nothing is computed twice.
+TensorFlow's own tape around a traced function would do so too, but takes three times as long as a
+short pass itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from gpubalance.engine.pipeline.traced import Sums, Traced
 from gpubalance.engine.sources import has_fixed_rows
 from gpubalance.errors import Refused
 
-# Tensors by slot as they cross between segments, each a list with Keras' mask behind it if it has one; or gradients.
+# Tensors by slot as they cross between segments, each a list with Keras' mask behind it if it has
+# one; or gradients.
 Tensors = dict[int, Any]
 
 
@@ -44,7 +46,9 @@ class _Passes(NamedTuple):
 
 
 class _Layers(keras.layers.Layer):  # type: ignore[misc]
-    """The layers of some calls as one layer, so that Keras collects their losses and weights as in a model."""
+    """The layers of some calls as one layer, so that Keras collects their losses and weights as in
+    a model.
+    """
 
     def __init__(self, operations: Sequence[Any], run: Callable[..., Any]) -> None:
         super().__init__(name="section")
@@ -58,16 +62,20 @@ class _Layers(keras.layers.Layer):  # type: ignore[misc]
 
 
 class Section:
-    """The calls of a `span`, from its first to before its end, on a device. The last section ends with the loss.
+    """The calls of a `span`, from its first to before its end, on a device. The last section ends
+    with the loss.
 
-    It takes tensors by slot: the model's `inputs`, and from other sections what it `takes`; it `gives` them its own.
+    It takes tensors by slot: the model's `inputs`, and from other sections what it `takes`; it
+    `gives` them its own.
     """
 
-    def __init__(self, calls: Calls, span: tuple[int, int], device: str, loss: Any = None, scale: Any = None) -> None:
+    def __init__(
+        self, calls: Calls, span: tuple[int, int], device: str, loss: Any = None, scale: Any = None
+    ) -> None:
         """Moves its variables to the device.
 
-        The last section trains by the `loss`, a function of the model's outputs, its samples, the batch's samples and
-        the labels, and all by its `scale`.
+        The last section trains by the `loss`, a function of the model's outputs, its samples, the
+        batch's samples and the labels, and all by its `scale`.
         """
         self._calls, self._loss, self._scale = calls, loss, scale
         (first, end), self.device = span, device
@@ -83,18 +91,23 @@ class Section:
         made = (slot for call in self.own for slot in call.gives)
         self.gives = tuple(slot for slot in made if max(calls.takers[slot], default=-1) >= end)
         # Those that it takes and returns a gradient for
-        self._wanted = [slot for slot in self.takes if tf.as_dtype(calls.tensors[slot].dtype).is_floating]
+        self._wanted = [
+            slot for slot in self.takes if tf.as_dtype(calls.tensors[slot].dtype).is_floating
+        ]
         self.variables = list(self._layers.variables)
         self.trained = list(self._layers.trainable_variables)  # in the order of `take`'s gradients
         self._sums = Sums()
-        self._fixed_rows: set[int] = set()  # places of such gradients in `backward`'s: see `has_fixed_rows`
+        # Places of such gradients in `backward`'s: see `has_fixed_rows`.
+        self._fixed_rows: set[int] = set()
         self._trains: dict[str, _Passes] = {}  # by the labels' kind
         self._idle: set[int] = set()  # slots for which no gradient comes back
         self.place(device)
 
     @property
     def counted(self) -> list[Any]:
-        """The variables that its layers change by themselves: moving means, random states, their own metrics."""
+        """The variables that its layers change by themselves: moving means, random states, their
+        own metrics.
+        """
         return [*self._layers.non_trainable_variables, *self._layers.metrics_variables]
 
     def place(self, device: str) -> None:
@@ -113,15 +126,17 @@ class Section:
         return values
 
     def values(self, tensors: Tensors, *, training: bool) -> Tensors:
-        """All tensors of its calls by slot, with Keras' masks on them. Call it in a traced function."""
+        """All tensors of its calls by slot, with Keras' masks on them. Call it in a traced
+        function.
+        """
         with tf.device(self.device):
             return self._layers(tensors, training=training)  # type: ignore[no-any-return]
 
     def forward(self, tensors: Tensors, labels: Any, samples: Any, total: Any) -> Passed:
         """The forward pass of a micro-batch of `samples`, out of a batch of `total`.
 
-        The first call with a kind of labels traces it, for any number of samples: make that call in one thread, as
-        Keras is not thread-safe.
+        The first call with a kind of labels traces it, for any number of samples: make that call in
+        one thread, as Keras is not thread-safe.
         """
         kind = _kind_of(labels)
         passes = self._trains[kind] = self._trains.get(kind) or self._both(tensors, labels)
@@ -132,7 +147,8 @@ class Section:
         return _kind_of(labels if self.is_last else ()) in self._trains
 
     def check_borrowed(self, sections: Sequence[Section]) -> None:
-        """Raises Refused if a traced call uses a variable that another section trains, unseen by the graph.
+        """Raises Refused if a traced call uses a variable that another section trains, unseen by
+        the graph.
 
         It would get no gradient.
         """
@@ -141,7 +157,8 @@ class Section:
         borrowed = next((one for one in others if id(one.value) in used), None)
         if borrowed is not None:
             raise Refused(
-                f"the model's layers from {self.own[0].name} to {self.own[-1].name} use {borrowed.path}, which another "
+                f"the model's layers from {self.own[0].name} to {self.own[-1].name} use "
+                f"{borrowed.path}, which another "
                 "device has, without being called with it",
                 remedy="make the other layer an attribute of the layer that uses its weights",
             )
@@ -166,23 +183,35 @@ class Section:
             tape.watch(taken)
             values = self.values(tensors, training=True)
             with tf.device(self.device):
-                parts = [self._loss(self._calls.packed(values), samples, total, *labels)] if self.is_last else []
+                parts = (
+                    [self._loss(self._calls.packed(values), samples, total, *labels)]
+                    if self.is_last
+                    else []
+                )
                 parts += [own * (samples / total) for own in self.added()]
                 loss = tf.add_n(parts) if parts else None
                 scaled = [self._scale(loss)] if parts else []
         outputs = {slot: values[slot] for slot in self.gives}
         finals = {slot: values[slot] for slot in self._calls.outputs} if self.is_last else {}
-        targets = {slot: one for slot, one in outputs.items() if one.dtype.is_floating and slot not in self._idle}
+        targets = {
+            slot: one
+            for slot, one in outputs.items()
+            if one.dtype.is_floating and slot not in self._idle
+        }
 
         def gradients(given: Sequence[Any]) -> Any:
             with tf.device(self.device):
                 ends, sources = [*scaled, *targets.values()], [*taken, *self._sources]
-                grads = tape.gradient(ends, sources, output_gradients=[*map(tf.ones_like, scaled), *given])
+                grads = tape.gradient(
+                    ends, sources, output_gradients=[*map(tf.ones_like, scaled), *given]
+                )
             own = grads[len(taken) :]
             self._fixed_rows = {place for place, grad in enumerate(own) if has_fixed_rows(grad)}
             return grads
 
-        backward = Traced(gradients, [tf.TensorSpec(one.shape, one.dtype) for one in targets.values()])
+        backward = Traced(
+            gradients, [tf.TensorSpec(one.shape, one.dtype) for one in targets.values()]
+        )
         self._backward = backward, tuple(targets)
         return Passed(with_masks(outputs), finals, loss, backward.needs)
 
@@ -194,14 +223,16 @@ class Section:
         losses = self._layers.losses
         if any(own.shape.rank for own in losses):
             raise Refused(
-                "a layer adds a loss for each sample, which Keras sums over a batch: micro-batches need a mean",
+                "a layer adds a loss for each sample, which Keras sums over a batch: "
+                "micro-batches need a mean",
                 remedy="add_loss(ops.mean(loss))",
             )
         with tf.device(self.device):
             return [tf.cast(own, tf.float32) for own in losses]
 
     def backward(self, passed: Passed, given: Mapping[int, Sequence[Any]]) -> Tensors:
-        """Adds up the gradients of its trained variables, and returns those of what it has taken, None without one.
+        """Adds up the gradients of its trained variables, and returns those of what it has taken,
+        None without one.
 
         `given` has for each slot that it gave the gradients that came back.
         """
@@ -211,7 +242,9 @@ class Section:
         if idle:  # only in the first run; later ones use a new trace without these targets
             self._idle.update(idle)
             self._trains.clear()
-        grads = [tf.add_n(given[slot] or [tf.zeros_like(passed.outputs[slot][0])]) for slot in targets]
+        grads = [
+            tf.add_n(given[slot] or [tf.zeros_like(passed.outputs[slot][0])]) for slot in targets
+        ]
         found = backward(grads, needs=passed.needs)
         self._sums.add(found[len(self._wanted) :])
         return dict(zip(self._wanted, found, strict=False))

@@ -26,12 +26,22 @@ from gpubalance.settings.requests import Settings
 
 
 class LayersSession:
-    """Builds the model once, in the host's memory; a segment's variables are moved to its device to be measured."""
+    """Builds the model once, in the host's memory; a segment's variables are moved to its device to
+    be measured.
+    """
 
     def __init__(
-        self, devices: Sequence[Device], settings: Settings, joint: JointProfile, *, seed: int, cuts: Sequence[str]
+        self,
+        devices: Sequence[Device],
+        settings: Settings,
+        joint: JointProfile,
+        *,
+        seed: int,
+        cuts: Sequence[str],
     ) -> None:
-        """Its blocks begin at the layers `cuts`, if there are any. Raises Refused for a model that can't be cut."""
+        """Its blocks begin at the layers `cuts`, if there are any. Raises Refused for a model that
+        can't be cut.
+        """
         self.settings = settings
         self._devices, self._joint, self._seed = tuple(devices), joint, seed
         self._names = runtime.set_up(devices, settings, seed=seed)
@@ -40,7 +50,9 @@ class LayersSession:
             calls = Calls(self._model)
             refuse_model(self._model)
             strategy = tf.distribute.get_strategy()
-            self._samples = samples_for(settings, self._model, strategy, "CPU:0", seed=seed, takes_data=False)
+            self._samples = samples_for(
+                settings, self._model, strategy, "CPU:0", seed=seed, takes_data=False
+            )
         self._blocks = blocks_of(calls, cuts)
         self._pipeline: Pipeline | None = None
         self._used: tuple[Any, int] | None = None  # the last order and micro-batch
@@ -48,7 +60,11 @@ class LayersSession:
     def facts(self) -> dict[str, Any]:
         """What a result records about the model, and the model's blocks; see Session."""
         limits = runtime.memory_limits_bytes(self._devices, self._names)
-        return {"model": facts_of(self._model), "memory_limit_bytes": limits, "graph": self._blocks.graph}
+        return {
+            "model": facts_of(self._model),
+            "memory_limit_bytes": limits,
+            "graph": self._blocks.graph,
+        }
 
     def time_blocks(
         self, blocks: Sequence[int], micro_batch: int, *, seconds: float, at_least: int
@@ -62,7 +78,9 @@ class LayersSession:
                 pipeline.follow(self._devices, self._joint, micro_batch, seed=self._seed)
                 by_profile = pipeline.pace.alone(at_least) if pipeline.pace else {}
                 pipeline.pace = None
-                timed = time_alone(pipeline, self._blocks, micro, seconds=seconds, at_least=at_least)
+                timed = time_alone(
+                    pipeline, self._blocks, micro, seconds=seconds, at_least=at_least
+                )
             except Exception as error:
                 raise TaskFailedError(0, f"block {block} alone") from error
             yield timed.model_copy(update=by_profile)
@@ -80,7 +98,8 @@ class LayersSession:
         stamped: bool,
         patience_s: float | None = None,
     ) -> Iterator[Timing]:
-        """Trains in these segments, each device in its order, for `seconds` and at least so many timings.
+        """Trains in these segments, each device in its order, for `seconds` and at least so many
+        timings.
 
         A stamped timing is one step. Raises TaskFailedError; see Pipeline.
         """
@@ -92,7 +111,8 @@ class LayersSession:
         if (order, micro_batch) != self._used:
             self._used = None
             pipeline.follow(self._devices, self._joint, micro_batch, seed=self._seed)
-            pipeline.step(batch, order, patience_s=patience_s)  # unmeasured: it is traced, and caches fill
+            # Unmeasured: it is traced, and caches fill.
+            pipeline.step(batch, order, patience_s=patience_s)
             self._used = order, micro_batch
         pace = pipeline.pace
         if pace:
@@ -127,19 +147,26 @@ class LayersSession:
             return micro_batch_of(self._samples.make(size, salt=1), self._blocks.calls)
 
     def late_part(self) -> float | None:
-        """The part of the last measured steps whose real compute took longer than the profiles' time."""
+        """The part of the last measured steps whose real compute took longer than the profiles'
+        time.
+        """
         pace = self._pipeline and self._pipeline.pace
         return pace.late_steps / pace.steps if pace and pace.steps else None
 
     def memory_peaks(self) -> tuple[int | None, ...]:
-        """Each device's peak bytes since the last call; a simulated one's by its profile and stage."""
+        """Each device's peak bytes since the last call; a simulated one's by its
+        profile and stage.
+        """
         pace = self._pipeline and self._pipeline.pace
         by_profile = pace.peak_bytes if pace else [None] * len(self._devices)
         return runtime.memory_peaks(self._devices, self._names, by_profile)
 
 
-def time_alone(pipeline: Pipeline, blocks: Blocks, micro: MicroBatch, *, seconds: float, at_least: int) -> BlockTimed:
-    """Times steps of blocks on one device for `seconds` and at least so many times; measures their memory before.
+def time_alone(
+    pipeline: Pipeline, blocks: Blocks, micro: MicroBatch, *, seconds: float, at_least: int
+) -> BlockTimed:
+    """Times steps of blocks on one device for `seconds` and at least so many times; measures their
+    memory before.
 
     Other blocks' outputs are random. Then it moves the variables back to the host's memory.
     """
@@ -158,7 +185,10 @@ def time_alone(pipeline: Pipeline, blocks: Blocks, micro: MicroBatch, *, seconds
     first.do(order[1])
     peak = runtime.memory_bytes(name, "peak")
     pipeline.step([micro], [order])  # unmeasured, to fill caches
-    steps = [pipeline.step([micro], [order], stamped=True).measured() for _ in runtime.rounds(seconds, at_least)]
+    steps = [
+        pipeline.step([micro], [order], stamped=True).measured()
+        for _ in runtime.rounds(seconds, at_least)
+    ]
     slots = pipeline.update.optimizer.variables if section.trained else ()
     passes = ([one.end_s - one.start_s for one in step.tasks] for step in steps)
     forward_s, backward_s = zip(*passes, strict=True)

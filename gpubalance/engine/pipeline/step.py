@@ -1,8 +1,10 @@
-"""One step of a pipeline: what each device's thread does in the planned order, and what it gives the others.
+"""One step of a pipeline: what each device's thread does in the planned order, and what it gives
+the others.
 
-If TensorFlow ran all micro-batches as one graph, it would run them in any order and hold twice the memory, and the
-graph would take minutes to trace. Here each section is traced once, for any number of micro-batches. What one device
-sends waits in the mailbox until the receiver's order comes to it, so the orders bound what is held.
+If TensorFlow ran all micro-batches as one graph, it would run them in any order and hold twice the
+memory, and the graph would take minutes to trace. Here each section is traced once, for any number
+of micro-batches. What one device sends waits in the mailbox until the receiver's order comes to it,
+so the orders bound what is held.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class StoppedError(Exception):
 
 
 class Mailbox:
-    """Holds each value until it is taken, once. The order of each device's tasks bounds how many it holds."""
+    """Holds each value until it is taken, once. The order of each device's tasks bounds how many it
+    holds.
+    """
 
     def __init__(self) -> None:
         self._given: dict[Hashable, Any] = {}
@@ -48,7 +52,9 @@ class Mailbox:
             self._changed.notify_all()
 
     def take(self, key: Hashable) -> Any:
-        """Waits for the key's value. Raises StoppedError if it will not come, and an error that came in its place."""
+        """Waits for the key's value. Raises StoppedError if it will not come, and an error that
+        came in its place.
+        """
         with self._changed:
             self._changed.wait_for(lambda: key in self._given or self._is_stopped)
             if self._is_stopped:
@@ -68,12 +74,17 @@ class Mailbox:
 class Step:
     """A step in progress, and its result. Each device's thread calls `work`.
 
-    `losses` add up to the batch's; `finals` are the model's outputs for each micro-batch. If `stamped`, a device's next
-    task waits for what it has queued, so that times are its own.
+    `losses` add up to the batch's; `finals` are the model's outputs for each micro-batch. If
+    `stamped`, a device's next task waits for what it has queued, so that times are its own.
     """
 
     def __init__(
-        self, pipeline: Pipeline, batch: Sequence[MicroBatch], pace: Pace | None = None, *, stamped: bool = False
+        self,
+        pipeline: Pipeline,
+        batch: Sequence[MicroBatch],
+        pace: Pace | None = None,
+        *,
+        stamped: bool = False,
     ) -> None:
         self._pipeline, self._pace = pipeline, pace
         self._batch = batch
@@ -102,7 +113,9 @@ class Step:
         return Timeline(tuple(timed), tuple(sorted(self._updates)))
 
     def work(self, device: int, order: Sequence[Task]) -> None:
-        """Does a device's tasks and update. Raises TaskFailedError, or StoppedError if another device has failed."""
+        """Does a device's tasks and update. Raises TaskFailedError, or StoppedError if another
+        device has failed.
+        """
         for task in order:
             self.do(task)
         with self._on(device, "the update"):
@@ -123,7 +136,11 @@ class Step:
             if self._pace:
                 self._pace.hold(task)
             start_s = self._now(device)
-            gives = self._forward(task, others) if task.kind == "forward" else self._backward(task, others)
+            gives = (
+                self._forward(task, others)
+                if task.kind == "forward"
+                else self._backward(task, others)
+            )
             self._timed[task] = Timed(*task, device, sent_s, start_s, start_s, self._now(device))
             self._send(task, gives)
 
@@ -149,12 +166,16 @@ class Step:
     def _forward(self, task: Task, others: dict[int, Any]) -> Any:
         section, micro = self._pipeline.sections[task.segment], self._batch[task.micro_batch]
         taken = (*section.inputs, *section.takes)
-        tensors = {slot: [tf.identity(micro.inputs[slot])] for slot in taken if slot in micro.inputs}
+        tensors = {
+            slot: [tf.identity(micro.inputs[slot])] for slot in taken if slot in micro.inputs
+        }
         for gives in others.values():
             tensors |= gives
         labels = copied(micro.labels) if section.is_last else ()
         device = self._pipeline.segments[task.segment].device
-        samples, total = (self._pipeline.number(device, value) for value in (float(micro.samples), self._total))
+        samples, total = (
+            self._pipeline.number(device, value) for value in (float(micro.samples), self._total)
+        )
         passed = section.forward(tensors, labels, samples, total)
         self._passed[task.segment, task.micro_batch] = passed
         if passed.loss is not None:
@@ -166,13 +187,18 @@ class Step:
     def _backward(self, task: Task, others: dict[int, Any]) -> Any:
         section = self._pipeline.sections[task.segment]
         passed = self._passed.pop((task.segment, task.micro_batch))
-        back = {slot: [grads[slot] for grads in others.values() if slot in grads] for slot in section.gives}
+        back = {
+            slot: [grads[slot] for grads in others.values() if slot in grads]
+            for slot in section.gives
+        }
         if len(self._pipeline.sections) == 1:  # a block alone, whose outputs no other takes
             back = {slot: [tf.ones_like(passed.outputs[slot][0])] for slot in section.gives}
         return section.backward(passed, back)
 
     def _send(self, task: Task, gives: Any) -> None:
-        """Sends each segment the part of the outputs, or of the gradients, that it takes, as soon as it is queued."""
+        """Sends each segment the part of the outputs, or of the gradients, that it takes, as soon
+        as it is queued.
+        """
         forward = task.kind == "forward"
         for source, target, _ in self._pipeline.links:
             mine, other = (source, target) if forward else (target, source)

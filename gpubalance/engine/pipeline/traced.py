@@ -12,13 +12,15 @@ Gradient = Any
 
 
 class Traced:
-    """A function as one graph. TensorFlow's own call takes some 20 µs for each tensor, and a pass has hundreds.
+    """A function as one graph. TensorFlow's own call takes some 20 µs for each tensor, and a pass
+    has hundreds.
 
     No gradient tape sees what it does.
     """
 
     def __init__(self, function: Callable[..., Any], *specs: Any) -> None:
-        """Traces it for arguments like these structures of specs. Call it in one thread, as Keras is not thread-safe.
+        """Traces it for arguments like these structures of specs. Call it in one thread, as Keras
+        is not thread-safe.
 
         Within the trace of another function, `needs` are tensors of that one, which it must return.
         """
@@ -32,8 +34,13 @@ class Traced:
         self.needs = self._graph.captured_inputs
 
     def __call__(self, *given: Any, needs: Sequence[Any] | None = None) -> Any:
-        """Returns what the function returns. `needs` are the values of what it needs of another function."""
-        tensors = [*tf.nest.flatten(given, expand_composites=True), *(self.needs if needs is None else needs)]
+        """Returns what the function returns. `needs` are the values of what it needs of another
+        function.
+        """
+        tensors = [
+            *tf.nest.flatten(given, expand_composites=True),
+            *(self.needs if needs is None else needs),
+        ]
         return self._graph._inference_function.call_preflattened(tensors)
 
 
@@ -45,8 +52,8 @@ def copied(tensors: Any) -> Any:
 class Sums:
     """Running sums. An embedding's gradient keeps the rows of all micro-batches.
 
-    Rows are not summed, unless each micro-batch has the same: Keras' Adam squares a row's gradients before it adds
-    them, so it must get each one that it would get from one device.
+    Rows are not summed, unless each micro-batch has the same: Keras' Adam squares a row's gradients
+    before it adds them, so it must get each one that it would get from one device.
     """
 
     def __init__(self) -> None:
@@ -69,7 +76,9 @@ class Sums:
                 self._sums[place].append(grad)
 
     def take(self, fixed_rows: Set[int] = frozenset()) -> list[Gradient]:
-        """Returns the sums and forgets them; each micro-batch has the same rows for those in `fixed_rows`."""
+        """Returns the sums and forgets them; each micro-batch has the same rows for those in
+        `fixed_rows`.
+        """
         sums, self._sums = self._sums, []
         return [_joined(parts, fixed=place in fixed_rows) for place, parts in enumerate(sums)]
 
@@ -82,7 +91,9 @@ def _joined(parts: Sequence[Gradient], *, fixed: bool) -> Gradient:
     if len(parts) == 1:
         return parts[0]
     values, indices = [one.values for one in parts], [one.indices for one in parts]
-    joined = (tf.add_n(values), indices[0]) if fixed else (tf.concat(values, 0), tf.concat(indices, 0))
+    joined = (
+        (tf.add_n(values), indices[0]) if fixed else (tf.concat(values, 0), tf.concat(indices, 0))
+    )
     return tf.IndexedSlices(*joined, parts[0].dense_shape)
 
 

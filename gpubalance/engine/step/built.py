@@ -18,28 +18,40 @@ from gpubalance.errors import BadInput
 def check(model: Any, *, trains: bool) -> list[str]:
     """What a split does otherwise than the model is set to: it is traced, and trains without XLA.
 
-    Raises BadInput for a layer that keeps a state for each sample, or if the model `trains` without an optimizer.
+    Raises BadInput for a layer that keeps a state for each sample, or if the model `trains` without
+    an optimizer.
     """
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
-            stateful = f"the layer {layer.name} of the model {model.name} is stateful: it keeps a state for each sample"
+            stateful = (
+                f"the layer {layer.name} of the model {model.name} is stateful: it keeps a state "
+                "for each sample"
+            )
             of_parts = f"{stateful} of a batch, of which a split gives each device a part"
             raise BadInput(of_parts, remedy="stateful=False, or one device")
     if trains and model.compiled and getattr(model, "optimizer", None) is None:
         raise BadInput(
             f"the model {model.name} has no optimizer: its own compile does not set one",
-            remedy="super().compile(optimizer=...) there; a model with several optimizers trains on one device",
+            remedy=(
+                "super().compile(optimizer=...) there; a model with several optimizers trains on "
+                "one device"
+            ),
         )
     told, of_one_device = [], "which is for one device: with a split it"
     if model.run_eagerly or tf.config.functions_run_eagerly():
         told.append(f"the model {model.name} is set to run eagerly, {of_one_device} is traced")
     if trains and model.compiled and model.jit_compile:
-        told.append(f"the model {model.name} is compiled with jit_compile=True, {of_one_device} trains without XLA")
+        told.append(
+            f"the model {model.name} is compiled with jit_compile=True, {of_one_device} "
+            "trains without XLA"
+        )
     return told
 
 
 def build(model: Any, strategy: Any, data: Any, *, trains: bool) -> None:
-    """Creates all variables of the model, its metrics and its optimizer, for batches like this one."""
+    """Creates all variables of the model, its metrics and its optimizer, for batches
+    like this one.
+    """
     step = model.train_step if trains else model.test_step
     is_own = not is_keras_own(step)
     try:
@@ -55,9 +67,14 @@ def build(model: Any, strategy: Any, data: Any, *, trains: bool) -> None:
 
 
 def _build_by(step: Any, model: Any, strategy: Any, data: Any) -> None:
-    """Creates the variables that a user's own step uses, as on one device, where a model need not have a `call`."""
-    given = tf.nest.map_structure(lambda one: None if one is None else tf.convert_to_tensor(one), data)
-    for is_last in (False, True):  # layers have their values, and so gradients, when a stateless scope has ended
+    """Creates the variables that a user's own step uses, as on one device, where a model need not
+    have a `call`.
+    """
+    given = tf.nest.map_structure(
+        lambda one: None if one is None else tf.convert_to_tensor(one), data
+    )
+    # Layers have their values, and so gradients, when a stateless scope has ended.
+    for is_last in (False, True):
         stateless = contextlib.ExitStack()
         taking = taking_gradients(model) if model.optimizer else contextlib.nullcontext()
         try:
@@ -78,9 +95,11 @@ def _build_by(step: Any, model: Any, strategy: Any, data: Any) -> None:
 
 @contextlib.contextmanager
 def unchanged(model: Any, values: Iterable[tuple[Any, Any]] = ()) -> Iterator[Any]:
-    """Drops what is assigned to Keras variables inside the block, also to the counters and seeds of a model.
+    """Drops what is assigned to Keras variables inside the block, also to the counters and seeds of
+    a model.
 
-    Inside it variables have these `values`, if given; the scope that it yields has what was assigned.
+    Inside it variables have these `values`, if given; the scope that it yields has what was
+    assigned.
     """
     # Keras would drop what layers add to the loss, too, if the scope did not collect it.
     with keras.StatelessScope(list(values), collect_losses=True) as scope:

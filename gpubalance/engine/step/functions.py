@@ -1,4 +1,6 @@
-"""The traced functions of a model's steps: one trace of a kind serves every split and every size of batch."""
+"""The traced functions of a model's steps: one trace of a kind serves every split and every size of
+batch.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,15 @@ class Functions:
     def __init__(self, model: Any, place: Place, *, xla: bool = False) -> None:
         self._model, self._place, self._xla = model, place, xla
         self._verdicts = {"train": UNTRIED, "test": UNTRIED}
-        # By what they do, the structure of batches and the kind of step: the signature and the function.
+        # By what they do, the structure of batches and the kind of step: the signature and the
+        # function.
         self._traced: dict[tuple[str, str, Kind], tuple[Any, Any]] = {}
 
     @functools.cached_property
     def pack_bytes(self) -> int:
-        """How many bytes of gradients are summed in one all-reduce, 0 for all; a compiled part gives all at once."""
+        """How many bytes of gradients are summed in one all-reduce, 0 for all; a compiled part
+        gives all at once.
+        """
         asked = self._place.summing.pack_bytes
         if asked is not None:
             return asked
@@ -47,8 +52,12 @@ class Functions:
         return pack_bytes_for(self._model, self._place)
 
     def try_in_parts(self, what: str, batch: Any, *, share: int = TRIED) -> Verdict:
-        """Tries `train` or `test` on a batch, and combines parts by what that found from now on: see `parity.check`."""
-        found = parity.check(self._model, batch, self._place.names[0], share=share, trains=what == "train")
+        """Tries `train` or `test` on a batch, and combines parts by what that found from now on:
+        see `parity.check`.
+        """
+        found = parity.check(
+            self._model, batch, self._place.names[0], share=share, trains=what == "train"
+        )
         self.follow(what, found)
         return found
 
@@ -57,8 +66,11 @@ class Functions:
         self._verdicts[what] = verdict
         self._traced = {key: made for key, made in self._traced.items() if key[0] != what}
 
-    def train(self, dealt: Dealt, *, stamped: bool = False, noisy: bool = False) -> tuple[dict[str, Any], Any, bool]:
-        """Trains on a batch: the logs, the stamps if it is stamped, and whether the step was traced for it.
+    def train(
+        self, dealt: Dealt, *, stamped: bool = False, noisy: bool = False
+    ) -> tuple[dict[str, Any], Any, bool]:
+        """Trains on a batch: the logs, the stamps if it is stamped, and whether the step was traced
+        for it.
 
         Raises ResourceExhaustedError if a device's memory does not hold it.
         """
@@ -78,7 +90,8 @@ class Functions:
     def _refuse_beyond_memory(self, sizes: tuple[int, ...]) -> None:
         """Raises for a simulated device before the step, in all processes of a cluster alike.
 
-        Within the step TensorFlow would cancel the other devices' sum, and sometimes that of the next step too.
+        Within the step TensorFlow would cancel the other devices' sum, and sometimes that of the
+        next step too.
         """
         for clock, size in zip(self._place.clocks, sizes, strict=True):
             lack = clock.lacks(size)
@@ -95,52 +108,69 @@ class Functions:
         return self._call("predict", dealt, Kind(whole=dealt.whole))[0]
 
     def _call(self, what: str, dealt: Dealt, kind: Kind) -> tuple[Any, bool]:
-        """What the step gives, and whether it was traced for it, as for a wider layout of batches than before."""
+        """What the step gives, and whether it was traced for it, as for a wider layout of batches
+        than before.
+        """
         key, layout = (what, dealt.layout.like, kind), dealt.layout.signature
         is_new = key not in self._traced or self._traced[key][0] is not layout
         if is_new:
             self._traced[key] = layout, self._trace(what, kind, layout)
         with tf.device("/CPU:0"):  # where loops over micro-batches need their sizes
             at_a_time = tf.constant(dealt.shares.micro_batches, tf.int32)
-        with tf.device(self._place.names[0]):  # where what has no device of its own is put, as what is returned
+        # Where what has no device of its own is put, as what is returned.
+        with tf.device(self._place.names[0]):
             return self._traced[key][1](dealt.values, at_a_time), is_new
 
     def _trace(self, what: str, kind: Kind, signature: Any) -> Any:
-        """The traced function. The concrete one: a tf.function takes half a millisecond to find its only trace."""
+        """The traced function. The concrete one: a tf.function takes half a millisecond to find its
+        only trace.
+        """
         model, place = self._model, self._place
         if what == "train" and place.replicas > 1:
             check_sum(place)
         if what == "predict":
             step = predicting(model, place, whole=kind.whole)
         else:
-            step = (training if what == "train" else testing)(model, place, self._verdicts[what], kind)
+            step = (training if what == "train" else testing)(
+                model, place, self._verdicts[what], kind
+            )
         values = ((signature, tf.TensorSpec((WEIGHTS,), tf.float64)),) * len(place.names)
         at_a_time = tf.TensorSpec((place.replicas,), tf.int32)
         made = tf.function(step, input_signature=[values, at_a_time], autograph=False)
         try:
             return made.get_concrete_function()
         except Exception as error:
-            if type(error).__name__ != "UnliftableError":  # of a variable that is made while a step is traced
+            # Of a variable that is made while a step is traced.
+            if type(error).__name__ != "UnliftableError":
                 raise
             raise BadInput(
-                f"the model {model.name} creates a variable in its first step, as keras.random without a seed does",
-                remedy="create it before: seed = keras.random.SeedGenerator(1), and draw with seed=seed",
+                f"the model {model.name} creates a variable in its first step, as "
+                "keras.random without a seed does",
+                remedy=(
+                    "create it before: seed = keras.random.SeedGenerator(1), and draw with "
+                    "seed=seed"
+                ),
             ) from error
 
 
-# Operations that take long and have no formula, beside those that call a function, whose own are not counted.
+# Operations that take long and have no formula, beside those that call a function, whose own are
+# not counted.
 _UNCOUNTED = re.compile("Conv3D|RNN")
 
 
 def count_step(model: Any, samples: Sequence[Any]) -> float | None:
-    """The mean of floating-point operations of a step on these samples, forward and backward; a multiply-add is two.
+    """The mean of floating-point operations of a step on these samples, forward and backward; a
+    multiply-add is two.
 
-    Counts the operations that TensorFlow has a formula for, which take nearly all of the time: convolutions, matrix
-    products, biases; and sums of products (einsum), as attention has. None for a step with loops, or with long
-    operations that have no formula, as recurrent layers and 3-D convolutions have, and if a split can't train the
-    model, or the profiler can't read the graph or finds nothing.
+    Counts the operations that TensorFlow has a formula for, which take nearly all of the time:
+    convolutions, matrix products, biases; and sums of products (einsum), as attention has. None for
+    a step with loops, or with long operations that have no formula, as recurrent layers and 3-D
+    convolutions have, and if a split can't train the model, or the profiler can't read the graph or
+    finds nothing.
     """
-    specs = [tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), x) for x in samples]
+    specs = [
+        tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), x) for x in samples
+    ]
     try:
         counted = {key: _count(model, one) for key, one in {str(one): one for one in specs}.items()}
     except Exception as error:  # noqa: BLE001  (never worth losing the measurement for)
@@ -159,7 +189,10 @@ def _count(model: Any, specs: Any) -> float:
     # Without what nothing needs, which does not run, as the gradient of the model's input.
     of_outputs = [one.op.name for one in graph.outputs]
     nodes = tf.compat.v1.graph_util.extract_sub_graph(graph.as_graph_def(), of_outputs).node
-    if any(_UNCOUNTED.search(node.op) or any(one.func.name for one in node.attr.values()) for node in nodes):
+    if any(
+        _UNCOUNTED.search(node.op) or any(one.func.name for one in node.attr.values())
+        for node in nodes
+    ):
         return math.nan
     needed = {node.name for node in nodes}
 
@@ -168,7 +201,11 @@ def _count(model: Any, specs: Any) -> float:
 
     options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
     options["output"] = "none"
-    sums = (_einsum_flops(graph.get_operation_by_name(node.name)) for node in nodes if node.op == "Einsum")
+    sums = (
+        _einsum_flops(graph.get_operation_by_name(node.name))
+        for node in nodes
+        if node.op == "Einsum"
+    )
     return float(counted(tf.compat.v1.profiler.profile(graph, options=options))) + sum(sums)
 
 

@@ -36,7 +36,8 @@ def check_sum(place: Place) -> None:
         lost = [label for label, right in zip(place.labels, is_right, strict=True) if not right]
         row = known("wrong-sum")
         raise EnvironmentFault(
-            f"the all-reduce {place.summing.all_reduce} gives a wrong sum: the numbers of {', '.join(lost)} "
+            f"the all-reduce {place.summing.all_reduce} gives a wrong sum: the numbers of "
+            f"{', '.join(lost)} "
             "do not arrive on each device as they are",
             cause=row.cause,
             remedy=row.remedy,

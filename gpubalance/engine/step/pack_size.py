@@ -23,7 +23,8 @@ _LONG_ENOUGH_S = 0.02
 
 
 def pack_bytes_for(model: Any, place: Place) -> int:
-    """Bytes of gradients to sum in one all-reduce; 0 for all at once, where none can hide behind compute.
+    """Bytes of gradients to sum in one all-reduce; 0 for all at once, where none can hide behind
+    compute.
 
     In a cluster all processes must call this together.
     """
@@ -39,9 +40,11 @@ def pack_bytes_for(model: Any, place: Place) -> int:
 
 @functools.cache
 def _link_of(place: Place, most_bytes: int) -> tuple[float, float]:
-    """The seconds of the smallest all-reduce, and the bytes per second that larger ones sum beyond that.
+    """The seconds of the smallest all-reduce, and the bytes per second that larger ones sum beyond
+    that.
 
-    It tries larger ones until one takes long enough to tell, up to `most_bytes`. The first process's clock counts.
+    It tries larger ones until one takes long enough to tell, up to `most_bytes`. The first
+    process's clock counts.
     """
 
     @tf.function(input_signature=[tf.TensorSpec((), tf.int32)], autograph=False)

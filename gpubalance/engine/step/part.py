@@ -1,4 +1,6 @@
-"""A replica's part of a global batch, which the changed Keras code gets while the replica's step is traced."""
+"""A replica's part of a global batch, which the changed Keras code gets while the replica's step is
+traced.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ class Change:
 
 
 class Reduced(NamedTuple):
-    """What one of Keras' losses returned: times the part's weight it is the part's share. `values` were reduced."""
+    """What one of Keras' losses returned: times the part's weight it is the part's share. `values`
+    were reduced.
+    """
 
     loss: Any
     values: Any
@@ -29,7 +33,9 @@ class Reduced(NamedTuple):
 
 
 class Added(NamedTuple):
-    """What a layer adds to the loss; `divided`: Keras divides it by the samples, as it does a regularizer's."""
+    """What a layer adds to the loss; `divided`: Keras divides it by the samples, as it does a
+    regularizer's.
+    """
 
     layer: str
     loss: Any
@@ -41,9 +47,9 @@ class Added(NamedTuple):
 class Probing:
     """What the parity check gives a part, and what it is told. See `trial.py`.
 
-    `divisors` are those of the whole batch, 0 where they are the part's own. What layers add to the loss is multiplied
-    by the part's weight to the power of one of the `exponents`. `states` has the ids of the tensors that stand for
-    variables.
+    `divisors` are those of the whole batch, 0 where they are the part's own. What layers add to the
+    loss is multiplied by the part's weight to the power of one of the `exponents`. `states` has the
+    ids of the tensors that stand for variables.
     """
 
     divisors: Any
@@ -60,14 +66,16 @@ class Probing:
 class Part:
     """A replica's part of the global batch, and what its step has done so far.
 
-    `weight` is the weight of its mean in the global mean. `whole`: all replicas have the whole batch, of which one
-    counts. `micro`: it is a micro-batch. `is_scaled`: the loss has been multiplied by the weight. `assigns`: Keras is
-    setting a variable. `calling` has the losses that are being computed, each called by the one before. `taken` has the
-    gradients and variables of each call of the optimizer, `behind_masks` the synchronised layers that got a mask.
-    `results` has the metrics' results that the step asked for, by the tensor's id: the tensor, the metric and which of
-    its results it is. `graph` is the one that the step is traced in, `taken_after` how many operations it had when the
-    gradients were taken, `taken_inside` whether that was in a branch or a loop of it. `added`: how many
-    losses layers have added, `losses` those of each layer by its id.
+    `weight` is the weight of its mean in the global mean. `whole`: all replicas have the whole
+    batch, of which one counts. `micro`: it is a micro-batch. `is_scaled`: the loss has been
+    multiplied by the weight. `assigns`: Keras is setting a variable. `calling` has the losses that
+    are being computed, each called by the one before. `taken` has the gradients and variables of
+    each call of the optimizer, `behind_masks` the synchronised layers that got a mask. `results`
+    has the metrics' results that the step asked for, by the tensor's id: the tensor, the metric and
+    which of its results it is. `graph` is the one that the step is traced in, `taken_after` how
+    many operations it had when the gradients were taken, `taken_inside` whether that was in a
+    branch or a loop of it. `added`: how many losses layers have added, `losses` those of each layer
+    by its id.
     """
 
     weight: Any
@@ -128,14 +136,20 @@ def replaced(owner: Any, **values: Any) -> Iterator[None]:
 
 
 def in_parts(owner: Any, **changed: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
-    """Replaces methods for the steps of parts that are traced inside the block: each gets the part and the original."""
+    """Replaces methods for the steps of parts that are traced inside the block: each gets the part
+    and the original.
+    """
 
     def made(name: str, change: Callable[..., Any]) -> Callable[..., Any]:
         original = getattr(owner, name)
 
         def method(*arguments: Any, **named: Any) -> Any:
             part = current.part
-            return original(*arguments, **named) if part is None else change(part, original, *arguments, **named)
+            return (
+                original(*arguments, **named)
+                if part is None
+                else change(part, original, *arguments, **named)
+            )
 
         return method
 

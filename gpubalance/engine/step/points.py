@@ -1,4 +1,6 @@
-"""The points of a replica's step at which its clock is called: it paces simulated devices and stamps the step."""
+"""The points of a replica's step at which its clock is called: it paces simulated devices and
+stamps the step.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,11 @@ import tensorflow as tf
 
 from gpubalance.engine.pace import Clock, PacedClock
 
-# A replica's stamps in order: it began to compute, had its own gradients, had their sum over all replicas, and had
-# updated its weights.
+# A replica's stamps in order: it began to compute, had its own gradients, had their sum over all
+# replicas, and had updated its weights.
 BEGAN, COMPUTED, SUMMED, FINISHED = range(4)
-# The least compute or step time. A replica's stamps have an order only if it is paced: a tiny model's may be swapped.
+# The least compute or step time. A replica's stamps have an order only if it is paced: a tiny
+# model's may be swapped.
 _SHORTEST_S = 1e-9
 
 
@@ -26,11 +29,14 @@ def number_of_replica() -> int:
 class Points:
     """Calls a clock at the four points of one replica's step.
 
-    A clock that only counts is called at the second, and one that neither paces, counts nor is stamped at none.
+    A clock that only counts is called at the second, and one that neither paces, counts nor is
+    stamped at none.
     """
 
     def __init__(self, clock: Clock, batch: Any, micro_batch: Any, *, stamped: bool) -> None:
-        """`batch` is the replica's, `micro_batch` the samples that it takes at a time: int32 scalars."""
+        """`batch` is the replica's, `micro_batch` the samples that it takes at a time: int32
+        scalars.
+        """
         self._clock = clock
         self._paced = isinstance(clock, PacedClock)
         self._stamped = stamped
@@ -41,14 +47,16 @@ class Points:
     def begin(self, data: Any) -> Iterator[Any]:
         """Yields the data for what the replica computes in the block.
 
-        A paced replica gets it when its step begins. A stamped one computes nothing of the block before its stamp.
+        A paced replica gets it when its step begins. A stamped one computes nothing of the block
+        before its stamp.
         """
         if not self._called:
             yield data
             return
         numbers = [values for values in tf.nest.flatten(data) if values.dtype != tf.string]
         first = tf.reshape(numbers[0], [-1])[0] if numbers else 0.0
-        # On a GPU the stamp waits for all that was queued before, as the marker is computed there after that.
+        # On a GPU the stamp waits for all that was queued before, as the marker is computed there
+        # after that.
         with tf.control_dependencies([] if self._paced else [self._host_is_there()]):
             marker = tf.negative(tf.cast(first, tf.float32))
         data = self._call(self._clock.begin, self._sizes, marker, data)
@@ -58,28 +66,34 @@ class Points:
     def _host_is_there(self) -> Any:
         """A number on the replica's device that is available once the host's side of the step runs.
 
-        A copy to the host waits for all kernels that are queued when sender and receiver meet. So its receiver, which
-        begins with the host's side, must be there before the marker: else the stamp would wait for the first kernels of
-        the step too. On a GPU an int32 stays in the host's memory, so that this waits for no kernel.
+        A copy to the host waits for all kernels that are queued when sender and receiver meet. So
+        its receiver, which begins with the host's side, must be there before the marker: else the
+        stamp would wait for the first kernels of the step too. On a GPU an int32 stays in the
+        host's memory, so that this waits for no kernel.
         """
         with tf.device("/CPU:0"), tf.control_dependencies(self._sizes[:1]):
             there = _on_its_own(tf.numpy_function(lambda: np.int32(0), [], tf.int32))
         return tf.identity(there)
 
     def computed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
-        """Returns the gradients; a paced replica gets them when its profile's compute time is over."""
+        """Returns the gradients; a paced replica gets them when its profile's compute
+        time is over.
+        """
         if not self._called and not self._clock.counts:
             return grads
         marker = _marker(loss, [grad for grad in grads if grad is not None])
         return self._call(self._clock.computed, [], marker, grads)  # type: ignore[no-any-return]
 
     def summed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
-        """Returns the summed gradients: to a stamped replica once all are there, to a paced one once sync is over."""
+        """Returns the summed gradients: to a stamped replica once all are there, to a paced one
+        once sync is over.
+        """
         if not self._called:
             return grads
         marker = _marker(loss, [grad for grad in grads if grad is not None])
         grads = self._call(self._clock.summed, [], marker, grads)
-        # A device alone would update some weights while it still computes other gradients, mixing the two times.
+        # A device alone would update some weights while it still computes other gradients, mixing
+        # the two times.
         return _after(marker, grads) if self._stamped and not self._paced else grads
 
     def finished(self, loss: Any, variables: Sequence[Any]) -> Any:
@@ -97,14 +111,22 @@ class Points:
     def _called(self) -> bool:
         return self._paced or self._stamped
 
-    def _call(self, function: Callable[..., float], sizes: Sequence[Any], marker: Any, values: Any) -> Any:
-        """Calls the clock on the host when `marker` is there; returns `values`, on a paced device after the call.
+    def _call(
+        self, function: Callable[..., float], sizes: Sequence[Any], marker: Any, values: Any
+    ) -> Any:
+        """Calls the clock on the host when `marker` is there; returns `values`, on a paced device
+        after the call.
 
         On a GPU nothing waits for the call, or measuring would slow the step.
         """
-        # Stamps wait for the one before: on a busy host the first of two could be taken after the second.
+        # Stamps wait for the one before: on a busy host the first of two could be taken after the
+        # second.
         with tf.device("/CPU:0"), tf.control_dependencies(self._stamps[-1:]):
-            stamp = _on_its_own(tf.numpy_function(lambda *given: function(*given[:-1]), [*sizes, marker], tf.float64))
+            stamp = _on_its_own(
+                tf.numpy_function(
+                    lambda *given: function(*given[:-1]), [*sizes, marker], tf.float64
+                )
+            )
         self._stamps.append(stamp)
         return _after(stamp, values) if self._paced else values
 
@@ -112,7 +134,8 @@ class Points:
 def _on_its_own(number: Any) -> Any:
     """The result of a call on the host, a scalar, which other replicas' calls do not wait for.
 
-    TensorFlow chains the stateful ops of all replicas in a function, so that sleeping replicas would take turns.
+    TensorFlow chains the stateful ops of all replicas in a function, so that sleeping replicas
+    would take turns.
     """
     number.set_shape(())
     tf.compat.v1.get_default_graph().experimental_acd_manager.run_independently(number.op)
@@ -122,27 +145,33 @@ def _on_its_own(number: Any) -> Any:
 def _after(op: Any, values: Any) -> Any:
     """The values, available only after `op`."""
     with tf.control_dependencies([op]):
-        return tf.nest.map_structure(lambda value: None if value is None else tf.identity(value), values)
+        return tf.nest.map_structure(
+            lambda value: None if value is None else tf.identity(value), values
+        )
 
 
 def _marker(loss: Any, done: Sequence[Any]) -> Any:
     """A scalar on the replica's device that is available once all of `done` is.
 
-    The host's stamp takes it as *data*: on a GPU its copy to the host waits for the compute stream, whereas a bare
-    control edge would only wait for the kernels to be queued. It must compute something, or it would be optimised away.
+    The host's stamp takes it as *data*: on a GPU its copy to the host waits for the compute stream,
+    whereas a bare control edge would only wait for the kernels to be queued. It must compute
+    something, or it would be optimised away.
     """
     with tf.control_dependencies(list(done)):
         return tf.negative(loss)
 
 
 def stamped_times(stamps: Any) -> dict[str, Any]:
-    """The seconds of a stamped step for a timing, from its stamps [replica, (began, computed, summed, finished)].
+    """The seconds of a stamped step for a timing, from its stamps [replica, (began, computed,
+    summed, finished)].
 
-    A replica begins its next step as soon as its own update is over. So a step's time is the longest of any replica,
-    not the time from the first beginning to the last end.
+    A replica begins its next step as soon as its own update is over. So a step's time is the
+    longest of any replica, not the time from the first beginning to the last end.
     """
     return {
-        "compute_s": tuple(max(_SHORTEST_S, float(s)) for s in stamps[:, COMPUTED] - stamps[:, BEGAN]),
+        "compute_s": tuple(
+            max(_SHORTEST_S, float(s)) for s in stamps[:, COMPUTED] - stamps[:, BEGAN]
+        ),
         "update_s": tuple(max(0.0, float(s)) for s in stamps[:, FINISHED] - stamps[:, SUMMED]),
         "step_s": max(_SHORTEST_S, float((stamps[:, FINISHED] - stamps[:, BEGAN]).max())),
     }

@@ -16,8 +16,8 @@ _FLOOR = 1e-5
 def power_of(whole: Any, parts: Sequence[tuple[float, Any]], near: float) -> int | None:
     """The power with which the parts, each with its weight, make the whole; OTHER if there is none.
 
-    Quantities are marks: [..., (norm, two linear marks)], which agree within `near` of the largest norm, and of several
-    within a little of all together. What is 0 everywhere counts as a mean.
+    Quantities are marks: [..., (norm, two linear marks)], which agree within `near` of the largest
+    norm, and of several within a little of all together. What is 0 everywhere counts as a mean.
     """
     norms = reduce(np.maximum, [whole[..., 0], *(part[..., 0] for _, part in parts)])
     within = near * norms + (_FLOOR * np.linalg.norm(whole[..., 0]) if whole.ndim > 1 else 0.0)

@@ -1,9 +1,10 @@
 """The step, what all replicas do with a dealt batch, each in one graph: train, test, predict.
 
-Every replica runs the model's own `train_step` on its share; the results sum to those of one device: see weighing.py.
-What is measured and what is trained is this step. Each function takes the dealt values, which are on the devices, and
-on the host each replica's micro-batch. Nothing comes to a device or leaves it in the middle of a step, as whoever needs
-it would wait for all that is queued there: the logs stay on the first one until somebody reads them.
+Every replica runs the model's own `train_step` on its share; the results sum to those of one
+device: see weighing.py. What is measured and what is trained is this step. Each function takes the
+dealt values, which are on the devices, and on the host each replica's micro-batch. Nothing comes to
+a device or leaves it in the middle of a step, as whoever needs it would wait for all that is queued
+there: the logs stay on the first one until somebody reads them.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ from gpubalance.results.verdict import Verdict
 class Kind:
     """A kind of training step.
 
-    `whole`: each replica has the whole batch, and one counts. `micro`: batches are taken in micro-batches. `noisy`: the
-    stamps have two columns more, Σ‖h‖²/b over a replica's parts and ‖g‖² (see `planning.noise.Norms`). `as_it_is`: one
-    device runs a `train_step` that a split can't train, whatever it does. `pack_bytes`: how many bytes of gradients are
-    summed in one all-reduce, all for 0.
+    `whole`: each replica has the whole batch, and one counts. `micro`: batches are taken in
+    micro-batches. `noisy`: the stamps have two columns more, Σ‖h‖²/b over a replica's parts and
+    ‖g‖² (see `planning.noise.Norms`). `as_it_is`: one device runs a `train_step` that a split can't
+    train, whatever it does. `pack_bytes`: how many bytes of gradients are summed in one all-reduce,
+    all for 0.
     """
 
     whole: bool = False
@@ -60,10 +62,11 @@ class Kind:
 
 
 def training(model: Any, place: Place, verdict: Verdict, kind: Kind) -> Callable[..., Any]:
-    """A step that returns its logs, as `Logs.of_all` does, and its stamps, float64 [replicas, 4], if it is stamped.
+    """A step that returns its logs, as `Logs.of_all` does, and its stamps, float64 [replicas, 4],
+    if it is stamped.
 
-    Stamps are the seconds at which a replica began to compute, had its own gradients, had their sum over all replicas,
-    and had updated its weights.
+    Stamps are the seconds at which a replica began to compute, had its own gradients, had their sum
+    over all replicas, and had updated its weights.
     """
     if kind.micro:
         refuse_what_cannot_accumulate(model)
@@ -122,14 +125,21 @@ class _Replica:
         logged = self._taken(sums)
         stamps = points.finished(weight, self._variables)
         if kind.noisy:
-            with tf.control_dependencies([stamps]):  # so that the stamped times do not include the norms
+            # So that the stamped times do not include the norms.
+            with tf.control_dependencies([stamps]):
                 stamps = with_norms(stamps, tf.cast(noise, tf.float32), summed, scale)
-        return logged, _everyones(stamps) if self._place.cluster is not None and kind.stamped else stamps
+        return logged, _everyones(
+            stamps
+        ) if self._place.cluster is not None and kind.stamped else stamps
 
     def _computed(self, data: Any, weight: Any) -> tuple[Any, list[Any]]:
-        """As one vector the noise, changes and logs of a part with that weight; and its gradients."""
+        """As one vector the noise, changes and logs of a part with that weight; and its
+        gradients.
+        """
         part = self._part
-        return (tf.function(part, jit_compile=True, autograph=False) if self._kind.xla else part)(data, weight)
+        return (tf.function(part, jit_compile=True, autograph=False) if self._kind.xla else part)(
+            data, weight
+        )
 
     def _part(self, data: Any, weight: Any) -> tuple[Any, list[Any]]:
         kind, logs = self._kind, self._logs
@@ -141,12 +151,18 @@ class _Replica:
             else:
                 grads, self._variables[:], own_logs = gradients_of(self._model, part, data)
         grads = self._rows.summable(grads)
-        noise = squared_norm(grads) / tf.cast(batch_of(data), tf.float32) if kind.noisy else tf.zeros(())
+        noise = (
+            squared_norm(grads) / tf.cast(batch_of(data), tf.float32)
+            if kind.noisy
+            else tf.zeros(())
+        )
         logged = logs.of_part(own_logs, part)
         return together([noise, *self._state.shares(weight), *logged]), grads
 
     def _taken(self, sums: Any) -> Any:
-        """Gives layers their new states, from the sums over all replicas; returns what the logs are made of."""
+        """Gives layers their new states, from the sums over all replicas; returns what the logs are
+        made of.
+        """
         _, *states, logged = parted(sums, [(1,), *self._state.shapes, (-1,)])
         self._state.set(states)
         return logged
@@ -190,7 +206,8 @@ def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
         gather = tf.distribute.get_replica_context().all_gather
         return keras.tree.map_structure(lambda own: gather(own, axis=0), outputs)
 
-    def step(*arguments: Any) -> Any:  # the parts of a batch first; TensorFlow warns of names that begin with _
+    # The parts of a batch first; TensorFlow warns of names that begin with _.
+    def step(*arguments: Any) -> Any:
         return keras.tree.map_structure(together, place.strategy.run(replica, arguments[:1]))
 
     return step

@@ -1,8 +1,10 @@
-"""Keras' losses, layers and metrics over parts of a batch: what each adds is made the part's share, or noted.
+"""Keras' losses, layers and metrics over parts of a batch: what each adds is made the part's share,
+or noted.
 
-Every replica's loss is the mean over its own samples. When a `train_step` scales its loss, it is multiplied once by the
-replica's weight in the global mean, so the replicas' gradients sum to those of one device with the whole batch. A loss
-that divides by something other than samples (sample weights, what a mask leaves) is first brought to that form.
+Every replica's loss is the mean over its own samples. When a `train_step` scales its loss, it is
+multiplied once by the replica's weight in the global mean, so the replicas' gradients sum to those
+of one device with the whole batch. A loss that divides by something other than samples (sample
+weights, what a mask leaves) is first brought to that form.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from gpubalance.engine.step.sums import weighed, wide
 from gpubalance.errors import BadInput
 from gpubalance.system.versions import numbers
 
-# Keras divides a replica's loss by the number of replicas, and undoes that for the log: here it does neither.
+# Keras divides a replica's loss by the number of replicas, and undoes that for the log: here it
+# does neither.
 _SCALING = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
 # Between the seeds of two replicas: far from the small numbers that users give to layers.
 _SEEDS_APART = 0x9E3779B9
@@ -33,7 +36,9 @@ _DIVIDES = numbers(keras.__version__) >= (3, 14)
 
 @contextmanager
 def weighing(model: Any) -> Iterator[None]:
-    """Makes what Keras and a model's layers add to the loss sum to one device's, and notes what the step changes."""
+    """Makes what Keras and a model's layers add to the loss sum to one device's, and notes what the
+    step changes.
+    """
     with ExitStack() as undo:
         undo.enter_context(replaced(keras_loss, **{name: lambda value: value for name in _SCALING}))
         undo.enter_context(in_parts(keras_loss, reduce_weighted_values=_reduced))
@@ -54,7 +59,9 @@ def weighing(model: Any) -> Iterator[None]:
 
 
 def _own_seed(part: Part, draw: Any, generator: Any, *arguments: Any, **named: Any) -> Any:
-    """Keras' next seed of a generator, which is the same on all replicas, made the replica's own: so noise is too."""
+    """Keras' next seed of a generator, which is the same on all replicas, made the replica's own:
+    so noise is too.
+    """
     seed = draw(generator, *arguments, **named)
     replica = number_of_replica() if part.probing is None else 0
     return seed + tf.constant([replica * _SEEDS_APART, 0], seed.dtype) if replica else seed
@@ -78,14 +85,17 @@ def _reduced(
     reduction: Any = "sum_over_batch_size",
     dtype: Any = None,
 ) -> Any:
-    """Keras' own, changed so that its result times the part's `weight` is the replica's part of the global loss."""
+    """Keras' own, changed so that its result times the part's `weight` is the replica's part of the
+    global loss.
+    """
     loss = reduce(values, sample_weight, mask, reduction, dtype)
     if part.whole or reduction in ("none", None):
         return loss
     is_inner = len(part.calling) > 1
     by_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
     own = None
-    if reduction == "sum":  # of an inner one the calling loss decides what becomes of it: a mean, or it is refused
+    # Of an inner one the calling loss decides what becomes of it: a mean, or it is refused.
+    if reduction == "sum":
         own = None if is_inner else 1.0
     elif mask is not None or by_weights:
         own = _part_of_the_sum(part, sample_weight if by_weights else None, mask, wide(loss.dtype))
@@ -97,13 +107,23 @@ def _reduced(
 
 
 def _part_of_the_sum(part: Part, sample_weight: Any, mask: Any, dtype: Any) -> Any:
-    """This replica's fraction of the loss's divisor: of the samples that the mask leaves, or of the sample weights."""
+    """This replica's fraction of the loss's divisor: of the samples that the mask leaves, or of the
+    sample weights.
+    """
     if part.micro:
         raise BadInput(
-            "the model's loss divides by weights or a mask, which micro-batches do not have of the whole batch",
-            remedy="Split(...) without micro_batches=, or a plan without: gpubalance balance --accumulate off",
+            "the model's loss divides by weights or a mask, which micro-batches do not have "
+            "of the whole batch",
+            remedy=(
+                "Split(...) without micro_batches=, or a plan without: gpubalance balance "
+                "--accumulate off"
+            ),
         )
-    merged = sample_weight if mask is None else keras_loss.apply_mask(sample_weight, mask, dtype.name, "sum")
+    merged = (
+        sample_weight
+        if mask is None
+        else keras_loss.apply_mask(sample_weight, mask, dtype.name, "sum")
+    )
     own = tf.reduce_sum(tf.cast(merged, dtype))
     if part.probing is None:
         everyones = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
@@ -118,8 +138,8 @@ def _part_of_the_sum(part: Part, sample_weight: Any, mask: Any, dtype: Any) -> A
 def _own_losses() -> Iterator[None]:
     """Makes what layers add to the loss the part's own.
 
-    A layer keeps them until its model is called again, which another replica does meanwhile: where a synchronised layer
-    waits for all of them, each would go on with what the last one has added.
+    A layer keeps them until its model is called again, which another replica does meanwhile: where
+    a synchronised layer waits for all of them, each would go on with what the last one has added.
     """
 
     def add(part: Part, _: Any, layer: Any, losses: Any) -> None:
@@ -167,7 +187,9 @@ def _share(part: Part, added: Added) -> Any:
 
 
 def _moments_of(layer: Any) -> Any:
-    """A `_moments` that notes a masked call. It raises nothing: Keras would wrap the error in its own words."""
+    """A `_moments` that notes a masked call. It raises nothing: Keras would wrap the error in its
+    own words.
+    """
 
     def of(part: Part, moments: Any, inputs: Any, mask: Any) -> Any:
         if mask is not None and layer.synchronized:
@@ -187,7 +209,9 @@ def _assigned(part: Part, assign: Any, variable: Any, value: Any) -> Any:
 
 
 def _result_of(metric: Any) -> Any:
-    """A metric's `result`, whose tensors the part knows again: in the logs those over all parts take their place."""
+    """A metric's `result`, whose tensors the part knows again: in the logs those over all parts
+    take their place.
+    """
 
     def of(part: Part, result: Any) -> Any:
         found = result()

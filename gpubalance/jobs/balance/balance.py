@@ -1,4 +1,6 @@
-"""`balance`: probe, plan, run, correct the split from what was measured, until another round would gain nothing."""
+"""`balance`: probe, plan, run, correct the split from what was measured, until another round would
+gain nothing.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,8 @@ from gpubalance.workers.party import Party
 def balance(request: BalanceRequest, watch: Watch, journal: Journal) -> Plan:
     """The best split of the request's devices, found and proven by running it.
 
-    Rounds and windows go into the `journal`; those that are already in it are not measured again. Raises what the
-    probe, the plan and the run do.
+    Rounds and windows go into the `journal`; those that are already in it are not measured again.
+    Raises what the probe, the plan and the run do.
     """
     check_asked(request)  # before minutes are spent on a probe
     limit, journal.watch = TimeLimit(request.measuring.time_limit_s), watch
@@ -55,7 +57,8 @@ def balance(request: BalanceRequest, watch: Watch, journal: Journal) -> Plan:
 class Balancing:
     """The rounds and proofs of a balance, with what has been found so far.
 
-    `party` is regrouped for each split; its owner ends it. A new probe has told what it found of the model.
+    `party` is regrouped for each split; its owner ends it. A new probe has told what it found of
+    the model.
     """
 
     request: BalanceRequest
@@ -75,10 +78,14 @@ class Balancing:
         # The probe's own settings do not say how gradients are summed, which takes memory.
         probe = self.probe.model_copy(update={"settings": self.request.settings})
         self.known = Knowledge(probe, self.request.devices, self.request.plan)
-        self.together = Together(self.request, self.probe.model, self.party, self.watch, self.model_is_told)
+        self.together = Together(
+            self.request, self.probe.model, self.party, self.watch, self.model_is_told
+        )
 
     def run(self) -> Plan:
-        """Tries splits until none promises more than was measured, and proves the best until the best is proven."""
+        """Tries splits until none promises more than was measured, and proves the best until the
+        best is proven.
+        """
         while True:
             best = self.known.best()
             planned = None if self._rounds_are_over else self._worth_a_round(best)
@@ -114,25 +121,27 @@ class Balancing:
 
     @property
     def _rounds_are_over(self) -> bool:
-        """Whether no more splits may be measured. One a device may run out of memory without counting: it tells what
-        fits.
+        """Whether no more splits may be measured. One a device may run out of memory without
+        counting: it tells what fits.
         """
         counted = len(self.rounds) - min(self._ran_out, len(self.request.devices))
         return counted >= self.request.rounds
 
     def _worth_a_round(self, best: Tried | None) -> Allocation | None:
-        """The next split to measure: one that promises more; one whose devices may need much less sync than all that
-        are in use; one whose place among the best is in doubt; or None.
+        """The next split to measure: one that promises more; one whose devices may need much less
+        sync than all that are in use; one whose place among the best is in doubt; or None.
 
-        The best itself is measured once more while it may give what another promises. Raises NothingFits if none was
-        measured and the devices have stepped back from what was asked for.
+        The best itself is measured once more while it may give what another promises. Raises
+        NothingFits if none was measured and the devices have stepped back from what was asked for.
         """
         known = self.known
         try:
             promised = best_split(known.problem)
         except (UsageError, NothingFits) as error:
             if best is None and self._ran_out:
-                raise NothingFits(f"{error.message} that fits in a joint run", remedy=error.remedy) from None
+                raise NothingFits(
+                    f"{error.message} that fits in a joint run", remedy=error.remedy
+                ) from None
             if best is None:
                 raise
             promised = best.planned
@@ -148,7 +157,9 @@ class Balancing:
         return doubtful.planned if doubtful else None
 
     def _tell_first(self, planned: Allocation) -> None:
-        """Says, before the first round, what becomes of the user's own batches, if they have another size."""
+        """Says, before the first round, what becomes of the user's own batches, if they have
+        another size.
+        """
         if not self.rounds and self.probe.own_batch not in (None, planned.split.global_batch):
             self.watch(Planned(plan_of(self.known, planned)))
 
@@ -163,7 +174,9 @@ class Balancing:
         rates = [one.throughput.median for one in tried.seen]
         least, most, count = format_rate(min(rates)), format_rate(max(rates)), len(rates)
         split = tried.planned.split
-        self.warnings.append(warning("not-steady/machine", split=split, least=least, most=most, count=count))
+        self.warnings.append(
+            warning("not-steady/machine", split=split, least=least, most=most, count=count)
+        )
         self.watch(Doing(self.warnings[-1].message))
         self.known.count_all()
 
@@ -171,14 +184,17 @@ class Balancing:
         """Goes on with the size of packs that is best for this split, and with what it gave."""
         self.packs_are_chosen = True
         split = best.planned.split
-        found = choose_packs(self.together, self.journal, split, best.seen[-1], self.request.round_s)
+        found = choose_packs(
+            self.together, self.journal, split, best.seen[-1], self.request.round_s
+        )
         if found is not None:
             self.known.forget_together()
             self.known.learn(best.planned, found)
 
     def _finish(self, split: Shares, proof: Run) -> None:
         """What comes after all measuring of splits: the user's pipeline alone, and a trace."""
-        if self.request.settings.data is not None:  # the proof, with batches on the devices, does not show it
+        # The proof, with batches on the devices, does not show it.
+        if self.request.settings.data is not None:
             solo_sum = alone_in_use(proof.baselines.solo_best, split.batches)
             party, held = self.together.gather(split), proof.throughput
             alone = measure_pipeline(party, split.global_batch, self.watch)
@@ -188,7 +204,9 @@ class Balancing:
             self.warnings += trace(party, {0: split.of_used}, self.request.tracing, self.watch)
 
     def _key(self, what: str, split: Shares) -> str:
-        """Under which what comes now is kept: rounds and proofs come in the same order when the balance runs again."""
+        """Under which what comes now is kept: rounds and proofs come in the same order when the
+        balance runs again.
+        """
         return content_key(what, self.probe.created, str(split), len(self.rounds), self.proofs)
 
     def _try(self, planned: Allocation) -> None:
@@ -211,14 +229,18 @@ class Balancing:
 
     def _measured(self, split: Shares) -> TriedSplit:
         try:
-            return TriedSplit(split=split, measured=self.together.measure(split, self.request.round_s))
+            return TriedSplit(
+                split=split, measured=self.together.measure(split, self.request.round_s)
+            )
         except OutOfMemory as error:
             return self._out_of_memory(split, error)
 
     def _out_of_memory(self, split: Shares, error: OutOfMemory) -> TriedSplit:
-        """The round of a split that ran out of memory: its limits are what fitted before or was found to fit now.
+        """The round of a split that ran out of memory: its limits are what fitted before or was
+        found to fit now.
 
-        The first time, if memory contradicts that and the split fits when it is tried once more, it is measured.
+        The first time, if memory contradicts that and the split fits when it is tried once more, it
+        is measured.
         """
         found = self.together.fitting(split, error, believed=split in self.failed)
         self.failed.add(split)
@@ -256,10 +278,11 @@ class Balancing:
             self.watch(Doing(f"{label} ran out of memory {at}: planning with up to {limit}"))
 
     def _prove(self, planned: Allocation) -> None:
-        """Runs a split in turns with the even split, then checks whether its devices are as fast as before.
+        """Runs a split in turns with the even split, then checks whether its devices are as fast as
+        before.
 
-        A device may have changed its speed during the run: its present speed decides. If the even split is clearly
-        faster, as on a machine whose speed comes and goes, it is proven too.
+        A device may have changed its speed during the run: its present speed decides. If the even
+        split is clearly faster, as on a machine whose speed comes and goes, it is proven too.
         """
         key = self._key("out of memory in a proof", planned.split)
         ran_out = self.journal.had(key, TriedSplit)
@@ -276,7 +299,9 @@ class Balancing:
         self.known.learn(planned, proof)
         self._compare_with_even(planned, proof)
         if not self._rounds_are_over and self.known.moved(planned.split, now):
-            self.watch(Doing("a device is not as fast as it was when the run began: planning again"))
+            self.watch(
+                Doing("a device is not as fast as it was when the run began: planning again")
+            )
             self._take(planned, TriedSplit(split=planned.split, measured=now))
 
     def _compare_with_even(self, planned: Allocation, proof: Run) -> None:
@@ -284,21 +309,28 @@ class Balancing:
         if even is None or ci95 is None or ci95[1] >= 1 - WORTH_A_ROUND:
             return
         sizes = {one.device: (one.batch, one.micro_batch) for one in even.replicas}
-        batches, micro_batches = zip(*(sizes.get(i, (0, 0)) for i in range(len(self.request.devices))), strict=True)
+        batches, micro_batches = zip(
+            *(sizes.get(i, (0, 0)) for i in range(len(self.request.devices))), strict=True
+        )
         split = Shares(batches, micro_batches)
         rate, even_rate = format_rate(proof.throughput.median), format_rate(even.throughput.median)
         facts = {"split": planned.split, "rate": rate, "even": split, "even_rate": even_rate}
         facts["even_batches"] = " ".join(map(str, split.batches))
         counts = self._is_as_asked(split)
-        self.warnings.append(warning("even-is-faster" if counts else "even-is-faster/not-asked", **facts))
+        self.warnings.append(
+            warning("even-is-faster" if counts else "even-is-faster/not-asked", **facts)
+        )
         self.watch(Doing(self.warnings[-1].message))
         if counts:
             allocated = replace(planned, split=split, step_time_s=even.step_time_s.median)
             self.known.learn(allocated, even)
-            self._prove(allocated)  # which it needs, as the largest that fits may be above the limits of the planner
+            # Which it needs, as the largest that fits may be above the limits of the planner.
+            self._prove(allocated)
 
     def _is_as_asked(self, split: Shares) -> bool:
-        """Whether it has the global batch and the multiples that were asked for, and leaves memory free."""
+        """Whether it has the global batch and the multiples that were asked for, and leaves memory
+        free.
+        """
         asked = self.request.plan
         if asked.global_batch not in (None, split.global_batch):
             return False
@@ -307,7 +339,9 @@ class Balancing:
         return not asked.margin_bytes or self.known.fits(split)
 
     def _proof(self, planned: Allocation) -> tuple[Run, Measurement]:
-        """The run of the split in turns with the even split, and what its devices do at the end of it."""
+        """The run of the split in turns with the even split, and what its devices do at the end of
+        it.
+        """
         self.watch(PhaseBegun("proof"))
         self.watch(Doing(f"proving {planned.split}, in turns with the even split"))
         solo = solo_bests_of(self.probe, self.request.devices, planned.split)
@@ -338,7 +372,10 @@ class Balancing:
             "balance": Balance(rounds=tuple(self.rounds), run=run, solo_gap=gap),
             "warnings": (
                 *plan.warnings,
-                *(speed_changed(self.request.devices[device], change) for device, change in known.changed()),
+                *(
+                    speed_changed(self.request.devices[device], change)
+                    for device, change in known.changed()
+                ),
                 *resumed(self.journal.again[TriedSplit], "rounds"),
                 *batches_joined(joined_from, plan.global_batch),
                 *self.warnings,
@@ -347,8 +384,11 @@ class Balancing:
         return plan.model_copy(update=changes)
 
     def _settings_of(self, run: Run | None) -> Settings:
-        """Those of the proof, with the size of packs that it had: whoever trains with the plan has the same."""
+        """Those of the proof, with the size of packs that it had: whoever trains with the plan has
+        the same.
+        """
         settings = self.together.request.settings
-        if run is None or not run.pack_bytes:  # where there are no packs, a training finds that out by itself
+        # Where there are no packs, a training finds that out by itself.
+        if run is None or not run.pack_bytes:
             return settings
         return settings.model_copy(update={"pack_bytes": run.pack_bytes})

@@ -1,4 +1,6 @@
-"""The size of packs in which a balance's devices sum their gradients: that of arithmetic beside two others."""
+"""The size of packs in which a balance's devices sum their gradients: that of arithmetic beside two
+others.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +30,27 @@ class TriedPacks(Record):
 def choose_packs(
     together: Together, journal: Journal, split: Shares, before: Measurement, round_s: float | None
 ) -> Measurement | None:
-    """Goes on with packs of the size with which the split is fastest; what that gave, None if it stays as it is.
+    """Goes on with packs of the size with which the split is fastest; what that gave, None if it
+    stays as it is.
 
-    Others are tried where sync is a large part of the step, and nobody has said a size. Where gradients are not summed
-    in packs, there is nothing to choose.
+    Others are tried where sync is a large part of the step, and nobody has said a size. Where
+    gradients are not summed in packs, there is nothing to choose.
     """
     own_bytes = together.gather(split).facts.pack_bytes
     if not own_bytes or together.request.settings.pack_bytes is not None:
         return None
     # The same after an interruption, whatever the link shows then.
     own_key = content_key("packs", str(split), "own")
-    own = journal.once(own_key, TriedPacks, lambda: TriedPacks(pack_bytes=own_bytes, measured=before))
+    own = journal.once(
+        own_key, TriedPacks, lambda: TriedPacks(pack_bytes=own_bytes, measured=before)
+    )
     sync_part = before.sync_s / before.step_time_s.median
     fastest, rate = own, before.throughput.median
     if sync_part > _WORTH_TRYING:
         text = f"sync is {format_percent(sync_part)} of a step, {format_seconds(before.sync_s)}"
-        together.watch(Doing(f"{text}: trying smaller and larger packs than {format_bytes(own.pack_bytes)}"))
+        together.watch(
+            Doing(f"{text}: trying smaller and larger packs than {format_bytes(own.pack_bytes)}")
+        )
         others = {within_bounds(own.pack_bytes // _TIMES), within_bounds(own.pack_bytes * _TIMES)}
         for size in sorted(others - {own.pack_bytes}):
             tried = _tried(together, journal, split, size, round_s)
@@ -53,7 +60,9 @@ def choose_packs(
     return None if fastest is own else fastest.measured
 
 
-def _tried(together: Together, journal: Journal, split: Shares, size: int, round_s: float | None) -> TriedPacks:
+def _tried(
+    together: Together, journal: Journal, split: Shares, size: int, round_s: float | None
+) -> TriedPacks:
     def measured() -> TriedPacks:
         together.sum_in_packs(size)
         try:

@@ -21,32 +21,46 @@ def probe_for(
     party: Party | None = None,
 ) -> Probe:
     """The balance's probe: see `probe_from_before`, else `new_probe`."""
-    return probe_from_before(request, watch, journal) or new_probe(request, limit, watch, journal, party)
+    return probe_from_before(request, watch, journal) or new_probe(
+        request, limit, watch, journal, party
+    )
 
 
 def probe_from_before(request: BalanceRequest, watch: Watch, journal: Journal) -> Probe | None:
-    """The balance's probe from before an interruption, else a kept one of these devices and settings, or None."""
+    """The balance's probe from before an interruption, else a kept one of these devices and
+    settings, or None.
+    """
     kept = journal.had("probe", Probe) or kept_probe(request)
     if kept is not None:
         journal.tell_resumed()
-        watch(Doing(f"planning with the probe of {kept.created}; --fresh makes a new one", stays=True))
+        watch(
+            Doing(f"planning with the probe of {kept.created}; --fresh makes a new one", stays=True)
+        )
     return kept
 
 
 def new_probe(
-    request: BalanceRequest, limit: TimeLimit, watch: Watch, journal: Journal, party: Party | None = None
+    request: BalanceRequest,
+    limit: TimeLimit,
+    watch: Watch,
+    journal: Journal,
+    party: Party | None = None,
 ) -> Probe:
     """A probe for the balance.
 
-    The `party` of the joint runs loads TensorFlow when the probe of the last device begins. If nothing fits on one of
-    the devices, that is no error: the others are left.
+    The `party` of the joint runs loads TensorFlow when the probe of the last device begins. If
+    nothing fits on one of the devices, that is no error: the others are left.
     """
     journal.begin_anew()
     try:
         with journal_of(request.probe, resume=journal.resume) as own:
             made = probe_stage(request.probe, watch, own, limit, party)
     except GpubalanceError as error:
-        if not isinstance(error, NothingFits) or not error.partial or all(map(holds_nothing, error.partial.probes)):
+        if (
+            not isinstance(error, NothingFits)
+            or not error.partial
+            or all(map(holds_nothing, error.partial.probes))
+        ):
             error.partial = None  # a partial probe, which is kept, is no partial plan
             raise
         watch(Doing(error.message))

@@ -26,7 +26,8 @@ from gpubalance.workers.party import Party
 class TriedSplit(Record):
     """What a split gave in a round. If it ran out of memory, `measured` is null.
 
-    `limits` then has (device, its largest micro-batch) for each device that holds less than was thought.
+    `limits` then has (device, its largest micro-batch) for each device that holds less than was
+    thought.
     """
 
     split: Shares
@@ -38,8 +39,8 @@ class TriedSplit(Record):
 class Together:
     """A balance's party, regrouped for each split to the devices that have samples in it.
 
-    `model` is the one that was probed, None if unknown. The first worker tells what it found of a user's model, unless
-    that is told.
+    `model` is the one that was probed, None if unknown. The first worker tells what it found of a
+    user's model, unless that is told.
     """
 
     request: BalanceRequest
@@ -49,11 +50,15 @@ class Together:
     model_is_told: bool = True
 
     def gather(self, split: Shares) -> Party:
-        """The party, regrouped to the devices with samples in this split. Raises PlanMismatch for another model."""
+        """The party, regrouped to the devices with samples in this split. Raises PlanMismatch for
+        another model.
+        """
         self.party.regroup([self.request.devices[i] for i in split.used])
         if not self.party.alive:
             self.party.start()
-            check_model(self.model, self.party.facts.model, what="probe", remedy="--fresh probes it again")
+            check_model(
+                self.model, self.party.facts.model, what="probe", remedy="--fresh probes it again"
+            )
             self._tell_of_model()
             if len(split.used) > 1 or split.accumulates:
                 refuse(self.party.facts)
@@ -66,10 +71,14 @@ class Together:
         self.model_is_told = True
 
     def measure(self, split: Shares, at_least_s: float | None) -> Measurement:
-        """What a split gives, measured for at least `at_least_s` seconds; if None, until it is known within ± 1 %."""
+        """What a split gives, measured for at least `at_least_s` seconds; if None, until it is
+        known within ± 1 %.
+        """
         used = self.run_request(split).of_used
         party = self.gather(split)
-        series = Series(used.split, devices=used.devices, watch=self.watch, least_samples=split.global_batch)
+        series = Series(
+            used.split, devices=used.devices, watch=self.watch, least_samples=split.global_batch
+        )
         party.ask(series.warm_up)
         series.add(party.ask(lambda worker: series.window(worker, Length.of_round(at_least_s))))
         return series.measurement(split.used)
@@ -81,11 +90,15 @@ class Together:
         is_as_built = self.party.alive and self.party.facts.pack_bytes == pack_bytes
         self.party.rebuild(build_for(self.request), is_as_built=is_as_built)
 
-    def fitting(self, split: Shares, error: OutOfMemory, *, believed: bool) -> list[tuple[int, int]]:
-        """(device, micro-batch that fits) of each device that was given more than it holds beside the others.
+    def fitting(
+        self, split: Shares, error: OutOfMemory, *, believed: bool
+    ) -> list[tuple[int, int]]:
+        """(device, micro-batch that fits) of each device that was given more than it holds beside
+        the others.
 
-        Empty if the failure was chance: if it is not `believed`, and the whole split fits when it is tried once more.
-        Raises NothingFits if no split fits, or the fault that only looks like a lack of memory.
+        Empty if the failure was chance: if it is not `believed`, and the whole split fits when it
+        is tried once more. Raises NothingFits if no split fits, or the fault that only looks like a
+        lack of memory.
         """
         party, used = self.gather(split), split.used
         request = self.run_request(split).of_used
@@ -95,7 +108,9 @@ class Together:
         if fits is None and error.fault is not None:
             raise error.fault
         if fits is None:
-            raise NothingFits(error.message, remedy="not even one sample a device fits: use a smaller model")
+            raise NothingFits(
+                error.message, remedy="not even one sample a device fits: use a smaller model"
+            )
         sizes = enumerate(zip(fits.micro_batches, request.split.micro_batches, strict=True))
         return [(used[replica], size) for replica, (size, wanted) in sizes if size < wanted]
 

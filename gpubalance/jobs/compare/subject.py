@@ -1,4 +1,6 @@
-"""A result to compare: the figures shown side by side, and the step times that a ratio is computed from."""
+"""A result to compare: the figures shown side by side, and the step times that a ratio is computed
+from.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,12 @@ Timed = tuple[float, tuple[float, ...]]
 
 @dataclass(frozen=True)
 class Subject:
-    """`source` is what the file holds, or the run of a plan that was run; `devices` are those of `result.devices`.
+    """`source` is what the file holds, or the run of a plan that was run; `devices` are those of
+    `result.devices`.
 
-    `parts` add up to the result's throughput, and are without step times if nothing ran. `alone` has what each device
-    gave by itself: by batch if it was probed, under 0 if it trained a model of its own.
+    `parts` add up to the result's throughput, and are without step times if nothing ran. `alone`
+    has what each device gave by itself: by batch if it was probed, under 0 if it trained a model of
+    its own.
     """
 
     result: ComparedResult
@@ -46,7 +50,9 @@ class Subject:
 
 
 def read_subject(path: Path) -> Subject:
-    """Reads a result. The BadInput for any other file says what it is instead, or which field is damaged."""
+    """Reads a result. The BadInput for any other file says what it is instead, or which field is
+    damaged.
+    """
     found, name = read_result(path), clean(str(path), 500)
     plan = found if isinstance(found, Plan) else None
     source = (plan and plan.run) or found
@@ -62,7 +68,10 @@ def read_subject(path: Path) -> Subject:
         parts = [(source.throughput.median, source.step_time_s.samples)]
     devices = [source.devices[one.device] for one in used]
     limits = {share.device: share.limit for share in plan.shares} if plan else {}
-    each, timed = zip(devices, used, strict=True), [timed for one in alone for timed in one.values()]
+    each, timed = (
+        zip(devices, used, strict=True),
+        [timed for one in alone for timed in one.values()],
+    )
     given = (*source.warnings, *(plan.warnings if plan and source is not plan else ()))
     result = ComparedResult(
         **_shared(source.predicted if isinstance(source, Plan) else source, ComparedResult)
@@ -70,9 +79,13 @@ def read_subject(path: Path) -> Subject:
         | {
             "file": name,
             "kind": "prediction" if isinstance(source, Plan) else source.kind,
-            "devices": tuple(_device(device, one, limits.get(one.device), source) for device, one in each),
+            "devices": tuple(
+                _device(device, one, limits.get(one.device), source) for device, one in each
+            ),
             "not_quiet": _not_quiet(timed or parts, probed=isinstance(source, Probe)),
-            "warnings": tuple({(one.code, one.message): one for one in given if one.code not in _BESIDE}.values()),
+            "warnings": tuple(
+                {(one.code, one.message): one for one in given if one.code not in _BESIDE}.values()
+            ),
         }
     )
     return Subject(result, source, tuple(devices), parts, alone)
@@ -80,7 +93,9 @@ def read_subject(path: Path) -> Subject:
 
 def _alone(one: Part) -> dict[int, Timed]:
     if isinstance(one, DeviceProbe):
-        return {point.batch: (point.throughput.median, point.step_time_s.samples) for point in one.curve}
+        return {
+            point.batch: (point.throughput.median, point.step_time_s.samples) for point in one.curve
+        }
     if isinstance(one, OwnModel) and one.throughput and one.step_time_s:
         return {0: (one.throughput, one.step_time_s.samples)}
     return {}
@@ -97,18 +112,25 @@ def _not_quiet(timed: Sequence[Timed], *, probed: bool) -> str | None:
 
 
 def _used(source: AnyResult) -> tuple[Sequence[Part], dict[str, Any]]:
-    """The parts of the devices that were used, and the figures that have other names or places in a comparison."""
+    """The parts of the devices that were used, and the figures that have other names or places in a
+    comparison.
+    """
     match source:
         case Run():
             even = source.baselines.even
             batch = even and even.global_batch
-            return source.replicas, {"step_time_s": source.step_time_s.median, "even_global_batch": batch}
+            return source.replicas, {
+                "step_time_s": source.step_time_s.median,
+                "even_global_batch": batch,
+            }
         case Layers():
             batches = {"batches": (source.global_batch,), "micro_batches": (source.micro_batch,)}
             return source.stages, {"step_time_s": source.step_time_s.median, **batches}
         case Independent():
             rate = source.throughput.median if source.throughput else 0.0
-            return source.measured, {"scaling_efficiency": rate / source.solo_sum if source.solo_sum else None}
+            return source.measured, {
+                "scaling_efficiency": rate / source.solo_sum if source.solo_sum else None
+            }
         case Probe():
             return source.probes, {}
     predicted = source.predicted
@@ -124,12 +146,19 @@ def _used(source: AnyResult) -> tuple[Sequence[Part], dict[str, Any]]:
 
 
 def _device(device: Device, part: Part, limit: int | None, source: AnyResult) -> ComparedDevice:
-    more: dict[str, Any] = {"label": device.label, "name": clean(device.name), "uuid": clean(device.uuid)}
+    more: dict[str, Any] = {
+        "label": device.label,
+        "name": clean(device.name),
+        "uuid": clean(device.uuid),
+    }
     match part:
         case Replica():
             more["limit"] = limit
         case Stage():
-            more |= {"compute_s": part.forward_s + part.backward_s, "wait_s": part.bubble_s + part.transfer_s}
+            more |= {
+                "compute_s": part.forward_s + part.backward_s,
+                "wait_s": part.bubble_s + part.transfer_s,
+            }
         case Share() if isinstance(source, Plan):
             more["throughput"] = part.batch / source.predicted.step_time_s
         case DeviceProbe():
@@ -141,4 +170,8 @@ def _device(device: Device, part: Part, limit: int | None, source: AnyResult) ->
 
 def _shared(source: Record, target: type[Record]) -> dict[str, Any]:
     """The values of the fields that both records have, which share names on purpose."""
-    return {name: getattr(source, name) for name in type(source).model_fields if name in target.model_fields}
+    return {
+        name: getattr(source, name)
+        for name in type(source).model_fields
+        if name in target.model_fields
+    }

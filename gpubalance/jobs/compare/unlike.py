@@ -1,4 +1,6 @@
-"""What differs between two results besides the split, so that they do not compare like with like."""
+"""What differs between two results besides the split, so that they do not compare like
+with like.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,11 @@ _UUID_SHOWN = 12
 Facts = Mapping[str, object]
 
 
-def pair_devices(baseline: Sequence[Device], other: Sequence[Device]) -> list[tuple[int | None, int | None]]:
-    """The places of each device in both results, matched by UUID or else by label; None where a result lacks it.
+def pair_devices(
+    baseline: Sequence[Device], other: Sequence[Device]
+) -> list[tuple[int | None, int | None]]:
+    """The places of each device in both results, matched by UUID or else by label; None where a
+    result lacks it.
 
     A UUID that is shared by several devices does not count.
     """
@@ -30,7 +35,10 @@ def pair_devices(baseline: Sequence[Device], other: Sequence[Device]) -> list[tu
             if here[shared] not in pairs and there[shared] not in pairs.values():
                 pairs[here[shared]] = there[shared]
     left = [place for place in range(len(other)) if place not in pairs.values()]
-    return [*((place, pairs.get(place)) for place in range(len(baseline))), *((None, place) for place in left)]
+    return [
+        *((place, pairs.get(place)) for place in range(len(baseline))),
+        *((None, place) for place in left),
+    ]
 
 
 def _places(devices: Sequence[Device], name: str) -> dict[str, int]:
@@ -39,7 +47,9 @@ def _places(devices: Sequence[Device], name: str) -> dict[str, int]:
 
 
 def unlike(baseline: Subject, other: Subject) -> tuple[Unlike, ...]:
-    """The differences in settings, model, devices, software and machine, in this order; a None in one is unknown."""
+    """The differences in settings, model, devices, software and machine, in this order; a None in
+    one is unknown.
+    """
     return (
         *_differences(_settings(baseline), _settings(other)),
         *_devices(baseline.devices, other.devices),
@@ -48,7 +58,9 @@ def unlike(baseline: Subject, other: Subject) -> tuple[Unlike, ...]:
 
 
 def _settings(subject: Subject) -> Facts:
-    """What was measured, and how, by the name to tell it under; without what is not known or is no matter."""
+    """What was measured, and how, by the name to tell it under; without what is not known or is no
+    matter.
+    """
     source = subject.source
     facts: dict[str, object] = {name.replace("_", "-"): value for name, value in source.settings}
     if source.model is not None:
@@ -62,7 +74,9 @@ def _settings(subject: Subject) -> Facts:
     kinds = {Layers: "one model cut over all", Independent: "a model of its own on each device"}
     facts["training"] = kinds.get(type(source), "one model on all")
     if source.settings.data is not None:
-        is_piped = isinstance(source, Independent) or (isinstance(source, Run) and source.pipeline is not None)
+        is_piped = isinstance(source, Independent) or (
+            isinstance(source, Run) and source.pipeline is not None
+        )
         facts["samples"] = "from the pipeline" if is_piped else "held on the devices"
     return facts
 
@@ -83,13 +97,21 @@ def _devices(baseline: Sequence[Device], other: Sequence[Device]) -> Iterator[Un
         before = None if mine is None else baseline[mine]
         after = None if theirs is None else other[theirs]
         if before and after and before.uuid == after.uuid:
-            yield from _differences(_of_device(before, before.label), _of_device(after, before.label))
+            yield from _differences(
+                _of_device(before, before.label), _of_device(after, before.label)
+            )
         else:
-            yield Unlike(what=(before or after or other[0]).label, baseline=_named(before), other=_named(after))
+            yield Unlike(
+                what=(before or after or other[0]).label,
+                baseline=_named(before),
+                other=_named(after),
+            )
 
 
 def _named(device: Device | None) -> str:
-    return clean(f"{device.name} ({clean(device.uuid, _UUID_SHOWN + 1)})") if device else "not in use"
+    return (
+        clean(f"{device.name} ({clean(device.uuid, _UUID_SHOWN + 1)})") if device else "not in use"
+    )
 
 
 def _of_device(device: Device, label: str) -> Facts:
@@ -104,4 +126,6 @@ def _of_device(device: Device, label: str) -> Facts:
 def _text(value: object) -> str | None:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return None if value is None else f"{value:g}" if isinstance(value, float) else clean(str(value))
+    return (
+        None if value is None else f"{value:g}" if isinstance(value, float) else clean(str(value))
+    )

@@ -36,7 +36,13 @@ _WHAT = {
 
 def check(code: str, status: Status, detail: str, next_: str | None = None) -> Check:
     """A check's result; `next_` is what to do about it."""
-    return Check(code=code, status=status, what=_WHAT.get(code, code.replace("-", " ")), detail=detail, next=next_)
+    return Check(
+        code=code,
+        status=status,
+        what=_WHAT.get(code, code.replace("-", " ")),
+        detail=detail,
+        next=next_,
+    )
 
 
 def ok(code: str, detail: str) -> Check:
@@ -70,7 +76,9 @@ def failed(code: str, error: Exception, where: str = "") -> Check:
 
 
 def guarded(code: str, found: Iterable[T], where: str = "") -> Iterator[T | Check]:
-    """What is found, and a failed check if that raises: one check is no reason to lose the others."""
+    """What is found, and a failed check if that raises: one check is no reason to lose
+    the others.
+    """
     try:
         yield from found
     except Exception as error:  # noqa: BLE001

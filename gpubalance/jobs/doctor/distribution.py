@@ -5,7 +5,8 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 
-# By the ID in /etc/os-release, or one of those that it is like; what must be enabled before stands in brackets.
+# By the ID in /etc/os-release, or one of those that it is like; what must be enabled before stands
+# in brackets.
 _INSTALLS = {
     "ubuntu": "sudo ubuntu-drivers install",
     "debian": "sudo apt-get install nvidia-driver (from the component non-free)",
@@ -15,7 +16,9 @@ _INSTALLS = {
 
 
 def install_command(release: Mapping[str, str] | None = None) -> str:
-    """The command, with `release` instead of this machine's /etc/os-release; empty for another distribution."""
+    """The command, with `release` instead of this machine's /etc/os-release; empty for another
+    distribution.
+    """
     if release is None:
         try:
             release = platform.freedesktop_os_release()

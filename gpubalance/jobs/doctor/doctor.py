@@ -33,11 +33,14 @@ _BETWEEN = ("peer-to-peer", "all-reduce")
 Finding = Check | CopyTime | AllReduceTime
 
 
-def doctor(simulate: str | None, gpus: Sequence[str] | None, model: str | None, watch: Watch) -> Checkup:
+def doctor(
+    simulate: str | None, gpus: Sequence[str] | None, model: str | None, watch: Watch
+) -> Checkup:
     """Checks the machine. Faults are listed in the checkup, never raised.
 
-    Without a usable GPU, or with `simulate`, the work is tried on simulated devices. Raises UsageError for a device
-    that is not here, BadInput for a bad profile, and Interrupted with the checks so far.
+    Without a usable GPU, or with `simulate`, the work is tried on simulated devices. Raises
+    UsageError for a device that is not here, BadInput for a bad profile, and Interrupted with the
+    checks so far.
     """
     patient, found = _Patient(watch), list[Finding]()
     try:
@@ -45,13 +48,17 @@ def doctor(simulate: str | None, gpus: Sequence[str] | None, model: str | None, 
             found.append(one)
     except KeyboardInterrupt as interrupt:
         partial = patient.checkup(found, complete=False) if found else None
-        raise Interrupted.by(interrupt, partial=partial, remedy="what was checked is above") from None
+        raise Interrupted.by(
+            interrupt, partial=partial, remedy="what was checked is above"
+        ) from None
     return patient.checkup(found, complete=True)
 
 
 @dataclass
 class _Patient:
-    """The machine that is examined, as far as it is known: its GPUs, and the devices on which work is tried."""
+    """The machine that is examined, as far as it is known: its GPUs, and the devices on which work
+    is tried.
+    """
 
     watch: Watch
     reading: Reading | None = None
@@ -70,7 +77,9 @@ class _Patient:
             complete=complete,
         )
 
-    def findings(self, simulate: str | None, gpus: Sequence[str] | None, model: str | None) -> Iterator[Finding]:
+    def findings(
+        self, simulate: str | None, gpus: Sequence[str] | None, model: str | None
+    ) -> Iterator[Finding]:
         """All checks, each after those that it depends on."""
         yield from self._machine(simulate, gpus)
         yield from host_checks(gpus=len(self.gpus))
@@ -82,7 +91,9 @@ class _Patient:
             if self.devices:
                 yield from self._work(party, model)
             else:
-                yield from _all_skipped("not tried: TensorFlow has none of the devices", "training-step", *_BETWEEN)
+                yield from _all_skipped(
+                    "not tried: TensorFlow has none of the devices", "training-step", *_BETWEEN
+                )
 
     def _machine(self, simulate: str | None, gpus: Sequence[str] | None) -> Iterator[Check]:
         if simulate is not None:
@@ -92,7 +103,8 @@ class _Patient:
             return
         self.watch(Doing("reading the GPUs through NVML"))
         self.reading = reading = read_gpus()
-        every = [gpu.device for gpu in reading.gpus]  # an unusable one too: that is what a doctor is for
+        # An unusable one too: that is what a doctor is for.
+        every = [gpu.device for gpu in reading.gpus]
         named = {device.uuid for device in (select(gpus, every) if gpus and every else every)}
         self.gpus = tuple(gpu for gpu in reading.gpus if gpu.uuid in named)
         yield from driver_checks(reading)
@@ -132,31 +144,45 @@ class _Patient:
             yield from _all_skipped("there is one device", *_BETWEEN)
             return
         if len(hosts_of(devices)) > 1:
-            yield from _all_skipped("not tried: the step has summed its gradients between the hosts", *_BETWEEN)
+            yield from _all_skipped(
+                "not tried: the step has summed its gradients between the hosts", *_BETWEEN
+            )
             return
         party.regroup(devices)
         yield from guarded("peer-to-peer", copies(party, devices, watch))
-        yield from guarded("all-reduce", all_reduce(party, devices, steps.size or _GRADIENT_BYTES, watch))
+        yield from guarded(
+            "all-reduce", all_reduce(party, devices, steps.size or _GRADIENT_BYTES, watch)
+        )
 
 
 def _all_skipped(why: str, *topics: str) -> Iterator[Check]:
     return (skipped(topic, why) for topic in topics)
 
 
-def doctor_of(hosts: Sequence[Host], words: Sequence[str], gpus: Sequence[str] | None, watch: Watch) -> Checkups:
-    """What `gpubalance doctor` with these words finds on each host, run on all at once; `alpha:0` is GPU 0 of alpha.
+def doctor_of(
+    hosts: Sequence[Host], words: Sequence[str], gpus: Sequence[str] | None, watch: Watch
+) -> Checkups:
+    """What `gpubalance doctor` with these words finds on each host, run on all at once; `alpha:0`
+    is GPU 0 of alpha.
 
-    Faults, an unreachable host among them, are in the result. Raises UsageError for a device on none of the hosts.
+    Faults, an unreachable host among them, are in the result. Raises UsageError for a device on
+    none of the hosts.
     """
     named: dict[Host, list[str]] = {} if gpus else {host: [] for host in hosts}
     for one in gpus or ():
         host, _, number = one.rpartition(":")
         if host not in hosts:
-            raise UsageError(f"there is no device {one!r} on {', '.join(hosts)}", remedy=f"such as {hosts[0]}:0")
+            raise UsageError(
+                f"there is no device {one!r} on {', '.join(hosts)}", remedy=f"such as {hosts[0]}:0"
+            )
         named.setdefault(host, ["--gpus"]).append(number)
     watch(Doing(f"{', '.join(named)} {'check themselves' if len(named) > 1 else 'checks itself'}"))
     try:
-        answers = ask({host: ["doctor", "--json", *words, *own] for host, own in named.items()}, Checkup, _WITHIN_S)
+        answers = ask(
+            {host: ["doctor", "--json", *words, *own] for host, own in named.items()},
+            Checkup,
+            _WITHIN_S,
+        )
     except KeyboardInterrupt as interrupt:
         raise Interrupted.by(interrupt, remedy="nothing is known yet") from None
     found = [

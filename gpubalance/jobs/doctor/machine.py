@@ -1,4 +1,6 @@
-"""Checks of driver, GPUs, the host's memory and disk, and of TensorFlow's build against these. They change nothing."""
+"""Checks of driver, GPUs, the host's memory and disk, and of TensorFlow's build against these. They
+change nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ Look = Callable[[], tuple[int, Path | None]]
 _GIB = 2**30
 _CUDNN_WITHOUT_OLD = (9, 11)
 _OLD_BEFORE = (7, 5)
-# Where the driver should compile TensorFlow's PTX, and by report does not: tensorflow issues 99592, 101746, 111958.
+# Where the driver should compile TensorFlow's PTX, and by report does not: tensorflow issues 99592,
+# 101746, 111958.
 _PTX_FAILS_FROM = (12, 0)
 # https://github.com/tensorflow/tensorflow/issues/78784: 525.78.01, with TensorFlow 2.18.
 _CRASHING_BRANCH, _CRASHES_FROM = 525, (2, 18)
@@ -42,7 +45,8 @@ _ROOM = {
         ". A worker with TensorFlow and CUDA takes up to 4.00 GiB",
         "close other programs: `ps aux --sort=-rss | head` shows the largest",
     ),
-    "disk": (_GIB // 10, _GIB, "", "make room there: `du -xh {} | sort -h | tail`"),  # logs, probes, journals are small
+    # Logs, probes, journals are small.
+    "disk": (_GIB // 10, _GIB, "", "make room there: `du -xh {} | sort -h | tail`"),
     "shared-memory": (
         0,
         _GIB,
@@ -53,22 +57,35 @@ _ROOM = {
 
 
 def driver_checks(reading: Reading) -> Iterator[Check]:
-    """The checks of the driver and NVML, whose version is CUDA's major one, then the driver's: 12.550.54.14."""
+    """The checks of the driver and NVML, whose version is CUDA's major one, then the driver's:
+    12.550.54.14.
+    """
     driver, cuda, nvml = reading.driver_version, reading.cuda_driver_version, reading.nvml_version
     if reading.problem is not None:
         cards = nvidia_cards()
         here = f" (there is a card at {', '.join(cards)})" if cards else ""
         yield explained("driver", reading.code or "nvml-broken", f"{reading.problem}{here}")
         return
-    yield ok("driver", f"{driver or 'version ' + NOT_AVAILABLE}{f', for CUDA up to {cuda}' if cuda else ''}")
+    yield ok(
+        "driver",
+        f"{driver or 'version ' + NOT_AVAILABLE}{f', for CUDA up to {cuda}' if cuda else ''}",
+    )
     if nvml and driver and nvml.partition(".")[2] != driver:
-        yield explained("nvml", "driver-mismatch", f"{nvml} belongs to another driver than {driver}", "warning")
+        yield explained(
+            "nvml", "driver-mismatch", f"{nvml} belongs to another driver than {driver}", "warning"
+        )
     else:
-        yield ok("nvml", f"{nvml or NOT_AVAILABLE}, {len(reading.gpus)} GPU{'' if len(reading.gpus) == 1 else 's'}")
+        yield ok(
+            "nvml",
+            f"{nvml or NOT_AVAILABLE}, {len(reading.gpus)} "
+            f"GPU{'' if len(reading.gpus) == 1 else 's'}",
+        )
 
 
 def gpu_checks(gpus: Sequence[Gpu]) -> list[Check]:
-    """The checks of each topic on each GPU, its faults first. GPUs with the same result share a line."""
+    """The checks of each topic on each GPU, its faults first. GPUs with the same result share a
+    line.
+    """
     labels = dict[Check, list[str]]()
     for gpu in gpus:
         for found in _checks(gpu):
@@ -89,7 +106,11 @@ def _checks(gpu: Gpu) -> Iterator[Check]:
     else:
         row = match(gpu.unusable)
         status: Status = "warning" if row and row.code in _OFTEN_HARMLESS else "failure"
-        remedy = row.remedy.replace("-i N", f"-i {gpu.index}") if row else "see what `nvidia-smi` says of it"
+        remedy = (
+            row.remedy.replace("-i N", f"-i {gpu.index}")
+            if row
+            else "see what `nvidia-smi` says of it"
+        )
         yield check("gpu", status, f"can't be used: {gpu.unusable}", remedy)
     if not gpu.uuid.startswith("unknown-"):  # it answers
         yield from _health(gpu, within_or(None, lambda: read_health(gpu.uuid)) or Health())
@@ -98,7 +119,10 @@ def _checks(gpu: Gpu) -> Iterator[Check]:
 def _health(gpu: Gpu, health: Health) -> Iterator[Check]:
     smi = f"nvidia-smi -i {gpu.index}"
     held = [f"PID {one.pid} holds {format_bytes(one.memory_bytes)}" for one in gpu.processes or ()]
-    bad, mend = f"is not alone: {', '.join(held)}", "`gpubalance devices` lists them. End those that you do not need"
+    bad, mend = (
+        f"is not alone: {', '.join(held)}",
+        "`gpubalance devices` lists them. End those that you do not need",
+    )
     yield _judged("processes", held if gpu.processes is not None else None, "none", bad, mend)
     bad = "drives a display, which takes memory and time, and whose watchdog ends long kernels"
     mend = "plug the display in elsewhere, or `sudo systemctl isolate multi-user.target`"
@@ -108,18 +132,34 @@ def _health(gpu: Gpu, health: Health) -> Iterator[Check]:
     yield _judged("persistence", off, "on", bad, f"sudo {smi} -pm 1")
     cap, default = health.power_cap_w or 0.0, health.power_default_w or 0.0
     bad = f"is capped at {cap:.0f} W of {default:.0f} W: slower, but perhaps on purpose"
-    yield _judged("power-cap", cap < default if cap else None, f"{cap:.0f} W", bad, f"sudo {smi} -pl {default:.0f}")
+    yield _judged(
+        "power-cap",
+        cap < default if cap else None,
+        f"{cap:.0f} W",
+        bad,
+        f"sudo {smi} -pl {default:.0f}",
+    )
     reasons = ", ".join(health.throttle_reasons or ())
     cooler = "cool it: fans, dust, room between the cards"
     mend = cooler if "thermal" in reasons else "check its power cables and supply"
     mend += f". `{smi} -q -d PERFORMANCE,TEMPERATURE,POWER` says more"
-    yield _judged("throttling", health.throttle_reasons, "none now", f"is throttled now: {reasons}", mend)
+    yield _judged(
+        "throttling", health.throttle_reasons, "none now", f"is throttled now: {reasons}", mend
+    )
     lost, mended = health.ecc_uncorrected, health.ecc_corrected
     if lost is None:
         yield skipped("ecc", "the GPU has no ECC, or it is off")
     elif lost:
-        bad = f"has {lost} uncorrected memory errors since the driver was loaded: results may be wrong"
-        yield check("ecc", "failure", bad, f"reboot. `{smi} -q -d ECC,ROW_REMAPPER` shows whether it goes on")
+        bad = (
+            f"has {lost} uncorrected memory errors since the driver was loaded: results may be "
+            "wrong"
+        )
+        yield check(
+            "ecc",
+            "failure",
+            bad,
+            f"reboot. `{smi} -q -d ECC,ROW_REMAPPER` shows whether it goes on",
+        )
     else:
         yield ok("ecc", f"no uncorrected errors{f', {mended} corrected' if mended else ''}")
 
@@ -131,12 +171,22 @@ def _judged(code: str, wrong: object, good: str, bad: str, remedy: str) -> Check
     return check(code, "warning", bad, remedy) if wrong else ok(code, good)
 
 
-def software_checks(found: Inspected, reading: Reading | None, gpus: Sequence[Gpu]) -> Iterator[Check]:
-    """The checks of TensorFlow, and of what it needs for GPUs if there are any and it is built for them."""
-    built = f"built for CUDA {found.cuda} and cuDNN {found.cudnn}" if found.cuda else "built without CUDA"
+def software_checks(
+    found: Inspected, reading: Reading | None, gpus: Sequence[Gpu]
+) -> Iterator[Check]:
+    """The checks of TensorFlow, and of what it needs for GPUs if there are any and it is built for
+    them.
+    """
+    built = (
+        f"built for CUDA {found.cuda} and cuDNN {found.cudnn}"
+        if found.cuda
+        else "built without CUDA"
+    )
     detail = f"{found.tensorflow} with Keras {found.keras}, {built}"
     if gpus and found.cuda is None:
-        yield check("tensorflow", "failure", detail, "pip install --force-reinstall 'gpubalance[cuda]'")
+        yield check(
+            "tensorflow", "failure", detail, "pip install --force-reinstall 'gpubalance[cuda]'"
+        )
         return
     yield ok("tensorflow", detail)
     if reading is not None and gpus:
@@ -155,9 +205,14 @@ def driver_for_build(found: Inspected, reading: Reading) -> Check:
     if problem:
         return explained("tensorflow-driver", "driver-too-old", problem)
     if numbers(version)[:1] == (_CRASHING_BRANCH,) and numbers(found.tensorflow) >= _CRASHES_FROM:
-        detail = f"driver {version} serves CUDA {found.cuda}, and TensorFlow {found.tensorflow} may crash on it"
+        detail = (
+            f"driver {version} serves CUDA {found.cuda}, and TensorFlow {found.tensorflow} may "
+            "crash on it"
+        )
         return explained("tensorflow-driver", "driver-crashes", detail, "warning")
-    return ok("tensorflow-driver", f"{found.cuda} is served by driver {version or 'of unknown version'}")
+    return ok(
+        "tensorflow-driver", f"{found.cuda} is served by driver {version or 'of unknown version'}"
+    )
 
 
 def libraries(found: Inspected) -> Check:
@@ -165,13 +220,19 @@ def libraries(found: Inspected) -> Check:
     problems = {name: problem for name, problem in found.libraries.items() if problem is not None}
     if not problems:
         return ok("cuda-libraries", f"all {len(found.libraries)} load")
-    broken = [problem for name, problem in problems.items() if f"{name}: cannot open" not in problem]
+    broken = [
+        problem for name, problem in problems.items() if f"{name}: cannot open" not in problem
+    ]
     why = f" ({broken[0]})" if broken else ""
-    return explained("cuda-libraries", "cuda-library-missing", f"can't be loaded: {', '.join(problems)}{why}")
+    return explained(
+        "cuda-libraries", "cuda-library-missing", f"can't be loaded: {', '.join(problems)}{why}"
+    )
 
 
 def cudnn(found: Inspected, gpus: Sequence[Gpu]) -> Check:
-    """The check of the loaded cuDNN against TensorFlow's build and each GPU's compute capability."""
+    """The check of the loaded cuDNN against TensorFlow's build and each GPU's compute
+    capability.
+    """
     loaded, built = numbers(found.cudnn_loaded), numbers(found.cudnn)
     if not loaded:
         return skipped("cudnn", "cuDNN was not loaded")
@@ -187,27 +248,48 @@ def cudnn(found: Inspected, gpus: Sequence[Gpu]) -> Check:
 
 
 def capabilities(found: Inspected, gpus: Sequence[Gpu]) -> Check:
-    """The check that the build has code for each GPU, or at least PTX, which the driver can compile for it.
+    """The check that the build has code for each GPU, or at least PTX, which the driver can compile
+    for it.
 
-    Code (`sm_60`) runs on GPUs of its major version that are not older, PTX (`compute_90`) on every newer one too.
+    Code (`sm_60`) runs on GPUs of its major version that are not older, PTX (`compute_90`) on every
+    newer one too.
     """
     code = "compute-capability"
     known = [gpu for gpu in gpus if gpu.compute_capability]
     if not known or not found.capabilities:
         return skipped(code, "the driver does not say the compute capability")
-    every, ptx = _versions(found.capabilities, "sm|compute"), _versions(found.capabilities, "compute")
+    every, ptx = (
+        _versions(found.capabilities, "sm|compute"),
+        _versions(found.capabilities, "compute"),
+    )
     own = {gpu.index: numbers(gpu.compute_capability) for gpu in known}
-    slow = [gpu for gpu in known if not any(own[gpu.index][:1] == one[:1] and one <= own[gpu.index] for one in every)]
+    slow = [
+        gpu
+        for gpu in known
+        if not any(own[gpu.index][:1] == one[:1] and one <= own[gpu.index] for one in every)
+    ]
     without = [gpu for gpu in slow if not any(one <= own[gpu.index] for one in ptx)]
     if without:
         built = ", ".join(found.capabilities)
-        return explained(code, "capability-too-old", f"none for {_with_capability(without)}. It is built for {built}")
+        return explained(
+            code,
+            "capability-too-old",
+            f"none for {_with_capability(without)}. It is built for {built}",
+        )
     too_new = [gpu for gpu in slow if own[gpu.index] >= _PTX_FAILS_FROM]
     if too_new:
         return explained(code, "gpu-too-new", f"none for {_with_capability(too_new)}")
     if slow:
-        detail = f"none for {_with_capability(slow)}: the driver compiles it at the first start, for minutes"
-        return check(code, "warning", detail, "wait once. `export CUDA_CACHE_MAXSIZE=4294967296` keeps all of it")
+        detail = (
+            f"none for {_with_capability(slow)}: the driver compiles it at the first start, for "
+            "minutes"
+        )
+        return check(
+            code,
+            "warning",
+            detail,
+            "wait once. `export CUDA_CACHE_MAXSIZE=4294967296` keeps all of it",
+        )
     return ok(code, f"for {_with_capability(known)}")
 
 
@@ -217,12 +299,17 @@ def _versions(capabilities: Sequence[str], kinds: str) -> list[tuple[int, ...]]:
 
 
 def _with_capability(gpus: Sequence[Gpu]) -> str:
-    return ", ".join(f"GPU:{gpu.index} (compute capability {gpu.compute_capability})" for gpu in gpus)
+    return ", ".join(
+        f"GPU:{gpu.index} (compute capability {gpu.compute_capability})" for gpu in gpus
+    )
 
 
 def host_checks(*, gpus: int) -> Iterator[Check]:
     """The checks of memory and disk, and of shared memory if several GPUs may need it."""
-    looks: dict[str, Look] = {"host-memory": lambda: (available_memory(), None), "disk": _least_room}
+    looks: dict[str, Look] = {
+        "host-memory": lambda: (available_memory(), None),
+        "disk": _least_room,
+    }
     if gpus > 1 and _SHARED.is_dir():
         looks["shared-memory"] = lambda: _room(_SHARED)
     for code, look in looks.items():
@@ -230,7 +317,9 @@ def host_checks(*, gpus: int) -> Iterator[Check]:
 
 
 def looked(code: str, look: Look, seconds: float = ANSWERS_WITHIN_S) -> Iterator[Check]:
-    """The check of the free bytes that `look` finds, and in which folder. Raises what it does, and if it hangs."""
+    """The check of the free bytes that `look` finds, and in which folder. Raises what it does, and
+    if it hangs.
+    """
     free, folder = within(look, seconds)
     least, enough, short, mend = _ROOM[code]
     detail = f"{format_bytes(free)} free{f' in {folder}' if folder else ''}"
@@ -242,10 +331,14 @@ def looked(code: str, look: Look, seconds: float = ANSWERS_WITHIN_S) -> Iterator
 
 
 def available_memory(cgroup: Path = _CGROUP) -> int:
-    """Bytes that programs here can still take: the host's, or what is left of the container's limit if that is less."""
+    """Bytes that programs here can still take: the host's, or what is left of the container's limit
+    if that is less.
+    """
     free = int(psutil.virtual_memory().available)
     try:
-        limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        limit, used = (
+            (cgroup / name).read_text().strip() for name in ("memory.max", "memory.current")
+        )
     except OSError:
         return free
     return min(free, max(0, int(limit) - int(used))) if limit.isdigit() else free

@@ -1,4 +1,6 @@
-"""Checks that use the devices: TensorFlow's list of them, a training step, copies, an all-reduce."""
+"""Checks that use the devices: TensorFlow's list of them, a training step, copies, an
+all-reduce.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,12 @@ def tensorflow_devices(found: Surveyed, devices: Sequence[Device]) -> Iterator[C
         if device.uuid in found.missing:
             why = found.missing[device.uuid]
             row = match(why) or known("left-out")
-            yield check("tensorflow-devices", "failure", f"{device.label} ({device.name}): {why}", row.remedy)
+            yield check(
+                "tensorflow-devices",
+                "failure",
+                f"{device.label} ({device.name}): {why}",
+                row.remedy,
+            )
     has = [device.label for device in devices if device.uuid not in found.missing]
     if has:
         yield ok("tensorflow-devices", f"it has {', '.join(has)}, like NVML")
@@ -44,24 +51,40 @@ def tensorflow_devices(found: Surveyed, devices: Sequence[Device]) -> Iterator[C
 
 
 def memory_growth(on: bool | None, wished: str | None) -> Check:
-    """The check of memory growth, `on` in a worker; `wished` is the user's variable, which overrules a script."""
+    """The check of memory growth, `on` in a worker; `wished` is the user's variable, which
+    overrules a script.
+    """
     refused = (wished or "").lower() in ("false", "0")
     if not refused and on is not False:
         return ok("memory-growth", "on here, and wherever split.scope() is entered")
-    what, mend = (f"{_GROWTH}={wished}", f"unset {_GROWTH}") if refused else ("off", f"export {_GROWTH}=true")
-    return check("memory-growth", "warning", f"{what}: TensorFlow takes all memory of every GPU at once", mend)
+    what, mend = (
+        (f"{_GROWTH}={wished}", f"unset {_GROWTH}")
+        if refused
+        else ("off", f"export {_GROWTH}=true")
+    )
+    return check(
+        "memory-growth",
+        "warning",
+        f"{what}: TensorFlow takes all memory of every GPU at once",
+        mend,
+    )
 
 
 class Steps:
-    """One training step on each device. `size` is the bytes of the model's gradients, None without a step."""
+    """One training step on each device. `size` is the bytes of the model's gradients, None without
+    a step.
+    """
 
     def __init__(self, settings: Settings, watch: Watch) -> None:
         self._settings, self._watch = settings, watch
         self.size: int | None = None
 
     def checks(self, devices: Sequence[Device], joint: JointProfile) -> list[Check]:
-        """All devices train in one process. If that fails each is tried alone, to find the faulty one."""
-        is_cut = any(device.uuid.startswith("MIG-") for device in devices)  # a process sees one of them
+        """All devices train in one process. If that fails each is tried alone, to find the faulty
+        one.
+        """
+        # A process sees one of them.
+        is_cut = any(device.uuid.startswith("MIG-") for device in devices)
         together = [] if is_cut else self._step(devices, joint)
         if together and (len(devices) == 1 or not _failures(together)):
             return together
@@ -72,12 +95,16 @@ class Steps:
         names = ", ".join(device.label for device in devices)
         return [*guarded("training-step", self._trained(devices, joint, names), f"{names}: ")]
 
-    def _trained(self, devices: Sequence[Device], joint: JointProfile, names: str) -> Iterator[Check]:
+    def _trained(
+        self, devices: Sequence[Device], joint: JointProfile, names: str
+    ) -> Iterator[Check]:
         model, patience_s = self._settings.model, _STEP_WITHIN_S + LOADS_WITHIN_S
         self._watch(Doing(f"a training step of {model} on {names}"))
         build = Build(settings=self._settings, joint=joint)
         with Party(devices, build=build, purpose="check", deadline_s=patience_s) as party:
-            replies = party.ask(lambda worker: list(worker.measure(Shares((BATCH,) * len(worker.devices)))))
+            replies = party.ask(
+                lambda worker: list(worker.measure(Shares((BATCH,) * len(worker.devices))))
+            )
             self.size = party.facts.model.gradient_bytes
         if not all(reply.loss_is_finite for reply in replies if isinstance(reply, Timing)):
             detail = f"{names}: the loss is not a number on random data"
@@ -97,14 +124,18 @@ def links(devices: Sequence[Device], seen: Mapping[str, Link]) -> Iterator[Check
         if now is None or own is None:
             yield skipped("pcie-link", f"the driver does not say ({device.label})")
         elif now.width < own.width or now.generation < own.generation:
-            slow = f"{device.label} ({device.name}) ran at {now} under load, and the card could {own}"
+            slow = (
+                f"{device.label} ({device.name}) ran at {now} under load, and the card could {own}"
+            )
             yield explained("pcie-link", "pcie-link", slow, "warning")
         else:
             yield ok("pcie-link", f"{now} under load ({device.label})")
 
 
 def copies(party: Party, devices: Sequence[Device], watch: Watch) -> Iterator[Check | CopyTime]:
-    """Copies random data from each device to each other one, and compares what arrives. Raises what a worker does."""
+    """Copies random data from each device to each other one, and compares what arrives. Raises what
+    a worker does.
+    """
     watch(Doing("copying random data between the devices"))
     times = dict[str, CopyTime]()
     for source, target in permutations(range(len(devices)), 2):
@@ -117,7 +148,9 @@ def copies(party: Party, devices: Sequence[Device], watch: Watch) -> Iterator[Ch
         yield ok("peer-to-peer", _all_arrived(times, simulated=devices[0].simulated))
 
 
-def _copy(party: Party, devices: Sequence[Device], source: int, target: int) -> tuple[CopyTime, str]:
+def _copy(
+    party: Party, devices: Sequence[Device], source: int, target: int
+) -> tuple[CopyTime, str]:
     """The time of a copy, and what is wrong with the data that arrived, empty if nothing."""
     here, there = devices[source], devices[target]
     nbytes = _COPIED_BYTES_SIMULATED if here.simulated else _COPIED_BYTES
@@ -130,11 +163,18 @@ def _copy(party: Party, devices: Sequence[Device], source: int, target: int) -> 
         seconds=found.seconds,
         bytes_per_s=nbytes / found.seconds,
         intact=not found.differing,
-        peer_to_peer=None if here.simulated else within_or(None, lambda: read_peer_to_peer(here.uuid, there.uuid)),
+        peer_to_peer=None
+        if here.simulated
+        else within_or(None, lambda: read_peer_to_peer(here.uuid, there.uuid)),
     )
     what = "zeros" if found.zeros == found.differing else "other data"
     part = f"{found.differing / found.elements:.3g}"
-    return time, f"{what} arrived in {part} of {format_bytes(nbytes)} of random data" if found.differing else ""
+    return (
+        time,
+        f"{what} arrived in {part} of {format_bytes(nbytes)} of random data"
+        if found.differing
+        else "",
+    )
 
 
 def _all_arrived(times: Mapping[str, CopyTime], *, simulated: bool) -> str:
@@ -142,12 +182,18 @@ def _all_arrived(times: Mapping[str, CopyTime], *, simulated: bool) -> str:
     whole = f"{len(times)} copies of {format_bytes(slowest.bytes)}, all arrived whole"
     ways = ", ".join(sorted({time.peer_to_peer for time in times.values() if time.peer_to_peer}))
     # Simulated devices copy at the pace of the host's memory.
-    rate = "" if simulated else f". The slowest: {format_bytes(round(slowest.bytes_per_s))}/s, {names}"
+    rate = (
+        "" if simulated else f". The slowest: {format_bytes(round(slowest.bytes_per_s))}/s, {names}"
+    )
     return f"{whole}{rate}{f'. Peer-to-peer: {ways}' if ways else ''}"
 
 
-def all_reduce(party: Party, devices: Sequence[Device], nbytes: int, watch: Watch) -> Iterator[Check | AllReduceTime]:
-    """The check and the time of an all-reduce of as many bytes as the model's gradients have. Raises as `copies`."""
+def all_reduce(
+    party: Party, devices: Sequence[Device], nbytes: int, watch: Watch
+) -> Iterator[Check | AllReduceTime]:
+    """The check and the time of an all-reduce of as many bytes as the model's gradients have.
+    Raises as `copies`.
+    """
     size = format_bytes(nbytes)
     watch(Doing(f"an all-reduce of {size} over the devices"))
     reduce = Reduce(devices=tuple(devices), nbytes=nbytes)
@@ -160,9 +206,15 @@ def all_reduce(party: Party, devices: Sequence[Device], nbytes: int, watch: Watc
         bus_bytes_per_s=rate * 2 * (len(devices) - 1) / len(devices),
         intact=not any(found.differing),
     )
-    wrong = [device.label for device, number in zip(devices, found.differing, strict=True) if number]
+    wrong = [
+        device.label for device, number in zip(devices, found.differing, strict=True) if number
+    ]
     if wrong:
-        yield explained("all-reduce", "copy-differs", f"{', '.join(wrong)} got a wrong sum of the devices' parts")
+        yield explained(
+            "all-reduce",
+            "copy-differs",
+            f"{', '.join(wrong)} got a wrong sum of the devices' parts",
+        )
     else:
         in_time = f"{size} of gradients in {format_seconds(found.seconds)}"
         yield ok("all-reduce", f"{in_time}, {format_bytes(round(rate))}/s")

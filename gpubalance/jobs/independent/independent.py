@@ -7,7 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
-from gpubalance.errors import BadInput, GpubalanceError, NothingFits, OutOfMemory, PartialResult, TimeLimitPassed
+from gpubalance.errors import (
+    BadInput,
+    GpubalanceError,
+    NothingFits,
+    OutOfMemory,
+    PartialResult,
+    TimeLimitPassed,
+)
 from gpubalance.jobs.endings import giving, lost_gpus_told, one_error
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing, PhaseBegun, TurnDone, Watch, one_at_a_time
@@ -42,9 +49,10 @@ Work = Callable[[Replica, Worker], T]
 def independent(request: IndependentRequest, watch: Watch, journal: Journal) -> Independent:
     """Trains the request's models, and reports what each device gives alone and at once.
 
-    Windows go into the `journal`; those that are already in it are not measured again. The others go on when a device
-    fails. Raises, with what was measured as `partial`: PartialResult, which names each device that failed, or the
-    devices' own error if all failed alike; BadInput for a model that can't be trained, TimeLimitPassed, Interrupted.
+    Windows go into the `journal`; those that are already in it are not measured again. The others
+    go on when a device fails. Raises, with what was measured as `partial`: PartialResult, which
+    names each device that failed, or the devices' own error if all failed alike; BadInput for a
+    model that can't be trained, TimeLimitPassed, Interrupted.
     """
     tell, measuring = one_at_a_time(watch), request.measuring
     journal.watch = tell
@@ -83,8 +91,8 @@ class _DroppedOut(Exception):
 class Turns:
     """Windows of each device alone and of all at once, in turns. `noted` are further warnings.
 
-    The party has a worker for each device. A device that fails drops out, with its error, and the others go on: what
-    all gave at once is then measured again without it.
+    The party has a worker for each device. A device that fails drops out, with its error, and the
+    others go on: what all gave at once is then measured again without it.
     """
 
     request: IndependentRequest
@@ -95,7 +103,9 @@ class Turns:
     complete: bool = False
 
     def __post_init__(self) -> None:
-        each = enumerate(zip(self.request.devices, self.request.models, self.request.batches, strict=True))
+        each = enumerate(
+            zip(self.request.devices, self.request.models, self.request.batches, strict=True)
+        )
         self.replicas = tuple(Replica(number, *own) for number, own in each)
         self._length = Length.of_window(self.request.measuring)
         self.alone = [self._together(ALONE, [one]) for one in self.replicas]
@@ -111,7 +121,9 @@ class Turns:
 
     @property
     def slowed(self) -> Slowed:
-        """Each GPU that was throttled in the windows at once for a reason that passes, with NVML's reasons."""
+        """Each GPU that was throttled in the windows at once for a reason that passes, with NVML's
+        reasons.
+        """
         return [slowed for one in self.at_once.series.values() for slowed in one.slowed]
 
     def subjects(self) -> list[Together]:
@@ -120,13 +132,17 @@ class Turns:
         return [*alone, *([self.at_once] if len(alone) > 1 else [])]
 
     def measure(self) -> None:
-        """Measures until all is known or no device is left. Raises BadInput and TimeLimitPassed, no device's fault."""
+        """Measures until all is known or no device is left. Raises BadInput and TimeLimitPassed, no
+        device's fault.
+        """
         with suppress(_DroppedOut):
             self._each("warming up all devices at once", self._warm_up, self.replicas)
         in_turns(self.subjects, self._turn, self.request.measuring, lambda: self.slowed, self.watch)
 
     def _turn(self, subject: Together, number: int, of: int) -> None:
-        """Measures a window of all of a subject's devices; it does not count if one of them fails."""
+        """Measures a window of all of a subject's devices; it does not count if one of
+        them fails.
+        """
         uuids = [one.device.uuid for one in subject.replicas]
         models = [one.facts.model for one in subject.replicas if one.facts]
         key, which = content_key(subject.name, *uuids, *models, number), f"window {number} of {of}"
@@ -154,21 +170,32 @@ class Turns:
         def measure(one: Replica, worker: Worker) -> None:
             """Measures until the window is over; ends it for all devices on any error."""
             series = subject.series[one.number]
-            steps = self.alone[one.number].series[one.number].steps_per_timing(self._length.timing_s)
+            steps = (
+                self.alone[one.number].series[one.number].steps_per_timing(self._length.timing_s)
+            )
             try:
                 with series.sensors.watching():
-                    for timing in series.measure(worker, steps_per_timing=steps, until=common.is_over):
+                    for timing in series.measure(
+                        worker, steps_per_timing=steps, until=common.is_over
+                    ):
                         common.take(one.number, timing, moves=series.sensors.move())
             except BaseException:
                 common.leave()
                 raise
 
-        self._each(f"measuring all {len(subject.replicas)} devices at once, {which}", measure, subject.replicas)
-        parts = tuple(series.taken(common.counted[number]) for number, series in subject.series.items())
+        self._each(
+            f"measuring all {len(subject.replicas)} devices at once, {which}",
+            measure,
+            subject.replicas,
+        )
+        parts = tuple(
+            series.taken(common.counted[number]) for number, series in subject.series.items()
+        )
         return AllAtOnce(overlap_s=common.overlap_s, parts=parts)
 
     def _each(self, doing: str, work: Work[T], those: Sequence[Replica]) -> tuple[T, ...]:
-        """What `work` gives of these devices, at the same time. Those that fail drop out, which ends the window.
+        """What `work` gives of these devices, at the same time. Those that fail drop out, which
+        ends the window.
 
         Raises an error that is no device's fault.
         """
@@ -186,7 +213,8 @@ class Turns:
             one.error = error.fault or error if isinstance(error, OutOfMemory) else error
             self.watch(Doing(f"{one.device.label} dropped out: {error.message}"))
             if isinstance(error, OutOfMemory) and not self.alone[number].windows:
-                self.journal.helps = False  # its memory will not hold its batch the next time either
+                # Its memory will not hold its batch the next time either.
+                self.journal.helps = False
         if self.party.failures:
             self.at_once = self._together(AT_ONCE, self.going)
             raise _DroppedOut
@@ -194,7 +222,9 @@ class Turns:
 
     @property
     def failed(self) -> GpubalanceError | None:
-        """One error that names all failed devices, None if none failed: partial unless all devices failed alike."""
+        """One error that names all failed devices, None if none failed: partial unless all devices
+        failed alike.
+        """
         failed = [(one.device, one.error) for one in self.replicas if one.error]
         if not failed:
             return None
@@ -211,14 +241,24 @@ class Turns:
         if not began or not facts:
             return None
         together = going if at_once.windows else []
-        rates = [(one.throughput.median, one.step_times_s) for one in at_once.series.values() if one.windows]
-        total = Throughput(median=sum(rate for rate, _ in rates), ci95=interval_of_sum(rates)) if rates else None
+        rates = [
+            (one.throughput.median, one.step_times_s)
+            for one in at_once.series.values()
+            if one.windows
+        ]
+        total = (
+            Throughput(median=sum(rate for rate, _ in rates), ci95=interval_of_sum(rates))
+            if rates
+            else None
+        )
         is_one = len(facts) == len(self.replicas) and len({one.model for one in facts}) == 1
         model = facts[0].model if is_one else None
         solo = [self.alone[one.number].series[one.number].throughput.median for one in together]
         devices = [one.device for one in together]
         run = best_joint_run(devices, model, request.settings) if devices and model else None
-        measured = [one for subject in self.subjects() for one in subject.series.values() if one.windows]
+        measured = [
+            one for subject in self.subjects() for one in subject.series.values() if one.windows
+        ]
         figures = of_figures(request.settings.model, self.slowed, measured)
         return Independent(
             created=now(),
@@ -230,18 +270,29 @@ class Turns:
             throughput=total,
             solo_sum=sum(solo) if solo else None,
             overlap_s=sum(one.overlap_s for one in at_once.windows),
-            joint=HeldAgainst(**run.model_dump(include={*HeldAgainst.model_fields})) if run else None,
+            joint=HeldAgainst(**run.model_dump(include={*HeldAgainst.model_fields}))
+            if run
+            else None,
             complete=self.complete,
             warnings=(*resumed(self.journal.again[AllAtOnce]), *figures, *self.noted),
         )
 
     def _own_model(self, one: Replica, origin_s: float) -> OwnModel:
-        alone, at_once = self.alone[one.number].series[one.number], self.at_once.series.get(one.number)
+        alone, at_once = (
+            self.alone[one.number].series[one.number],
+            self.at_once.series.get(one.number),
+        )
         kept = None
         if at_once and at_once.windows and alone.windows:
             value = at_once.throughput.median / alone.throughput.median
             kept = ratio(value, at_once.step_times_s, alone.step_times_s)
-        peaks = [peak for series in (alone, at_once) if series for peak in series.peaks if peak is not None]
+        peaks = [
+            peak
+            for series in (alone, at_once)
+            if series
+            for peak in series.peaks
+            if peak is not None
+        ]
         return OwnModel(
             device=one.number,
             model=one.model,

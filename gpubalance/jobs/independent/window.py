@@ -1,4 +1,6 @@
-"""What several workers measure at once, each with its own model, and which of their timings count."""
+"""What several workers measure at once, each with its own model, and which of their
+timings count.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from gpubalance.workers.messages import Ready
 
 
 class AllAtOnce(Record):
-    """A window of some devices: a part of each, and for how long all of them were measured; 0 for one alone."""
+    """A window of some devices: a part of each, and for how long all of them were measured; 0 for
+    one alone.
+    """
 
     overlap_s: Seconds = 0.0
     parts: Annotated[tuple[Window, ...], Field(min_length=1)]
@@ -45,7 +49,8 @@ class AllAtOnce(Record):
 class Replica:
     """A device that trains its own model.
 
-    `number` is its place in the request, `facts` what its worker reported of the model, `error` why it dropped out.
+    `number` is its place in the request, `facts` what its worker reported of the model, `error` why
+    it dropped out.
     """
 
     number: int
@@ -57,17 +62,26 @@ class Replica:
 
 
 class Together:
-    """A subject: one device "alone", or those that have not failed "at once". Each, by its number, has a series."""
+    """A subject: one device "alone", or those that have not failed "at once". Each, by its number,
+    has a series.
+    """
 
     def __init__(
-        self, name: Literal["alone", "at once"], replicas: Sequence[Replica], watch: Watch, *, pipeline: bool
+        self,
+        name: Literal["alone", "at once"],
+        replicas: Sequence[Replica],
+        watch: Watch,
+        *,
+        pipeline: bool,
     ) -> None:
         """With `pipeline` batches come from a user's input pipeline, one for each device."""
         self.name = name
         self.replicas = replicas
         self.windows = list[AllAtOnce]()
         series_of = partial(Series, name=name, watch=watch, pipeline=pipeline, stamps=False)
-        self.series = {one.number: series_of(Shares((one.batch,)), devices=(one.device,)) for one in replicas}
+        self.series = {
+            one.number: series_of(Shares((one.batch,)), devices=(one.device,)) for one in replicas
+        }
 
     @property
     def precision(self) -> float:
@@ -95,11 +109,12 @@ def _told(series: Series) -> OwnWindow:
 
 
 class CommonWindow:
-    """Begins when each worker has given its first timing, and ends when each has given enough that count.
+    """Begins when each worker has given its first timing, and ends when each has given enough that
+    count.
 
-    Only this process's clock says when a timing arrives. A timing counts if the one before it arrived after the common
-    begin, so that it began after that too, and if it arrives before the common end: then every device trained all the
-    while. Each worker's thread shares the window.
+    Only this process's clock says when a timing arrives. A timing counts if the one before it
+    arrived after the common begin, so that it began after that too, and if it arrives before the
+    common end: then every device trained all the while. Each worker's thread shares the window.
     """
 
     def __init__(self, numbers: Sequence[int], length: Length) -> None:
@@ -114,7 +129,9 @@ class CommonWindow:
         self._is_over = False
 
     def take(self, number: int, timing: Timing, *, moves: bool = False) -> None:
-        """Takes a worker's timing that has just arrived. `moves`: its GPU's clock or temperature still does."""
+        """Takes a worker's timing that has just arrived. `moves`: its GPU's clock or temperature
+        still does.
+        """
         with self._lock:
             now_s, before_s = time.monotonic(), self._came_s.get(number)
             self._came_s[number], self._moves[number] = now_s, moves
@@ -125,7 +142,9 @@ class CommonWindow:
                 return
             if before_s is not None and before_s >= self._began_s:
                 self.counted[number].append(timing)
-            if all(self.length.is_reached(its, moves=self._moves[n]) for n, its in self.counted.items()):
+            if all(
+                self.length.is_reached(its, moves=self._moves[n]) for n, its in self.counted.items()
+            ):
                 self._is_over, self.overlap_s = True, now_s - self._began_s
 
     def is_over(self) -> bool:
@@ -133,6 +152,8 @@ class CommonWindow:
         return self._is_over
 
     def leave(self) -> None:
-        """Ends the window after a worker has failed; what the others measured in it is worthless."""
+        """Ends the window after a worker has failed; what the others measured in it is
+        worthless.
+        """
         with self._lock:
             self._is_over = True

@@ -1,7 +1,9 @@
-"""A journal: one line on disk for each finished thing, so that `--resume` does not measure it again.
+"""A journal: one line on disk for each finished thing, so that `--resume` does not measure it
+again.
 
-Two commands that would measure the same share a key. A job that is resumed simply runs again: what it made under a key
-before is not made again, and its decisions follow from its measurements, which are there.
+Two commands that would measure the same share a key. A job that is resumed simply runs again: what
+it made under a key before is not made again, and its decisions follow from its measurements, which
+are there.
 """
 
 from __future__ import annotations
@@ -40,21 +42,27 @@ R = TypeVar("R", bound=BaseModel)
 
 
 def content_key(*parts: BaseModel | str | int | float | None) -> str:
-    """A short hash that is equal for equal devices, settings and options: it is of their contents."""
-    plain = [part.model_dump(mode="json") if isinstance(part, BaseModel) else part for part in parts]
+    """A short hash that is equal for equal devices, settings and options: it is of
+    their contents.
+    """
+    plain = [
+        part.model_dump(mode="json") if isinstance(part, BaseModel) else part for part in parts
+    ]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class Journal:
     """An append-only file of JSON lines, each on disk before the next thing is measured.
 
-    With `resume` it continues what an interrupted command left under the same key; otherwise its first line replaces
-    that. Threads may share a journal, processes may not: raises InUse with `what` the journal is and the PID of the
-    process that holds it. A `with` block that ends well deletes the file, unless it `stays`, as its result could not be
-    saved, or more may be asked. An error keeps it, and its remedy says so, unless what was kept no longer `helps`.
+    With `resume` it continues what an interrupted command left under the same key; otherwise its
+    first line replaces that. Threads may share a journal, processes may not: raises InUse with
+    `what` the journal is and the PID of the process that holds it. A `with` block that ends well
+    deletes the file, unless it `stays`, as its result could not be saved, or more may be asked. An
+    error keeps it, and its remedy says so, unless what was kept no longer `helps`.
 
-    `watch` is told where new things follow those that were left, as a job tells both alike, and when nothing more can
-    be kept. `again` counts the records that were left and are used, by their kind.
+    `watch` is told where new things follow those that were left, as a job tells both alike, and
+    when nothing more can be kept. `again` counts the records that were left and are used, by their
+    kind.
     """
 
     def __init__(self, key: str, what: str, *, resume: bool) -> None:
@@ -77,7 +85,9 @@ class Journal:
 
     @staticmethod
     def left_at(key: str) -> float:
-        """When an interrupted command last left anything under the key, in seconds since 1970; 0 if none did."""
+        """When an interrupted command last left anything under the key, in seconds since 1970; 0 if
+        none did.
+        """
         path = _path(key)
         return path.stat().st_mtime if any(_read(path)) else 0.0
 
@@ -87,18 +97,23 @@ class Journal:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None and not self.stays:
             self.path.unlink(missing_ok=True)
-        helps = self._holds and self.helps and not isinstance(error, BadInput)  # mended input has another key
+        # Mended input has another key.
+        helps = self._holds and self.helps and not isinstance(error, BadInput)
         if helps and isinstance(error, GpubalanceError) and RESUME not in error.remedy:
             error.remedy = f"{error.remedy}\n{RESUME}".strip()
         self.close()
 
     def begin_anew(self) -> None:
-        """Forgets what is not continued, if nothing is kept yet: resuming this command must not find that."""
+        """Forgets what is not continued, if nothing is kept yet: resuming this command must not
+        find that.
+        """
         if not self.resumed and self._file is None:
             self.path.unlink(missing_ok=True)
 
     def once(self, key: str, kind: type[R], make: Callable[[], R]) -> R:
-        """The record that was left under the key, else the one that `make` returns, which is kept."""
+        """The record that was left under the key, else the one that `make` returns,
+        which is kept.
+        """
         found = self.had(key, kind)
         if found is None:
             found = make()
@@ -121,11 +136,16 @@ class Journal:
         self.add(key, record)
 
     def add(self, key: str, record: BaseModel, *, helps: bool = True) -> None:
-        """Appends a finished record; returns when it is on disk. One that `helps` is worth resuming the command.
+        """Appends a finished record; returns when it is on disk. One that `helps` is worth resuming
+        the command.
 
         If the disk is full it says so once and keeps nothing more; the measurement goes on.
         """
-        entry = {"kind": type(record).__name__, "key": key, "record": record.model_dump(mode="json")}
+        entry = {
+            "kind": type(record).__name__,
+            "key": key,
+            "record": record.model_dump(mode="json"),
+        }
         with self._threads:
             if not self.is_full:
                 self._append(json.dumps(entry))
@@ -151,9 +171,11 @@ class Journal:
         return file
 
     def left(self, kind: type[R]) -> dict[str, R]:
-        """The last record of that kind that was left under each key. Skips lines that are no such record.
+        """The last record of that kind that was left under each key. Skips lines that are no such
+        record.
 
-        Records of some time are moved, each to follow the one before, the last to end now: a boot resets the clock.
+        Records of some time are moved, each to follow the one before, the last to end now: a boot
+        resets the clock.
         """
         found: dict[str, Any] = {}
         for entry in self._entries:
@@ -176,7 +198,10 @@ class Journal:
         elif self.resumed:
             text = "continuing an unfinished measurement"
         elif self.resume:
-            text = "nothing unfinished was found for these devices and settings: starting from the beginning"
+            text = (
+                "nothing unfinished was found for these devices and settings: starting from the "
+                "beginning"
+            )
         if text:
             self.watch(Doing(text, stays=True))
 
@@ -193,9 +218,13 @@ def _path(key: str) -> Path:
 
 
 def _read(path: Path) -> Iterator[dict[str, Any]]:
-    """The entries that can be read: the last line may have been cut off, and others may be anything."""
+    """The entries that can be read: the last line may have been cut off, and others may be
+    anything.
+    """
     with suppress(OSError):
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else []
+        lines = (
+            path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else []
+        )
         for line in lines:
             with suppress(ValueError, RecursionError):
                 entry = json.loads(line)
@@ -224,12 +253,17 @@ def journal_of(request: MeasureRequest, *, resume: bool) -> Journal:
 
 
 def software_key(model: str, data: str | None = None) -> str:
-    """What a step's speed depends on besides devices and settings: the host, versions, the user's own files."""
-    return " ".join([platform.node(), __version__, *(one or "" for one in software()), code_key(model, data)])
+    """What a step's speed depends on besides devices and settings: the host, versions, the user's
+    own files.
+    """
+    return " ".join(
+        [platform.node(), __version__, *(one or "" for one in software()), code_key(model, data)]
+    )
 
 
 def free_journal(key: str, resume: bool) -> Journal:
-    """The first journal of this key that no process holds: on simulated devices equal commands may run at once.
+    """The first journal of this key that no process holds: on simulated devices equal commands may
+    run at once.
 
     With `resume`, journals in which something was left come first, the newest before the others.
     """
@@ -239,4 +273,6 @@ def free_journal(key: str, resume: bool) -> Journal:
             return Journal(one, "the journal of this command", resume=resume)
         except InUse:
             continue
-    raise InUse("this command runs a hundred times already", remedy="wait until one of them has ended")
+    raise InUse(
+        "this command runs a hundred times already", remedy="wait until one of them has ended"
+    )

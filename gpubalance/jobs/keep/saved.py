@@ -1,4 +1,6 @@
-"""Results that were made here, kept under the user's state directory: later commands start from the best of them."""
+"""Results that were made here, kept under the user's state directory: later commands start from the
+best of them.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def _put(path: Path, result: Probe | Run | Plan) -> Path | None:
 
 
 def saved(folder: Folder, kind: type[Result], pattern: str = "*.json") -> Iterator[Result]:
-    """The results there that can be read, the latest first; `pattern` picks some by the names of their files."""
+    """The results there that can be read, the latest first; `pattern` picks some by the names of
+    their files.
+    """
     paths = state_folder(folder).glob(pattern)
     for path in sorted(paths, key=lambda one: (one.stat().st_mtime, one), reverse=True):
         with suppress(BadInput):  # damaged
@@ -61,31 +65,40 @@ def saved(folder: Folder, kind: type[Result], pattern: str = "*.json") -> Iterat
 
 
 def keep_balance(request: BalanceRequest, plan: Plan) -> None:
-    """Keeps the result of a balance instead of an older one by the same probe, if there is room for it.
+    """Keeps the result of a balance instead of an older one by the same probe, if there is room for
+    it.
 
-    A balance that has not measured several devices together is not kept: it knows no more than the probe.
+    A balance that has not measured several devices together is not kept: it knows no more than the
+    probe.
     """
     if plan.sync_s is not None:
         name = _name(plan.probed, request.devices, request.settings, request.joint)
         _put(state_folder("balances") / name, plan)
 
 
-def balance_by(probe: Probe, devices: Sequence[Device], joint: JointProfile | None = None) -> Plan | None:
+def balance_by(
+    probe: Probe, devices: Sequence[Device], joint: JointProfile | None = None
+) -> Plan | None:
     """The result of the balance of exactly these devices that started from this probe, or None.
 
-    With `joint` None, as a probe's file does not say what a joint run adds, it is the latest one whatever that was.
+    With `joint` None, as a probe's file does not say what a joint run adds, it is the latest one
+    whatever that was.
     """
     return next(saved("balances", Plan, _name(probe.created, devices, probe.settings, joint)), None)
 
 
-def _name(probed: str, devices: Sequence[Device], settings: Settings, joint: JointProfile | None) -> str:
+def _name(
+    probed: str, devices: Sequence[Device], settings: Settings, joint: JointProfile | None
+) -> str:
     """The name of a balance's file; with `joint` None the pattern of those with any."""
     ending = "*" if joint is None else content_key(joint)
     return f"{content_key(probed, *devices, settings.alone)}-{ending}.json"
 
 
 def best_joint_run(devices: Sequence[Device], model: Model, settings: Settings) -> Run | None:
-    """The kept run with the most samples/s on exactly these devices, with this model and these settings, or None."""
+    """The kept run with the most samples/s on exactly these devices, with this model and these
+    settings, or None.
+    """
     wanted = set(map(identity, devices))
     proofs = (plan.run for plan in saved("balances", Plan) if plan.run is not None)
     found = (
@@ -93,7 +106,8 @@ def best_joint_run(devices: Sequence[Device], model: Model, settings: Settings) 
         for run in chain(saved("runs", Run), proofs)
         if run.model.is_like(model)
         and run.settings.alone == settings.alone
-        and (settings.data is None or run.pipeline is not None)  # in a balance's run batches lie on the devices
+        # In a balance's run batches lie on the devices.
+        and (settings.data is None or run.pipeline is not None)
         and {identity(run.devices[one.device]) for one in run.replicas} == wanted
     )
     return max(found, key=lambda run: run.throughput.median, default=None)
@@ -104,12 +118,15 @@ def kept_probes() -> Iterator[Probe]:
     return saved("probes", Probe)
 
 
-def best_probe(devices: Sequence[Device], settings: Settings, *, up_to: float = 0, each: bool = False) -> Probe | None:
-    """The probe that measured all these devices to the end with these settings, or None: the latest without a limit.
+def best_probe(
+    devices: Sequence[Device], settings: Settings, *, up_to: float = 0, each: bool = False
+) -> Probe | None:
+    """The probe that measured all these devices to the end with these settings, or None: the latest
+    without a limit.
 
-    If --max-batch or --margin limited all of them, it is the one that looked furthest, if it looked up to the batch
-    `up_to`. A probe of the user's own model or data counts if their files have not changed since. With `each` it must
-    have measured every device itself, none by an equal one.
+    If --max-batch or --margin limited all of them, it is the one that looked furthest, if it looked
+    up to the batch `up_to`. A probe of the user's own model or data counts if their files have not
+    changed since. With `each` it must have measured every device itself, none by an equal one.
     """
     code, best, furthest = code_key(settings.model, settings.data), None, 0.0
     for probe in kept_probes():
@@ -130,7 +147,9 @@ def kept_probe(request: BalanceRequest) -> Probe | None:
     """The probe that a balance may plan with, or None."""
     if request.fresh:
         return None
-    return best_probe(request.devices, request.settings, up_to=request.probe.max_batch or ALL, each=request.each)
+    return best_probe(
+        request.devices, request.settings, up_to=request.probe.max_batch or ALL, each=request.each
+    )
 
 
 def probe_of(device: Device, settings: Settings) -> DeviceProbe | None:
@@ -170,8 +189,11 @@ def _by_margin(limit: BatchLimit) -> bool:
     return any(trial.outcome == "margin" for trial in limit.trials if trial.batch == limit.fails)
 
 
-def refuse_what_failed(devices: Sequence[Device], split: Shares, settings: Settings, again: str) -> None:
-    """Raises NothingFits for a share that failed in the best probe; `again` is the command that probes again.
+def refuse_what_failed(
+    devices: Sequence[Device], split: Shares, settings: Settings, again: str
+) -> None:
+    """Raises NothingFits for a share that failed in the best probe; `again` is the command that
+    probes again.
 
     A joint run takes more memory than a device alone, so it does not hold such a share either.
     """
@@ -183,22 +205,29 @@ def refuse_what_failed(devices: Sequence[Device], split: Shares, settings: Setti
         limit = one.batch_limit if one else None
         if limit and limit.fails and limit.fails <= share and not _by_margin(limit):
             raise NothingFits(
-                f"{devices[number].label} does not hold {share} samples at a time: in the probe of {probe.created} "
+                f"{devices[number].label} does not hold {share} samples at a time: in the "
+                f"probe of {probe.created} "
                 f"{limit.fails} failed and {limit.fits or 'nothing'} fit",
                 remedy=f"give it less; if it has more memory now, probe again: {again}",
             )
 
 
-def solo_bests(devices: Sequence[Device], split: Shares, settings: Settings) -> tuple[SoloBest, ...] | None:
-    """The solo best of each device that was asked for, by the best probe of them that looked up to the global batch.
+def solo_bests(
+    devices: Sequence[Device], split: Shares, settings: Settings
+) -> tuple[SoloBest, ...] | None:
+    """The solo best of each device that was asked for, by the best probe of them that looked up to
+    the global batch.
 
-    None without such a probe: devices that were only tried with less would seem to give more in the split than alone.
+    None without such a probe: devices that were only tried with less would seem to give more in the
+    split than alone.
     """
     probe = best_probe(devices, settings, up_to=split.global_batch)
     return solo_bests_of(probe, devices, split) if probe else None
 
 
-def solo_bests_of(probe: Probe, devices: Sequence[Device], split: Shares) -> tuple[SoloBest, ...] | None:
+def solo_bests_of(
+    probe: Probe, devices: Sequence[Device], split: Shares
+) -> tuple[SoloBest, ...] | None:
     """The solo best of each device by that probe, with samples or without; None if it lacks one.
 
     A device that does not hold a single sample gives nothing alone and has no entry.
@@ -219,7 +248,9 @@ def solo_bests_of(probe: Probe, devices: Sequence[Device], split: Shares) -> tup
 
 
 def _throughput(one: DeviceProbe, batch: int) -> float | None:
-    """Samples per second of a device alone at that batch, by its step-time model; None for more than it holds."""
+    """Samples per second of a device alone at that batch, by its step-time model; None for more
+    than it holds.
+    """
     model, limit = one.step_time_model, one.batch_limit
     if model is None or limit is None or limit.fits is None or batch > limit.fits:
         return None
@@ -229,4 +260,6 @@ def _throughput(one: DeviceProbe, batch: int) -> float | None:
 def find_device(probe: Probe, device: Device) -> DeviceProbe | None:
     """The probe's entry for a device, whatever index the device had then; None if it has none."""
     wanted = identity(device)
-    return next((one for one in probe.probes if identity(probe.devices[one.device]) == wanted), None)
+    return next(
+        (one for one in probe.probes if identity(probe.devices[one.device]) == wanted), None
+    )

@@ -1,4 +1,6 @@
-"""What the parity check has found of models: a command checks each once, and with --resume none again."""
+"""What the parity check has found of models: a command checks each once, and with --resume none
+again.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from gpubalance.settings.requests import Settings
 class KeptVerdicts:
     """Hands what one worker has found to the next ones, and keeps it in the command's journal.
 
-    Of workers that begin at the same time one checks the model, and the others wait for it. What could not be tried,
-    as for want of memory, is tried again by the next worker.
+    Of workers that begin at the same time one checks the model, and the others wait for it. What
+    could not be tried, as for want of memory, is tried again by the next worker.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -25,7 +27,9 @@ class KeptVerdicts:
         self._checking = defaultdict[str, threading.Lock](threading.Lock)
 
     def turn(self, settings: Settings) -> AbstractContextManager[Any]:
-        """Within it no other worker checks the model in these settings. One without a user's code is not checked."""
+        """Within it no other worker checks the model in these settings. One without a user's code
+        is not checked.
+        """
         return self._checking[_key(settings)] if ":" in settings.model else nullcontext()
 
     def of(self, settings: Settings) -> Verdict | None:

@@ -1,4 +1,6 @@
-"""What is known of the blocks on each device, corrected by each cut that was run, and the best cut by it."""
+"""What is known of the blocks on each device, corrected by each cut that was run, and the best cut
+by it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from gpubalance.settings.shares import run_text
 
 # The smallest micro-batch within this part of the best throughput is taken.
 _NEARLY = 0.05
-_LARGEST, _BEYOND = 4096, 4  # the bounds of micro-batches: samples, and times the largest measured one
+# The bounds of micro-batches: samples, and times the largest measured one.
+_LARGEST, _BEYOND = 4096, 4
 # The link between GPUs until it is measured: PCIe 3.0 with 16 lanes, less its overhead.
 _GPU_LINK = JointProfile(link_latency_s=50e-6, link_bytes_per_s=10e9)
 # The part of what a device was planned to take when it ran out of memory that it is given next.
@@ -45,8 +48,13 @@ class Known:
         self._off: float | None = None
 
     def best(self) -> Placement:
-        """The best cut; the first call also decides on the micro-batch if that is free. Raises NothingFits."""
-        most, found = min(_LARGEST, _BEYOND * max(one.largest for one in self._devices)), list[Placement]()
+        """The best cut; the first call also decides on the micro-batch if that is free. Raises
+        NothingFits.
+        """
+        most, found = (
+            min(_LARGEST, _BEYOND * max(one.largest for one in self._devices)),
+            list[Placement](),
+        )
         sizes = [1 << doubled for doubled in range(most.bit_length())]
         for size in [self._micro_batch] if self._micro_batch else sizes:
             try:
@@ -67,15 +75,20 @@ class Known:
             raise self._nothing_fits(micro_batch, error.block) from None
 
     def _problem(self, micro_batch: int, limits: Sequence[float]) -> Problem:
-        loads = [one.load(micro_batch, limit) for one, limit in zip(self._devices, limits, strict=True)]
+        loads = [
+            one.load(micro_batch, limit) for one, limit in zip(self._devices, limits, strict=True)
+        ]
         link = self._latency_s, self._bytes_per_s
         return Problem(self.graph, tuple(loads), micro_batch, self._request.in_a_step, *link)
 
-    def learn(self, placed: Placement, stamped: Sequence[Timeline], step_times_s: Sequence[float]) -> None:
-        """Corrects the times of blocks and the latency of transfers by the stamped steps, to add up to the others.
+    def learn(
+        self, placed: Placement, stamped: Sequence[Timeline], step_times_s: Sequence[float]
+    ) -> None:
+        """Corrects the times of blocks and the latency of transfers by the stamped steps, to add up
+        to the others.
 
-        The next window may be off by √2 times what this one's median may be, by as much as stamped steps are, and by as
-        much as the promise for this cut was if a cut had been run before.
+        The next window may be off by √2 times what this one's median may be, by as much as stamped
+        steps are, and by as much as the promise for this cut was if a cut had been run before.
         """
         step_s = median(step_times_s)
         steps = [one.lasting(step_s) for one in stamped]
@@ -97,14 +110,17 @@ class Known:
         return replace(placed, problem=problem, timeline=timeline, off=self._off)
 
     def ran_out(self, placed: Placement, device: int | None) -> None:
-        """Lowers the limit of a device, or of all if it is unknown which. A free micro-batch is chosen again."""
+        """Lowers the limit of a device, or of all if it is unknown which. A free micro-batch is
+        chosen again.
+        """
         for one in [device] if device is not None else range(len(self._limits)):
             if placed.peak_bytes[one]:
                 self._limits[one] = min(self._limits[one], _LESS * placed.peak_bytes[one])
         self._micro_batch = self._request.micro_batch
 
     def what_fits(self, micro_batch: int) -> str:
-        """What to type instead, with the margin that turned out to be missing: the largest micro-batch that fits.
+        """What to type instead, with the margin that turned out to be missing: the largest
+        micro-batch that fits.
 
         `--micro-batch 16 fits: GPU:0 blocks 0–8 (0.9 of 1 GiB), …`.
         """
@@ -123,7 +139,8 @@ class Known:
         held = zip(self._request.devices, self._limits, strict=True)
         devices = ", ".join(f"{device.label} {_limit_text(limit)}" for device, limit in held)
         message = (
-            f"no cut of {self._request.settings.model} into stages fits: micro-batches of {micro_batch} on {devices}"
+            f"no cut of {self._request.settings.model} into stages fits: micro-batches of "
+            f"{micro_batch} on {devices}"
         )
         if block is not None:
             name = self.graph.blocks[block].name
@@ -153,7 +170,10 @@ def _stage_texts(placed: Placement, devices: Sequence[Device]) -> Iterator[str]:
         own = [run_text(one.first, one.last) for one in placed.segments if one.device == number]
         if own:
             needs, limit = placed.peak_bytes[number], placed.problem.loads[number].memory_bytes
-            yield f"{device.label} blocks {' '.join(own)} ({format_bytes(int(needs))} of {_limit_text(limit)})"
+            yield (
+                f"{device.label} blocks {' '.join(own)} ({format_bytes(int(needs))} of "
+                f"{_limit_text(limit)})"
+            )
 
 
 def _limit_text(limit_bytes: float) -> str:

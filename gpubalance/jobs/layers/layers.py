@@ -1,4 +1,6 @@
-"""`layers`: cuts a model over several devices, runs it as a pipeline, corrects the cut by measurements, proves it."""
+"""`layers`: cuts a model over several devices, runs it as a pipeline, corrects the cut by
+measurements, proves it.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,20 @@ from gpubalance.numbers.stats import mean
 from gpubalance.planning.pipeline.place import Placement
 from gpubalance.planning.pipeline.timeline import bubble_bound
 from gpubalance.results.common import Warning_, now
-from gpubalance.results.layers import Layers, LayersBaselines, LayersRound, PredictedStep, SplitBaseline
+from gpubalance.results.layers import (
+    Layers,
+    LayersBaselines,
+    LayersRound,
+    PredictedStep,
+    SplitBaseline,
+)
 from gpubalance.settings.requests import LayersRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Ready
 from gpubalance.workers.party import Party
 
-# A cut that promises less than this part more is not worth a round, nor one whose promise may be kept by the best.
+# A cut that promises less than this part more is not worth a round, nor one whose promise may be
+# kept by the best.
 _WORTH_A_ROUND = 0.01
 _MOST_FAILED = 2  # rounds that run out of memory, for each device
 
@@ -41,13 +50,16 @@ _MOST_FAILED = 2  # rounds that run out of memory, for each device
 def layers(request: LayersRequest, watch: Watch, journal: Journal) -> Layers:
     """The best cut of the request's model, found and proven by running it.
 
-    Blocks, rounds and windows go into the `journal`; those that are already in it are not measured again. Raises
-    Refused for a model that can't be cut, UsageError for one that is better off uncut, NothingFits if no cut fits, and
-    what a probe and a worker do; with what was measured before as `partial`.
+    Blocks, rounds and windows go into the `journal`; those that are already in it are not measured
+    again. Raises Refused for a model that can't be cut, UsageError for one that is better off
+    uncut, NothingFits if no cut fits, and what a probe and a worker do; with what was measured
+    before as `partial`.
     """
     limit, journal.watch = TimeLimit(request.measuring.time_limit_s), watch
     with lost_gpus_told(request.devices), _no_help_of(journal), ExitStack() as opened:
-        each = [party_for(request, watch, limit, device, purpose="layers") for device in request.devices]
+        each = [
+            party_for(request, watch, limit, device, purpose="layers") for device in request.devices
+        ]
         alone = [*map(opened.enter_context, each)]
         together = opened.enter_context(party_for(request, watch, limit))
         facts = journal.once("facts", Ready, lambda: _facts(alone[0]))
@@ -62,7 +74,9 @@ def layers(request: LayersRequest, watch: Watch, journal: Journal) -> Layers:
 
 @contextmanager
 def _no_help_of(journal: Journal) -> Iterator[None]:
-    """Makes what is refused in the block not offer --resume: with the journal it would be refused again."""
+    """Makes what is refused in the block not offer --resume: with the journal it would be refused
+    again.
+    """
     try:
         yield
     except (UsageError, NothingFits):
@@ -71,7 +85,8 @@ def _no_help_of(journal: Journal) -> Iterator[None]:
 
 
 def _facts(party: Party) -> Ready:
-    """What a worker of one device says of the model. Raises Refused for one that can't be cut, before it is probed.
+    """What a worker of one device says of the model. Raises Refused for one that can't be cut,
+    before it is probed.
 
     The party is left without a worker, as the device is wanted for the probe.
     """
@@ -86,8 +101,8 @@ def _facts(party: Party) -> Ready:
 class Cutting:
     """The rounds of a cut model and its proof, with what has been found so far.
 
-    `party` has all devices; its owner ends it. `baselines` are what the uncut model gives, `facts` is what a worker
-    says of the model and the software.
+    `party` has all devices; its owner ends it. `baselines` are what the uncut model gives, `facts`
+    is what a worker says of the model and the software.
     """
 
     request: LayersRequest
@@ -102,11 +117,14 @@ class Cutting:
     tried: list[str] = field(default_factory=list)
     best: tuple[float, Placement] | None = None  # the measured throughput
     series: CutSeries | None = None
-    again: Counter[str] = field(default_factory=Counter)  # rounds and windows that an interrupted command left
+    # Rounds and windows that an interrupted command left.
+    again: Counter[str] = field(default_factory=Counter)
     complete: bool = False
 
     def run(self) -> Layers:
-        """Tries cuts until none promises more than was measured, and proves the best. An error has what was found."""
+        """Tries cuts until none promises more than was measured, and proves the best. An error has
+        what was found.
+        """
         with giving(self._result):
             while not self._prove(self._found()):
                 pass
@@ -119,7 +137,9 @@ class Cutting:
         while self.best is None or len(self.rounds) - self._failed < self.request.rounds:
             series = CutSeries.of_cut(self.known.best(), self.request.devices)
             least = 1 + max(_WORTH_A_ROUND, series.placed.off or 0.0)
-            if self.best and (series.key in self.tried or series.placed.throughput <= least * self.best[0]):
+            if self.best and (
+                series.key in self.tried or series.placed.throughput <= least * self.best[0]
+            ):
                 break
             self._try(series)
         return self.known.corrected(self.best[1])
@@ -142,7 +162,9 @@ class Cutting:
         self.known.learn(placed, series.timelines, series.step_times_s)
 
     def _look(self, series: CutSeries, what: str, length: Length) -> None:
-        """Adds a window to the series, measured or left by an interrupted command. Raises OutOfMemory."""
+        """Adds a window to the series, measured or left by an interrupted command. Raises
+        OutOfMemory.
+        """
         before = self.journal.again[Window]
 
         def measured() -> Window:
@@ -154,7 +176,9 @@ class Cutting:
         self.series = series
 
     def _ran_out(self, placed: Placement, device: int | None) -> None:
-        """Puts less on the device from now on. Raises PartialResult once that has been tried often enough."""
+        """Puts less on the device from now on. Raises PartialResult once that has been tried often
+        enough.
+        """
         self._note(placed, None, device)
         self.known.ran_out(placed, device)
         if self._failed > _MOST_FAILED * len(self.request.devices):
@@ -169,7 +193,9 @@ class Cutting:
         """The rounds that ran out of memory."""
         return sum(one.step_time_s is None for one in self.rounds)
 
-    def _note(self, placed: Placement, step_time_s: float | None, ran_out: int | None = None) -> None:
+    def _note(
+        self, placed: Placement, step_time_s: float | None, ran_out: int | None = None
+    ) -> None:
         record = LayersRound(
             number=len(self.rounds) + 1,
             segments=placed.segments,
@@ -183,7 +209,9 @@ class Cutting:
         self.watch(CutDone(record, self.request.devices, placed.problem.global_batch))
 
     def _prove(self, placed: Placement) -> bool:
-        """Measures a cut in windows, after those of an interrupted command; False if it ran out of memory."""
+        """Measures a cut in windows, after those of an interrupted command; False if it ran out of
+        memory.
+        """
         series = CutSeries.of_cut(placed, self.request.devices)
         self.watch(PhaseBegun("proof"))
         self.watch(Doing(f"proving {series.text}"))
@@ -218,7 +246,9 @@ class Cutting:
 
         found: dict[str, object] = {"split": None}
         try:
-            found["split"] = self.journal.once(f"batch split {split.split}", SplitBaseline, measured)
+            found["split"] = self.journal.once(
+                f"batch split {split.split}", SplitBaseline, measured
+            )
         except OutOfMemory as error:
             found["split_why_not"] = error.message
         self.baselines = self.baselines.model_copy(update=found)

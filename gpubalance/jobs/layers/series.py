@@ -1,4 +1,6 @@
-"""The steps of one cut: a subject that is measured in turns, as a split is, and what they say of its stages."""
+"""The steps of one cut: a subject that is measured in turns, as a split is, and what they say of
+its stages.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,15 @@ class CutSeries(Series):
     def of_cut(cls, placed: Placement, devices: tuple[Device, ...]) -> CutSeries:
         """A series without timings."""
         problem = placed.problem
-        return cls(Shares((problem.global_batch,), (problem.micro_batch,)), devices=devices, placed=placed)
+        return cls(
+            Shares((problem.global_batch,), (problem.micro_batch,)), devices=devices, placed=placed
+        )
 
     @property
     def key(self) -> str:
-        """Text that is equal for equal cuts with equal micro-batches, and as many of them in flight."""
+        """Text that is equal for equal cuts with equal micro-batches, and as many of them in
+        flight.
+        """
         placed = self.placed
         return f"{placed.problem.micro_batch} {[*map(tuple, placed.segments)]} {placed.in_flight}"
 
@@ -43,7 +49,10 @@ class CutSeries(Series):
     def text(self) -> str:
         """`GPU:0 blocks 0–8, GPU:1 blocks 9–17; 16 micro-batches of 32`."""
         problem, segments = self.placed.problem, self.placed.segments
-        stages = [f"{self.devices[one.device].label} blocks {run_text(one.first, one.last)}" for one in segments]
+        stages = [
+            f"{self.devices[one.device].label} blocks {run_text(one.first, one.last)}"
+            for one in segments
+        ]
         return f"{', '.join(stages)}; {count_text(problem.micro_batches, problem.micro_batch)}"
 
     @property
@@ -58,7 +67,8 @@ class CutSeries(Series):
         return _record(self.timelines[(len(self.timelines) - 1) // 2])
 
     def warm_up(self, worker: Worker) -> None:
-        """Trains until steps no longer get faster, unless these segments have run last in this process.
+        """Trains until steps no longer get faster, unless these segments have run last in this
+        process.
 
         Raises OutOfMemory, and BadInput for a loss that is no number.
         """
@@ -75,10 +85,11 @@ class CutSeries(Series):
         return worker.pipe(Pipe(segments=placed.segments, order=placed.orders, **sizes, **how))
 
     def stages(self) -> Iterator[Stage]:
-        """The stages, in the blocks' order: each part is the median fraction of the stamped steps, times one without.
+        """The stages, in the blocks' order: each part is the median fraction of the stamped steps,
+        times one without.
 
-        The bubble is the rest. If steps differ much the medians may add up to more than a step: then all are scaled
-        down by the same factor.
+        The bubble is the rest. If steps differ much the medians may add up to more than a step:
+        then all are scaled down by the same factor.
         """
         placed, steps = self.placed, [*map(_record, self.timelines)]
         told = self.sensors.telemetry(self.began_s)
@@ -90,7 +101,9 @@ class CutSeries(Series):
             known = placed.problem.loads[device].memory_bytes < math.inf
             yield Stage(
                 device=device,
-                segments=tuple((one.first, one.last) for one in placed.segments if one.device == device),
+                segments=tuple(
+                    (one.first, one.last) for one in placed.segments if one.device == device
+                ),
                 **{f"{name}_s": step_s * part for name, part in part_of.items()},
                 bubble_s=max(0.0, self.usual_s - step_s * whole),
                 in_flight=placed.in_flight[device],

@@ -1,4 +1,6 @@
-"""Finds out whether the whole model trains on one device, what that gives, and what its batch split would give."""
+"""Finds out whether the whole model trains on one device, what that gives, and what its batch split
+would give.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,14 @@ from gpubalance.system.deadlines import TimeLimit
 _NONE_HOLDS = "no device holds the whole model"
 
 
-def uncut(request: LayersRequest, limit: TimeLimit, watch: Watch, journal: Journal) -> LayersBaselines:
-    """What the uncut model gives, by a probe and a balance that used it. Raises what a probe does, but NothingFits.
+def uncut(
+    request: LayersRequest, limit: TimeLimit, watch: Watch, journal: Journal
+) -> LayersBaselines:
+    """What the uncut model gives, by a probe and a balance that used it. Raises what a probe does,
+    but NothingFits.
 
-    Raises UsageError if all devices hold it, and the best that layers could give with their rates is not more.
+    Raises UsageError if all devices hold it, and the best that layers could give with their rates
+    is not more.
     """
     try:
         probe = probe_for(request.uncut, limit, watch, journal)
@@ -44,10 +50,14 @@ def uncut(request: LayersRequest, limit: TimeLimit, watch: Watch, journal: Journ
     return found
 
 
-def _split(request: LayersRequest, probe: Probe, solo: Sequence[SoloBest]) -> tuple[SplitBaseline | None, str | None]:
+def _split(
+    request: LayersRequest, probe: Probe, solo: Sequence[SoloBest]
+) -> tuple[SplitBaseline | None, str | None]:
     """The batch split over all devices, or why there is none."""
     holding = {one.device for one in solo}
-    missing = [device.label for number, device in enumerate(request.devices) if number not in holding]
+    missing = [
+        device.label for number, device in enumerate(request.devices) if number not in holding
+    ]
     if missing:
         do_not = "do not" if len(missing) > 1 else "does not"
         return None, f"{' and '.join(missing)} {do_not} hold the whole model"
@@ -59,19 +69,27 @@ def _split(request: LayersRequest, probe: Probe, solo: Sequence[SoloBest]) -> tu
     return SplitBaseline(**sizes, throughput=planned.predicted.throughput, measured=False), None
 
 
-def refuse_what_is_faster_uncut(request: LayersRequest, found: LayersBaselines, layers_at_most: float) -> None:
+def refuse_what_is_faster_uncut(
+    request: LayersRequest, found: LayersBaselines, layers_at_most: float
+) -> None:
     """Raises UsageError if layers can't give more than the uncut model, unless they are forced."""
     if request.force or layers_at_most > found.throughput:
         return
     bubble = format_percent(bubble_bound(len(request.devices), request.in_a_step), 1)
     best, split, told, parts = found.solo_best, found.split, [], ""
     if best is not None:
-        told.append(f"{request.devices[best.device].label} alone gives {format_rate(best.throughput)}")
+        told.append(
+            f"{request.devices[best.device].label} alone gives {format_rate(best.throughput)}"
+        )
     if split is not None:
         told.append(f"the batch split {split.split} {format_rate(split.throughput)} by prediction")
         parts = " --accumulate auto" if split.split.accumulates else ""
     raise UsageError(
-        f"{request.settings.model} is better off uncut: layers would give {format_rate(layers_at_most)} samples/s at "
+        f"{request.settings.model} is better off uncut: layers would give "
+        f"{format_rate(layers_at_most)} samples/s at "
         f"best, as {bubble} of each step is bubble; {', '.join(told)}",
-        remedy=f"gpubalance balance{parts} finds the best batch split; --force cuts the model all the same",
+        remedy=(
+            f"gpubalance balance{parts} finds the best batch split; --force cuts the model all "
+            "the same"
+        ),
     )

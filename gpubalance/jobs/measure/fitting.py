@@ -25,7 +25,9 @@ Peaks = tuple[int | None, ...]
 
 
 class Fitting:
-    """The search for a split that fits, with the party of a run whose own split ran out of memory."""
+    """The search for a split that fits, with the party of a run whose own split ran out
+    of memory.
+    """
 
     def __init__(self, party: Party, request: RunRequest, watch: Watch, peaks: Peaks = ()) -> None:
         """`peaks` has the bytes that the request's split takes on each device, if that is known."""
@@ -38,14 +40,16 @@ class Fitting:
         self._refused: OutOfMemory | None = None  # the latest error in the search
 
     def suggest(self, failed: OutOfMemory, *, believed: bool = False) -> Shares | None:
-        """A split that was tried and fits, or None. What it has less of is what a device was given too much of.
+        """A split that was tried and fits, or None. What it has less of is what a device was given
+        too much of.
 
-        Only what does not fit is lowered: halved until it does, then raised to what lines through memory predict, or
-        nine tenths of that. TensorFlow may blame another device than the full one: then all are lowered. Each device
-        keeps its number of micro-batches, as memory depends on their size.
+        Only what does not fit is lowered: halved until it does, then raised to what lines through
+        memory predict, or nine tenths of that. TensorFlow may blame another device than the full
+        one: then all are lowered. Each device keeps its number of micro-batches, as memory depends
+        on their size.
 
-        If these lines say that all of the request's split fits, it is tried once more, unless the failure is
-        `believed`: another program may have had the memory for a moment.
+        If these lines say that all of the request's split fits, it is tried once more, unless the
+        failure is `believed`: another program may have had the memory for a moment.
         """
         wanted = self._split.micro_batches
         if failed.fault is not None and not self._trains_at_all():
@@ -66,11 +70,17 @@ class Fitting:
         return self._with(sizes)
 
     def _trains_at_all(self) -> bool:
-        """Whether the fewest samples train: else what looks like a lack of memory is another fault."""
+        """Whether the fewest samples train: else what looks like a lack of memory is
+        another fault.
+        """
         return self._tried(self._with((1,) * len(self._split.batches))) is not None
 
-    def _lowered(self, failed: OutOfMemory, *, blamed: bool) -> tuple[Sizes, Peaks, set[int]] | None:
-        """Micro-batches that fit, after halving those that errors blame, or all; their peaks; and which were halved."""
+    def _lowered(
+        self, failed: OutOfMemory, *, blamed: bool
+    ) -> tuple[Sizes, Peaks, set[int]] | None:
+        """Micro-batches that fit, after halving those that errors blame, or all; their peaks; and
+        which were halved.
+        """
         sizes, halved, error = self._split.micro_batches, set[int](), failed
         while True:
             lower = range(len(sizes)) if error.replica is None or not blamed else (error.replica,)
@@ -84,24 +94,34 @@ class Fitting:
             error = self._refused or error
 
     def _with(self, sizes: Sizes) -> Shares:
-        """The split with micro-batches of these sizes, at most as many for each device as it has."""
+        """The split with micro-batches of these sizes, at most as many for each device
+        as it has.
+        """
         most = zip(self._split.batches, sizes, self._split.counts, strict=True)
         return Shares(tuple(min(batch, size * count) for batch, size, count in most), sizes)
 
     def too_small_for(self, split: Shares) -> str | None:
-        """The label of the device that surely does not hold its part, by the memory that is known; None for none."""
+        """The label of the device that surely does not hold its part, by the memory that is known;
+        None for none.
+        """
         each = zip(self._devices, self._limits(self._known), split.micro_batches, strict=True)
-        short = {limit / size: device.label for device, limit, size in each if limit and limit < size}
+        short = {
+            limit / size: device.label for device, limit, size in each if limit and limit < size
+        }
         return short[min(short)] if short else None
 
     def _lines(self, sizes: Sizes, peaks: Peaks) -> list[Points]:
-        """Each device's memory at two sizes: by the peaks of these, which fit, and as it grows with the batch.
+        """Each device's memory at two sizes: by the peaks of these, which fit, and as it grows with
+        the batch.
 
-        A profile says how, or a probe that was made here. Empty for a device of which either is unknown.
+        A profile says how, or a probe that was made here. Empty for a device of which either is
+        unknown.
         """
         grows, small = map(self._bytes_per_sample, self._devices), sorted({1, min(sizes)})
         return [
-            [(batch, round(peak - per_sample * (size - batch))) for batch in small] if peak and per_sample else []
+            [(batch, round(peak - per_sample * (size - batch))) for batch in small]
+            if peak and per_sample
+            else []
             for size, peak, per_sample in zip(sizes, peaks, grows, strict=True)
         ]
 
@@ -109,16 +129,25 @@ class Fitting:
         if device.profile is not None:
             return device.profile.memory_per_sample
         found = probe_of(device, self._settings)
-        seen = [(p.batch, p.memory_peak_bytes) for p in found.curve if p.memory_peak_bytes] if found else []
+        seen = (
+            [(p.batch, p.memory_peak_bytes) for p in found.curve if p.memory_peak_bytes]
+            if found
+            else []
+        )
         if len(seen) < 2:
             return None
         (small, low), (large, high) = sorted(seen)[-2:]
         return (high - low) / (large - small)
 
     def largest_even_share(self, share: int) -> int:
-        """The largest equal share up to `share` that fits on every device, given that the request's sizes do."""
+        """The largest equal share up to `share` that fits on every device, given that the request's
+        sizes do.
+        """
         count, low = len(self._devices), min(self._split.micro_batches)
-        refused, equal = self.too_small_for(Shares((share,) * count)) is None, Shares((low,) * count)
+        refused, equal = (
+            self.too_small_for(Shares((share,) * count)) is None,
+            Shares((low,) * count),
+        )
         points = self._known
         if not all(points):
             points = self._points(equal, self._tried(equal) or (None,) * count)
@@ -143,7 +172,9 @@ class Fitting:
         return min(share, max(low, found.fits or 0))
 
     def error(self, error: OutOfMemory) -> GpubalanceError:
-        """The error of a run whose split does not fit; it names a split that was tried and does, if there is one."""
+        """The error of a run whose split does not fit; it names a split that was tried and does, if
+        there is one.
+        """
         self._watch(Doing(f"{error.message}; looking for what fits"))
         fitting, devices, split = self.suggest(error), self._devices, self._split
         if fitting is None and error.fault is not None:
@@ -152,31 +183,48 @@ class Fitting:
         word = "micro-batch" if split.accumulates else "batch"
         full = [] if error.replica is None else [error.replica]
         if fitting is not None:
-            full = [i for i, size in enumerate(fitting.micro_batches) if size < split.micro_batches[i]]
-        places = [f"{devices[i].label} ({devices[i].name}) at {word} {split.micro_batches[i]}" for i in full]
+            full = [
+                i for i, size in enumerate(fitting.micro_batches) if size < split.micro_batches[i]
+            ]
+        places = [
+            f"{devices[i].label} ({devices[i].name}) at {word} {split.micro_batches[i]}"
+            for i in full
+        ]
         where = "the joint run" if len(devices) > 1 else "the run"
         message = f"out of memory: {' and '.join(places) or 'a device'} in {where} of {split}"
         remedy = "not even one sample a device fits: use a smaller model"
         if fitting == split:
-            remedy = "it fits on a second try: run it again, and see what else uses the devices' memory"
+            remedy = (
+                "it fits on a second try: run it again, and see what else uses the devices' memory"
+            )
         elif fitting is None:
-            message += _needs_and_has(self._refused or error, devices, self._party.facts.memory_limit_bytes)
+            message += _needs_and_has(
+                self._refused or error, devices, self._party.facts.memory_limit_bytes
+            )
         else:
             remedy = f"this fits, tried: {fitting.options}"
         return NothingFits(message, remedy=remedy, log=error.log, partial=error.partial)
 
     def _points(self, split: Shares, peaks: Peaks) -> list[Points]:
-        """Each device's memory at two sizes: as `_lines` has it, else at this split, with these peaks, and half."""
+        """Each device's memory at two sizes: as `_lines` has it, else at this split, with these
+        peaks, and half.
+        """
         lines, sizes = self._lines(split.micro_batches, peaks), split.micro_batches
         if all(lines):
             return lines
         halves = tuple(map(_half, sizes))
-        half = Shares(tuple(size * count for size, count in zip(halves, split.counts, strict=True)), halves)
+        half = Shares(
+            tuple(size * count for size, count in zip(halves, split.counts, strict=True)), halves
+        )
         each = zip(halves, self._tried(half) or peaks, sizes, peaks, strict=True)
-        return [[(small, low), (size, peak)] if low and peak else [] for small, low, size, peak in each]
+        return [
+            [(small, low), (size, peak)] if low and peak else [] for small, low, size, peak in each
+        ]
 
     def _limits(self, points: Sequence[Points]) -> list[int | None]:
-        """Each device's largest micro-batch in this run, by a line; None if its memory or its use is unknown."""
+        """Each device's largest micro-batch in this run, by a line; None if its memory or its use
+        is unknown.
+        """
         memory = [device.memory_bytes for device in self._devices]
         each = zip(points, memory, strict=True)
         return [predict_limit(own, most) if len(own) > 1 and most else None for own, most in each]
@@ -196,13 +244,24 @@ def _half(size: int) -> int:
     return max(1, size // 2)
 
 
-def _needs_and_has(error: OutOfMemory, devices: Sequence[Device], limits: Sequence[int | None]) -> str:
+def _needs_and_has(
+    error: OutOfMemory, devices: Sequence[Device], limits: Sequence[int | None]
+) -> str:
     """`: GPU:1 needs 1.4 GiB, and 1.2 GiB are free`, for the device that refused; empty if unknown.
 
     A real allocator reports what it held, not what it was asked for.
     """
-    for number, (device, needed, free) in enumerate(zip(devices, error.memory_peak_bytes, limits, strict=False)):
-        if needed and free and (number == error.replica or (error.replica is None and needed > free)):
+    for number, (device, needed, free) in enumerate(
+        zip(devices, error.memory_peak_bytes, limits, strict=False)
+    ):
+        if (
+            needed
+            and free
+            and (number == error.replica or (error.replica is None and needed > free))
+        ):
             how = "needs {}" if device.simulated else "held {} when it asked for more"
-            return f": {device.label} {how.format(format_bytes(needed))}, and {format_bytes(free)} are free"
+            return (
+                f": {device.label} {how.format(format_bytes(needed))}, and {format_bytes(free)} "
+                "are free"
+            )
     return ""

@@ -38,7 +38,9 @@ def party_for(
     purpose: str = "run",
     journal: Journal | None = None,
 ) -> Party:
-    """A party of one worker for all of the request's devices, or for these; `journal` keeps what it finds of models."""
+    """A party of one worker for all of the request's devices, or for these; `journal` keeps what it
+    finds of models.
+    """
     measuring = request.measuring
     return Party(
         devices or request.devices,
@@ -54,19 +56,22 @@ def party_for(
 def build_for(request: RunRequest | BalanceRequest | LayersRequest) -> Build:
     """What the workers of a request build."""
     cuts = request.cuts if isinstance(request, LayersRequest) else None
-    return Build(settings=request.settings, joint=request.joint, seed=request.measuring.seed, cuts=cuts)
+    return Build(
+        settings=request.settings, joint=request.joint, seed=request.measuring.seed, cuts=cuts
+    )
 
 
 @dataclass
 class JointRun:
     """A run of a split in windows, in turns with those of the even split.
 
-    `asked` may have devices without samples; the party has none of them. `solo` is what the devices gave alone, to
-    compare with. `proof` tells the runs of one `balance` apart. With `pipeline` batches come from the user's own
-    pipeline, and a third series has the same batches held on the devices.
+    `asked` may have devices without samples; the party has none of them. `solo` is what the devices
+    gave alone, to compare with. `proof` tells the runs of one `balance` apart. With `pipeline`
+    batches come from the user's own pipeline, and a third series has the same batches held on the
+    devices.
 
-    `even` is what Keras would run: the split's global batch in equal shares, or the largest equal shares that fit in
-    one piece. There is none if the split `is_even` itself.
+    `even` is what Keras would run: the split's global batch in equal shares, or the largest equal
+    shares that fit in one piece. There is none if the split `is_even` itself.
     """
 
     asked: RunRequest
@@ -91,16 +96,22 @@ class JointRun:
         self.held = self._series(self.request.split, "held") if self.pipeline else None
 
     def run(self) -> Run:
-        """Measures to the end. Raises OutOfMemory; every error carries what was measured before it as `partial`."""
+        """Measures to the end. Raises OutOfMemory; every error carries what was measured before it
+        as `partial`.
+        """
         with giving(self.result):
             if self.pipeline:
                 round_s = min(ROUND_S, self.measuring.duration_s or ROUND_S)
-                self.alone = measure_pipeline(self.party, self.own.split.global_batch, self.watch, round_s)
+                self.alone = measure_pipeline(
+                    self.party, self.own.split.global_batch, self.watch, round_s
+                )
             self.watch(Doing(f"warming up {self.own.split}"))
             self.party.ask(self.own.warm_up)
             if self.measuring.baseline == "even" and len(self.request.devices) > 1:
                 self._warm_up_even()
-            in_turns(lambda: self.series, self._turn, self.measuring, lambda: self.own.slowed, self.watch)
+            in_turns(
+                lambda: self.series, self._turn, self.measuring, lambda: self.own.slowed, self.watch
+            )
         self.complete = True
         return cast("Run", self.result())  # it has windows
 
@@ -110,8 +121,13 @@ class JointRun:
         return [series for series in (self.own, self.even, self.held) if series is not None]
 
     def _series(self, split: Shares, name: str = "") -> Series:
-        watch, pipeline = self.watch if name in ("", "even") else None, self.pipeline and name != "held"
-        return Series(split, name=name, devices=self.request.devices, watch=watch, pipeline=pipeline)
+        watch, pipeline = (
+            self.watch if name in ("", "even") else None,
+            self.pipeline and name != "held",
+        )
+        return Series(
+            split, name=name, devices=self.request.devices, watch=watch, pipeline=pipeline
+        )
 
     def _turn(self, series: Series, number: int, of: int) -> None:
         """Measures a window. The run goes on without the even split if that runs out of memory."""
@@ -127,24 +143,31 @@ class JointRun:
         self.watch(WindowDone(number, of, series.name, series.devices, series.last.measurement()))
 
     def _window(self, series: Series, number: int, length: Length, doing: str) -> None:
-        """Adds the series' window of that number, measured now unless an interrupted run left it."""
+        """Adds the series' window of that number, measured now unless an interrupted
+        run left it.
+        """
 
         def measured() -> Window:
             if doing != self.doing:
                 self.doing = doing
                 self.watch(Doing(doing))
-            self.party.ask(series.warm_up)  # on a real device a split that did not fit has ended the worker
+            # On a real device a split that did not fit has ended the worker.
+            self.party.ask(series.warm_up)
             return self.party.ask(lambda worker: series.window(worker, length))
 
         uuids, facts = [device.uuid for device in self.request.devices], self.party.facts
         of_step = facts.model, facts.pack_bytes
-        key = content_key("window", self.proof, *uuids, *of_step, series.name, str(series.split), number)
+        key = content_key(
+            "window", self.proof, *uuids, *of_step, series.name, str(series.split), number
+        )
         before = self.journal.again[Window]
         series.add(self.journal.once(key, Window, measured))
         self.again += series is self.own and self.journal.again[Window] > before
 
     def _warm_up_even(self) -> None:
-        """Finds the largest even split that fits and warms it up; if not even one does, says so and gives it up."""
+        """Finds the largest even split that fits and warms it up; if not even one does, says so and
+        gives it up.
+        """
         split = self.request.split
         even = Shares.even(split.global_batch, len(self.request.devices))
         self.is_even = even == split
@@ -170,7 +193,11 @@ class JointRun:
                 return self._warm(even)
             except OutOfMemory as error:
                 where = "a device" if error.replica is None else devices[error.replica].label
-        self.watch(Doing(f"the even split {even} does not fit on {where}; looking for the largest that does"))
+        self.watch(
+            Doing(
+                f"the even split {even} does not fit on {where}; looking for the largest that does"
+            )
+        )
         share = fitting.largest_even_share(max(even.batches))
         fits = share == max(even.batches)  # on a second try
         return self._warm(even if fits else Shares((share,) * len(devices)))
@@ -215,7 +242,8 @@ class JointRun:
             speedup_over_even=1.0 if self.is_even else faster and faster.value,
             speedup_ci95=(1.0, 1.0) if self.is_even else faster and faster.ci95,
             scaling_efficiency=solo_sum and rate / solo_sum,
-            pipeline=self.alone and held_against(self.alone, held, alone_in_use(solo, asked.split.batches)),
+            pipeline=self.alone
+            and held_against(self.alone, held, alone_in_use(solo, asked.split.batches)),
             complete=self.complete,
             warnings=(*self.warnings, *self._found(measured)),
         )
@@ -227,5 +255,9 @@ class JointRun:
         yield from resumed(self.again)
         known = [one for one in self.series if one.windows]
         excess_part = measured.excess_s / measured.step_time_s.median
-        yield from of_figures(self.request.settings.model, self.own.slowed, known, excess_part=excess_part)
-        yield from batches_joined(self.alone.joined_from if self.alone else None, measured.global_batch)
+        yield from of_figures(
+            self.request.settings.model, self.own.slowed, known, excess_part=excess_part
+        )
+        yield from batches_joined(
+            self.alone.joined_from if self.alone else None, measured.global_batch
+        )

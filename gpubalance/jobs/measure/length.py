@@ -14,7 +14,8 @@ from gpubalance.settings.requests import Measuring
 
 # Long enough that the devices' short idle times at both ends of a timing do not count.
 TIMING_S = 0.5
-# In a window that ends once its step time is known; as long as in a probe and in a balance's rounds, for comparison.
+# In a window that ends once its step time is known; as long as in a probe and in a balance's
+# rounds, for comparison.
 SHORT_TIMING_S = 0.2
 LEAST_TIMINGS = 5
 _FEWEST = 3  # for an interval
@@ -24,10 +25,11 @@ _LONGEST = 4  # times its usual length, at most, until a point is precise
 
 
 class Length(NamedTuple):
-    """`least_s` seconds of steps and `at_least` timings, then until the step time is precise, for at most `most_s`.
+    """`least_s` seconds of steps and `at_least` timings, then until the step time is precise, for
+    at most `most_s`.
 
-    Precise means that half the 95 % interval of the step time is `within` that part of it. A timing is of as many steps
-    as take about `timing_s`, at least one.
+    Precise means that half the 95 % interval of the step time is `within` that part of it. A timing
+    is of as many steps as take about `timing_s`, at least one.
     """
 
     least_s: float
@@ -65,9 +67,10 @@ class Length(NamedTuple):
     def is_reached(self, timings: Sequence[Timing], *, moves: bool = False) -> bool:
         """Whether these timings are enough.
 
-        No precision is while the step time rises or falls because a GPU's clock or temperature `moves`. One that moves
-        without changing the step time costs no time: cards get warmer at every point of a probe. Half the time is
-        enough if all of it would not make the step time nearly precise either.
+        No precision is while the step time rises or falls because a GPU's clock or temperature
+        `moves`. One that moves without changing the step time costs no time: cards get warmer at
+        every point of a probe. Half the time is enough if all of it would not make the step time
+        nearly precise either.
         """
         taken_s = sum(one.seconds for one in timings)
         if len(timings) < self.at_least or taken_s < self.least_s:
@@ -77,16 +80,24 @@ class Length(NamedTuple):
         if taken_s >= self.most_s or known is None or (moves and has_trend(step_times_s)):
             return taken_s >= self.most_s
         expected = known * math.sqrt(taken_s / self.most_s)  # at the end
-        return known <= self.within or (expected > max(HOPELESS, self.within) and taken_s >= self.most_s / 2)
+        return known <= self.within or (
+            expected > max(HOPELESS, self.within) and taken_s >= self.most_s / 2
+        )
 
     def less(self, part: float, timings: int) -> Length:
-        """What is left of a window after so many timings in that part of it; enough for an interval at least."""
+        """What is left of a window after so many timings in that part of it; enough for an interval
+        at least.
+        """
         at_least = max(min(self.at_least, _FEWEST), self.at_least - timings)
         left = 1 - part
-        return self._replace(least_s=left * self.least_s, most_s=left * self.most_s, at_least=at_least)
+        return self._replace(
+            least_s=left * self.least_s, most_s=left * self.most_s, at_least=at_least
+        )
 
     def until(self, within: float) -> Length:
-        """A point's length to get `within` that part; a coarser one gets half the time, in timings a third as long."""
+        """A point's length to get `within` that part; a coarser one gets half the time, in timings
+        a third as long.
+        """
         if within <= PRECISE_ENOUGH:
             return self._replace(within=within)
         return self._replace(within=within, most_s=self.most_s / 2, timing_s=self.timing_s / 3)
@@ -94,7 +105,9 @@ class Length(NamedTuple):
     @property
     def look(self) -> Length:
         """Half a point's usual length, precise or not: for a first impression."""
-        return self._replace(least_s=self.least_s / 2, most_s=self.most_s / _LONGEST / 2, timing_s=self.timing_s / 2)
+        return self._replace(
+            least_s=self.least_s / 2, most_s=self.most_s / _LONGEST / 2, timing_s=self.timing_s / 2
+        )
 
     @property
     def glance(self) -> Length:

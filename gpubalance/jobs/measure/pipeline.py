@@ -1,4 +1,6 @@
-"""Measures a user's input pipeline alone: what it gives at most, whether it binds, and what usually helps then."""
+"""Measures a user's input pipeline alone: what it gives at most, whether it binds, and what usually
+helps then.
+"""
 
 from __future__ import annotations
 
@@ -22,29 +24,39 @@ _ROUNDS = 5
 _CLEARLY = 0.98
 
 
-def measure_pipeline(party: Party, global_batch: int, watch: Watch, round_s: float = ROUND_S) -> Pipeline:
+def measure_pipeline(
+    party: Party, global_batch: int, watch: Watch, round_s: float = ROUND_S
+) -> Pipeline:
     """The pipeline of a party's data without a model behind it, held against nothing yet.
 
-    Warms it up and measures until its rate is known within ± 1 %, or for five rounds. Raises BadInput as `run` does.
+    Warms it up and measures until its rate is known within ± 1 %, or for five rounds. Raises
+    BadInput as `run` does.
     """
     watch(Doing(f"measuring the input pipeline alone, in batches of {global_batch}"))
     return party.ask(lambda worker: _measured(worker, global_batch, round_s))
 
 
 def held_against(pipeline: Pipeline, held: Throughput | None, solo_sum: float | None) -> Pipeline:
-    """The record. `held` is what the split gives with batches on the devices, `solo_sum` what these give alone."""
+    """The record. `held` is what the split gives with batches on the devices, `solo_sum` what these
+    give alone.
+    """
     alone = pipeline.alone
     most = alone.ci95[1] if alone.ci95 else alone.median
     rates = held.median if held else None, solo_sum
-    binds = any(rate and most < rate and alone.median < _CLEARLY * rate for rate in rates)  # by more than noise
-    return pipeline.model_copy(update={"held": held, "binds": binds, "remedies": pipeline.remedies if binds else ()})
+    # By more than noise.
+    binds = any(rate and most < rate and alone.median < _CLEARLY * rate for rate in rates)
+    return pipeline.model_copy(
+        update={"held": held, "binds": binds, "remedies": pipeline.remedies if binds else ()}
+    )
 
 
 def _measured(worker: Worker, global_batch: int, round_s: float) -> Pipeline:
     list(worker.replies(Pull(global_batch=global_batch, seconds=WARM_UP_S), Pulled, PulledAll))
     pulls, times_s, about = list[Pulled](), list[float](), PulledAll()
     for _ in range(_ROUNDS):
-        asked = Pull(global_batch=global_batch, seconds=round_s, at_least=max(1, _LEAST_PULLS - len(pulls)))
+        asked = Pull(
+            global_batch=global_batch, seconds=round_s, at_least=max(1, _LEAST_PULLS - len(pulls))
+        )
         for reply in worker.replies(asked, Pulled, PulledAll):
             if isinstance(reply, Pulled):
                 pulls.append(reply)

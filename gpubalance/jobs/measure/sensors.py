@@ -16,7 +16,9 @@ _MOVED_WITHIN_S = 30.0
 
 
 class Sensors:
-    """All readings during a split's windows. Simulated devices, and those of another host, have none."""
+    """All readings during a split's windows. Simulated devices, and those of another host, have
+    none.
+    """
 
     def __init__(self, devices: Sequence[Device] = ()) -> None:
         self.devices = tuple(devices)
@@ -26,7 +28,8 @@ class Sensors:
     def watching(self) -> Iterator[None]:
         """Reads every GPU while the block runs.
 
-        After it this raises PartialResult if ECC counted uncorrected errors in a GPU's memory: nothing it did counts.
+        After it this raises PartialResult if ECC counted uncorrected errors in a GPU's memory:
+        nothing it did counts.
         """
         with ExitStack() as stack:
             for device, course in self._read:
@@ -37,7 +40,8 @@ class Sensors:
             if told is not None and told.ecc_uncorrected:
                 row = known("ecc-error")
                 raise PartialResult(
-                    f"{device.label} had {told.ecc_uncorrected} memory errors that ECC did not correct: what it "
+                    f"{device.label} had {told.ecc_uncorrected} memory errors that ECC did "
+                    "not correct: what it "
                     "computes can not be trusted",
                     cause=row.cause,
                     remedy=row.remedy,

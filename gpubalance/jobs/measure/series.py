@@ -20,7 +20,8 @@ from gpubalance.settings.device import Device
 from gpubalance.workers.messages import Measured, Pull, PulledAll
 from gpubalance.workers.worker import Worker
 
-# The part of a window in which steps are stamped. They have their own trace, so the rest pays nothing for them.
+# The part of a window in which steps are stamped. They have their own trace, so the rest pays
+# nothing for them.
 STAMPED_PART = 0.1
 STAMPED_STEPS = 3  # in a window of given length
 _STAMPED_STEPS = 2
@@ -36,11 +37,14 @@ _CLEARLY_FASTER = 0.95
 _LONGEST_SETTLING_STEPS = 30
 # What to do about a loss that is no number, with samples of the user's and with random ones.
 _LOSS_OF_DATA = (
-    "train a step of it without gpubalance: there is no NaN among the first samples of --data {given}, so look for "
-    "values that are not scaled, a learning rate that is too high, and log(0) or a division by 0 in the loss"
+    "train a step of it without gpubalance: there is no NaN among the first samples of --data "
+    "{given}, so look for "
+    "values that are not scaled, a learning rate that is too high, and log(0) or a division "
+    "by 0 in the loss"
 )
 _LOSS_OF_RANDOM = (
-    "inputs are random numbers from 0 to 1, and labels fit the output: if the model takes others, measure with --data"
+    "inputs are random numbers from 0 to 1, and labels fit the output: if the model takes others, "
+    "measure with --data"
 )
 
 
@@ -52,10 +56,11 @@ def _step_s(timing: Timing) -> float:
 class Series(Timings):
     """The timings of a split that a worker measures now; `watch` gets each as it arrives.
 
-    `name` is "even" or "held", or "" for a run's own split. With `pipeline` batches come from the user's own pipeline,
-    else they lie on the devices. Of `devices`, the replicas, GPUs are read meanwhile. A user's data of fewer than
-    `least_samples` is refused as soon as that is known. Windows have stamped steps if it `stamps`. `step_s` is the time
-    of a step at the end of the warm-up, `peaks` the largest that the worker has told so far.
+    `name` is "even" or "held", or "" for a run's own split. With `pipeline` batches come from the
+    user's own pipeline, else they lie on the devices. Of `devices`, the replicas, GPUs are read
+    meanwhile. A user's data of fewer than `least_samples` is refused as soon as that is known.
+    Windows have stamped steps if it `stamps`. `step_s` is the time of a step at the end of the
+    warm-up, `peaks` the largest that the worker has told so far.
     """
 
     name: str = ""
@@ -75,8 +80,12 @@ class Series(Timings):
 
     def add(self, window: Window) -> None:
         """Adds a window. Raises BadInput for one of another series, from a damaged journal."""
-        if len(window.throttled) != len(self.devices or self.split.batches) or (self.stamps and not window.stamped):
-            raise BadInput("the journal of this command is damaged", remedy="run it again without --resume")
+        if len(window.throttled) != len(self.devices or self.split.batches) or (
+            self.stamps and not window.stamped
+        ):
+            raise BadInput(
+                "the journal of this command is damaged", remedy="run it again without --resume"
+            )
         self.windows.append(window)
         self.peaks = largest(self.peaks, window.memory_peak_bytes)
 
@@ -92,10 +101,11 @@ class Series(Timings):
     def warm_up(self, worker: Worker) -> None:
         """Trains until the step time is steady, as far as this worker has not done so before.
 
-        Its first split trains at least 10 steps, of which the last 10 show no trend; so does every split under XLA,
-        which compiles each. Another one settles; one that it has trained with is ready. The stamped steps' own trace is
-        warmed up too, one for splits in one piece and one for others. Raises OutOfMemory, and BadInput for a loss that
-        is not a number from the first step on.
+        Its first split trains at least 10 steps, of which the last 10 show no trend; so does every
+        split under XLA, which compiles each. Another one settles; one that it has trained with is
+        ready. The stamped steps' own trace is warmed up too, one for splits in one piece and one
+        for others. Raises OutOfMemory, and BadInput for a loss that is not a number from the first
+        step on.
         """
         key, whole = (self.split, self.pipeline), worker.settings.xla or not worker.warm
         if key in worker.warm or (not whole and key in worker.trained):
@@ -109,11 +119,12 @@ class Series(Timings):
         worker.warm.add(key)
 
     def settle(self, worker: Worker, *, first: bool = True) -> list[Timing]:
-        """A short warm-up for a worker that has trained with other batches: until no step is clearly faster.
+        """A short warm-up for a worker that has trained with other batches: until no step is
+        clearly faster.
 
-        Trains at least 3 steps: what trains three times keeps training. Returns the last two, which are as fast as each
-        other. Raises as `warm_up` does; a loss that is not a number matters only in the model's `first` measurement, as
-        random data may lead to one later.
+        Trains at least 3 steps: what trains three times keeps training. Returns the last two, which
+        are as fast as each other. Raises as `warm_up` does; a loss that is not a number matters
+        only in the model's `first` measurement, as random data may lead to one later.
         """
         steps = self._first_step(worker, refuses=first)
         self._train_until_settled(worker, steps)
@@ -122,7 +133,9 @@ class Series(Timings):
     def _train_until_steady(self, worker: Worker, steps: list[Timing]) -> None:
         end = time.monotonic() + _LONGEST_WARMUP_S
         while len(last := [*map(_step_s, steps[-WARMUP_STEPS:])]) < WARMUP_STEPS or has_trend(last):
-            if len(steps) > _LONGEST_WARMUP_STEPS or (len(last) == WARMUP_STEPS and time.monotonic() > end):
+            if len(steps) > _LONGEST_WARMUP_STEPS or (
+                len(last) == WARMUP_STEPS and time.monotonic() > end
+            ):
                 self.steady = False
                 break
             steps += self._steps(worker, 2)
@@ -130,7 +143,9 @@ class Series(Timings):
 
     def _train_until_settled(self, worker: Worker, steps: list[Timing]) -> None:
         while len(steps) < _LONGEST_SETTLING_STEPS:
-            if len(steps) >= _SETTLING_STEPS and _step_s(steps[-1]) >= _CLEARLY_FASTER * _step_s(steps[-2]):
+            if len(steps) >= _SETTLING_STEPS and _step_s(steps[-1]) >= _CLEARLY_FASTER * _step_s(
+                steps[-2]
+            ):
                 break
             steps += self._steps(worker, 1)
         self.step_s = _step_s(steps[-1])
@@ -150,14 +165,20 @@ class Series(Timings):
         return steps
 
     def window(
-        self, worker: Worker, length: Length, settled: Sequence[Timing] = (), *, until_s: float = math.inf
+        self,
+        worker: Worker,
+        length: Length,
+        settled: Sequence[Timing] = (),
+        *,
+        until_s: float = math.inf,
     ) -> Window:
-        """Measures a window of that length, its stamped steps included; `settled` timings count too.
+        """Measures a window of that length, its stamped steps included; `settled` timings count
+        too.
 
-        The caller adds it; of one that an error cuts short, what was measured is added. A GPU whose clocks or
-        temperature still move gets all of the time while its step time changes too, precise or not. After `until_s` on
-        the monotonic clock it takes no more than the fewest timings. Raises PartialResult if a GPU's memory has failed,
-        and what `Worker.measure` does.
+        The caller adds it; of one that an error cuts short, what was measured is added. A GPU whose
+        clocks or temperature still move gets all of the time while its step time changes too,
+        precise or not. After `until_s` on the monotonic clock it takes no more than the fewest
+        timings. Raises PartialResult if a GPU's memory has failed, and what `Worker.measure` does.
         """
         timings, stamped = [*settled], list[Timing]()
         with self.sensors.watching():
@@ -184,7 +205,8 @@ class Series(Timings):
     def _stamp(self, worker: Worker, length: Length, found: list[Timing]) -> Length:
         """Measures the stamped steps of a window, and returns what is left of its length.
 
-        They come first: a result needs both kinds, so that a window that is cut short is sooner of use.
+        They come first: a result needs both kinds, so that a window that is cut short is sooner of
+        use.
         """
         part, steps = STAMPED_PART, STAMPED_STEPS if length.least_s else _STAMPED_STEPS
         if self._differs:
@@ -194,18 +216,24 @@ class Series(Timings):
         self.step_s = self.step_s or median([_step_s(one) for one in found])
         return length.less(part, len(found))
 
-    def _until_known(self, worker: Worker, length: Length, found: list[Timing], until_s: float) -> None:
+    def _until_known(
+        self, worker: Worker, length: Length, found: list[Timing], until_s: float
+    ) -> None:
         """Measures without stamps until that length is reached."""
         seconds, at_least = length.least_s, max(1, length.at_least - len(found))
         steps = self.steps_per_timing(length.timing_s)
         while True:
-            found += self.measure(worker, seconds=seconds, at_least=at_least, steps_per_timing=steps)
+            found += self.measure(
+                worker, seconds=seconds, at_least=at_least, steps_per_timing=steps
+            )
             if length.is_reached(found, moves=self.sensors.move()) or time.monotonic() >= until_s:
                 return
             seconds, at_least = 0.0, max(1, len(found) // 4)
 
     def measure(self, worker: Worker, **how: Any) -> Iterator[Timing]:
-        """Yields each timing that the worker gives, as it comes. Of all else that it says the series takes note."""
+        """Yields each timing that the worker gives, as it comes. Of all else that it says the
+        series takes note.
+        """
         for reply in self._replies(worker, how):
             if isinstance(reply, Timing):
                 self._differs = reply.unlike
@@ -217,7 +245,11 @@ class Series(Timings):
             self.peaks = largest(self.peaks, reply.memory_peak_bytes)
             if reply.samples is not None and reply.samples < self.least_samples:
                 # To be sure, as the number may be inexact: this raises BadInput for too few.
-                list(worker.replies(Pull(global_batch=self.least_samples, seconds=0.0), Pulled, PulledAll))
+                list(
+                    worker.replies(
+                        Pull(global_batch=self.least_samples, seconds=0.0), Pulled, PulledAll
+                    )
+                )
                 self.least_samples = 0
 
     def _replies(self, worker: Worker, how: dict[str, Any]) -> Iterator[Timing | Measured]:
@@ -225,5 +257,10 @@ class Series(Timings):
 
     def _tell(self, timing: Timing) -> None:
         if self.watch is not None:
-            split, step_s = (self.name, self.devices, self.split.batches), timing.seconds / timing.steps
-            self.watch(TimingDone(*split, step_s, timing.compute_s, timing.update_s, self.sensors.latest))
+            split, step_s = (
+                (self.name, self.devices, self.split.batches),
+                timing.seconds / timing.steps,
+            )
+            self.watch(
+                TimingDone(*split, step_s, timing.compute_s, timing.update_s, self.sensors.latest)
+            )

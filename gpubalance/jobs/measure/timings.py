@@ -28,7 +28,8 @@ _CLEARLY_OVER = 1.01  # times the median's interval: the mean is hardly ever abo
 
 
 class Window(Record):
-    """Timings of a subject, its stamped steps, and what its devices reported meanwhile; the rest is a value a device.
+    """Timings of a subject, its stamped steps, and what its devices reported meanwhile; the rest is
+    a value a device.
 
     `throttled` has NVML's reasons that may pass, `late_part` is that of `Measured`.
     """
@@ -59,9 +60,13 @@ class Window(Record):
         """The same window, so many seconds later."""
 
         def moved(timings: tuple[Timing, ...]) -> tuple[Timing, ...]:
-            return tuple(one.model_copy(update={"ended_s": one.ended_s + seconds}) for one in timings)
+            return tuple(
+                one.model_copy(update={"ended_s": one.ended_s + seconds}) for one in timings
+            )
 
-        return self.model_copy(update={"timings": moved(self.timings), "stamped": moved(self.stamped)})
+        return self.model_copy(
+            update={"timings": moved(self.timings), "stamped": moved(self.stamped)}
+        )
 
 
 def throughput_of(samples: int, times_s: Sequence[float]) -> Throughput:
@@ -79,10 +84,11 @@ def largest(*peaks: Peaks) -> Peaks:
 
 @dataclass
 class Timings:
-    """What the windows of one split amount to; `stamped` steps are apart, as stamping costs a little.
+    """What the windows of one split amount to; `stamped` steps are apart, as stamping costs a
+    little.
 
-    `sensors` have read the GPUs meanwhile, if that was in this process. `steady` says that the warm-up ended without a
-    trend.
+    `sensors` have read the GPUs meanwhile, if that was in this process. `steady` says that the
+    warm-up ended without a trend.
     """
 
     split: Shares
@@ -143,7 +149,9 @@ class Timings:
         return min(one[0].ended_s - one[0].seconds for one in (self.timings, self.stamped) if one)
 
     def step_time(self, origin_s: float) -> StepTime:
-        """The step time in seconds; `at_s` has the end of each timing, from `origin_s` on the monotonic clock."""
+        """The step time in seconds; `at_s` has the end of each timing, from `origin_s` on the
+        monotonic clock.
+        """
         times = self.step_times_s
         return StepTime(
             median=median(times),
@@ -184,8 +192,8 @@ class Timings:
     def _input_waits_s(self) -> list[float]:
         """How long each stamped step waits for data.
 
-        While the host waits, a GPU may still compute the step before. So what a stamped step and the host's wait take
-        longer than a usual step is no wait.
+        While the host waits, a GPU may still compute the step before. So what a stamped step and
+        the host's wait take longer than a usual step is no wait.
         """
         sums_s = [(s.step_s or 0.0) + s.input_wait_s for s in self.stamped]
         over_s = max(0.0, self._middle(sums_s) - self.usual_s) if self.timings and sums_s else 0.0
@@ -193,11 +201,16 @@ class Timings:
 
     @property
     def _single_steps_s(self) -> list[float]:
-        return [(s.step_s or 0.0) + wait for s, wait in zip(self.stamped, self._input_waits_s, strict=True)]
+        return [
+            (s.step_s or 0.0) + wait
+            for s, wait in zip(self.stamped, self._input_waits_s, strict=True)
+        ]
 
     @property
     def _rare_waits_s(self) -> float:
-        """What a step waits for data that seldom comes late, on average: the median stamped step does not."""
+        """What a step waits for data that seldom comes late, on average: the median stamped step
+        does not.
+        """
         if self.unlike or not self.timings:
             return 0.0
         over_s = self.usual_s - median(self._single_steps_s)
@@ -205,7 +218,9 @@ class Timings:
 
     @property
     def slow_steps(self) -> int:
-        """The number of stamped steps over 1.5 times their median; 0 if batches differ in shape, where steps do too."""
+        """The number of stamped steps over 1.5 times their median; 0 if batches differ in shape,
+        where steps do too.
+        """
         return 0 if self.unlike else slow_steps(self._single_steps_s)
 
     @property
@@ -227,13 +242,20 @@ class Timings:
 
     @property
     def stamp_cost(self) -> float | None:
-        """The part by which a usual stamped step takes longer than one without stamps; None without both."""
+        """The part by which a usual stamped step takes longer than one without stamps; None without
+        both.
+        """
         if not self.timings or not self.stamped:
             return None
-        return self._middle(self._single_steps_s) / (self.usual_s - self.slow_s - self._rare_waits_s) - 1
+        return (
+            self._middle(self._single_steps_s) / (self.usual_s - self.slow_s - self._rare_waits_s)
+            - 1
+        )
 
     def _middle(self, steps_s: Sequence[float]) -> float:
-        """The median of single steps, or the mean if batches differ in shape, as a timing is the mean of several."""
+        """The median of single steps, or the mean if batches differ in shape, as a timing is the
+        mean of several.
+        """
         return mean(steps_s) if self.unlike else median(steps_s)
 
     @property
@@ -246,16 +268,21 @@ class Timings:
         p50_s, p95_s = median(times) + rest_s, part95(times) + rest_s
         return StepSpread(p50_s=p50_s, p95_s=p95_s, steps=len(times))
 
-    def measurement(self, devices: Sequence[int] = (), origin_s: float | None = None) -> Measurement:
+    def measurement(
+        self, devices: Sequence[int] = (), origin_s: float | None = None
+    ) -> Measurement:
         """The measurement that the timings make; both kinds are needed.
 
-        `devices` has the replicas' numbers in the result; by default they are numbered in order. Times count from
-        `origin_s` on the monotonic clock, by default from the first timing.
+        `devices` has the replicas' numbers in the result; by default they are numbered in order.
+        Times count from `origin_s` on the monotonic clock, by default from the first timing.
         """
         origin_s = self.began_s if origin_s is None else origin_s
         step_time, slow_s = self.step_time(origin_s), self.slow_s
         input_wait_s = self._middle(self._input_waits_s) + self._rare_waits_s
-        computes, updates = [s.compute_s or () for s in self.stamped], [s.update_s or () for s in self.stamped]
+        computes, updates = (
+            [s.compute_s or () for s in self.stamped],
+            [s.update_s or () for s in self.stamped],
+        )
         parts = split_step(step_time.median - slow_s, computes, updates, input_wait_s, self._middle)
         told = self.sensors.telemetry(origin_s) or (None,) * len(self.split.batches)
         numbers = enumerate(devices or range(len(self.split.batches)))
@@ -274,7 +301,9 @@ class Timings:
             imbalance=parts.imbalance,
         )
 
-    def _replica(self, at: int, device: int, parts: StepParts, step_s: float, told: Told) -> Replica:
+    def _replica(
+        self, at: int, device: int, parts: StepParts, step_s: float, told: Told
+    ) -> Replica:
         batch = self.split.batches[at]
         return Replica(
             device=device,

@@ -17,13 +17,20 @@ from gpubalance.workers.party import Party
 
 
 def trace(
-    party: Party, splits: Mapping[int, Shares], tracing: Tracing | None, watch: Watch, *, apart: bool = False
+    party: Party,
+    splits: Mapping[int, Shares],
+    tracing: Tracing | None,
+    watch: Watch,
+    *,
+    apart: bool = False,
 ) -> list[Warning_]:
-    """Traces steps of splits that have been measured, if that is asked for; a warning for each part that is missing.
+    """Traces steps of splits that have been measured, if that is asked for; a warning for each part
+    that is missing.
 
-    `splits` has those of the party's groups, by their numbers; traced `apart` each has its device's name. Of a split
-    over hosts the first device is traced. Tracing comes last, as a profiler slows steps down, even later ones. None of
-    its errors ends the command: what was measured is worth more.
+    `splits` has those of the party's groups, by their numbers; traced `apart` each has its device's
+    name. Of a split over hosts the first device is traced. Tracing comes last, as a profiler slows
+    steps down, even later ones. None of its errors ends the command: what was measured is worth
+    more.
     """
     if tracing is None or not splits:
         return []
@@ -38,11 +45,18 @@ def trace(
     found = party.each(lambda number, worker: worker.ask(asked[number], Traced).missing, [*splits])
     return [
         *(not_traced(error, where[number]) for number, error in party.failures.items()),
-        *(warning("trace-without-gpu", where=where[n], missing=why) for n, why in found.items() if why is not None),
+        *(
+            warning("trace-without-gpu", where=where[n], missing=why)
+            for n, why in found.items()
+            if why is not None
+        ),
     ]
 
 
 def not_traced(error: GpubalanceError, where: str = "") -> Warning_:
     """The warning that there is no trace."""
-    advice = error.remedy or "run it again with another --trace DIR, which does not touch what was measured"
+    advice = (
+        error.remedy
+        or "run it again with another --trace DIR, which does not touch what was measured"
+    )
     return warning("not-traced", where=where, why=error.message, advice=advice)

@@ -34,9 +34,9 @@ def in_turns(
 ) -> None:
     """Measures windows of each subject in turns, so that a drifting machine affects all alike.
 
-    `turn` measures a subject's window of that number, of so many; it may drop a subject, so `subjects` is asked again
-    before each. More windows follow until all are known within ± 1 %, if those that `measuring` allows can come near,
-    and one after a GPU was throttled.
+    `turn` measures a subject's window of that number, of so many; it may drop a subject, so
+    `subjects` is asked again before each. More windows follow until all are known within ± 1 %, if
+    those that `measuring` allows can come near, and one after a GPU was throttled.
     """
     of, was_slowed = measuring.windows, False
     while there := subjects():
@@ -55,7 +55,8 @@ def in_turns(
                 return
             of = number
         began_s = time.monotonic()
-        # They alternate in going first: as a card gets hotter, the last one is always a little slower.
+        # They alternate in going first: as a card gets hotter, the last one is always a little
+        # slower.
         for one in there if number % 2 else reversed(there):
             if len(one.windows) < number and one in subjects():
                 turn(one, number, of)
@@ -63,5 +64,7 @@ def in_turns(
 
 
 def _can_settle(known: float, windows: int, most: int) -> bool:
-    """Whether `most` windows could come near to it, if so many tell a step time within ± `known`; inf if unknown."""
+    """Whether `most` windows could come near to it, if so many tell a step time within ± `known`;
+    inf if unknown.
+    """
     return windows < most and (math.isinf(known) or known * math.sqrt(windows / most) <= HOPELESS)

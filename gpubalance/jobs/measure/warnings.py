@@ -22,7 +22,8 @@ LATE = 0.1
 _FEWEST_SLOW = 2
 _COOLER = "look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE)"
 
-Slowed = Sequence[tuple[Device, tuple[str, ...]]]  # each GPU that was throttled for a reason that passes, and why
+# Each GPU that was throttled for a reason that passes, and why.
+Slowed = Sequence[tuple[Device, tuple[str, ...]]]
 
 # The code is what comes before a slash. In braces stand the facts that `warning` is given.
 _ROWS = {
@@ -31,7 +32,8 @@ _ROWS = {
         f"{_COOLER}, and measure again",
     ),
     "throttled/speed": (
-        "{device} became {part} {slower} while it was measured: the split is for its speed at the end",
+        "{device} became {part} {slower} while it was measured: the split is for its speed at "
+        "the end",
         "{advice}",
     ),
     "slower-than-profile": (
@@ -48,7 +50,8 @@ _ROWS = {
         "run it again: clocks that rise or fall, or another program, may be the cause",
     ),
     "not-steady/machine": (
-        "the machine is not steady: {split} gave {least} to {most} samples/s in {count} measurements, "
+        "the machine is not steady: {split} gave {least} to {most} samples/s in {count} "
+        "measurements, "
         "of which the median counts",
         "close other programs, and balance again",
     ),
@@ -63,12 +66,14 @@ _ROWS = {
         "larger batches reduce it",
     ),
     "parts-exceed-step": (
-        "the slowest device's compute, timed in some steps, is {excess} longer than a whole step of the others, "
+        "the slowest device's compute, timed in some steps, is {excess} longer than a whole "
+        "step of the others, "
         "so compute, wait and sync are only that exact",
         "measure longer, with nothing else running",
     ),
     "loss-not-finite": (
-        "the loss became infinite or NaN while it was measured, which changes nothing about a step's work and time",
+        "the loss became infinite or NaN while it was measured, which changes nothing about a "
+        "step's work and time",
         "nothing to do for a measurement on random data",
     ),
     "resumed": (
@@ -82,8 +87,10 @@ _ROWS = {
         "compare with smaller batches, or measure with --baseline none",
     ),
     "even-is-faster": (
-        "{split} gave {rate} samples/s and the even split {even} beside it {even_rate}: the faster of them counts",
-        "close other programs, and balance again: the devices were not as fast as when they were planned for",
+        "{split} gave {rate} samples/s and the even split {even} beside it {even_rate}: the "
+        "faster of them counts",
+        "close other programs, and balance again: the devices were not as fast as when they "
+        "were planned for",
     ),
     "even-is-faster/not-asked": (
         "{split} gave {rate} samples/s and the even split {even} beside it {even_rate}, "
@@ -91,12 +98,14 @@ _ROWS = {
         "balance again without them, or run it: gpubalance run --batches {even_batches}",
     ),
     "batches-joined": (
-        "the dataset's own batches have {own} samples and differ in shape: batches of {size} were made from them, "
+        "the dataset's own batches have {own} samples and differ in shape: batches of {size} "
+        "were made from them, "
         "each padded to its longest sample, but split.fit leaves such batches as they are",
         "let the dataset make batches of {size}: padded_batch({size})",
     ),
     "batches-differ": (
-        "the batches differ in shape: a step time is the mean over several of them, and plans use that mean. "
+        "the batches differ in shape: a step time is the mean over several of them, and plans "
+        "use that mean. "
         "The batch limit was tried with the longest of the first batches",
         "keep some memory free with --margin if longer ones may come",
     ),
@@ -113,12 +122,14 @@ _ROWS = {
     ),
     "pipeline-unknown": ("the input pipeline was not measured alone: {why}", "{advice}"),
     "sync-unknown": (
-        "the plan assumes that sync takes no time: no balance by this probe that measured it is kept here",
+        "the plan assumes that sync takes no time: no balance by this probe that measured it "
+        "is kept here",
         "gpubalance balance measures it and plans again; or give --sync, in seconds",
     ),
     "not-traced": ("{where}no trace was recorded: {why}", "{advice}"),
     "shares-assumed": (
-        "a block's part of its device's profile is assumed to be its part of the model's operations, "
+        "a block's part of its device's profile is assumed to be its part of the model's "
+        "operations, "
         "weights and activations",
         "nothing to do: real devices are measured block by block",
     ),
@@ -131,7 +142,9 @@ def warning(row: str, **facts: object) -> Warning_:
     return Warning_(code=row.split("/")[0], message=message, next=following)
 
 
-def of_figures(model: str, slowed: Slowed, measured: Sequence[Timings], *, excess_part: float = 0.0) -> list[Warning_]:
+def of_figures(
+    model: str, slowed: Slowed, measured: Sequence[Timings], *, excess_part: float = 0.0
+) -> list[Warning_]:
     """The warnings about the figures of all that was measured in turns, what matters most first.
 
     `excess_part` is that of a device's compute over a whole step.
@@ -160,7 +173,9 @@ def of_figures(model: str, slowed: Slowed, measured: Sequence[Timings], *, exces
         "late": format_percent(late_part),
         "advice": _for_slow_compute(model),
         "wide": wide if math.isfinite(precision) else "too few timings for a confidence interval",
-        "slow": slow if count >= _FEWEST_SLOW else f"some timings are much longer than the others: {longer}",
+        "slow": slow
+        if count >= _FEWEST_SLOW
+        else f"some timings are much longer than the others: {longer}",
         "costs": format_percent(stamp_cost, 1),
         "excess": format_percent(excess_part, 1),
     }
@@ -171,7 +186,10 @@ def _for_slow_compute(model: str) -> str:
     """What to do where this machine takes longer for a model than the devices that it simulates."""
     longer = "a profile with longer steps: multiply each alpha_s and beta_s"
     if names_file_or_code(model):
-        return f"use {longer} until this warning goes; or --simulate N, which measures this machine's own processor"
+        return (
+            f"use {longer} until this warning goes; or --simulate N, which measures this "
+            "machine's own processor"
+        )
     if model == "small":
         return f"use larger batches, or {longer}"
     return f"use --model small, or {longer}"
@@ -179,25 +197,37 @@ def _for_slow_compute(model: str) -> str:
 
 def slowed_text(slowed: Slowed) -> str:
     """`GPU:0 was throttled (thermal)`, with NVML's reasons."""
-    return " and ".join(f"{device.label} was throttled ({', '.join(reasons)})" for device, reasons in slowed)
+    return " and ".join(
+        f"{device.label} was throttled ({', '.join(reasons)})" for device, reasons in slowed
+    )
 
 
 def resumed(count: int, what: str = "windows") -> list[Warning_]:
-    """The warning that a command continued after an interruption, if so many of these were measured before."""
+    """The warning that a command continued after an interruption, if so many of these were measured
+    before.
+    """
     since = ", after a warm-up then. Telemetry covers the others only" if what == "windows" else ""
     what = f"{what} {'was' if count == 1 else 'were'}"
     return [warning("resumed", count=count, what=what, since=since)] if count else []
 
 
 def batches_joined(own: int | None, size: int) -> list[Warning_]:
-    """The warning that the user's `own` batches, which differ in shape, have another size than the run's, if so."""
+    """The warning that the user's `own` batches, which differ in shape, have another size than the
+    run's, if so.
+    """
     return [warning("batches-joined", own=own, size=size)] if own else []
 
 
 def speed_changed(device: Device, change: float) -> Warning_:
     """The warning that a device became slower, or faster if `change` is negative, by that part."""
     slower, part = "slower" if change > 0 else "faster", format_percent(abs(change))
-    return warning("throttled/speed", device=device.label, part=part, slower=slower, advice=to_keep_speed(device))
+    return warning(
+        "throttled/speed",
+        device=device.label,
+        part=part,
+        slower=slower,
+        advice=to_keep_speed(device),
+    )
 
 
 def to_keep_speed(device: Device) -> str:

@@ -1,4 +1,6 @@
-"""The splits that a plan reports beside its own: the even one, others by global batch, and what each is worth."""
+"""The splits that a plan reports beside its own: the even one, others by global batch, and what
+each is worth.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _GLOBAL_BATCHES = 24
 
 
 def even_split(problem: Problem, split: Shares, sync_s: float) -> SplitPrediction | None:
-    """The even split of that split's devices and global batch, or the largest equal shares that fit in one piece.
+    """The even split of that split's devices and global batch, or the largest equal shares that fit
+    in one piece.
 
     None if the split has one device, or the devices hold less than a sample each.
     """
@@ -34,11 +37,13 @@ def even_split(problem: Problem, split: Shares, sync_s: float) -> SplitPredictio
     return _foretold(even, sync_s + busy_s)
 
 
-def best_at(problem: Problem, used: Sequence[int], global_batch: int | None, split: Shares) -> SplitPrediction | None:
+def best_at(
+    problem: Problem, used: Sequence[int], global_batch: int | None, split: Shares
+) -> SplitPrediction | None:
     """The fastest split of a global batch over the `used` devices, without micro-batches.
 
-    None if that is unknown or the global batch of `split`, or if the devices can't take it. If the problem's multiple
-    does not divide it, their greatest common divisor replaces that.
+    None if that is unknown or the global batch of `split`, or if the devices can't take it. If the
+    problem's multiple does not divide it, their greatest common divisor replaces that.
     """
     if global_batch in (None, split.global_batch):
         return None
@@ -69,23 +74,36 @@ def _foretold(split: Shares, step_s: float) -> SplitPrediction:
 
 
 def by_global_batch(problem: Problem) -> Iterator[SplitPrediction]:
-    """The fastest split at each of some global batches, a quarter of an octave apart, up to the largest."""
+    """The fastest split at each of some global batches, a quarter of an octave apart, up to the
+    largest.
+    """
     if problem.global_batch is not None or len(problem.loads) > _MOST_DEVICES:
         return
     most = problem.micro_batches * sum(load.limit for load in problem.loads)
     most = min(most, problem.max_global_batch or most)
-    steps = {int(most / 2 ** (step / 4)) // problem.multiple * problem.multiple for step in range(_GLOBAL_BATCHES)}
+    steps = {
+        int(most / 2 ** (step / 4)) // problem.multiple * problem.multiple
+        for step in range(_GLOBAL_BATCHES)
+    }
     for total in sorted(steps - {0}):
-        wanted = replace(problem, global_batch=total, max_global_batch=None, within=0.0, objective=throughput)
+        wanted = replace(
+            problem, global_batch=total, max_global_batch=None, within=0.0, objective=throughput
+        )
         best = allocated(wanted)
         if best is not None:
             yield _foretold(best.split, best.step_time_s)
 
 
 def by_goodput(
-    problem: Problem, found: Allocation, even: SplitPrediction | None, devices: Sequence[Device], noise_scale: float
+    problem: Problem,
+    found: Allocation,
+    even: SplitPrediction | None,
+    devices: Sequence[Device],
+    noise_scale: float,
 ) -> Iterator[Goodput]:
-    """What the chosen split, the one with the most samples/s, the even split and the best device alone are worth."""
+    """What the chosen split, the one with the most samples/s, the even split and the best device
+    alone are worth.
+    """
 
     def worth(name: str, batches: Sequence[int], rate: float) -> Goodput:
         """The record of a split that gives `rate` samples/s."""

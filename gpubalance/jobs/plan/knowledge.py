@@ -1,4 +1,6 @@
-"""What is known of devices: what their probe said, corrected by every measurement of them together."""
+"""What is known of devices: what their probe said, corrected by every measurement of
+them together.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,16 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.requests import PlanRequest
 from gpubalance.settings.shares import Shares
 
-# A device whose time in the same split changes by more than this part, beyond the uncertainty of both measurements, has
-# changed its speed. In another split the step-time model may be wrong instead.
+# A device whose time in the same split changes by more than this part, beyond the uncertainty of
+# both measurements, has changed its speed. In another split the step-time model may be wrong
+# instead.
 _MOVED = 0.05
-# A split that promises less than this part more is not worth a round, nor is less uncertainty than that.
+# A split that promises less than this part more is not worth a round, nor is less uncertainty than
+# that.
 WORTH_A_ROUND = 0.005
 _ALIKE = 0.001  # of throughput: splits that differ by less count as equal
-_MOST_SEEN = 3  # measurements of a split to tell it from another: on some machines that never succeeds
+# Measurements of a split to tell it from another: on some machines that never succeeds.
+_MOST_SEEN = 3
 
 
 @dataclass(frozen=True)
@@ -85,15 +90,17 @@ class Tried:
         """The split with the times of its proof, else of its latest measurement."""
         measured = self.run or self.seen[-1]
         computes = {replica.device: replica.compute_s for replica in measured.replicas}
-        compute_s = tuple(computes.get(device, 0.0) for device in range(len(self.planned.split.batches)))
+        compute_s = tuple(
+            computes.get(device, 0.0) for device in range(len(self.planned.split.batches))
+        )
         return replace(self.planned, compute_s=compute_s, step_time_s=measured.step_time_s.median)
 
 
 class Knowledge:
     """What the probe says of the devices, corrected by every measurement of them together.
 
-    A measured split counts with what was measured, whatever a model says, while its devices keep their speed. Raises
-    what `find_probes` and `problem_of` do.
+    A measured split counts with what was measured, whatever a model says, while its devices keep
+    their speed. Raises what `find_probes` and `problem_of` do.
     """
 
     def __init__(self, probe: Probe, devices: Sequence[Device], request: PlanRequest) -> None:
@@ -105,7 +112,8 @@ class Knowledge:
         self._syncs_s: dict[frozenset[int], float] = {}  # of each set of devices, as last measured
         self._tried: dict[Shares, Tried] = {}
         self._steady = True  # whether a device that changed its speed keeps the new one
-        # For each device at its present speed, by micro-batch: its compute times together over those alone.
+        # For each device at its present speed, by micro-batch: its compute times together over
+        # those alone.
         self._factors: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._changes: dict[int, float] = {}
 
@@ -116,14 +124,18 @@ class Knowledge:
         return replace(self._asked, loads=tuple(self._loads), sync=syncs)
 
     def sync_s(self, split: Shares) -> float | None:
-        """Seconds of sync of the devices that a split uses, of all devices if that is one; None if it is unknown."""
+        """Seconds of sync of the devices that a split uses, of all devices if that is one; None if
+        it is unknown.
+        """
         if self.request.sync_s is None and not self._syncs_s:
             return None
         used = split.used if len(split.used) > 1 else range(len(self.devices))
         return self.problem.sync.of({*used})
 
     def tried_without(self, split: Shares) -> list[int]:
-        """The devices that a split leaves out of the smallest set around its own whose sync is known."""
+        """The devices that a split leaves out of the smallest set around its own whose sync is
+        known.
+        """
         used = {*split.used}
         return sorted(self.problem.sync.around(used) - used) if len(used) > 1 else []
 
@@ -136,30 +148,42 @@ class Knowledge:
         return split in self._tried and bool(self._tried[split].seen)
 
     def best(self, *, proven: bool = False) -> Tried | None:
-        """The fastest of the measured splits, or of the `proven` ones, at the present speed; None if there is none.
+        """The fastest of the measured splits, or of the `proven` ones, at the present speed; None
+        if there is none.
 
-        Among splits that measurements can't tell apart it is the one with the smallest global batch: so chance does
-        not decide, and a larger one costs learning progress that throughput does not show.
+        Among splits that measurements can't tell apart it is the one with the smallest global
+        batch: so chance does not decide, and a larger one costs learning progress that throughput
+        does not show.
 
         A split above the limits that are known by now no longer fits; a proven one did fit.
         """
         tried = self._fitting(proven=proven)
         fastest = max((one.value for one in tried), default=0.0)
         alike = [one for one in tried if one.value >= (1 - _ALIKE) * fastest]
-        return min(alike, key=lambda one: (one.planned.split.global_batch, -one.value), default=None)
+        return min(
+            alike, key=lambda one: (one.planned.split.global_batch, -one.value), default=None
+        )
 
     def in_doubt(self) -> Tried | None:
-        """The split to measure once more, the least exactly known of the best and its rivals; None without rivals.
+        """The split to measure once more, the least exactly known of the best and its rivals; None
+        without rivals.
 
-        A rival may be faster than the best by more than is worth a round. If it measured faster, as the best is not
-        always the fastest, that difference counts too.
+        A rival may be faster than the best by more than is worth a round. If it measured faster, as
+        the best is not always the fastest, that difference counts too.
         """
         best, rivals = self.best(), []
         if best is None:
             return None
         for one in self._fitting():
-            open_part, faster = math.hypot(one.open_part, best.open_part), one.value / best.value - 1
-            if one is not best and open_part + max(0.0, faster) > WORTH_A_ROUND and -faster < open_part:
+            open_part, faster = (
+                math.hypot(one.open_part, best.open_part),
+                one.value / best.value - 1,
+            )
+            if (
+                one is not best
+                and open_part + max(0.0, faster) > WORTH_A_ROUND
+                and -faster < open_part
+            ):
                 rivals.append(one)
         may_help = [one for one in (*rivals, best) if rivals and one.may_be_seen_again]
         return max(may_help, key=lambda one: one.open_part, default=None)
@@ -170,17 +194,23 @@ class Knowledge:
 
     def fits(self, split: Shares) -> bool:
         """Whether no device is given more at a time than the planner allows it by now."""
-        return all(size <= load.limit for size, load in zip(split.micro_batches, self._loads, strict=True))
+        return all(
+            size <= load.limit for size, load in zip(split.micro_batches, self._loads, strict=True)
+        )
 
     def ran_out(self, split: Shares, limits: Iterable[tuple[int, int]]) -> None:
-        """Forgets a split that ran out of memory, and lowers its devices' limits to (device, micro-batch)."""
+        """Forgets a split that ran out of memory, and lowers its devices' limits to (device,
+        micro-batch).
+        """
         self._tried.pop(split, None)
         for device, limit in limits:
             load = self._loads[device]
             self._loads[device] = replace(load, limit=min(load.limit, limit))
 
     def moved(self, split: Shares, measured: Measurement) -> dict[int, float]:
-        """The devices whose speed changed since an earlier measurement of this split: compute time now over then."""
+        """The devices whose speed changed since an earlier measurement of this split: compute time
+        now over then.
+        """
         found = {}
         for before in self._tried[split].seen if self._steady and self.has(split) else ():
             open_part = before.step_time_s.open_part + measured.step_time_s.open_part
@@ -209,19 +239,25 @@ class Knowledge:
             self._syncs_s[frozenset(split.used)] = sync_s
 
     def too_often(self, split: Shares) -> Tried | None:
-        """All that was measured of a split, if another measurement of it would help no more; else None."""
+        """All that was measured of a split, if another measurement of it would help no more; else
+        None.
+        """
         tried = self._tried.get(split)
         every = tried and replace(tried, since=0)
         return None if every is None or every.may_be_seen_again else every
 
     def count_all(self) -> None:
-        """Takes the machine for one that is not steady: all measurements of a split count, at whatever speed."""
+        """Takes the machine for one that is not steady: all measurements of a split count, at
+        whatever speed.
+        """
         self._steady = False
         self._changes.clear()
         self._tried = {split: replace(tried, since=0) for split, tried in self._tried.items()}
 
     def forget_together(self) -> None:
-        """Forgets what splits of several devices gave: from now on their gradients are summed in another way."""
+        """Forgets what splits of several devices gave: from now on their gradients are summed in
+        another way.
+        """
         for split, tried in self._tried.items():
             if len(split.used) > 1:
                 self._tried[split] = replace(tried, since=len(tried.all))
@@ -235,21 +271,32 @@ class Knowledge:
                 self._tried[split] = replace(tried, since=len(tried.all))
 
     def _model(self, device: int) -> Line | Curve:
-        """Its step time: measured sizes take what they took in joint runs, others their time alone times the mean
-        factor of those.
+        """Its step time: measured sizes take what they took in joint runs, others their time alone
+        times the mean factor of those.
 
-        A size that is off the line says little about its neighbours: the curve bends only right beside it.
+        A size that is off the line says little about its neighbours: the curve bends only right
+        beside it.
         """
-        alone, step, limit = self._alone[device].model, self.problem.multiple, self._loads[device].limit
+        alone, step, limit = (
+            self._alone[device].model,
+            self.problem.multiple,
+            self._loads[device].limit,
+        )
         factors = {size: statistics.fmean(seen) for size, seen in self._factors[device].items()}
         mean = statistics.fmean(factors.values())
         known = alone.batches if isinstance(alone, Curve) else ()
         beside = (size + by for size in factors for by in (-step, step))
-        sizes = sorted({size for size in (step, limit, *known, *beside) if 0 < size <= limit} | factors.keys())
-        return Curve(tuple(sizes), tuple(factors.get(size, mean) * alone.step_time_s(size) for size in sizes))
+        sizes = sorted(
+            {size for size in (step, limit, *known, *beside) if 0 < size <= limit} | factors.keys()
+        )
+        return Curve(
+            tuple(sizes), tuple(factors.get(size, mean) * alone.step_time_s(size) for size in sizes)
+        )
 
     def changed(self) -> Iterator[tuple[int, float]]:
-        """Each device whose speed changed since its first joint measurement, and the part by which it is slower."""
+        """Each device whose speed changed since its first joint measurement, and the part by which
+        it is slower.
+        """
         for device, ratio in sorted(self._changes.items()):
             if abs(ratio - 1) > _MOVED:
                 yield device, ratio - 1

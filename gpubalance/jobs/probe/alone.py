@@ -1,4 +1,6 @@
-"""Measures one device alone: its curve over batch sizes, its batch limit, and whether it kept its speed."""
+"""Measures one device alone: its curve over batch sizes, its batch limit, and whether it kept its
+speed.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError, OutOfMemory, PartialResult
+from gpubalance.errors import (
+    DeadlinePassed,
+    EnvironmentFault,
+    GpubalanceError,
+    OutOfMemory,
+    PartialResult,
+)
 from gpubalance.jobs.events import PointDone
 from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
 from gpubalance.jobs.probe.bench import Bench, measure_update
-from gpubalance.planning.curve import knee_sizes, octaves, off_line, sensible_of, sensible_size, wanted_precision
+from gpubalance.planning.curve import (
+    knee_sizes,
+    octaves,
+    off_line,
+    sensible_of,
+    sensible_size,
+    wanted_precision,
+)
 from gpubalance.planning.memory import predict_limit
 from gpubalance.planning.model import fit_line
 from gpubalance.planning.search import Limit, Trial, find_limit
@@ -29,16 +44,18 @@ _LARGEST = 1 << 20
 _PLATEAU = 0.03
 # Just under the limit cuDNN may have too little memory left for its fastest algorithms.
 _BELOW_THE_LIMIT = 16
-# An update takes the same time at every batch. It is measured at the largest batch whose steps are no longer than this:
-# in shorter steps a GPU may wait for its host.
+# An update takes the same time at every batch. It is measured at the largest batch whose steps are
+# no longer than this: in shorter steps a GPU may wait for its host.
 _SHORT_S = 0.1
-# The part by which a batch's step time must change for the device to have changed its speed, beyond the uncertainty of
-# both measurements.
+# The part by which a batch's step time must change for the device to have changed its speed, beyond
+# the uncertainty of both measurements.
 _MOVED = 0.03
 
 
 class Work(Record):
-    """Floating-point operations of a step for one sample, and the seconds of an update; None if unknown."""
+    """Floating-point operations of a step for one sample, and the seconds of an update; None if
+    unknown.
+    """
 
     step_flops: float | None
     update_s: Seconds | None = None
@@ -52,7 +69,9 @@ class Drift(Record):
 
 @dataclass
 class Alone(Bench):
-    """A device's probe and what it has found so far; `number` is its place among the probe's devices."""
+    """A device's probe and what it has found so far; `number` is its place among the probe's
+    devices.
+    """
 
     number: int = 0
     error: GpubalanceError | None = None
@@ -74,7 +93,11 @@ class Alone(Bench):
     @property
     def errors(self) -> list[GpubalanceError]:
         """The error that ended its probe, if any, and the deaths of its workers."""
-        return [self.error, *self.deaths] if self.error and self.error not in self.deaths else self.deaths
+        return (
+            [self.error, *self.deaths]
+            if self.error and self.error not in self.deaths
+            else self.deaths
+        )
 
     @property
     def largest(self) -> int:
@@ -82,7 +105,9 @@ class Alone(Bench):
         return max(self.points, default=0) if self.limit is None else self.limit.fits or 0
 
     def probe(self) -> None:
-        """Measures the device. Raises what `try_batch` does; what was found before an error stays."""
+        """Measures the device. Raises what `try_batch` does; what was found before an
+        error stays.
+        """
         self._explore()
         self.work = self._work()
         self.limit = self._find_limit()
@@ -95,21 +120,29 @@ class Alone(Bench):
             self._measure_again(batch)
 
     def _explore(self) -> None:
-        """Measures octaves, every second one once memory predicts a limit, up to half of it: all in one worker."""
+        """Measures octaves, every second one once memory predicts a limit, up to half of it: all in
+        one worker.
+        """
         multiple, most = self.request.batch_multiple, self.request.max_batch
         size = multiple if most is None else min(multiple, most)
         while size <= (most or _LARGEST) and not self._enough(size):
-            attempt = self.try_batch(size, "for the curve", within=wanted_precision(size, self._at_least))
+            attempt = self.try_batch(
+                size, "for the curve", within=wanted_precision(size, self._at_least)
+            )
             if attempt.point is None:
                 self._failed = size
                 break
             size *= 2 if self._predicted() is None else 4
         if not self.max_batch:
-            self.max_batch = _LARGEST if self._predicted() or self._failed else max(self.points, default=1)
+            self.max_batch = (
+                _LARGEST if self._predicted() or self._failed else max(self.points, default=1)
+            )
 
     @property
     def _at_least(self) -> float:
-        """The least that the largest batch will be; infinite for known memory, explored only in part."""
+        """The least that the largest batch will be; infinite for known memory, explored only in
+        part.
+        """
         known = self.facts is None or self.memory_bytes is not None
         return self.request.max_batch or (math.inf if known else 0.0)
 
@@ -130,7 +163,11 @@ class Alone(Bench):
         return last < (1 + _PLATEAU) * before
 
     def _peaks(self) -> list[tuple[int, int]]:
-        return [(b, p.memory_peak_bytes) for b, p in sorted(self.points.items()) if p.memory_peak_bytes is not None]
+        return [
+            (b, p.memory_peak_bytes)
+            for b, p in sorted(self.points.items())
+            if p.memory_peak_bytes is not None
+        ]
 
     def _find_limit(self) -> Limit:
         peaks = self._peaks()
@@ -148,7 +185,9 @@ class Alone(Bench):
         return Trial(batch, attempt.point is not None, attempt.trial.memory_peak_bytes)
 
     def _fill(self) -> None:
-        """Measures what is missing: little if step times lie on a line, else all octaves and more at the knee."""
+        """Measures what is missing: little if step times lie on a line, else all octaves and more
+        at the knee.
+        """
         largest = self.largest
         if not largest:
             return
@@ -172,15 +211,23 @@ class Alone(Bench):
         return off_line([(p.batch, p.step_time_s.median, p.half_width) for p in points])
 
     def _measure_sensible(self, largest: int, multiple: int, on_line: Sequence[int] = ()) -> None:
-        """Measures where throughput is near its best, by the points and, for the sizes `on_line`, by their line."""
+        """Measures where throughput is near its best, by the points and, for the sizes `on_line`,
+        by their line.
+        """
         rates = self._rates(largest)
         if on_line:
             line = fit_line([(batch, batch / rate) for batch, rate in rates])
-            rates += [(size, size / line.step_time_s(size)) for size in on_line if size not in self.points]
+            rates += [
+                (size, size / line.step_time_s(size)) for size in on_line if size not in self.points
+            ]
         self._measure([sensible_size(rates, multiple) or sensible_of(rates)[0]])
 
     def _rates(self, largest: int) -> list[tuple[int, float]]:
-        return [(batch, point.throughput.median) for batch, point in self.points.items() if batch <= largest]
+        return [
+            (batch, point.throughput.median)
+            for batch, point in self.points.items()
+            if batch <= largest
+        ]
 
     @property
     def _fails(self) -> int | None:
@@ -197,13 +244,17 @@ class Alone(Bench):
                 self.skipped.append(size)
 
     def _work(self) -> Work | None:
-        """What is the same at every batch, measured by the living worker or kept before; None without either."""
+        """What is the same at every batch, measured by the living worker or kept before; None
+        without either.
+        """
         return self.kept("work", Work, self._measured_work)
 
     def _measured_work(self) -> Work | None:
         if not self.party.alive or not self.points:
             return None
-        short = [batch for batch, point in self.points.items() if point.step_time_s.median <= _SHORT_S]
+        short = [
+            batch for batch, point in self.points.items() if point.step_time_s.median <= _SHORT_S
+        ]
         update = partial(measure_update, batch=max(short, default=min(self.points)))
         try:
             flops = self.ask(lambda worker: worker.ask(CountFlops(), Flops))
@@ -227,7 +278,8 @@ class Alone(Bench):
     def _changed(self, before: CurvePoint) -> bool:
         """Whether a step certainly takes another time now than before.
 
-        Takes a glance first, then a short look if there may be a change, then one as long as a point's to confirm it.
+        Takes a glance first, then a short look if there may be a change, then one as long as a
+        point's to confirm it.
         """
         factor, length = 1.0, self.length
         for looked in (length.glance, length.look, length):
@@ -236,10 +288,17 @@ class Alone(Bench):
                 return False
             factor = now.step_time_s.median / before.step_time_s.median
             open_part = factor * now.step_time_s.open_part
-            least = _MOVED - open_part if looked == length.glance else _MOVED + open_part + before.step_time_s.open_part
+            least = (
+                _MOVED - open_part
+                if looked == length.glance
+                else _MOVED + open_part + before.step_time_s.open_part
+            )
             if abs(factor - 1) <= least:
                 return False
-        self.tell(f"batch {before.batch} now takes {factor:.2f} times as long as at first: measuring once more")
+        self.tell(
+            f"batch {before.batch} now takes {factor:.2f} times as long as at first: "
+            "measuring once more"
+        )
         return True
 
     def _measured(self, batch: int, length: Length) -> CurvePoint | None:
@@ -252,7 +311,9 @@ class Alone(Bench):
 
     def _measure_again(self, batch: int) -> None:
         """Measures a batch once more, on a device as hot as when the change was found."""
-        point = self.kept(f"{batch} once more", CurvePoint, lambda: self._measured(batch, self.length))
+        point = self.kept(
+            f"{batch} once more", CurvePoint, lambda: self._measured(batch, self.length)
+        )
         if point is not None:
             self.watch(PointDone(self.device, point))
         now, again = point or self.points[batch], point is not None

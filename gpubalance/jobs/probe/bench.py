@@ -1,4 +1,6 @@
-"""A device under probe: which batches were tried with what outcome. What an interrupted probe left is taken over."""
+"""A device under probe: which batches were tried with what outcome. What an interrupted probe left
+is taken over.
+"""
 
 from __future__ import annotations
 
@@ -65,10 +67,11 @@ class Attempt(Record):
 
 @dataclass
 class Bench:
-    """One device, measured alone within the `time_limit`. Its `party` has one worker at a time; the caller must end it.
+    """One device, measured alone within the `time_limit`. Its `party` has one worker at a time; the
+    caller must end it.
 
-    `following` loads while this device's last worker builds its model. `points` are the curve so far, also after an
-    interrupt; `fault` is an error before any smaller batch had passed.
+    `following` loads while this device's last worker builds its model. `points` are the curve so
+    far, also after an interrupt; `fault` is an error before any smaller batch had passed.
     """
 
     device: Device
@@ -100,17 +103,23 @@ class Bench:
 
     @property
     def memory_bytes(self) -> int | None:
-        """What the device's allocator may take, less the margin. None if unknown, as before the model is built."""
+        """What the device's allocator may take, less the margin. None if unknown, as before the
+        model is built.
+        """
         limit = self.facts.memory_limit_bytes[0] if self.facts else None
         return None if limit is None else max(0, limit - self.request.margin_bytes)
 
     @property
     def in_pieces(self) -> bool:
-        """Whether earlier batches fragment a worker's memory: always, unless the memory is a profile's."""
+        """Whether earlier batches fragment a worker's memory: always, unless the memory is a
+        profile's.
+        """
         return self.device.profile is None or self.device.profile.memory is None
 
     def kept(self, what: str, kind: type[R], make: Callable[[], R | None]) -> R | None:
-        """What an interrupted probe left of this device, else what `make` returns, which is kept unless it is None."""
+        """What an interrupted probe left of this device, else what `make` returns, which is kept
+        unless it is None.
+        """
         key = f"{self.device.uuid} {what}"
         found = self.journal.had(key, kind)
         if found is None and (found := make()) is not None:
@@ -133,16 +142,19 @@ class Bench:
     ) -> Attempt:
         """Trains with a batch and measures it to `within` that part.
 
-        A `trial` gets a `fresh` worker if memory is `in_pieces`, or if it is repeated, and is repeated once at most.
-        With `last` no further worker of this device is loaded ahead. A worker's death says nothing certain about the
-        batch, which is tried once more in a fresh one; if that dies too, the batch counts as one that does not train,
-        provided that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed, and a worker's death if no
+        A `trial` gets a `fresh` worker if memory is `in_pieces`, or if it is repeated, and is
+        repeated once at most. With `last` no further worker of this device is loaded ahead. A
+        worker's death says nothing certain about the batch, which is tried once more in a fresh
+        one; if that dies too, the batch counts as one that does not train, provided that another
+        batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed, and a worker's death if no
         batch has passed.
         """
         tries = self._tries[batch]
         if tries and (not trial or len(tries) > 1):
             return tries[-1]
-        attempt = partial(self._attempt, batch, length=self.length.until(within), trial=trial, last=last)
+        attempt = partial(
+            self._attempt, batch, length=self.length.until(within), trial=trial, last=last
+        )
         found = attempt(reason, fresh=fresh or (trial and (self.in_pieces or bool(tries))))
         oom_in_pieces = found.trial.outcome == "oom" and not found.trial.fresh
         if found.died or (oom_in_pieces and max(self.points, default=0) > batch):
@@ -151,8 +163,12 @@ class Bench:
             raise self.deaths[-1]
         return found
 
-    def _attempt(self, batch: int, reason: str, *, length: Length, trial: bool, fresh: bool, last: bool) -> Attempt:
-        """One try of a batch. A death is not kept: it may have been the machine's fault, and mended since."""
+    def _attempt(
+        self, batch: int, reason: str, *, length: Length, trial: bool, fresh: bool, last: bool
+    ) -> Attempt:
+        """One try of a batch. A death is not kept: it may have been the machine's fault, and mended
+        since.
+        """
         tries = self._tries[batch]
         key = f"{self.device.uuid} {batch} {sum(not one.died for one in tries)}"
         attempt = self.journal.had(key, Attempt)
@@ -187,19 +203,32 @@ class Bench:
                 raise
             outcome = "deadline" if isinstance(error, DeadlinePassed) else "crash"
             self.deaths.append(error)
-        if point is not None and peak is not None and self.memory_bytes is not None and peak > self.memory_bytes:
+        if (
+            point is not None
+            and peak is not None
+            and self.memory_bytes is not None
+            and peak > self.memory_bytes
+        ):
             outcome, point = "margin", None
         if point is None and (self.in_pieces or outcome not in ("oom", "margin")):
             self.party.drop()
         spent_s = time.monotonic() - began
-        trial = Trial(batch=batch, outcome=outcome, seconds=spent_s, reason=reason, fresh=fresh, memory_peak_bytes=peak)
+        trial = Trial(
+            batch=batch,
+            outcome=outcome,
+            seconds=spent_s,
+            reason=reason,
+            fresh=fresh,
+            memory_peak_bytes=peak,
+        )
         return Attempt(trial=trial, point=point)
 
     def measured(self, batch: int, length: Length) -> CurvePoint:
         """Measures a point with the worker that is ready.
 
-        cuDNN and cuBLAS report a lack of memory in many ways, some of which read like a fault of the model. It is
-        memory only if a smaller batch trains: then this raises OutOfMemory. If none has yet, `fault` keeps the error.
+        cuDNN and cuBLAS report a lack of memory in many ways, some of which read like a fault of
+        the model. It is memory only if a smaller batch trains: then this raises OutOfMemory. If
+        none has yet, `fault` keeps the error.
         """
         try:
             return self.ask(lambda worker: self._point(worker, batch, length))
@@ -219,16 +248,20 @@ class Bench:
     def _point(self, worker: Worker, batch: int, length: Length) -> CurvePoint:
         """Warms a batch size up and measures it until it is known.
 
-        It is measured once more, and not called steady, if its step time rose, fell or changed its level, or NVML says
-        that heat throttled the GPU: then the second window counts. After the time limit that does not begin. Raises
-        what `Worker.measure` does.
+        It is measured once more, and not called steady, if its step time rose, fell or changed its
+        level, or NVML says that heat throttled the GPU: then the second window counts. After the
+        time limit that does not begin. Raises what `Worker.measure` does.
         """
         least_samples, until_s = self.request.least_samples, self.time_limit.until_s
-        series = Series(Shares((batch,)), devices=(self.device,), stamps=False, least_samples=least_samples)
+        series = Series(
+            Shares((batch,)), devices=(self.device,), stamps=False, least_samples=least_samples
+        )
         settled, steady = series.settle(worker, first=not self.points), False
         if series.steps_per_timing(length.timing_s) > 1:  # else those that settled it count too
             settled = []
-        while not series.windows or (len(series.windows) == 1 and not steady and time.monotonic() < until_s):
+        while not series.windows or (
+            len(series.windows) == 1 and not steady and time.monotonic() < until_s
+        ):
             series.add(series.window(worker, length, settled, until_s=until_s))
             settled = []
             slowed = any(series.throttled) or not is_steady(series.step_times_s)
@@ -254,12 +287,15 @@ class Bench:
             return self.party.ask(work)
 
     def ready(self, *, fresh: bool = False, last: bool = False) -> None:
-        """Ensures that a worker with the model lives, starting one if needed. Raises what a `Worker` does."""
+        """Ensures that a worker with the model lives, starting one if needed. Raises what a
+        `Worker` does.
+        """
         self.time_limit.check()
         if self.party.alive and not fresh:
             return
         self.party.drop()
-        # Another worker of this device is loaded ahead if it will need one, else that of the next device.
+        # Another worker of this device is loaded ahead if it will need one, else that of the next
+        # device.
         following = self.party if self.in_pieces and not last else self.following
         with lost_gpus_told([self.device]):
             self.party.start(then=following if self.request.ahead else None)
@@ -274,7 +310,9 @@ class Bench:
             refuse(self.facts)
 
     def lose(self, error: GpubalanceError) -> None:
-        """Gives the worker up after an error outside `try_batch`. Raises the error if the GPU is lost."""
+        """Gives the worker up after an error outside `try_batch`. Raises the error if the GPU is
+        lost.
+        """
         self.time_limit.check()
         if isinstance(error, GpuLost):
             raise error
@@ -284,6 +322,10 @@ class Bench:
 
 
 def measure_update(worker: Worker, batch: int) -> float:
-    """The median seconds of a weight update, the same at every batch. Raises what `Worker.measure` does."""
+    """The median seconds of a weight update, the same at every batch. Raises what `Worker.measure`
+    does.
+    """
     timings = worker.measure(Shares((batch,)), at_least=_UNLIKE_STEPS + _UPDATES, stamped=True)
-    return median([sum(one.update_s or ()) for one in timings if isinstance(one, Timing)][_UNLIKE_STEPS:])
+    return median(
+        [sum(one.update_s or ()) for one in timings if isinstance(one, Timing)][_UNLIKE_STEPS:]
+    )

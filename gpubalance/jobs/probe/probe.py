@@ -49,14 +49,16 @@ def probe(
     limit: TimeLimit | None = None,
     following: Party | None = None,
 ) -> Probe:
-    """Measures each of the request's devices alone, of equal ones the first. `limit` takes the place of the request's.
+    """Measures each of the request's devices alone, of equal ones the first. `limit` takes the
+    place of the request's.
 
     `following` is the party that measures next: it loads TensorFlow when the last device begins.
 
     Each point and trial goes into the `journal`; those already in it are not measured again.
-    Raises, with what was measured as `partial`: PartialResult if a worker died or a device failed and the others were
-    measured, NothingFits if a device does not hold a single sample, EnvironmentFault if TensorFlow can use none,
-    BadInput, TimeLimitPassed, Interrupted. Keeps the result, or the part, for `plan`.
+    Raises, with what was measured as `partial`: PartialResult if a worker died or a device failed
+    and the others were measured, NothingFits if a device does not hold a single sample,
+    EnvironmentFault if TensorFlow can use none, BadInput, TimeLimitPassed, Interrupted. Keeps the
+    result, or the part, for `plan`.
     """
     check_asked(request)
     journal.watch = watch
@@ -83,12 +85,16 @@ class _Probing:
     warnings: list[Warning_] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        request, self.limit = self.request, copy(self.limit)  # an interrupt ends it for the threads, not for the caller
-        self.code = code_key(request.settings.model, request.settings.data)  # now, before the user changes the file
+        # An interrupt ends it for the threads, not for the caller.
+        request, self.limit = self.request, copy(self.limit)
+        # Now, before the user changes the file.
+        self.code = code_key(request.settings.model, request.settings.data)
         self.watch = self.journal.watch = one_at_a_time(self.watch)
         verdicts = KeptVerdicts(self.journal) if self.following is None else self.following.verdicts
         beside = request, self.journal, verdicts, self.limit, self.watch
-        self.all = [Alone(device, *beside, number=number) for number, device in enumerate(request.devices)]
+        self.all = [
+            Alone(device, *beside, number=number) for number, device in enumerate(request.devices)
+        ]
         self.stand_ins = [self.all[number] for number in stand_ins(request)]
         self.queues = [[self.all[number] for number in queue] for queue in queues(request)]
         for queue in self.queues:
@@ -120,7 +126,8 @@ class _Probing:
         """Measures the queues at the same time, each in a thread of its own."""
         with ThreadPoolExecutor(len(self.queues)) as threads:
             try:
-                with signals_held():  # the end of the pool does not wait for a thread whose start was interrupted
+                # The end of the pool does not wait for a thread whose start was interrupted.
+                with signals_held():
                     running = [threads.submit(self._measure_queue, queue) for queue in self.queues]
                 done, _ = wait(running, return_when=FIRST_EXCEPTION)
                 for future in done:
@@ -132,7 +139,9 @@ class _Probing:
                 raise
 
     def _measure_queue(self, queue: Sequence[Alone]) -> None:
-        """Measures devices one after the other, but for those that equal one whose probe came to its end."""
+        """Measures devices one after the other, but for those that equal one whose probe came to
+        its end.
+        """
         for one in queue:
             equal = self._stand_in(one)
             if equal.ended:
@@ -142,11 +151,15 @@ class _Probing:
             self.watch(PhaseBegun(phase_names(self.request)[one.number]))
             device, which = one.device, f"{one.number + 1} of {len(self.all)}"
             model = self.request.settings.model
-            self.watch(Doing(f"measuring {device.label} {device.name} alone ({which}), model {model}"))
+            self.watch(
+                Doing(f"measuring {device.label} {device.name} alone ({which}), model {model}")
+            )
             self._measure_alone(one)
 
     def _measure_alone(self, one: Alone) -> None:
-        """Measures a device. Its own error is kept with what was found before; one that ends the probe is raised."""
+        """Measures a device. Its own error is kept with what was found before; one that ends the
+        probe is raised.
+        """
         started = time.monotonic()
         one.began = True
         try:
@@ -172,11 +185,14 @@ class _Probing:
             one.ready(last=True)
             splits = {0: Shares((sensible.batch,))}
             one.trace_warnings = trace(one.party, splits, tracing, self.watch, apart=True)
-        except GpubalanceError as error:  # the time limit too: nothing that was asked for is missing but the trace
+        # The time limit too: nothing that was asked for is missing but the trace.
+        except GpubalanceError as error:
             one.trace_warnings = [not_traced(error, f"{one.device.label}: ")]
 
     def _measure_pipeline(self) -> None:
-        """Measures the user's input pipeline, unless a balance follows, which does so at its own global batch."""
+        """Measures the user's input pipeline, unless a balance follows, which does so at its own
+        global batch.
+        """
         bests = [one.solo_best for one in self._records()] if self.request.settings.data else []
         known = [best for best in bests if best is not None]
         if self.following is not None or len(known) < len(self.all):
@@ -184,7 +200,9 @@ class _Probing:
         party, global_batch = self.all[-1].party, sum(best.batch for best in known)
         try:
             solo_sum = sum(best.throughput for best in known)
-            self.pipeline = held_against(measure_pipeline(party, global_batch, self.watch), None, solo_sum)
+            self.pipeline = held_against(
+                measure_pipeline(party, global_batch, self.watch), None, solo_sum
+            )
         except TimeLimitPassed:
             raise
         except GpubalanceError as error:  # the devices are measured anyway

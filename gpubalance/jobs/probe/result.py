@@ -27,7 +27,11 @@ def device_probe(alone: Alone) -> DeviceProbe:
     flops = alone.work and alone.work.step_flops
     achieved = flops * best[1] if flops and best else None
     device, settings = alone.device, alone.request.settings
-    peak = within_or(None, lambda: peak_flops(device.uuid, settings.precision)) if device.told_by_nvml else None
+    peak = (
+        within_or(None, lambda: peak_flops(device.uuid, settings.precision))
+        if device.told_by_nvml
+        else None
+    )
     return DeviceProbe(
         device=alone.number,
         curve=curve,
@@ -52,7 +56,9 @@ def device_probe(alone: Alone) -> DeviceProbe:
 
 
 def taken_over(alone: Alone, equal: Alone) -> DeviceProbe:
-    """The record of a device that was not probed, from that of one that equals it: no time was spent on it."""
+    """The record of a device that was not probed, from that of one that equals it: no time was
+    spent on it.
+    """
     whose = {"device": alone.number, "same_as": equal.device.label}
     spent_nothing = {"measured_s": 0.0, "elapsed_s": 0.0, "children": 0, "failures": ()}
     return device_probe(equal).model_copy(update={**whose, **spent_nothing})
@@ -79,7 +85,9 @@ def _batch_limit(alone: Alone) -> BatchLimit | None:
 
 
 def fitted(times: list[tuple[int, float]]) -> StepTimeModel:
-    """The line through (batch, seconds) at two batches or more, and a curve if they do not lie on a line."""
+    """The line through (batch, seconds) at two batches or more, and a curve if they do not lie on a
+    line.
+    """
     line = fit_line(times)
     curve = monotone_curve(times) if line.residual > LINE_WITHIN else None
     return StepTimeModel(
@@ -99,17 +107,28 @@ def nothing_fits(alone: Alone) -> NothingFits | None:
     held = next((t.memory_peak_bytes for t in reversed(limit.trials) if t.memory_peak_bytes), None)
     needs = f"it needs {format_bytes(limit.needed_bytes)}"
     if limit.needed_bytes is None:
-        needs = f"it held {format_bytes(held)} when it asked for more" if held else "what it needs is not known"
-    has = format_bytes(limit.memory_bytes) if limit.memory_bytes is not None else "an unknown number of bytes"
+        needs = (
+            f"it held {format_bytes(held)} when it asked for more"
+            if held
+            else "what it needs is not known"
+        )
+    has = (
+        format_bytes(limit.memory_bytes)
+        if limit.memory_bytes is not None
+        else "an unknown number of bytes"
+    )
     model = alone.request.settings.model
     return NothingFits(
-        f"{alone.device.label} does not hold {model} with a batch of {limit.fails}: {needs}, and {has} are free",
+        f"{alone.device.label} does not hold {model} with a batch of {limit.fails}: {needs}, "
+        f"and {has} are free",
         remedy="use a smaller model, a lower --precision, or a device with more memory",
     )
 
 
 def what_failed(devices: Sequence[Alone]) -> GpubalanceError | None:
-    """One error for all devices' errors, None if there are none; its exit code is that of the worst."""
+    """One error for all devices' errors, None if there are none; its exit code is that of the
+    worst.
+    """
     errors = [(one, error) for one in devices for error in one.errors]
     if not errors:
         return None

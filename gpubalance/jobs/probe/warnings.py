@@ -16,7 +16,9 @@ from gpubalance.workers.messages import Ready
 _FEW = 4
 
 
-def probe_warnings(request: ProbeRequest, devices: Sequence[Alone], facts: Ready | None) -> Iterator[Warning_]:
+def probe_warnings(
+    request: ProbeRequest, devices: Sequence[Alone], facts: Ready | None
+) -> Iterator[Warning_]:
     """All warnings of a probe but for those of its input pipeline."""
     if request.parallel and sum(one.began for one in devices) > 1:
         yield warning("measured-in-parallel")
@@ -33,20 +35,31 @@ def probe_warnings(request: ProbeRequest, devices: Sequence[Alone], facts: Ready
 
 
 def _rows(one: Alone) -> Iterator[tuple[str, object, str, str]]:
-    """Of a device: code, whether it is told, the message after the device's label, and what to do."""
+    """Of a device: code, whether it is told, the message after the device's label, and
+    what to do.
+    """
     device, request, facts = one.device, one.request, one.facts
     points = [point for _, point in sorted(one.points.items())]
     keep_speed = f"{to_keep_speed(device)}, and probe again"
 
     before = [point for point in points if not point.measured_again]
     why = f" ({_reasons(points)})" if _reasons(points) else ""
-    left = f", but not batch {_batches(before)}" if before else ", and the figures are of the changed speed"
-    changed = f" changed its speed{why} while it was measured: batches were measured once more after that{left}"
+    left = (
+        f", but not batch {_batches(before)}"
+        if before
+        else ", and the figures are of the changed speed"
+    )
+    changed = (
+        f" changed its speed{why} while it was measured: batches were measured once more after "
+        f"that{left}"
+    )
     yield "throttled", not one.steady, changed, keep_speed
 
     unsteady = [point for point in points if not point.steady]
     slowed = _reasons(unsteady)
-    why = f"was of a throttled device ({slowed})" if slowed else "rose or fell while it was measured"
+    why = (
+        f"was of a throttled device ({slowed})" if slowed else "rose or fell while it was measured"
+    )
     yield (
         "throttled" if slowed else "not-steady",
         one.steady and unsteady,
@@ -54,11 +67,14 @@ def _rows(one: Alone) -> Iterator[tuple[str, object, str, str]]:
         keep_speed if slowed else "probe again with nothing else running",
     )
 
-    wide = [point for point in points if point.half_width > wanted_precision(point.batch, one.largest)]
+    wide = [
+        point for point in points if point.half_width > wanted_precision(point.batch, one.largest)
+    ]
     yield (
         "wide-interval",
         wide,
-        f": the step time at batch {_batches(wide)} is not known within ± 1 % (95 %), or within ± 3 % up to half of "
+        f": the step time at batch {_batches(wide)} is not known within ± 1 % (95 %), or "
+        "within ± 3 % up to half of "
         "the largest batch",
         "measure longer (--duration), with nothing else running",
     )
@@ -67,9 +83,12 @@ def _rows(one: Alone) -> Iterator[tuple[str, object, str, str]]:
     yield (
         "slower-than-profile",
         late,
-        f": at batch {_batches(late)} the real compute took longer than the profile's time: the figures are this "
+        f": at batch {_batches(late)} the real compute took longer than the profile's time: "
+        "the figures are this "
         "machine's, not the profile's",
-        "use --model small" if model != "small" else "use a profile with longer steps, or close other programs",
+        "use --model small"
+        if model != "small"
+        else "use a profile with longer steps, or close other programs",
     )
     yield (
         "smaller-batch-failed",
@@ -87,7 +106,12 @@ def _rows(one: Alone) -> Iterator[tuple[str, object, str, str]]:
 
 def _reasons(points: Sequence[CurvePoint]) -> str:
     """NVML's reasons that slowed the device down meanwhile, as a list in text."""
-    told = [reason for p in points if p.telemetry for reason in passing(p.telemetry.throttle_reasons or ())]
+    told = [
+        reason
+        for p in points
+        if p.telemetry
+        for reason in passing(p.telemetry.throttle_reasons or ())
+    ]
     return ", ".join(dict.fromkeys(told))
 
 

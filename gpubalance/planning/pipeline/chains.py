@@ -1,4 +1,6 @@
-"""Cuts blocks in a row over unlike devices: every cut whose step may be short enough, by a lower bound of it."""
+"""Cuts blocks in a row over unlike devices: every cut whose step may be short enough, by a lower
+bound of it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _NO_LINK = -1.0
 
 
 class Chain(NamedTuple):
-    """Segments in the blocks' order, each on a device of its own. No order of their tasks takes less than `least_s`."""
+    """Segments in the blocks' order, each on a device of its own. No order of their tasks takes
+    less than `least_s`.
+    """
 
     segments: tuple[Segment, ...]
     least_s: float
@@ -28,21 +32,22 @@ class Chain(NamedTuple):
 def chains(problem: Problem, below_s: float, most: int) -> list[Chain]:
     """The chains that fit in memory and may take less than `below_s`, the least bound first.
 
-    Blocks 0 … n−1 are cut into segments, one on each of two or more of the devices, in any order. A segment takes
-    f + b = t seconds for a micro-batch's passes, and x to send its output on. From the first micro-batch's arrival
-    until the last one's gradient leaves, it and those behind it take at least W; one micro-batch alone takes R. With R′
-    and W′ of those behind it:
+    Blocks 0 … n−1 are cut into segments, one on each of two or more of the devices, in any order. A
+    segment takes f + b = t seconds for a micro-batch's passes, and x to send its output on. From
+    the first micro-batch's arrival until the last one's gradient leaves, it and those behind it
+    take at least W; one micro-batch alone takes R. With R′ and W′ of those behind it:
 
         D = 2x + R′, R = t + D
         W = max(t + 2x + W′, K·t + waits, (m + 1)·R + r·min(f, b), t + (K + 1)·x + R′)
 
-    It does at most a forwards ahead of a backward. So it waits max(0, D − a·f) before its first backward and
-    max(0, D − a·b) before its last one, both if a ≤ K − 2; of a + 1 micro-batches the last can't begin before the
-    first is back, m times, with r left over; and transfers take turns. A step takes at least W + the first segment's
-    update.
+    It does at most a forwards ahead of a backward. So it waits max(0, D − a·f) before its first
+    backward and max(0, D − a·b) before its last one, both if a ≤ K − 2; of a + 1 micro-batches the
+    last can't begin before the first is back, m times, with r left over; and transfers take turns.
+    A step takes at least W + the first segment's update.
 
-    Segments are put before others, from the last one on. If there are more than `most` of a number of segments, those
-    are kept that take the least from their first block on and with their devices: the best for each pair first.
+    Segments are put before others, from the last one on. If there are more than `most` of a number
+    of segments, those are kept that take the least from their first block on and with their
+    devices: the best for each pair first.
     """
     blocks, devices = len(problem.graph.blocks), len(problem.loads)
     before = _Before(problem)
@@ -57,7 +62,9 @@ def chains(problem: Problem, below_s: float, most: int) -> list[Chain]:
 
 
 class _Tails(NamedTuple):
-    """Segments from some block to the last, a row each. `least_s` bounds the whole step, with blocks before them."""
+    """Segments from some block to the last, a row each. `least_s` bounds the whole step, with
+    blocks before them.
+    """
 
     starts: _Numbers  # the last column is the number of blocks
     devices: _Numbers
@@ -69,7 +76,9 @@ class _Tails(NamedTuple):
         return _Tails._make(column[which] for column in self)
 
     def best(self, most: int) -> _Tails:
-        """At most so many: the best with each first block and devices, then the second best with them, and so on."""
+        """At most so many: the best with each first block and devices, then the second best with
+        them, and so on.
+        """
         used = (1 << self.devices).sum(axis=1)  # a bit for each device
         begun = used * (self.starts.max(initial=0) + 1) + self.starts[:, 0]
         order = np.lexsort((self.least_s, begun))
@@ -81,13 +90,19 @@ class _Tails(NamedTuple):
     def chains(self) -> Iterator[Chain]:
         """Those that begin with the first block."""
         whole = self.rows(np.flatnonzero(self.starts[:, 0] == 0))
-        for starts, devices, least_s in zip(whole.starts, whole.devices, whole.least_s, strict=True):
+        for starts, devices, least_s in zip(
+            whole.starts, whole.devices, whole.least_s, strict=True
+        ):
             lasts = (starts[1:] - 1).tolist()
-            yield Chain(tuple(map(Segment, starts.tolist(), lasts, devices.tolist())), float(least_s))
+            yield Chain(
+                tuple(map(Segment, starts.tolist(), lasts, devices.tolist())), float(least_s)
+            )
 
 
 class _Before:
-    """Puts segments before tails, by what each run of blocks takes: at [its first block, the one after its last]."""
+    """Puts segments before tails, by what each run of blocks takes: at [its first block, the one
+    after its last].
+    """
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -97,7 +112,9 @@ class _Before:
         self._sent_s = _sent(problem)
 
     def put(self, tails: _Tails, device: int, below_s: float) -> _Tails:
-        """The tails with a segment on this device before them, where it fits and the step may be below `below_s`."""
+        """The tails with a segment on this device before them, where it fits and the step may be
+        below `below_s`.
+        """
         load, count = self._problem.loads[device], self._problem.micro_batches
         behind = tails.devices.shape[1]
         is_free = ~(tails.devices == device).any(axis=1)
@@ -114,16 +131,20 @@ class _Before:
         turns, left = divmod(count - 1, ahead + 1)
         bounds_s = [
             np.where(is_linked, passes_s + 2 * sent_s, 0.0) + old.whole_s,
-            count * passes_s + (np.sum(waits_s, axis=0) if ahead <= count - 2 else np.max(waits_s, axis=0)),
+            count * passes_s
+            + (np.sum(waits_s, axis=0) if ahead <= count - 2 else np.max(waits_s, axis=0)),
             (turns + 1) * (passes_s + back_s) + left * np.minimum(forward_s, backward_s),
             np.where(is_linked, passes_s + (count + 1) * sent_s + old.trip_s, 0.0),
         ]
         whole_s = np.max(bounds_s, axis=0)
         starts = np.column_stack([first, old.starts])
         devices = np.column_stack([np.full_like(first, device), old.devices])
-        # Blocks before take at least their shortest times, and the busiest of the free devices the mean of that.
+        # Blocks before take at least their shortest times, and the busiest of the free devices the
+        # mean of that.
         free = len(self._problem.loads) - behind - 1
-        spread_s = count * self._shortest_s[first] / free if free else np.where(first > 0, np.inf, 0.0)
+        spread_s = (
+            count * self._shortest_s[first] / free if free else np.where(first > 0, np.inf, 0.0)
+        )
         update_s = np.where(first == 0, _runs(load.update_s)[first, after], 0.0)
         least_s = np.maximum(whole_s + update_s, spread_s)
         grown = _Tails(starts, devices, whole_s, passes_s + back_s, least_s)
@@ -145,7 +166,9 @@ def _runs(values: ArrayLike) -> _Floats:
 
 
 def _sent(problem: Problem) -> _Floats:
-    """Seconds to send what blocks j … k−1 take from blocks i … j−1, at [i, j, k]; `_NO_LINK` if that is nothing."""
+    """Seconds to send what blocks j … k−1 take from blocks i … j−1, at [i, j, k]; `_NO_LINK` if
+    that is nothing.
+    """
     n = len(problem.graph.blocks)
     taken = np.full((n + 1, n + 1, n + 1), _NO_LINK)
     for edge in problem.graph.edges:

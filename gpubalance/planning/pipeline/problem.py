@@ -1,4 +1,6 @@
-"""A model's graph as a pipeline sees it, what its blocks cost on each device, and what a cut of it takes."""
+"""A model's graph as a pipeline sees it, what its blocks cost on each device, and what a cut of it
+takes.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Graph:
-    """Blocks in an order in which each comes after its inputs. It may be cut before each of them."""
+    """Blocks in an order in which each comes after its inputs. It may be cut before
+    each of them.
+    """
 
     blocks: tuple[Block, ...]
     edges: tuple[Edge, ...]
@@ -45,13 +49,19 @@ class Graph:
     def crossing_bytes(self) -> tuple[int, ...]:
         """For each block, the bytes per sample that a cut before it would send on."""
         return tuple(
-            sum(edge.bytes_per_sample for edge in self.edges if edge.source < cut <= edge.targets[-1])
+            sum(
+                edge.bytes_per_sample
+                for edge in self.edges
+                if edge.source < cut <= edge.targets[-1]
+            )
             for cut in range(len(self.blocks))
         )
 
 
 class Segment(NamedTuple):
-    """The blocks `first` to `last`, inclusive, on one device. A device's one or more segments are its stage."""
+    """The blocks `first` to `last`, inclusive, on one device. A device's one or more segments are
+    its stage.
+    """
 
     first: int
     last: int
@@ -64,7 +74,9 @@ class Segment(NamedTuple):
 
 
 class Link(NamedTuple):
-    """What one segment gives another, by their numbers; nothing is sent if both are on one device."""
+    """What one segment gives another, by their numbers; nothing is sent if both are on
+    one device.
+    """
 
     source: int
     target: int
@@ -72,8 +84,14 @@ class Link(NamedTuple):
 
 
 def links_between(graph: Graph, segments: Sequence[Segment]) -> tuple[Link, ...]:
-    """A link for each pair of segments of which one takes tensors of the other; a tensor counts once for a pair."""
-    owner = {block: number for number, one in enumerate(segments) for block in range(one.first, one.last + 1)}
+    """A link for each pair of segments of which one takes tensors of the other; a tensor counts
+    once for a pair.
+    """
+    owner = {
+        block: number
+        for number, one in enumerate(segments)
+        for block in range(one.first, one.last + 1)
+    }
     sent: dict[tuple[int, int], int] = defaultdict(int)
     for edge in graph.edges:
         source = owner.get(edge.source)
@@ -85,10 +103,12 @@ def links_between(graph: Graph, segments: Sequence[Segment]) -> tuple[Link, ...]
 
 @dataclass(frozen=True)
 class Load:
-    """What each block costs a device: seconds of a micro-batch's forward and backward, and of a step's update.
+    """What each block costs a device: seconds of a micro-batch's forward and backward, and of a
+    step's update.
 
-    A block takes `fixed_bytes` of weights, gradients and slots, and `live_bytes` for each micro-batch in flight.
-    `memory_bytes` is the memory that they may take. Infinite seconds keep a block off the device.
+    A block takes `fixed_bytes` of weights, gradients and slots, and `live_bytes` for each
+    micro-batch in flight. `memory_bytes` is the memory that they may take. Infinite seconds keep a
+    block off the device.
     """
 
     forward_s: tuple[float, ...]
@@ -99,11 +119,14 @@ class Load:
     memory_bytes: float = math.inf
 
     @classmethod
-    def by_profile(cls, graph: Graph, profile: DeviceProfile, micro_batch: int, whole_s: float) -> Load:
+    def by_profile(
+        cls, graph: Graph, profile: DeviceProfile, micro_batch: int, whole_s: float
+    ) -> Load:
         """What is assumed of a simulated device, on which the model's passes take `whole_s`.
 
-        A forward pass takes a third of that, times the block's share of the model's operations, a backward pass two
-        thirds; fixed bytes and the update go by its share of the weights, live bytes by that of the activations.
+        A forward pass takes a third of that, times the block's share of the model's operations, a
+        backward pass two thirds; fixed bytes and the update go by its share of the weights, live
+        bytes by that of the activations.
         """
 
         def shares(name: str, of: float) -> tuple[float, ...]:
@@ -127,7 +150,9 @@ class Load:
 
 @dataclass(frozen=True)
 class Problem:
-    """A graph and the devices for it. A transfer takes `latency_s` plus its bytes / `bytes_per_s`, no time if None."""
+    """A graph and the devices for it. A transfer takes `latency_s` plus its bytes / `bytes_per_s`,
+    no time if None.
+    """
 
     graph: Graph
     loads: tuple[Load, ...]
@@ -167,10 +192,18 @@ class Cut:
         def sums(name: str) -> tuple[float, ...]:
             return tuple(sum(getattr(load, name)[blocks]) for load, blocks in pairs)
 
-        return Load(sums("forward_s"), sums("backward_s"), sums("update_s"), sums("fixed_bytes"), sums("live_bytes"))
+        return Load(
+            sums("forward_s"),
+            sums("backward_s"),
+            sums("update_s"),
+            sums("fixed_bytes"),
+            sums("live_bytes"),
+        )
 
     def held(self, order: Sequence[Task]) -> tuple[float, int]:
-        """The most bytes that a device needs while it does these tasks, and the most micro-batches in flight."""
+        """The most bytes that a device needs while it does these tasks, and the most micro-batches
+        in flight.
+        """
         in_flight, most = Counter[int](), 0
         live = most_live = 0.0
         for number, kind, _ in order:

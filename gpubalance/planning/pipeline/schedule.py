@@ -1,8 +1,8 @@
 """The order in which each device does its passes of the micro-batches, and the step that it makes.
 
-A segment of depth d does d forwards, then a forward and a backward in turns, then the remaining backwards: it holds at
-most d + 1 micro-batches. If the depths count the devices behind a segment, this is 1F1B (Narayanan et al., 2021,
-arXiv:2104.04473).
+A segment of depth d does d forwards, then a forward and a backward in turns, then the remaining
+backwards: it holds at most d + 1 micro-batches. If the depths count the devices behind a segment,
+this is 1F1B (Narayanan et al., 2021, arXiv:2104.04473).
 """
 
 from __future__ import annotations
@@ -52,13 +52,15 @@ def inputs_of(task: Task, links: Sequence[Link]) -> Iterator[Task]:
 
 
 def simulate(cut: Cut, queues: Orders) -> Timeline:
-    """The step that does each queue's tasks in order; a task begins once its device is free and its inputs are there.
+    """The step that does each queue's tasks in order; a task begins once its device is free and its
+    inputs are there.
 
-    A queue holds a device's tasks. If it holds a segment's, and a device has several, the device always takes the task
-    that can begin first, a backward before a forward: so the orders of such devices are found.
+    A queue holds a device's tasks. If it holds a segment's, and a device has several, the device
+    always takes the task that can begin first, a backward before a forward: so the orders of such
+    devices are found.
 
-    A transfer begins when the task that sends it ends, beside all other work; transfers from one device to another take
-    turns. Raises DeadlockError.
+    A transfer begins when the task that sends it ends, beside all other work; transfers from one
+    device to another take turns. Raises DeadlockError.
     """
     devices, costs = [one.device for one in cut.segments], cut.costs
     lasts_s = {"forward": costs.forward_s, "backward": costs.backward_s}
@@ -79,7 +81,8 @@ def simulate(cut: Cut, queues: Orders) -> Timeline:
 
     while any(left):
         heads = ((begins_s(queue[-1]), queue[-1][1:], queue) for queue in left if queue)
-        start_s, _, queue = min(heads, key=lambda head: head[:2])  # "backward" sorts before "forward"
+        # "backward" sorts before "forward".
+        start_s, _, queue = min(heads, key=lambda head: head[:2])
         if start_s == math.inf:
             raise DeadlockError("each device waits for another's later task")
         task = queue.pop()
@@ -102,7 +105,9 @@ def simulate(cut: Cut, queues: Orders) -> Timeline:
 
 
 def _gives(cut: Cut) -> dict[tuple[int, Pass], list[tuple[int, Pass, float]]]:
-    """The passes to which each segment's pass gives its results, with the seconds of the transfer between devices."""
+    """The passes to which each segment's pass gives its results, with the seconds of the transfer
+    between devices.
+    """
     gives: dict[tuple[int, Pass], list[tuple[int, Pass, float]]] = defaultdict(list)
     for number in range(len(cut.segments)):
         gives[number, "forward"].append((number, "backward", 0.0))

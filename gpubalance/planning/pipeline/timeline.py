@@ -24,7 +24,8 @@ Orders: TypeAlias = Sequence[Sequence[Task]]
 class Timed(NamedTuple):
     """A task on its device, in seconds from the step's start.
 
-    `sent_s` is when the last of its inputs was made, `ready_s` when all were on its device; 0 for a task without.
+    `sent_s` is when the last of its inputs was made, `ready_s` when all were on its device; 0 for a
+    task without.
     """
 
     segment: int
@@ -52,7 +53,9 @@ class Updated(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """One step, its tasks in the order in which they began. It ends with its last device's update."""
+    """One step, its tasks in the order in which they began. It ends with its last
+    device's update.
+    """
 
     tasks: tuple[Timed, ...]
     updates: tuple[Updated, ...]
@@ -76,10 +79,11 @@ def bubble_bound(stages: int, micro_batches: int) -> float:
 
 
 def pipeline_throughput(rates: Sequence[float], micro_batches: int) -> float:
-    """K/(K+S−1) · Σ rᵢ(m) samples/s, with each device's rate alone at the micro-batch m, for stages of equal time.
+    """K/(K+S−1) · Σ rᵢ(m) samples/s, with each device's rate alone at the micro-batch m, for stages
+    of equal time.
 
-    Unequal stages give less: multiply by the mean over the largest of their times. A pipeline beats the batch split if
-    that is above Σ rᵢ(bᵢ) · T/(T + s/k), with T a piece's compute and one sync of s for every k pieces: what a plan
-    predicts.
+    Unequal stages give less: multiply by the mean over the largest of their times. A pipeline beats
+    the batch split if that is above Σ rᵢ(bᵢ) · T/(T + s/k), with T a piece's compute and one sync
+    of s for every k pieces: what a plan predicts.
     """
     return (1 - bubble_bound(len(rates), micro_batches)) * sum(rates)

@@ -22,7 +22,9 @@ _LONGEST_TEXT = 2000
 
 
 def html_page(subjects: Sequence[Subject], charts: Sequence[Charts]) -> str:
-    """One page for all subjects, each with its charts. Text from results is escaped, whatever it contains."""
+    """One page for all subjects, each with its charts. Text from results is escaped, whatever it
+    contains.
+    """
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -33,7 +35,12 @@ def html_page(subjects: Sequence[Subject], charts: Sequence[Charts]) -> str:
     )
     return environment.get_template("page.html.j2").render(
         sections=[
-            {"id": f"result-{number}", "subject": subject, "answer": answer_of(subject.result), "charts": of}
+            {
+                "id": f"result-{number}",
+                "subject": subject,
+                "answer": answer_of(subject.result),
+                "charts": of,
+            }
             for number, (subject, of) in enumerate(zip(subjects, charts, strict=True), 1)
         ],
         title="gpubalance: " + ", ".join(subject.name for subject in subjects),
@@ -52,5 +59,11 @@ def _source(name: str) -> str:
 
 
 def _shown(value: object) -> object:
-    """Puts text from outside on one line without control characters; Jinja escapes it afterwards."""
-    return clean(value, _LONGEST_TEXT) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """Puts text from outside on one line without control characters; Jinja escapes it
+    afterwards.
+    """
+    return (
+        clean(value, _LONGEST_TEXT)
+        if isinstance(value, str) and not isinstance(value, Markup)
+        else value
+    )

@@ -10,12 +10,15 @@ from gpubalance.results.run import Replica
 from gpubalance.results.subject import Subject
 from gpubalance.settings.shares import pieces
 
-# A device's share, the batch and micro-batch that it has in a split, and how long it computes for them.
+# A device's share, the batch and micro-batch that it has in a split, and how long it computes for
+# them.
 _Part = tuple[Share, int, int, float]
 
 
 class Step(NamedTuple):
-    """A step of a split, measured or predicted; sync and input wait are the same for all devices."""
+    """A step of a split, measured or predicted; sync and input wait are the same for
+    all devices.
+    """
 
     title: str
     throughput: float
@@ -31,7 +34,9 @@ class Step(NamedTuple):
 
 
 def steps_of(subject: Subject) -> tuple[Step, ...]:
-    """The steps of the even split and of the chosen one, as far as they are known; none for a probe."""
+    """The steps of the even split and of the chosen one, as far as they are known; none for a
+    probe.
+    """
     run = subject.run
     if run is None:
         return tuple(_predicted(subject, subject.plan)) if subject.plan is not None else ()
@@ -39,7 +44,14 @@ def steps_of(subject: Subject) -> tuple[Step, ...]:
     # For a run of the even split, the baseline is that run itself.
     others = {"Even split": even} if even and even.step_time_s != run.step_time_s else {}
     return tuple(
-        Step(title, one.throughput.median, one.step_time_s.median, one.sync_s, one.input_wait_s, one.replicas)
+        Step(
+            title,
+            one.throughput.median,
+            one.step_time_s.median,
+            one.sync_s,
+            one.input_wait_s,
+            one.replicas,
+        )
         for title, one in {**others, "Chosen split": run}.items()
     )
 
@@ -65,7 +77,10 @@ def _compute_s(subject: Subject, share: Share, batch: int, micro: int) -> float 
     model = one and one.step_time_model
     if not model:
         return None
-    return sum(count * (model.planned.step_time_s(size) - share.update_s) for count, size in pieces(batch, micro))
+    return sum(
+        count * (model.planned.step_time_s(size) - share.update_s)
+        for count, size in pieces(batch, micro)
+    )
 
 
 def _step(title: str, of: Predicted | SplitPrediction, plan: Plan, parts: Sequence[_Part]) -> Step:

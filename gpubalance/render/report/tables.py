@@ -1,4 +1,6 @@
-"""Every number behind a section's answer and charts: a table for each kind of record in a result, and in its probe."""
+"""Every number behind a section's answer and charts: a table for each kind of record in a result,
+and in its probe.
+"""
 
 from __future__ import annotations
 
@@ -63,15 +65,39 @@ _SPLITS = {
     "best_at_own": "the best split of your own global batch",
 }
 # What is told once for the whole result, or is no figure.
-_APART = {"devices", "settings", "environment", "model", "warnings", "probes", "by_global_batch", "profile"}
+_APART = {
+    "devices",
+    "settings",
+    "environment",
+    "model",
+    "warnings",
+    "probes",
+    "by_global_batch",
+    "profile",
+}
 # What a result was made with, beside its settings.
 _ASKED = ("probed", "batch_multiple", "margin_bytes", "max_batch", "parallel", "sync_s", "forced")
 _ALONE = ("same_as", "step_time_model", "update_s", "batch_limit", "solo_best", "sensible")
 _WORK = (
-    *("flops_per_sample", "flops_per_s", "peak_flops_per_s", "mfu", "samples_per_joule", "steady", "on_line"),
+    *(
+        "flops_per_sample",
+        "flops_per_s",
+        "peak_flops_per_s",
+        "mfu",
+        "samples_per_joule",
+        "steady",
+        "on_line",
+    ),
     *("measured_s", "elapsed_s", "children", "complete"),
 )
-_RATIOS = ("speedup_over_even", "speedup_ci95", "scaling_efficiency", "stamp_cost", "warmup_steps", "steps")
+_RATIOS = (
+    "speedup_over_even",
+    "speedup_ci95",
+    "scaling_efficiency",
+    "stamp_cost",
+    "warmup_steps",
+    "steps",
+)
 _ROUND = ("outcome", "predicted_throughput", "measured.throughput")
 _OF_TIME = (StepTime, Telemetry, Moment)  # a probe's own section has them
 _CHOSEN = {"split": "chosen"}
@@ -83,9 +109,11 @@ def _one_row(_: Any, __: Subject) -> Iterable[Lead]:
 
 
 class Kind(NamedTuple):
-    """The table of all records of these classes, with these fields of them: all figures without names, none for None.
+    """The table of all records of these classes, with these fields of them: all figures without
+    names, none for None.
 
-    `leads` gives what else is in the rows of a record, of which it usually has one. Markdown leaves out `long` tables.
+    `leads` gives what else is in the rows of a record, of which it usually has one. Markdown leaves
+    out `long` tables.
     """
 
     id: str
@@ -104,12 +132,17 @@ class Table(NamedTuple):
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
-    def grid(self, text: Callable[[Cell, Column], str], heads: Sequence[str], most: int | None = None) -> Grid:
+    def grid(
+        self, text: Callable[[Cell, Column], str], heads: Sequence[str], most: int | None = None
+    ) -> Grid:
         """The same as texts under these heads, at most so many rows."""
         rows = (
-            [text(cell, column) for cell, column in zip(row, self.columns, strict=True)] for row in self.rows[:most]
+            [text(cell, column) for cell, column in zip(row, self.columns, strict=True)]
+            for row in self.rows[:most]
         )
-        return Grid([heads, *rows], [place for place, column in enumerate(self.columns) if column.is_text])
+        return Grid(
+            [heads, *rows], [place for place, column in enumerate(self.columns) if column.is_text]
+        )
 
 
 def _split(one: Any, subject: Subject) -> Iterator[Lead]:
@@ -141,8 +174,14 @@ def _curve(probe: DeviceProbe, _: Subject) -> Iterator[Lead]:
 
 
 def _cut(tried: LayersRound, subject: Subject) -> Iterator[Lead]:
-    stages = ", ".join(f"{subject.label(device)} {run_text(first, last)}" for first, last, device in tried.segments)
-    outcome = tried.outcome if tried.ran_out is None else f"{subject.label(tried.ran_out)} ran out of memory"
+    stages = ", ".join(
+        f"{subject.label(device)} {run_text(first, last)}" for first, last, device in tried.segments
+    )
+    outcome = (
+        tried.outcome
+        if tried.ran_out is None
+        else f"{subject.label(tried.ran_out)} ran out of memory"
+    )
     yield {"round": tried.number, "blocks": stages, "outcome": outcome}
 
 
@@ -160,7 +199,10 @@ def _settings(result: OfModel, subject: Subject) -> Iterator[Lead]:
     told: dict[str, Any] = {**dict(result.settings), "created": result.created}
     if result.model is not None:
         shapes = result.model.input_shapes
-        told |= {"parameters": result.model.parameters, "gradient_bytes": result.model.gradient_bytes}
+        told |= {
+            "parameters": result.model.parameters,
+            "gradient_bytes": result.model.gradient_bytes,
+        }
         told |= {"input_shapes": shapes_text(shapes)} if shapes is not None else {}
     told |= {name: getattr(result, name) for name in _ASKED if hasattr(result, name)}
     if result is subject.result:
@@ -180,18 +222,30 @@ _KINDS = (
     Kind("replicas", "Each device, alone and at once", OwnModel),
     Kind("sum", "All at once", Independent, ("throughput", "solo_sum", "overlap_s", "complete")),
     Kind("held_against", "What it is compared with", (HeldAgainst, SplitBaseline), leads=_split),
-    Kind("stages", "Each device's part of a step", Stage, leads=lambda one, _: [{"blocks": blocks_text(one)}]),
+    Kind(
+        "stages",
+        "Each device's part of a step",
+        Stage,
+        leads=lambda one, _: [{"blocks": blocks_text(one)}],
+    ),
     Kind("layers", "The step", Layers),
     Kind("cuts", "The search for the cut", LayersRound, ("predicted_s", "step_time_s"), _cut),
     Kind("why_not", "What it can't be compared with", LayersBaselines, None, _why_not),
-    Kind("blocks", "Blocks, and a micro-batch's compute on each device", MeasuredBlock, leads=_block),
+    Kind(
+        "blocks", "Blocks, and a micro-batch's compute on each device", MeasuredBlock, leads=_block
+    ),
     Kind("queue_shares", "What each device did", QueueShare),
     Kind("queue", "All commands", Queue),
     Kind("tries", "The commands, and where each ran", Try),
     Kind("solo", "What the devices gave alone", SoloBest),
     Kind("pipeline", "The input pipeline", Pipeline),
     Kind("gap", "Why not more", SoloGap, None, _gap),
-    Kind("shares", "The plan's shares", Share, note="Up to: the largest micro-batch that is planned with."),
+    Kind(
+        "shares",
+        "The plan's shares",
+        Share,
+        note="Up to: the largest micro-batch that is planned with.",
+    ),
     Kind("predicted", "Predicted", (Predicted, SplitPrediction, PredictedStep), leads=_split),
     Kind(
         *("goodput", "Goodput", Goodput),
@@ -212,7 +266,14 @@ _KINDS = (
     Kind("work", "What the probe took and found", DeviceProbe, _WORK),
     Kind("failures", "What failed", Failure),
     Kind("telemetry", "Telemetry", Telemetry),
-    Kind("by_global_batch", "The fastest split by global batch", Predicted, None, _by_global_batch, long=True),
+    Kind(
+        "by_global_batch",
+        "The fastest split by global batch",
+        Predicted,
+        None,
+        _by_global_batch,
+        long=True,
+    ),
     Kind("samples", "Step times", StepTime, None, _timings, _TIMING, long=True),
     Kind("course", "Telemetry over time", Moment, long=True),
     Kind(
@@ -231,12 +292,17 @@ def tables_of(subject: Subject) -> list[Table]:
     """The tables that have rows, in their order."""
     records = [*_within(subject.result, {}, subject)]
     for step in steps_of(subject) if subject.run is None else ():
-        records += [({"split": step.title, "device": subject.label(one.device)}, one) for one in step.parts]
+        records += [
+            ({"split": step.title, "device": subject.label(one.device)}, one) for one in step.parts
+        ]
     for i, one in enumerate(subject.probes):
         alone = _within(one, {"device": subject.label(i)}, subject) if one is not None else ()
-        records += [pair for pair in alone if subject.kind == "probe" or not isinstance(pair[1], _OF_TIME)]
+        records += [
+            pair for pair in alone if subject.kind == "probe" or not isinstance(pair[1], _OF_TIME)
+        ]
     records += [({"device": device.label}, device) for device in subject.devices]
-    records.sort(key=lambda pair: str(pair[0].get("split")).startswith("round"))  # the chosen split stands first
+    # The chosen split stands first.
+    records.sort(key=lambda pair: str(pair[0].get("split")).startswith("round"))
     return [table for kind in _KINDS if (table := _table(kind, records, subject)) is not None]
 
 
@@ -274,15 +340,23 @@ def _table(kind: Kind, records: Sequence[tuple[Lead, Record]], subject: Subject)
     rows = [({**lead, **more}, one) for lead, one in of for more in kind.leads(one, subject)]
     if not rows:
         return None
-    keys = sorted(dict.fromkeys(key for lead, _ in rows for key in lead), key=lambda key: key != "split")
+    keys = sorted(
+        dict.fromkeys(key for lead, _ in rows for key in lead), key=lambda key: key != "split"
+    )
     texts = {key for lead, _ in rows for key, cell in lead.items() if isinstance(cell, str)}
     leads = [named(key, _LEADS.get(key, Shown()), text=key in texts) for key in keys]
     shown = type(rows[0][1]) if isinstance(kind.of, tuple) else kind.of
     columns = columns_of(shown, *kind.names) if kind.names is not None else ()
     cells = [
-        (*(lead.get(key, _CHOSEN.get(key)) for key in keys), *(column.value(one) for column in columns))
+        (
+            *(lead.get(key, _CHOSEN.get(key)) for key in keys),
+            *(column.value(one) for column in columns),
+        )
         for lead, one in rows
     ]
     known = [any(cell is not None for cell in column) for column in zip(*cells, strict=True)]
-    heads, kept = tuple(compress((*leads, *columns), known)), tuple(tuple(compress(row, known)) for row in cells)
+    heads, kept = (
+        tuple(compress((*leads, *columns), known)),
+        tuple(tuple(compress(row, known)) for row in cells),
+    )
     return Table(kind, heads, kept) if heads else None

@@ -19,8 +19,8 @@ from gpubalance.text import clean
 def csv_text(subjects: Sequence[Subject]) -> str:
     """A table for each kind of record, of all subjects, with an empty line between two.
 
-    Columns are named as in the result, with units in their names. Unknown values are empty. Text that a spreadsheet
-    would read as a formula begins with an apostrophe.
+    Columns are named as in the result, with units in their names. Unknown values are empty. Text
+    that a spreadsheet would read as a formula begins with an apostrophe.
     """
     tables = defaultdict[str, list[dict[str, Cell]]](list)
     for subject in subjects:
@@ -28,7 +28,9 @@ def csv_text(subjects: Sequence[Subject]) -> str:
             first = (table.kind.id, subject.name, subject.kind, subject.result.created)
             head = dict(zip(_FIRST, first, strict=True))
             names = [column.key for column in table.columns]
-            tables[table.kind.id] += [{**head, **dict(zip(names, row, strict=True))} for row in table.rows]
+            tables[table.kind.id] += [
+                {**head, **dict(zip(names, row, strict=True))} for row in table.rows
+            ]
     return "\n\n".join(map(_csv_table, tables.values()))
 
 
@@ -48,14 +50,16 @@ def _csv_cell(cell: Cell) -> str | int | float | None:
 
 
 def spreadsheet_text(text: str) -> str:
-    """The text, with an apostrophe where a spreadsheet would begin a formula. Numbers are no text: −1 stays one."""
+    """The text, with an apostrophe where a spreadsheet would begin a formula. Numbers are no text:
+    −1 stays one.
+    """
     return _FORMULA.sub(r"\1'", clean(text, LONGEST))
 
 
 _SPECIAL = re.compile(r"([\\`*_\[\]~|])")
 LONGEST = 500  # characters of a text
-# These begin a formula, also in their wide forms: at the start of a cell, and after the characters that separate cells
-# in the spreadsheets of other countries.
+# These begin a formula, also in their wide forms: at the start of a cell, and after the characters
+# that separate cells in the spreadsheets of other countries.
 _FORMULA = re.compile(r"(^|[;,|])(?=[=+\-@＝＋－＠])")
 _FIRST = ("table", "file", "kind", "created")
 
@@ -67,14 +71,22 @@ def markdown(subjects: Sequence[Subject]) -> str:
 
 
 def _words(subjects: Sequence[Subject]) -> Iterator[str]:
-    labels = {column.label for subject in subjects for table in _short_tables(subject) for column in table.columns}
+    labels = {
+        column.label
+        for subject in subjects
+        for table in _short_tables(subject)
+        for column in table.columns
+    }
     yield "## What the words mean"
     yield ""
     yield markdown_text(terms())
     yield ""
     for one in (formula for _, formulas in groups() for formula in formulas):
         if one.number in labels:
-            yield f"- **{markdown_text(one.number)}**, {markdown_text(one.formula)}: {markdown_text(one.meaning)}"
+            yield (
+                f"- **{markdown_text(one.number)}**, {markdown_text(one.formula)}: "
+                f"{markdown_text(one.meaning)}"
+            )
 
 
 def _short_tables(subject: Subject) -> Iterator[Table]:
@@ -91,13 +103,17 @@ def _section(subject: Subject) -> Iterator[str]:
         else:
             yield from (markdown_text(part), "")
     for warning in warnings_of(subject.result):
-        code, message, then = (markdown_text(text) for text in (warning.code, warning.message, warning.next))
+        code, message, then = (
+            markdown_text(text) for text in (warning.code, warning.message, warning.next)
+        )
         yield f"- **warning {code}**: {message} → {then}"
         yield ""
     for table in _short_tables(subject):
         yield f"### {markdown_text(table.kind.title)}"
         yield ""
-        yield from _grid(*table.grid(_cell, [markdown_cell(_head(column)) for column in table.columns]))
+        yield from _grid(
+            *table.grid(_cell, [markdown_cell(_head(column)) for column in table.columns])
+        )
 
 
 def _head(column: Column) -> str:
@@ -119,7 +135,9 @@ def _grid(rows: Sequence[Iterable[str]], left: Sequence[int]) -> Iterator[str]:
 
 
 def markdown_cell(text: str) -> str:
-    """Text for a table's cell. People paste such tables into spreadsheets, so it must not begin a formula either."""
+    """Text for a table's cell. People paste such tables into spreadsheets, so it must not begin a
+    formula either.
+    """
     return markdown_text(spreadsheet_text(text))
 
 

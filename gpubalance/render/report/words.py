@@ -37,11 +37,16 @@ _HEADLINES: dict[type[Reported], Callable[[Any], str]] = {
     Run: run_headline,
 }
 _CHAPTERS = ("numbers", "batch")
-_TABLE = re.compile(r"(?m)^(?:## (.*)|(.*):)\n\n(?:[^#|\n].*\n+)*\| number \| formula \|.*\n\|[-|]+\|\n((?:\|.*\|\n)+)")
+_TABLE = re.compile(
+    r"(?m)^(?:## (.*)|(.*):)\n\n(?:[^#|\n].*\n+)*\| number \| formula "
+    r"\|.*\n\|[-|]+\|\n((?:\|.*\|\n)+)"
+)
 
 
 class Answer(NamedTuple):
-    """The sentence for a reader who stops after ten seconds, and the others, with the devices' table among them."""
+    """The sentence for a reader who stops after ten seconds, and the others, with the devices'
+    table among them.
+    """
 
     headline: str
     parts: tuple[str | Grid, ...]
@@ -53,8 +58,12 @@ def told_of(result: Reported) -> Iterator[Part]:
 
 
 def answer_of(result: Reported) -> Answer:
-    """The same without pictures, which are charts in a report, and beginning with what the devices gave."""
-    parts = [part for part in told_of(result) if isinstance(part, str | Grid) and part not in ("", BLANK)]
+    """The same without pictures, which are charts in a report, and beginning with what the devices
+    gave.
+    """
+    parts = [
+        part for part in told_of(result) if isinstance(part, str | Grid) and part not in ("", BLANK)
+    ]
     headline = str(parts[0])
     if type(result) in _HEADLINES:
         headline = _HEADLINES[type(result)](result)
@@ -63,7 +72,9 @@ def answer_of(result: Reported) -> Answer:
 
 
 class Formula(NamedTuple):
-    """A number, its formula in the signs of `terms`, and how it is measured or where it comes from."""
+    """A number, its formula in the signs of `terms`, and how it is measured or where it
+    comes from.
+    """
 
     number: str
     formula: str
@@ -80,4 +91,7 @@ def groups() -> Iterator[tuple[str, list[Formula]]]:
     for chapter in _CHAPTERS:
         for title, lead, rows in _TABLE.findall(read_chapter(chapter).text):
             cells = (re.split(r"(?<!\\) \| ", row.strip("| ")) for row in rows.splitlines())
-            yield (title or lead).replace("`", ""), [Formula(*(c.replace(r"\|", "|") for c in row)) for row in cells]
+            yield (
+                (title or lead).replace("`", ""),
+                [Formula(*(c.replace(r"\|", "|") for c in row)) for row in cells],
+            )

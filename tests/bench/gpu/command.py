@@ -1,7 +1,7 @@
 """`scripts/bench gpu [--minutes 6] [-o DIR] [--rehearse]`.
 
-It needs nothing that `scripts/bench` sets up but gpubalance, TensorFlow and pytest: where those are installed,
-`python -m tests.bench gpu` in the checkout does the same.
+It needs nothing that `scripts/bench` sets up but gpubalance, TensorFlow and pytest: where those are
+installed, `python -m tests.bench gpu` in the checkout does the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _LARGE = 1 << 20
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the steps. Returns the exit code: 3 without a GPU, 6 if a step failed or was not done."""
+    """Runs the steps. Returns the exit code: 3 without a GPU, 6 if a step failed or was
+    not done.
+    """
     parser = _parser()
     asked = parser.parse_args(words)
     try:
@@ -40,7 +42,8 @@ def main(words: Sequence[str]) -> int:
     folder = asked.o or Path(f"gpubalance-gpu-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}")
     figures = folder.resolve() / FIGURES
     try:
-        folder.mkdir(parents=True, exist_ok=True)  # an empty one may be given, as by what copies it back
+        # An empty one may be given, as by what copies it back.
+        folder.mkdir(parents=True, exist_ok=True)
         figures.open("x").close()
     except OSError as error:
         parser.error(f"-o {folder}: {error.strerror}")
@@ -57,7 +60,10 @@ def main(words: Sequence[str]) -> int:
             with tarfile.open(folder / "steps.tar.gz", "w:gz") as packed:
                 packed.add(work, "steps", filter=_unless_large)
     print(markdown(found))
-    _say(f"{folder}: gpu.md has this table, {FIGURES} all figures, steps.tar.gz the steps' logs and files")
+    _say(
+        f"{folder}: gpu.md has this table, {FIGURES} all figures, steps.tar.gz the steps' "
+        "logs and files"
+    )
     if not asked.rehearse:
         _say(f"into the guide: cp {folder}/gpu.json tests/guide/ && python -m tests.guide.generate")
     return 0 if all(one.outcome == "done" for one in outcomes) else _PARTIAL
@@ -76,11 +82,24 @@ def _parser() -> argparse.ArgumentParser:
     names = ", ".join(step.name for step in STEPS)
     parser = argparse.ArgumentParser(
         prog="scripts/bench gpu",
-        description="Measures on this machine's GPUs what can be known nowhere else, in minutes, most valuable first: "
+        description="Measures on this machine's GPUs what can be known nowhere else, in minutes, "
+        "most "
+        "valuable first: "
         f"{names}. What ran before the time was over counts.",
     )
-    parser.add_argument("--minutes", type=float, default=6.0, metavar="M", help="how long it may take, 6 if not given")
-    parser.add_argument("-o", type=Path, metavar="DIR", help="a new or empty folder for what is found")
-    rehearse = "small steps, which show only that they work: on GPUs, or without any on simulated and plain CPU devices"
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=6.0,
+        metavar="M",
+        help="how long it may take, 6 if not given",
+    )
+    parser.add_argument(
+        "-o", type=Path, metavar="DIR", help="a new or empty folder for what is found"
+    )
+    rehearse = (
+        "small steps, which show only that they work: on GPUs, or without any on simulated and "
+        "plain CPU devices"
+    )
     parser.add_argument("--rehearse", action="store_true", help=rehearse)
     return parser

@@ -1,4 +1,6 @@
-"""Reads what a profiler trace says of a device, by windows, from TensorFlow's own file, without a plugin."""
+"""Reads what a profiler trace says of a device, by windows, from TensorFlow's own file, without a
+plugin.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,18 @@ class Span(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The kernels of all devices during a host's call, and their copies to the host, in order of time."""
+    """The kernels of all devices during a host's call, and their copies to the host, in order of
+    time.
+    """
 
     kernels: tuple[Span, ...]
     to_host: tuple[Span, ...]
 
 
 class Marks(NamedTuple):
-    """A stamped step's times by its four copies to the host; `busy` is the part of its compute with kernels running."""
+    """A stamped step's times by its four copies to the host; `busy` is the part of its compute with
+    kernels running.
+    """
 
     compute_s: float
     step_s: float
@@ -36,7 +42,8 @@ class Marks(NamedTuple):
 def marks_of(window: Window) -> Marks | None:
     """The marks of a window; None if the trace does not show the copies of stamps.
 
-    A step must copy nothing else to the host before its last stamp, which an unstamped window's number of copies shows.
+    A step must copy nothing else to the host before its last stamp, which an unstamped window's
+    number of copies shows.
     """
     if len(window.to_host) < _STAMPS or not window.kernels:
         return None
@@ -48,7 +55,9 @@ def marks_of(window: Window) -> Marks | None:
 
 
 def idle_part(window: Window) -> float | None:
-    """The part without a kernel of the time between the window's first kernel and the end of its last; None without."""
+    """The part without a kernel of the time between the window's first kernel and the end of its
+    last; None without.
+    """
     if not window.kernels:
         return None
     began, ended = window.kernels[0].began_s, max(kernel.ended_s for kernel in window.kernels)
@@ -69,22 +78,39 @@ def read_windows(folder: Path) -> list[Window]:
     """The windows that the host marked, in order, with what the devices did in each."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    spaces = [xplane_pb2.XSpace.FromString(path.read_bytes()) for path in sorted(folder.rglob("*.xplane.pb"))]
+    spaces = [
+        xplane_pb2.XSpace.FromString(path.read_bytes())
+        for path in sorted(folder.rglob("*.xplane.pb"))
+    ]
     planes = [plane for space in spaces for plane in space.planes]
-    marks = sorted(span for plane in planes for name, span in _events(plane, "") if name.partition("#")[0] == _WINDOW)
+    marks = sorted(
+        span
+        for plane in planes
+        for name, span in _events(plane, "")
+        if name.partition("#")[0] == _WINDOW
+    )
     events = sorted(
-        (span, name) for plane in planes if plane.name.startswith(_GPU_PLANE) for name, span in _events(plane, "Stream")
+        (span, name)
+        for plane in planes
+        if plane.name.startswith(_GPU_PLANE)
+        for name, span in _events(plane, "Stream")
     )
     windows = []
     for mark in marks:
-        inside = [(span, name) for span, name in events if mark.began_s <= span.began_s < mark.ended_s]
+        inside = [
+            (span, name) for span, name in events if mark.began_s <= span.began_s < mark.ended_s
+        ]
         kernels = tuple(span for span, name in inside if not name.startswith(("Memcpy", "Memset")))
-        windows.append(Window(kernels, tuple(span for span, name in inside if name.startswith("MemcpyD2H"))))
+        windows.append(
+            Window(kernels, tuple(span for span, name in inside if name.startswith("MemcpyD2H")))
+        )
     return windows
 
 
 def _events(plane: Any, lines: str) -> Iterable[tuple[str, Span]]:
-    """The events of the plane's lines whose name begins with `lines`; CUPTI has a line for each stream."""
+    """The events of the plane's lines whose name begins with `lines`; CUPTI has a line for each
+    stream.
+    """
     for line in plane.lines:
         if line.name.startswith(lines):
             for event in line.events:

@@ -1,12 +1,14 @@
 """One GPU as several: TensorFlow's logical GPUs, each with its own memory limit.
 
-In a process with GPUBALANCE_BENCH_PARTS (`UUID+=BYTES,BYTES`), and in all that it starts, NVML's one GPU looks like as
-many GPUs with that much memory, and the engine sets TensorFlow up with as many logical GPUs. Nothing else in the
-program knows. Their UUIDs are `UUID+0` and `UUID+1`; what is between `+` and `=` marks them apart from those of another
-process on the same GPU. tests/stand_in/site/sitecustomize.py calls `install` at Python's start.
+In a process with GPUBALANCE_BENCH_PARTS (`UUID+=BYTES,BYTES`), and in all that it starts, NVML's
+one GPU looks like as many GPUs with that much memory, and the engine sets TensorFlow up with as
+many logical GPUs. Nothing else in the program knows. Their UUIDs are `UUID+0` and `UUID+1`; what is
+between `+` and `=` marks them apart from those of another process on the same GPU.
+tests/stand_in/site/sitecustomize.py calls `install` at Python's start.
 
-They share the card's cores, and a process beside them slows all of them. They show that the whole program works on GPUs
-with unlike limits, real out-of-memory errors and a real all-reduce, not what two cards would gain.
+They share the card's cores, and a process beside them slows all of them. They show that the whole
+program works on GPUs with unlike limits, real out-of-memory errors and a real all-reduce, not what
+two cards would gain.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ _MARK = "+"
 
 
 def environment(uuid: str, sizes: Sequence[int], root: str, mark: str = "") -> dict[str, str]:
-    """Variables for a process that sees the GPU as parts of these sizes in bytes; `mark` is in their UUIDs."""
+    """Variables for a process that sees the GPU as parts of these sizes in bytes; `mark` is in
+    their UUIDs.
+    """
     path = [root, f"{root}/tests/stand_in/site", os.environ.get("PYTHONPATH", "")]
     parts = f"{uuid}{_MARK}{mark}={','.join(map(str, sizes))}"
     return {VARIABLE: parts, "PYTHONPATH": os.pathsep.join(filter(None, path))}
@@ -56,7 +60,8 @@ def install() -> None:
 
 
 def logical(kind: str, limits: Sequence[int | None]) -> tuple[str, ...]:
-    """Divides this process's first device of a kind, GPU or CPU, into parts; returns TensorFlow's names for them.
+    """Divides this process's first device of a kind, GPU or CPU, into parts; returns TensorFlow's
+    names for them.
 
     A limit is in bytes; a CPU device takes none.
     """
@@ -70,7 +75,9 @@ def logical(kind: str, limits: Sequence[int | None]) -> tuple[str, ...]:
 
 @contextmanager
 def _shown(uuid: str) -> Iterator[None]:
-    """Shows CUDA, which knows no parts, the whole GPU. gpubalance may read the variable again afterwards."""
+    """Shows CUDA, which knows no parts, the whole GPU. gpubalance may read the variable again
+    afterwards.
+    """
     before = os.environ.get("CUDA_VISIBLE_DEVICES")
     os.environ["CUDA_VISIBLE_DEVICES"] = uuid
     try:
@@ -92,7 +99,12 @@ def _nvml(module: Any, marked: str, limits: Sequence[int]) -> None:
         if card is None:
             return reading
         found = (
-            {"index": n, "uuid": f"{marked}{n}", "name": f"{card.name}, part {n}", "memory_bytes": limit}
+            {
+                "index": n,
+                "uuid": f"{marked}{n}",
+                "name": f"{card.name}, part {n}",
+                "memory_bytes": limit,
+            }
             for n, limit in enumerate(limits)
         )
         parts = tuple(card.model_copy(update={**one, "bus_id": None}) for one in found)

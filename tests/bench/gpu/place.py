@@ -1,4 +1,6 @@
-"""Where a step runs: on this machine's GPUs, or, rehearsed without any, on simulated and plain CPU devices."""
+"""Where a step runs: on this machine's GPUs, or, rehearsed without any, on simulated and plain CPU
+devices.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from tests.cli.program import QUICK_PAIR, TINY, start
 if TYPE_CHECKING:
     from gpubalance.engine.session import Session
 
-# More variables for the program, as JSON: the tests give its workers an engine that needs no TensorFlow.
+# More variables for the program, as JSON: the tests give its workers an engine that needs no
+# TensorFlow.
 PROGRAM_VARIABLES = "GPUBALANCE_BENCH_PROGRAM"
 
 
@@ -76,9 +79,13 @@ class Place:
         return *(() if self.cards else ("--simulate", QUICK_PAIR)), "--gpus", *gpus
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Starts `gpubalance ARGUMENTS` in the step's process group, which ends with the step's time."""
+        """Starts `gpubalance ARGUMENTS` in the step's process group, which ends with the step's
+        time.
+        """
         more = json.loads(os.environ.get(PROGRAM_VARIABLES, "{}"))
-        return start(*arguments, cwd=self.folder, environment={**os.environ, "COLUMNS": "100", **more})
+        return start(
+            *arguments, cwd=self.folder, environment={**os.environ, "COLUMNS": "100", **more}
+        )
 
     def program(self, *arguments: str, codes: Sequence[int] = (0,)) -> Done:
         """Runs that to its end; a rehearsal, which measures nothing, runs equal commands only once.
@@ -91,7 +98,8 @@ class Place:
         return self._done[arguments]
 
     def session(self, simulate: str = "1", **settings: Any) -> Session:
-        """The engine in this process, as in a worker, on the first GPU, or on a simulated device; with these settings.
+        """The engine in this process, as in a worker, on the first GPU, or on a simulated device;
+        with these settings.
 
         Nothing else here loads TensorFlow.
         """
@@ -99,17 +107,23 @@ class Place:
         show(devices)
         from gpubalance.engine.session import Session
 
-        return Session(devices, Settings(**{"model": self.model, **settings}), JointProfile(), seed=0)
+        return Session(
+            devices, Settings(**{"model": self.model, **settings}), JointProfile(), seed=0
+        )
 
     def free_bytes(self) -> tuple[int, ...] | None:
         """Each GPU's free memory by NVML; None without GPUs."""
 
-        told = [with_gpu(card.uuid, lambda gpu: int(gpu.ask("MemoryInfo").free)) for card in self.cards]
+        told = [
+            with_gpu(card.uuid, lambda gpu: int(gpu.ask("MemoryInfo").free)) for card in self.cards
+        ]
         return tuple(one for one in told if one is not None) or None
 
 
 def show(devices: Sequence[Device]) -> None:
-    """Gives this process the environment of a worker with these devices, and loads TensorFlow as a worker does."""
+    """Gives this process the environment of a worker with these devices, and loads TensorFlow as a
+    worker does.
+    """
     wanted = os.environ | worker_environment(devices)
     os.environ.clear()
     os.environ.update({name: value for name, value in wanted.items() if value is not None})
@@ -118,8 +132,12 @@ def show(devices: Sequence[Device]) -> None:
             import gpubalance.engine.session  # noqa: F401
 
 
-def ended(process: subprocess.Popen[str], arguments: Sequence[str], codes: Sequence[int] = (0,)) -> Done:
-    """Waits for a process, and passes on what it says. Raises StepFailed if it ends with another code than these."""
+def ended(
+    process: subprocess.Popen[str], arguments: Sequence[str], codes: Sequence[int] = (0,)
+) -> Done:
+    """Waits for a process, and passes on what it says. Raises StepFailed if it ends with another
+    code than these.
+    """
     assert process.stdout
     assert process.stderr
     told: list[str] = []
@@ -130,7 +148,9 @@ def ended(process: subprocess.Popen[str], arguments: Sequence[str], codes: Seque
     passing.join()
     err = "".join(told)
     if process.returncode not in codes:
-        why = next((line for line in err.splitlines() if line.startswith("error")), err.strip()[-200:])
+        why = next(
+            (line for line in err.splitlines() if line.startswith("error")), err.strip()[-200:]
+        )
         raise StepFailed(f"gpubalance {arguments[0]} ended with {process.returncode}: {why}")
     return Done(process.returncode, json.loads(out) if out.lstrip().startswith("{") else None, err)
 

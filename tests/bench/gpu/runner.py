@@ -1,8 +1,10 @@
-"""Runs the steps one after the other, each for its share of the time left, and goes on after a failure.
+"""Runs the steps one after the other, each for its share of the time left, and goes on after a
+failure.
 
-Each has a process of its own, `python -m tests.bench.gpu.runner NAME FOLDER FIGURES SECONDS [--rehearse]`, which adds
-each figure to the file FIGURES as soon as it is found, a line of JSON each: a rented machine may be gone at any time,
-and may give only a few files back. What else a step writes, with its log, is in FOLDER.
+Each has a process of its own, `python -m tests.bench.gpu.runner NAME FOLDER FIGURES SECONDS
+[--rehearse]`, which adds each figure to the file FIGURES as soon as it is found, a line of JSON
+each: a rented machine may be gone at any time, and may give only a few files back. What else a step
+writes, with its log, is in FOLDER.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class Outcome(NamedTuple):
 
 
 class Campaign(NamedTuple):
-    """The folder in which the steps work, the file of all figures, the GPUs, and whether the steps are rehearsed."""
+    """The folder in which the steps work, the file of all figures, the GPUs, and whether the steps
+    are rehearsed.
+    """
 
     folder: Path
     figures: Path
@@ -69,8 +73,11 @@ def run_steps(
     end_s = time.monotonic() + 60 * minutes
     for number, step in enumerate(steps):
         left_s = end_s - time.monotonic()
-        # If time is short the first steps get it, and the last are not run: half a step shows little.
-        share_s = min(left_s, max(1.0, left_s / sum(one.seconds for one in steps[number:])) * step.seconds)
+        # If time is short the first steps get it, and the last are not run: half a step shows
+        # little.
+        share_s = min(
+            left_s, max(1.0, left_s / sum(one.seconds for one in steps[number:])) * step.seconds
+        )
         outcome = Outcome(step.name, "not run", "the time was over", 0.0, [])
         if share_s >= _LEAST_S:
             tell(f"… {number + 1} of {len(steps)}: {step.name}, {share_s:.0f} s at most")
@@ -80,9 +87,19 @@ def run_steps(
 
 
 def _run(step: Step, campaign: Campaign, seconds: float) -> Outcome:
-    """Runs a step in a process group that is killed when its time is over; workers end with their parent."""
+    """Runs a step in a process group that is killed when its time is over; workers end with their
+    parent.
+    """
     folder, figures, cards, rehearsed = campaign
-    command = [sys.executable, "-m", "tests.bench.gpu.runner", step.name, str(folder), str(figures), f"{seconds:.1f}"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.bench.gpu.runner",
+        step.name,
+        str(folder),
+        str(figures),
+        f"{seconds:.1f}",
+    ]
     log, began = folder / f"{step.name}.log", time.monotonic()
     ended: Literal["done", "failed", "cut off"] = "done"
     with log.open("wb") as lines:
@@ -107,11 +124,17 @@ def figures_of(step: str, file: Path) -> list[dict[str, Any]]:
     """The figures of a step in the file of all."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     found = [json.loads(line) for line in lines]
-    return [{"name": one["name"], "value": one["value"], "told": one["told"]} for one in found if one["step"] == step]
+    return [
+        {"name": one["name"], "value": one["value"], "told": one["told"]}
+        for one in found
+        if one["step"] == step
+    ]
 
 
 def _environment(step: Step, folder: Path, cards: Sequence[Device]) -> dict[str, str]:
-    """The step's variables: its own state folder, so that no earlier probe is used, and parts if it needs them."""
+    """The step's variables: its own state folder, so that no earlier probe is used, and parts if it
+    needs them.
+    """
     variables = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
@@ -119,8 +142,12 @@ def _environment(step: Step, folder: Path, cards: Sequence[Device]) -> dict[str,
     }
     if cards and step.parts and (len(cards) == 1 or len(step.parts) == 1):
         together = 3 * sum(step.parts) // 2  # the rest is for CUDA itself and for a second process
-        sizes = [size * min(together, cards[0].memory_bytes or together) // together for size in step.parts]
-        variables.pop("CUDA_VISIBLE_DEVICES", None)  # it may be a number, and parts have other numbers
+        sizes = [
+            size * min(together, cards[0].memory_bytes or together) // together
+            for size in step.parts
+        ]
+        # It may be a number, and parts have other numbers.
+        variables.pop("CUDA_VISIBLE_DEVICES", None)
         return {**variables, **parts.environment(cards[0].uuid, sizes, str(ROOT))}
     return variables
 
@@ -138,11 +165,17 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def error_in(log: Path) -> str:
-    """The error in a log: the last line that names one, else the last; without the module of its class.
+    """The error in a log: the last line that names one, else the last; without the module of its
+    class.
 
-    TensorFlow names one, says where its operation was made, then what happened, and at last the operation's name.
+    TensorFlow names one, says where its operation was made, then what happened, and at last the
+    operation's name.
     """
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    lines = [
+        line
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
+        if line.strip()
+    ]
     told = [line for line in lines if "[[{{node" not in line] or ["it said nothing"]
     named = [line for line in told if _NAMES_AN_ERROR.match(line)] or told
     said = f"{named[-1]} {told[-1]}" if named[-1].endswith("error:") else named[-1]

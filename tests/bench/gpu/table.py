@@ -18,17 +18,26 @@ from tests.bench.gpu.steps import STEPS
 
 KIND = "gpu-evidence"
 _VERSIONS = {
-    **{"driver": "driver", "gpubalance": "gpubalance", "tensorflow": "TensorFlow", "keras": "Keras"},
+    **{
+        "driver": "driver",
+        "gpubalance": "gpubalance",
+        "tensorflow": "TensorFlow",
+        "keras": "Keras",
+    },
     **{"cuda": "built for CUDA", "cudnn": "cuDNN", "python": "Python"},
 }
 
 
 def evidence(outcomes: Sequence[Outcome], cards: Sequence[Device]) -> dict[str, Any]:
-    """All that the table shows. Of the machine it has what figures depend on, and nothing that identifies it."""
+    """All that the table shows. Of the machine it has what figures depend on, and nothing that
+    identifies it.
+    """
     here = environment_here(read_gpus().driver_version if cards else None)
     steps = []
     for one in outcomes:
-        told = [{"name": f["name"], "told": _without_names(f["told"])} for f in one.figures if f["told"]]
+        told = [
+            {"name": f["name"], "told": _without_names(f["told"])} for f in one.figures if f["told"]
+        ]
         steps.append({**one._asdict(), "why": _without_names(one.why), "figures": told})
     return {
         "kind": KIND,
@@ -41,11 +50,15 @@ def evidence(outcomes: Sequence[Outcome], cards: Sequence[Device]) -> dict[str, 
 
 def _without_names(text: str) -> str:
     """The text without the cards' UUIDs and the user's folder."""
-    return re.sub(r"\b(GPU|MIG)-[0-9a-f]{8}[-0-9a-f]*", r"\1-…", text).replace(str(Path.home()), "~")
+    return re.sub(r"\b(GPU|MIG)-[0-9a-f]{8}[-0-9a-f]*", r"\1-…", text).replace(
+        str(Path.home()), "~"
+    )
 
 
 def markdown(found: dict[str, Any] | None) -> str:
-    """The cards, driver, versions and date in one line, and a row for each step; None: as long as no GPU was seen."""
+    """The cards, driver, versions and date in one line, and a row for each step; None: as long as
+    no GPU was seen.
+    """
     told = {one["step"]: Outcome(**one).told for one in found["steps"]} if found else {}
     lines = ["| step | what it shows | seen on a fake GPU | seen on a GPU |", "|---|---|---|---|"]
     for step in STEPS:

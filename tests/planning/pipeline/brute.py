@@ -1,4 +1,6 @@
-"""The shortest step of a small problem: every cut, every order of devices, every depth, simulated by itself."""
+"""The shortest step of a small problem: every cut, every order of devices, every depth, simulated
+by itself.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def shortest(problem: Problem) -> float | None:
 
 
 def _steps(problem: Problem, parts: Sequence[tuple[int, int, int]]) -> Iterator[float]:
-    """The step with each choice of depths that fits; of one order of devices and one choice of cuts."""
+    """The step with each choice of depths that fits; of one order of devices and one choice of
+    cuts.
+    """
     count = problem.micro_batches
     loads = [problem.loads[device] for device, _, _ in parts]
     runs = [slice(first, after) for _, first, after in parts]
@@ -41,13 +45,25 @@ def _steps(problem: Problem, parts: Sequence[tuple[int, int, int]]) -> Iterator[
         limits = [load.memory_bytes for load in loads]
         fits = all(need <= limit for need, limit in zip(needs, limits, strict=True))
         if fits and list(depths) == sorted(depths, reverse=True):
-            yield _step_s(_sent(problem, runs), forward_s, backward_s, update_s, [_order(count, d) for d in depths])
+            yield _step_s(
+                _sent(problem, runs),
+                forward_s,
+                backward_s,
+                update_s,
+                [_order(count, d) for d in depths],
+            )
 
 
 def _order(count: int, depth: int) -> list[tuple[bool, int]]:
-    """(is a backward, micro-batch): as many forwards as the depth, then one of each in turns, then the backwards."""
+    """(is a backward, micro-batch): as many forwards as the depth, then one of each in turns, then
+    the backwards.
+    """
     ahead = min(depth, count)
-    turns = [one for n in range(count) for one in ([(False, n + ahead)] if n + ahead < count else []) + [(True, n)]]
+    turns = [
+        one
+        for n in range(count)
+        for one in ([(False, n + ahead)] if n + ahead < count else []) + [(True, n)]
+    ]
     return [(False, n) for n in range(ahead)] + turns
 
 
@@ -58,7 +74,9 @@ def _sent(problem: Problem, runs: Sequence[slice]) -> dict[tuple[int, int], floa
         (source,) = (n for n, run in enumerate(runs) if run.start <= edge.source < run.stop)
         for n, run in enumerate(runs):
             if n != source and any(run.start <= target < run.stop for target in edge.targets):
-                sent[source, n] = sent.get((source, n), 0) + problem.micro_batch * edge.bytes_per_sample
+                sent[source, n] = (
+                    sent.get((source, n), 0) + problem.micro_batch * edge.bytes_per_sample
+                )
     rate = problem.bytes_per_s
     return {pair: problem.latency_s + (size / rate if rate else 0.0) for pair, size in sent.items()}
 
@@ -83,7 +101,9 @@ def _step_s(
             if not all(one in arrived for one in needs):
                 continue
             begins = max([free_s[own], *(arrived[one] for one in needs)])
-            ends = free_s[own] = done[own, is_back, number] = begins + (backward_s if is_back else forward_s)[own]
+            ends = free_s[own] = done[own, is_back, number] = (
+                begins + (backward_s if is_back else forward_s)[own]
+            )
             at[own] += 1
             for a, b in sent:
                 if (b if is_back else a) == own:

@@ -16,15 +16,21 @@ def chain_graph(blocks: int, bytes_per_sample: int = 0) -> Graph:
     )
 
 
-def even_problem(stages: int, micro_batches: int, forward_s: float = 1.0, transfer_s: float = 0.0) -> Problem:
-    """As many equal blocks as equal devices; a backward takes twice a forward. Only time is scarce."""
+def even_problem(
+    stages: int, micro_batches: int, forward_s: float = 1.0, transfer_s: float = 0.0
+) -> Problem:
+    """As many equal blocks as equal devices; a backward takes twice a forward. Only
+    time is scarce.
+    """
     n = stages
     loads = (Load((forward_s,) * n, (2 * forward_s,) * n, (0.0,) * n, (1.0,) * n, (1.0,) * n),) * n
     return Problem(chain_graph(n), loads, 1, micro_batches, latency_s=transfer_s)
 
 
 def drawn(seed: int, most_devices: int = 4) -> Problem:
-    """A random problem of up to 7 blocks and 24 micro-batches, with skip connections and tight memory."""
+    """A random problem of up to 7 blocks and 24 micro-batches, with skip connections and tight
+    memory.
+    """
     random = Random(seed)
     n, devices = random.randint(1, 7), random.randint(1, most_devices)
     edges = [Edge(i, (i + 1,), random.randint(0, 9)) for i in range(n - 1)]
@@ -42,7 +48,9 @@ def drawn(seed: int, most_devices: int = 4) -> Problem:
             tuple(random.choice([0.0, random.uniform(0, 1)]) for _ in range(n)),
             tuple(size * random.choice([1.0, random.uniform(0.8, 1.2)]) for size in fixed),
             tuple(live),
-            random.choice([math.inf, scarce * random.uniform(0.3, 1.2), scarce * random.uniform(0.3, 1.2)]),
+            random.choice(
+                [math.inf, scarce * random.uniform(0.3, 1.2), scarce * random.uniform(0.3, 1.2)]
+            ),
         )
         for _ in range(devices)
     ]

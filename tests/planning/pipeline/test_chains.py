@@ -35,7 +35,9 @@ def test_only_chains_that_may_be_shorter_are_looked_at() -> None:
         problem = drawn(seed)
         found = chains(problem, math.inf, 10**6)
         below_s = found[len(found) // 2].least_s if found else 1.0
-        assert chains(problem, below_s, 10**6) == [chain for chain in found if chain.least_s < below_s]
+        assert chains(problem, below_s, 10**6) == [
+            chain for chain in found if chain.least_s < below_s
+        ]
 
 
 def test_few_tails_find_a_chain_wherever_there_is_one() -> None:

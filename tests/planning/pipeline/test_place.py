@@ -1,4 +1,6 @@
-"""What is placed fits, takes the shortest step there is, and has branches side by side where that is faster."""
+"""What is placed fits, takes the shortest step there is, and has branches side by side where that
+is faster.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,14 @@ def branches(micro_batches: int, memory: float = math.inf) -> Problem:
 def test_the_arms_of_two_branches_are_on_two_devices() -> None:
     placed = place(branches(1))
     on = {segment.device: 0 for segment in placed.segments}
-    arms = [next(s.device for s in placed.segments if s.first <= block <= s.last) for block in (1, 2, 3, 4)]
+    arms = [
+        next(s.device for s in placed.segments if s.first <= block <= s.last)
+        for block in (1, 2, 3, 4)
+    ]
     assert arms in ([0, 0, 1, 1], [1, 1, 0, 0])
     assert len(placed.segments) > len(on) == 2  # a device has several segments
-    assert placed.step_time_s == pytest.approx(0.066)  # one arm, stem and merge; 126 ms on one device
+    # One arm, stem and merge; 126 ms on one device.
+    assert placed.step_time_s == pytest.approx(0.066)
     # With many micro-batches a chain does as well.
     assert place(branches(32)).step_time_s <= 1.001 * (shortest(branches(32)) or 0.0)
 
@@ -56,7 +62,9 @@ def test_what_is_placed_fits_and_no_cut_that_is_simulated_takes_a_shorter_step()
 
 
 def test_memory_decides_how_deep_an_order_may_be() -> None:
-    """Two blocks of 1 s each; transfers make the deeper order worth it, if the first device holds 3 micro-batches."""
+    """Two blocks of 1 s each; transfers make the deeper order worth it, if the first device holds 3
+    micro-batches.
+    """
     load = Load((1.0, 1.0), (2.0, 2.0), (0.0, 0.0), (1.0, 1.0), (1.0, 1.0), 10.0)
     problem = Problem(chain_graph(2, 1), (load, load), 1, 8, latency_s=0.3)
     assert place(problem).in_flight[place(problem).segments[0].device] == 3
@@ -64,7 +72,9 @@ def test_memory_decides_how_deep_an_order_may_be() -> None:
     assert place(tight).in_flight[place(tight).segments[0].device] == 2
 
 
-@pytest.mark.parametrize(("fixed", "block"), [((1.0, 1.0, 9.0, 1.0, 1.0, 1.0), 2), ((1.0,) * 6, None)])
+@pytest.mark.parametrize(
+    ("fixed", "block"), [((1.0, 1.0, 9.0, 1.0, 1.0, 1.0), 2), ((1.0,) * 6, None)]
+)
 def test_a_block_that_no_device_holds_is_named(fixed: tuple[float, ...], block: int | None) -> None:
     problem = branches(4, memory=4.0)
     loads = tuple(replace(load, fixed_bytes=fixed) for load in problem.loads)
@@ -74,8 +84,12 @@ def test_a_block_that_no_device_holds_is_named(fixed: tuple[float, ...], block: 
 
 
 def test_a_skip_connection_is_sent_to_where_it_is_taken() -> None:
-    """Three devices in a chain: what the first gives to the third does not pass through the second."""
-    graph = replace(chain_graph(3, 1), edges=(Edge(0, (1,), 5), Edge(1, (2,), 5), Edge(0, (1, 2), 7)))
+    """Three devices in a chain: what the first gives to the third does not pass through
+    the second.
+    """
+    graph = replace(
+        chain_graph(3, 1), edges=(Edge(0, (1,), 5), Edge(1, (2,), 5), Edge(0, (1, 2), 7))
+    )
     load = Load((1.0,) * 3, (1.0,) * 3, (0.0,) * 3, (0.0,) * 3, (0.0,) * 3)
     problem = Problem(graph, (load,) * 3, 1, 4)
     (placed, *_) = placings_of(Cut(problem, tuple(Segment(n, n, n) for n in range(3))))

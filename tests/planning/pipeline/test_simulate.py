@@ -1,4 +1,6 @@
-"""A step takes as long as its order allows, each device's parts add up to it, and a bound says what is possible."""
+"""A step takes as long as its order allows, each device's parts add up to it, and a bound says what
+is possible.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ TIMES = ("forward_s", "backward_s", "update_s")
 
 def one_block_each(problem: Problem) -> list[Placement]:
     """A segment for each device, in each order of tasks: the plain one first, the deepest last."""
-    return list(placings_of(Cut(problem, tuple(Segment(n, n, n) for n in range(len(problem.loads))))))
+    return list(
+        placings_of(Cut(problem, tuple(Segment(n, n, n) for n in range(len(problem.loads)))))
+    )
 
 
 def random_placings(seed: int) -> list[Placement]:
@@ -65,7 +69,8 @@ def test_a_deeper_order_hides_transfers(stages: int, loses: float) -> None:
     placed = place(even_problem(stages, 16, transfer_s=0.3))
     assert placed.step_time_s <= 1.001 * deeper.step_time_s
     assert sum(plain.in_flight) < sum(placed.in_flight) <= sum(deeper.in_flight)
-    assert place(even_problem(stages, 16)).in_flight == plain.in_flight  # where nothing is gained, less is held
+    # Where nothing is gained, less is held.
+    assert place(even_problem(stages, 16)).in_flight == plain.in_flight
 
 
 @given(st.integers(0, 10**6), st.floats(0.01, 100))
@@ -77,21 +82,29 @@ def test_every_step_obeys_its_order_and_its_parts_add_up(seed: int, factor: floa
             for before, after in pairwise(order):
                 assert ran[before].end_s <= ran[after].start_s
         for task, timed in ran.items():
-            assert timed.sent_s == max((ran[given].end_s for given in inputs_of(task, placed.links)), default=0.0)
+            assert timed.sent_s == max(
+                (ran[given].end_s for given in inputs_of(task, placed.links)), default=0.0
+            )
             assert timed.sent_s <= timed.ready_s <= timed.start_s
         assert simulate(placed, placed.orders).step_time_s == pytest.approx(placed.step_time_s)
         for device, load in enumerate(problem.loads):
             spans = [*recorded(placed).spans(device)]
             assert all(before.end_s <= after.start_s for before, after in pairwise(spans))
             forward_s = sum(span.end_s - span.start_s for span in spans if span.kind == "forward")
-            work = sum(sum(load.forward_s[one.blocks]) for one in placed.segments if one.device == device)
+            work = sum(
+                sum(load.forward_s[one.blocks]) for one in placed.segments if one.device == device
+            )
             assert forward_s == pytest.approx(problem.micro_batches * work)
         loads = []
         for load in problem.loads:
-            times: Any = {name: tuple(factor * one for one in getattr(load, name)) for name in TIMES}
+            times: Any = {
+                name: tuple(factor * one for one in getattr(load, name)) for name in TIMES
+            }
             loads.append(replace(load, **times))
         rate = problem.bytes_per_s and problem.bytes_per_s / factor
-        longer = replace(problem, latency_s=factor * problem.latency_s, bytes_per_s=rate, loads=tuple(loads))
+        longer = replace(
+            problem, latency_s=factor * problem.latency_s, bytes_per_s=rate, loads=tuple(loads)
+        )
         found = simulate(Cut(longer, placed.segments), placed.orders)
         assert found.step_time_s == pytest.approx(factor * placed.step_time_s)
 
@@ -105,7 +118,9 @@ def test_an_order_in_which_each_waits_for_the_other_is_found_out() -> None:
 
 
 def test_two_transfers_over_one_line_take_turns() -> None:
-    """Each takes 5 s, a forward 1 s: the second micro-batch arrives 5 s after the first, not 1 s."""
+    """Each takes 5 s, a forward 1 s: the second micro-batch arrives 5 s after the
+    first, not 1 s.
+    """
     (placed, *_) = one_block_each(even_problem(2, 2))
     slow = Cut(replace(placed.problem, latency_s=5.0), placed.segments)
     found = simulate(slow, placed.orders).tasks
@@ -114,7 +129,9 @@ def test_two_transfers_over_one_line_take_turns() -> None:
 
 
 @pytest.mark.parametrize(("sync_s", "layers_win"), [(0.012, False), (0.05, False), (0.5, True)])
-def test_the_published_pair_is_for_the_split_unless_its_sync_is_slow(sync_s: float, layers_win: bool) -> None:
+def test_the_published_pair_is_for_the_split_unless_its_sync_is_slow(
+    sync_s: float, layers_win: bool
+) -> None:
     loads = tuple(of_splits.Load(card, limit) for card, limit in zip(CARDS, LIMITS, strict=True))
     split = allocate(of_splits.Problem(loads, sync=Syncs(otherwise_s=sync_s))).throughput
     layers = pipeline_throughput([128 / card.step_time_s(128) for card in CARDS], 16)

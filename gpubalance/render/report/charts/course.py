@@ -49,9 +49,17 @@ def course(subject: Subject) -> Drawing | str:
     for one in subject.ran:
         for told in (one.telemetry, getattr(one, "solo_telemetry", None)):
             courses.setdefault(one.device, []).extend(told.course if told else ())
-    known = {i: sorted(moments, key=lambda moment: moment.at_s) for i, moments in courses.items() if moments}
+    known = {
+        i: sorted(moments, key=lambda moment: moment.at_s)
+        for i, moments in courses.items()
+        if moments
+    }
     labels = {i: subject.label(i) for i in known}
-    why = "a simulated device has none" if subject.devices[0].simulated else "the result does not keep them"
+    why = (
+        "a simulated device has none"
+        if subject.devices[0].simulated
+        else "the result does not keep them"
+    )
     note = "" if known else f"Temperature, power, clocks and throttling are not under it: {why}."
     return note, lambda width: _draw(lines, known, labels, width)
 
@@ -69,11 +77,17 @@ def _lines(subject: Subject) -> Iterator[Line]:
         label, style = subject.label(one.device), look(one.device)
         for how, times in (("at once", one.step_time_s), ("alone", one.solo_step_time_s)):
             if times is not None:
-                yield Line(f"{label} {how}", times, style["color"], style["marker"], how == "at once")
+                yield Line(
+                    f"{label} {how}", times, style["color"], style["marker"], how == "at once"
+                )
 
 
 def _draw(lines: Sequence[Line], courses: Courses, labels: Mapping[int, str], width: int) -> Figure:
-    panels = [name for name in _PANELS if any(_value(m, name) is not None for one in courses.values() for m in one)]
+    panels = [
+        name
+        for name in _PANELS
+        if any(_value(m, name) is not None for one in courses.values() for m in one)
+    ]
     heights = [2.4, *[1.1] * len(panels)]
     made, axes = figure(width, 70 + 80 * sum(heights), heights)
     _draw_timings(axes[0], lines)
@@ -92,15 +106,23 @@ def _value(moment: Moment, name: str) -> float | None:
 
 def _draw_timings(axes: Axes, lines: Sequence[Line]) -> None:
     for name, kept, colour, marker, filled in lines:
-        at, times, label = np.array(kept.at_s), np.array(kept.samples) * 1e3, f"{name} (line: its median)"
+        at, times, label = (
+            np.array(kept.at_s),
+            np.array(kept.samples) * 1e3,
+            f"{name} (line: its median)",
+        )
         if len(times) > _MOST_POINTS:
             at, low, middle, high = _binned(at, times)
             axes.fill_between(at, low, high, color=colour, alpha=0.25, linewidth=0)
             axes.plot(at, middle, color=colour, linewidth=1.2, label=label)
         else:
             inside = colour if filled else "none"
-            axes.plot(at, times, marker, color=colour, markersize=4.5, markerfacecolor=inside, label=label)
-        axes.axhline(kept.median * 1e3, color=colour, linewidth=1.0, linestyle="-" if filled else "--")
+            axes.plot(
+                at, times, marker, color=colour, markersize=4.5, markerfacecolor=inside, label=label
+            )
+        axes.axhline(
+            kept.median * 1e3, color=colour, linewidth=1.0, linestyle="-" if filled else "--"
+        )
     axes.set_ylabel("step time, ms")
     bottom, top = axes.get_ylim()
     usual = lines[0].times.median * 1e3
@@ -117,11 +139,16 @@ def _binned(at: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, ...]:
 
 def _draw_panel(axes: Axes, courses: Courses, name: str, labels: Mapping[int, str]) -> None:
     for i, moments in courses.items():
-        told = [(moment.at_s, value) for moment in moments if (value := _value(moment, name)) is not None]
+        told = [
+            (moment.at_s, value)
+            for moment in moments
+            if (value := _value(moment, name)) is not None
+        ]
         if told:
             every = max(1, len(told) // 8)
-            axes.plot(*zip(*told, strict=True), **look(i), linewidth=1.4, markersize=4, markevery=every,
-                      label=labels[i])  # fmt: skip
+            at, values = zip(*told, strict=True)
+            style = {**look(i), "linewidth": 1.4, "markersize": 4, "markevery": every}
+            axes.plot(at, values, **style, label=labels[i])
     axes.set_ylabel(_PANELS[name])
     low, high = axes.get_ylim()
     if high - low < 2:

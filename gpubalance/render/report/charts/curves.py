@@ -1,4 +1,6 @@
-"""Throughput over batch size, one curve for each device: the points, the model, the limit, the chosen batch."""
+"""Throughput over batch size, one curve for each device: the points, the model, the limit, the
+chosen batch.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,13 @@ def curves(subject: Subject) -> Drawing | str:
     if not subject.probed:
         if subject.kind == "probe":
             return "no batch size was measured"
-        return "it is in the probe of these devices, and that is not here: give the probe's file too"
+        return (
+            "it is in the probe of these devices, and that is not here: give the probe's file too"
+        )
     probed = {i: one for i, one in enumerate(subject.probes) if one is not None and one.curve}
-    note = "Marks are measured, with their 95 % intervals; lines are the model that is planned with."
+    note = (
+        "Marks are measured, with their 95 % intervals; lines are the model that is planned with."
+    )
     return note, lambda width: _draw(subject, probed, width)
 
 
@@ -53,7 +59,9 @@ def _draw(subject: Subject, probed: dict[int, DeviceProbe], width: int) -> Figur
     if any(one.batch_limit and one.batch_limit.fails for one in probed.values()):
         axes.plot([], [], color=INK, linestyle=":", linewidth=1.8, label="batch limit")
     if subject.split is not None:
-        axes.plot([], [], "o", color=INK, markersize=12, markerfacecolor="none", label="chosen batch")
+        axes.plot(
+            [], [], "o", color=INK, markersize=12, markerfacecolor="none", label="chosen batch"
+        )
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(LogLocator(base=2, numticks=6 if narrow else 10))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -70,17 +78,30 @@ def _draw_device(axes: Axes, i: int, one: DeviceProbe, chosen: int, name: str) -
     rates = [point.throughput.median for point in points]
     style, model, limit = look(i), one.step_time_model, one.batch_limit
     # Every other device's marks are larger and hollow, so that both of two equal ones are seen.
-    marks: dict[str, Any] = {"markersize": 5 + i % 2 * 2, "markerfacecolor": "none" if i % 2 else style["color"]}
+    marks: dict[str, Any] = {
+        "markersize": 5 + i % 2 * 2,
+        "markerfacecolor": "none" if i % 2 else style["color"],
+    }
     most = limit.fits if limit is not None and limit.fails is not None else None
     at = np.geomspace(batches[0], max([*batches, chosen, most or 0]), _MODEL_POINTS)
     times = np.array([model.planned.step_time_s(float(batch)) if model else 0.0 for batch in at])
     known = times > 0
-    axes.plot(at[known], at[known] / times[known], color=style["color"], linestyle=style["linestyle"], linewidth=1.6)
+    axes.plot(
+        at[known],
+        at[known] / times[known],
+        color=style["color"],
+        linestyle=style["linestyle"],
+        linewidth=1.6,
+    )
     axes.plot([], [], **style, **marks, linewidth=1.6, label=name)
-    ends = np.transpose([point.throughput.ci95 or (point.throughput.median,) * 2 for point in points])
+    ends = np.transpose(
+        [point.throughput.ci95 or (point.throughput.median,) * 2 for point in points]
+    )
     errors = np.clip([rates - ends[0], ends[1] - rates], 0.0, None)
     marked = style | {"linestyle": "none"}
-    axes.errorbar(batches, rates, yerr=errors, **marked, **marks, elinewidth=1.2, capsize=2, zorder=3)
+    axes.errorbar(
+        batches, rates, yerr=errors, **marked, **marks, elinewidth=1.2, capsize=2, zorder=3
+    )
     if most is not None:
         axes.axvline(most, color=style["color"], linestyle=":", linewidth=1.8, ymax=0.97)
     if chosen:

@@ -1,11 +1,13 @@
-"""Rows of bars over one axis, each under its own line of text, so that labels of any length fit, even on a phone."""
+"""Rows of bars over one axis, each under its own line of text, so that labels of any length fit,
+even on a phone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.style import HATCHES, MUTED, NARROW, PAPER, figure, legend
@@ -43,7 +45,9 @@ class Bar(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Bars, and `marks` across the row, under a text at the left and one at the right; a heading has none."""
+    """Bars, and `marks` across the row, under a text at the left and one at the right; a heading
+    has none.
+    """
 
     left: str
     right: str = ""
@@ -58,7 +62,11 @@ class Row(NamedTuple):
     @property
     def ends(self) -> list[float]:
         """Where bars begin and end, and where marks are."""
-        return [0.0, *(end for bar in self.bars for end in (bar.start, bar.start + bar.length)), *self.marks.values()]
+        return [
+            0.0,
+            *(end for bar in self.bars for end in (bar.start, bar.start + bar.length)),
+            *self.marks.values(),
+        ]
 
 
 def stacked(pieces: Mapping[Key, float]) -> list[Bar]:
@@ -68,12 +76,16 @@ def stacked(pieces: Mapping[Key, float]) -> list[Bar]:
 
 def rows_chart(rows: Sequence[Row], label: str, note: str = "") -> Drawing:
     """The rows over an axis with that label, under the note."""
-    more = f" The first {_MOST_ROWS} of {len(rows)} rows are drawn." if len(rows) > _MOST_ROWS else ""
+    more = (
+        f" The first {_MOST_ROWS} of {len(rows)} rows are drawn." if len(rows) > _MOST_ROWS else ""
+    )
     return (note + more).strip(), lambda width: _draw(rows[:_MOST_ROWS], width, label)
 
 
 def _draw(rows: Sequence[Row], width: int, label: str) -> Figure:
-    """Draws the rows from top to bottom over one axis, which includes 0, with a legend of their keys."""
+    """Draws the rows from top to bottom over one axis, which includes 0, with a legend of their
+    keys.
+    """
     heights = [(_HEADING_PX if row.is_heading else _ROW_PX) / _ROW_PX for row in rows]
     ends = [end for row in rows for end in row.ends]
     low, high = min(ends), max(ends)
@@ -84,7 +96,9 @@ def _draw(rows: Sequence[Row], width: int, label: str) -> Figure:
     axes.set_xlim(low - 0.02 * wide * (low < 0), low + 1.02 * wide)
     top = 0.0
     for row, height in zip(rows, heights, strict=True):
-        _draw_text(axes, row, top - (height - 0.1 if row.is_heading else 0.44), int(width / _LETTER_PX))
+        _draw_text(
+            axes, row, top - (height - 0.1 if row.is_heading else 0.44), int(width / _LETTER_PX)
+        )
         _draw_bars(axes, row, top - 0.5 - _BAR / 2, keys, wide * _NUMBER_PX / width)
         top -= height
     axes.set_ylim(top, 0.0)
@@ -99,7 +113,8 @@ def _draw(rows: Sequence[Row], width: int, label: str) -> Figure:
 
 
 def _draw_text(axes: Axes, row: Row, bottom: float, letters: int) -> None:
-    across = axes.get_yaxis_transform()  # text is placed by the width of the axes, bars by their values
+    # Text is placed by the width of the axes, bars by their values.
+    across = axes.get_yaxis_transform()
     left = shorten(row.left, max(8, letters - len(row.right) - 2))
     weight = "bold" if row.is_heading else "normal"
     axes.text(0.0, bottom, left, transform=across, ha="left", va="bottom", weight=weight)
@@ -111,13 +126,15 @@ def _draw_bars(axes: Axes, row: Row, middle: float, keys: set[Key], least: float
     for (name, colour, _), start, length, number in row.bars:
         hatch = HATCHES.get(colour, "")
         if length:
-            axes.barh(
-                middle, length, left=start, height=_BAR, facecolor=colour, linewidth=0.5,
-                edgecolor=PAPER if hatch else colour, hatch=hatch, label=name if (name, colour, "") in keys else "",
-            )  # fmt: skip
+            edge = PAPER if hatch else colour
+            label = name if (name, colour, "") in keys else ""
+            look: dict[str, Any] = {"facecolor": colour, "edgecolor": edge, "linewidth": 0.5}
+            axes.barh(middle, length, left=start, height=_BAR, label=label, hatch=hatch, **look)
         if number and length >= least:
             at = start + length / 2
             axes.text(at, middle, number, ha="center", va="center", color=PAPER, fontsize=8)
     for key, value in row.marks.items():
         ends = [middle - _BAR / 2 - 0.05, middle + _BAR / 2]
-        axes.plot([value] * 2, ends, color=key.colour, linewidth=2.2, linestyle=key.line, label=key.name)
+        axes.plot(
+            [value] * 2, ends, color=key.colour, linewidth=2.2, linestyle=key.line, label=key.name
+        )

@@ -1,7 +1,8 @@
 """The style of charts, in colours that colour-blind readers can tell apart.
 
-The colours are Okabe and Ito's (Color Universal Design, 2008), with markers, dashes and hatches beside them. In the
-page each stands for a CSS variable (see chart.py), so that one drawing serves a light and a dark page.
+The colours are Okabe and Ito's (Color Universal Design, 2008), with markers, dashes and hatches
+beside them. In the page each stands for a CSS variable (see chart.py), so that one drawing serves a
+light and a dark page.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def device_name(device: Device, width: int = WIDE) -> str:
 
 @contextmanager
 def drawing(salt: str) -> Iterator[None]:
-    """Draws with our settings over matplotlib's defaults, not the user's, and restores the user's at the end.
+    """Draws with our settings over matplotlib's defaults, not the user's, and restores the user's
+    at the end.
 
     The salt makes the names within an SVG the same each time, but different in each chart.
     """
@@ -87,13 +89,21 @@ def drawing(salt: str) -> Iterator[None]:
 
 def _settings(salt: str) -> dict[Any, Any]:
     """Axes without a box, with a pale grid, in the page's ink."""
-    sizes = ("font.size", "axes.titlesize", "axes.labelsize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize")
+    sizes = (
+        "font.size",
+        "axes.titlesize",
+        "axes.labelsize",
+        "legend.fontsize",
+        "xtick.labelsize",
+        "ytick.labelsize",
+    )
     inks = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")
     return {
         "svg.fonttype": "none",  # text stays text
         "svg.hashsalt": salt,
         "text.parse_math": False,  # a device's name may contain a $
-        "font.family": ["DejaVu Sans"],  # comes with matplotlib, and is wide, so that other fonts fit
+        # Comes with matplotlib, and is wide, so that other fonts fit.
+        "font.family": ["DejaVu Sans"],
         "figure.dpi": _PX_PER_INCH,
         "axes.facecolor": "none",
         "axes.edgecolor": MUTED,
@@ -121,8 +131,14 @@ def figure(width: int, height: float, rows: Sequence[float] = (1,)) -> tuple[Fig
 
 
 def legend(made: Figure, columns: int) -> None:
-    """What each label stands for, below the axes, where it covers nothing; the figure grows by as much."""
-    named = {label: mark for axes in made.axes for mark, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    """What each label stands for, below the axes, where it covers nothing; the figure grows by as
+    much.
+    """
+    named = {
+        label: mark
+        for axes in made.axes
+        for mark, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
     columns = min(columns, len(named))
     made.set_figheight(made.get_figheight() + -(-len(named) // columns) * _LEGEND_PX / _PX_PER_INCH)
     made.legend(named.values(), named.keys(), loc="outside lower left", ncols=columns)

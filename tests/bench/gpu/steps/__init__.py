@@ -1,4 +1,6 @@
-"""The steps, the most valuable first. Each is a module here with `figures(place)`, which yields its findings."""
+"""The steps, the most valuable first. Each is a module here with `figures(place)`, which yields its
+findings.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,12 @@ from typing import Any, NamedTuple
 
 
 class Step(NamedTuple):
-    """A step that takes about `seconds`. `on_fake` tells what of it tests/fake_gpu shows, with the tests.
+    """A step that takes about `seconds`. `on_fake` tells what of it tests/fake_gpu shows, with the
+    tests.
 
-    One with two `parts` needs two devices: it gets two cards, or two parts of a single card with these sizes in bytes,
-    or smaller ones on a small card. One with one gets such a part of the first card.
+    One with two `parts` needs two devices: it gets two cards, or two parts of a single card with
+    these sizes in bytes, or smaller ones on a small card. One with one gets such a part of the
+    first card.
     """
 
     name: str
@@ -19,7 +23,8 @@ class Step(NamedTuple):
     on_fake: str = "no"
 
 
-# Small parts for what goes on until memory ends, so that this is soon: each out-of-memory takes ten seconds anyway.
+# Small parts for what goes on until memory ends, so that this is soon: each out-of-memory takes ten
+# seconds anyway.
 _SMALL = (4 << 30, 6 << 30)
 _LARGE = (24 << 30, 32 << 30)
 
@@ -35,19 +40,25 @@ class Figure(NamedTuple):
 STEPS = (
     Step(
         "machine",
-        "`nvidia-smi`, MPS; a product and a convolution beside the CPU's; the CUDA libraries that are loaded; `doctor`",
+        "`nvidia-smi`, MPS; a product and a convolution beside the CPU's; the CUDA libraries "
+        "that are loaded; `doctor`",
         25,
-        on_fake="GPUs in another order, hidden, left out; copies as fast as the link (`test_program`, `test_doctor`)",
+        on_fake=(
+            "GPUs in another order, hidden, left out; copies as fast as the link (`test_program`, "
+            "`test_doctor`)"
+        ),
     ),
     Step(
         "stamps",
-        "the engine's stamps beside CUPTI's kernel times, their cost; a GPU's idle time in `fit`, Keras' and `run`",
+        "the engine's stamps beside CUPTI's kernel times, their cost; a GPU's idle time in "
+        "`fit`, Keras' and `run`",
         60,
         on_fake="stamps beside the trace of kernels and sums (`test_engine`)",
     ),
     Step(
         "arithmetic",
-        "`split.fit` over `run` in TF32 and in float32, and over Keras' `fit` on one card, with XLA as it chooses",
+        "`split.fit` over `run` in TF32 and in float32, and over Keras' `fit` on one card, "
+        "with XLA as it chooses",
         40,
         on_fake="no: its speed is not a GPU's",
     ),
@@ -60,23 +71,29 @@ STEPS = (
     ),
     Step(
         "memory",
-        "`probe` of 4 GiB until memory ends, NVML beside it; the limit in a fresh worker and after an out-of-memory",
+        "`probe` of 4 GiB until memory ends, NVML beside it; the limit in a fresh worker and "
+        "after an out-of-memory",
         55,
         _SMALL[:1],
         on_fake="a probe ends where memory does (`test_measured`)",
     ),
     Step(
         "parity",
-        "what the parity check says of the models of tests/training and of ResNet50, on the GPU and on the CPU",
+        "what the parity check says of the models of tests/training and of ResNet50, on the "
+        "GPU and on the CPU",
         45,
         on_fake="no: its kernels are the CPU's",
     ),
     Step(
         "pair",
-        "two unlike devices: `balance --global-batch 256`, energy by NVML's counter and by power, the all-reduce",
+        "two unlike devices: `balance --global-batch 256`, energy by NVML's counter and by "
+        "power, the all-reduce",
         40,
         _SMALL,
-        on_fake="`balance` ends with shares as the GPUs are fast; sums beside compute (`test_measured`, `test_plugin`)",
+        on_fake=(
+            "`balance` ends with shares as the GPUs are fast; sums beside compute "
+            "(`test_measured`, `test_plugin`)"
+        ),
     ),
     Step(
         "exact",
@@ -96,6 +113,9 @@ STEPS = (
         "after an out-of-memory in a joint run and a killed worker; memory given back",
         90,
         _SMALL,
-        on_fake="an out-of-memory is told of its GPU, and both train on (`test_memory`, `test_training`)",
+        on_fake=(
+            "an out-of-memory is told of its GPU, and both train on (`test_memory`, "
+            "`test_training`)"
+        ),
     ),
 )

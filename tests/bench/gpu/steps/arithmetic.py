@@ -1,4 +1,6 @@
-"""`split.fit` on one card in turns with what `run` measures, in each precision, and with Keras' own `fit`."""
+"""`split.fit` on one card in turns with what `run` measures, in each precision, and with Keras' own
+`fit`.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def figures(place: Place) -> Iterator[Figure]:
         rates[precision] = run.throughput()
     part = rates["tf32"] / rates["float32"]
     yield Figure("tf32", rates, f"`run` in TF32 over float32: {part:.2f}")
-    yield compared(place, "Keras' `fit` on one card", fit.throughput, KerasAlone(batch, make).throughput)
+    yield compared(
+        place, "Keras' `fit` on one card", fit.throughput, KerasAlone(batch, make).throughput
+    )
 
 
 def compared(place: Place, name: str, ours: Rate, other: Rate) -> Figure:
@@ -50,5 +54,7 @@ def compared(place: Place, name: str, ours: Rate, other: Rate) -> Figure:
     pairs = _REHEARSED_PAIRS if place.rehearsed else _PAIRS
     ratios = list(islice(in_turns(ours, other), pairs))
     low, high = interval95(ratios) or (None, None)
-    told = f"`split.fit` over {name}: {median(ratios):.3f}" + (f" ({low:.3f} to {high:.3f})" if low else "")
+    told = f"`split.fit` over {name}: {median(ratios):.3f}" + (
+        f" ({low:.3f} to {high:.3f})" if low else ""
+    )
     return Figure(name, ratios, f"{told}, {pairs} pairs")

@@ -1,4 +1,6 @@
-"""Compares weights after five steps at 70/30 with one device's, and two equal trainings with each other."""
+"""Compares weights after five steps at 70/30 with one device's, and two equal trainings with each
+other.
+"""
 
 from __future__ import annotations
 
@@ -42,16 +44,26 @@ def figures(place: Place) -> Iterator[Figure]:
             "both": compared(case, split.scope(), split.fit, replace(one, model=model)).weights,
         }
         told = f"{optimizer}: 70/30 differs from one device by {value['split']:.1e}; "
-        told += f"one device from itself by {value['alone']:.1e}, 70/30 from itself by {value['both']:.1e}"
+        told += (
+            f"one device from itself by {value['alone']:.1e}, 70/30 from itself by "
+            f"{value['both']:.1e}"
+        )
         yield Figure(optimizer, value, told)
 
 
 def classifier(optimizer: str = "adam") -> Any:
-    """A small classifier that is traced in a second and has a convolution, for which GPUs have kernels."""
+    """A small classifier that is traced in a second and has a convolution, for which GPUs have
+    kernels.
+    """
     import keras
 
     shape, convolution = keras.Input((28, 28, 1)), keras.layers.Conv2D(8, 3, 2, activation="relu")
-    layers = [shape, convolution, keras.layers.Flatten(), keras.layers.Dense(10, activation="softmax")]
+    layers = [
+        shape,
+        convolution,
+        keras.layers.Flatten(),
+        keras.layers.Dense(10, activation="softmax"),
+    ]
     # Keras would turn XLA on for a single GPU only, and with it other kernels.
     return compiled(layers, optimizer=optimizer, jit_compile=False)
 

@@ -1,4 +1,6 @@
-"""Two hosts that are truly unlike on one card: MPS gives the processes of each a part of its multiprocessors."""
+"""Two hosts that are truly unlike on one card: MPS gives the processes of each a part of its
+multiprocessors.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,15 @@ def figures(place: Place) -> Iterator[Figure]:
         _write_host(place, host)
     via = f"sh {shlex.quote(str(place.folder))}/{{host}}.sh"
     simulate = () if place.cards else ("--simulate", "1")
-    devices = (*simulate, "--hosts", ",".join(_PERCENT), "--via", via, "--gpus", *(f"{host}:0" for host in _PERCENT))
+    devices = (
+        *simulate,
+        "--hosts",
+        ",".join(_PERCENT),
+        "--via",
+        via,
+        "--gpus",
+        *(f"{host}:0" for host in _PERCENT),
+    )
     options = (_REHEARSED if place.rehearsed else _BALANCE).split()
     limit = () if place.rehearsed else ("--time-limit", f"{max(20.0, place.left_s - _SAVES_S):.0f}")
     control = _started_mps(place.folder) if place.cards else None
@@ -48,8 +58,12 @@ def figures(place: Place) -> Iterator[Figure]:
 
 
 def _write_host(place: Place, host: str) -> None:
-    """The script that is the way to a host: it runs its words there, which here means with these variables."""
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in _variables(place, host).items()]
+    """The script that is the way to a host: it runs its words there, which here means with these
+    variables.
+    """
+    exports = [
+        f"export {name}={shlex.quote(value)}" for name, value in _variables(place, host).items()
+    ]
     lines = ["#!/bin/sh", *exports, 'exec "$@"']
     (place.folder / f"{host}.sh").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -60,15 +74,24 @@ def _variables(place: Place, host: str) -> Mapping[str, str]:
     card = place.cards[0]
     limit = min(_BYTES, (card.memory_bytes or _BYTES) // 3)
     of_host = parts.environment(card.uuid, [limit], str(ROOT), mark=f"{host}-")
-    return {**of_host, **_of_mps(place.folder), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(_PERCENT[host])}
+    return {
+        **of_host,
+        **_of_mps(place.folder),
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(_PERCENT[host]),
+    }
 
 
 def _of_mps(folder: Path) -> dict[str, str]:
-    return {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(folder / "log")}
+    return {
+        "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"),
+        "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),
+    }
 
 
 def _started_mps(folder: Path) -> subprocess.Popen[bytes]:
     """MPS' control, in the foreground: it ends with this step, and its servers with it."""
     for name in ("pipe", "log"):
         (folder / name).mkdir()
-    return subprocess.Popen([MPS, "-f"], env={**os.environ, **_of_mps(folder)}, stdin=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [MPS, "-f"], env={**os.environ, **_of_mps(folder)}, stdin=subprocess.DEVNULL
+    )

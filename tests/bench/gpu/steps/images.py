@@ -1,4 +1,6 @@
-"""`split.fit` at an even split in turns with Keras' `fit`, with images that are copied to the devices in each step."""
+"""`split.fit` at an even split in turns with Keras' `fit`, with images that are copied to the
+devices in each step.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _SIZE, _REHEARSED_SIZE = 224, 32  # the sides of an image: 300 MB a step
 
 
 def figures(place: Place) -> Iterator[Figure]:
-    """A ratio for each pair of windows, under MirroredStrategy with the all-reduce that TensorFlow chooses."""
+    """A ratio for each pair of windows, under MirroredStrategy with the all-reduce that TensorFlow
+    chooses.
+    """
     devices = place.devices(2)
     show(devices)
     from gpubalance.engine.runtime import use_devices
@@ -38,12 +42,17 @@ def _net(size: int) -> Any:
 
     sizes = ((64, 7, 4), (128, 3, 1), (128, 3, 2))  # filters, their size, the stride
     body = [Conv2D(*of_layer, activation="relu") for of_layer in sizes]
-    return keras.Sequential([keras.Input((size, size, 3)), *body, GlobalAveragePooling2D(), Dense(10, "softmax")])
+    return keras.Sequential(
+        [keras.Input((size, size, 3)), *body, GlobalAveragePooling2D(), Dense(10, "softmax")]
+    )
 
 
 def _images(count: int, size: int) -> Any:
     import tensorflow as tf
 
     with tf.device("CPU:0"):
-        batch = tf.random.uniform((count, size, size, 3)), tf.random.uniform((count, 1), 0, 10, tf.int32)
+        batch = (
+            tf.random.uniform((count, size, size, 3)),
+            tf.random.uniform((count, 1), 0, 10, tf.int32),
+        )
     return tf.data.Dataset.from_tensors(batch).repeat()

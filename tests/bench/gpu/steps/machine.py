@@ -1,4 +1,6 @@
-"""What the machine has, whether its CUDA libraries compute what the CPU does, and the program's own view of it."""
+"""What the machine has, whether its CUDA libraries compute what the CPU does, and the program's own
+view of it.
+"""
 
 from __future__ import annotations
 
@@ -62,11 +64,16 @@ def _computed(place: Place) -> Iterator[Figure]:
 
     (name,) = use_devices(devices)
     loaded_s = time.monotonic() - began
-    yield Figure("loaded", loaded_s, f"TensorFlow {tf.__version__} has {name} after {loaded_s:.1f} s")
+    yield Figure(
+        "loaded", loaded_s, f"TensorFlow {tf.__version__} has {name} after {loaded_s:.1f} s"
+    )
     tf.config.experimental.enable_tensor_float_32_execution(False)
     random = np.random.default_rng(0)
     matrix = random.random((1024, 1024), np.float32)
-    images, filters = random.random((8, 64, 64, 16), np.float32), random.random((3, 3, 16, 32), np.float32)
+    images, filters = (
+        random.random((8, 64, 64, 16), np.float32),
+        random.random((3, 3, 16, 32), np.float32),
+    )
     operations: dict[str, Callable[[], Any]] = {
         "matmul": lambda: tf.linalg.matmul(matrix, matrix),
         "convolution": lambda: tf.nn.conv2d(images, filters, 1, "SAME"),
@@ -74,7 +81,9 @@ def _computed(place: Place) -> Iterator[Figure]:
     for what, operation in operations.items():
         of_device, of_cpu = (_on(where, operation) for where in (name, "CPU:0"))
         differs = float(np.abs(of_device - of_cpu).max() / np.abs(of_cpu).max())
-        yield Figure(what, differs, f"{what} differs from the CPU's by {differs:.0e} of its largest value")
+        yield Figure(
+            what, differs, f"{what} differs from the CPU's by {differs:.0e} of its largest value"
+        )
 
 
 def _on(device: str, operation: Callable[[], Any]) -> Any:

@@ -1,4 +1,6 @@
-"""A whole `probe` of one device until its memory ends, and the limit in a process that has been out of memory."""
+"""A whole `probe` of one device until its memory ends, and the limit in a process that has been out
+of memory.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from tests.bench.gpu.place import Place, StepFailed
 from tests.bench.gpu.steps import Figure
 from tests.cli.program import QUICK_PAIR
 
-_AFTERWARDS_S = 25.0  # the program's own time limit ends this much earlier, so that it saves what it has
+# The program's own time limit ends this much earlier, so that it saves what it has.
+_AFTERWARDS_S = 25.0
 # On a large card a step of the largest batches takes seconds.
 _OF_CARD = ("--duration", "0.5", "--batch-multiple", "64")
 
@@ -47,14 +50,20 @@ def figures(place: Place) -> Iterator[Figure]:
 
 
 def _used(place: Place, fits: int, fails: int) -> Iterator[Figure]:
-    """The same batches in one process, the largest first, so that each has been out of memory before the next."""
+    """The same batches in one process, the largest first, so that each has been out of memory
+    before the next.
+    """
     import tensorflow as tf
 
     session = place.session(QUICK_PAIR)
     for batch in (2 * fails, fails, fits):
         began, outcome = time.monotonic(), "fits"
         try:
-            list(session.measure(Shares((batch,)), seconds=0, at_least=1, steps_per_timing=1, stamped=False))
+            list(
+                session.measure(
+                    Shares((batch,)), seconds=0, at_least=1, steps_per_timing=1, stamped=False
+                )
+            )
         except tf.errors.ResourceExhaustedError:
             outcome = "out of memory"
         except tf.errors.OpError as error:  # as what cuDNN then says

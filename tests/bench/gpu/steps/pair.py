@@ -1,4 +1,6 @@
-"""Two unlike devices together: two cards, or two parts of one with different memory limits (see parts.py)."""
+"""Two unlike devices together: two cards, or two parts of one with different memory limits (see
+parts.py).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ def figures(place: Place) -> Iterator[Figure]:
         place.model,
         *(_REHEARSED if place.rehearsed else _BALANCE).split(),
     )
-    limit_s = max(20.0, place.left_s - _AFTERWARDS_S)  # it ends with what it has, to leave time for the rest
+    # It ends with what it has, to leave time for the rest.
+    limit_s = max(20.0, place.left_s - _AFTERWARDS_S)
     limit = () if place.rehearsed else ("--time-limit", f"{limit_s:.0f}")
     done = place.program(*balance, *limit, codes=(0, 6, 8))
     yield balanced("`balance` ends with" if done.code == 0 else "`balance` came to", done.out)
@@ -47,12 +50,19 @@ def balanced(how: str, plan: dict[str, Any] | None) -> Figure:
 
 
 def _energy(plan: dict[str, Any]) -> Figure:
-    """NVML's energy beside the mean of its power readings times the seconds: 1 where it has no counter of energy."""
+    """NVML's energy beside the mean of its power readings times the seconds: 1 where it has no
+    counter of energy.
+    """
     run = plan["balance"]["run"]
-    seen = [replica["telemetry"] for replica in run["replicas"] if replica["telemetry"]] if run else []
+    seen = (
+        [replica["telemetry"] for replica in run["replicas"] if replica["telemetry"]] if run else []
+    )
     known = [one for one in seen if one["energy_j"] and one["power_w"]]
     parts = [one["energy_j"] / (one["power_w"] * one["duration_s"]) for one in known]
-    told = f"NVML's energy over integrated power: {', '.join(f'{part:.3f}' for part in parts) or 'not told'}"
+    told = (
+        "NVML's energy over integrated power: "
+        f"{', '.join(f'{part:.3f}' for part in parts) or 'not told'}"
+    )
     return Figure("energy", {"ratios": parts, "telemetry": seen}, told)
 
 
@@ -63,5 +73,8 @@ def _all_reduce(place: Place) -> Figure:
 
     names = use_devices(place.devices(2)) if place.cards else logical("CPU", (None, None))
     extended = build_strategy(names, "auto").extended
-    found = f"{type(extended._cross_device_ops).__name__}, {extended._communication_options.implementation.value}"
+    found = (
+        f"{type(extended._cross_device_ops).__name__}, "
+        f"{extended._communication_options.implementation.value}"
+    )
     return Figure("all_reduce", found, f"`--all-reduce auto` is {found}")

@@ -20,7 +20,9 @@ Tried = tuple[Callable[[], Any], tuple[Any, ...]]  # makes a model, and its samp
 
 
 def figures(place: Place) -> Iterator[Figure]:
-    """The models with what differs, of each kind: each in a process of its own, as it is tracing that takes long."""
+    """The models with what differs, of each kind: each in a process of its own, as it is tracing
+    that takes long.
+    """
     kinds = {"told of": _told, "exact": _exact, "large": _small if place.rehearsed else _large}
     with ProcessPoolExecutor(len(kinds), mp_context=get_context("spawn")) as pool:
         compared = [pool.submit(_compared, place, kind, models) for kind, models in kinds.items()]
@@ -32,7 +34,9 @@ def _told() -> Mapping[str, Tried]:
     from tests.training.samples import numbers
     from tests.training.told import TOLD
 
-    return {name: (partial(make, *given), numbers(_SAMPLES)) for name, (make, *given, _) in TOLD.items()}
+    return {
+        name: (partial(make, *given), numbers(_SAMPLES)) for name, (make, *given, _) in TOLD.items()
+    }
 
 
 def _exact() -> Mapping[str, Tried]:
@@ -69,10 +73,16 @@ def _compared(place: Place, kind: str, models_of: Callable[[], Mapping[str, Trie
         if on_cpu != on_device:
             differ[name] = {"CPU": on_cpu, "device": on_device}
     found = f"not alike: {', '.join(differ)}" if differ else "all alike"
-    return Figure(kind, {"done": done, "differ": differ}, f"{kind}, {len(done)} of {len(models)} models: {found}")
+    return Figure(
+        kind,
+        {"done": done, "differ": differ},
+        f"{kind}, {len(done)} of {len(models)} models: {found}",
+    )
 
 
-def _said(make: Callable[[], Any], samples: tuple[Any, ...], devices: tuple[str, ...]) -> list[list[str]]:
+def _said(
+    make: Callable[[], Any], samples: tuple[Any, ...], devices: tuple[str, ...]
+) -> list[list[str]]:
     """What the check says of the model on each device, with the same weights."""
     import keras
     import tensorflow as tf
@@ -103,4 +113,6 @@ def _resnet() -> Any:
 
 def _images(size: int, channels: int) -> tuple[Any, ...]:
     random = np.random.default_rng(3)
-    return random.random((_SAMPLES, size, size, channels), np.float32), random.integers(0, 10, _SAMPLES)
+    return random.random((_SAMPLES, size, size, channels), np.float32), random.integers(
+        0, 10, _SAMPLES
+    )

@@ -1,4 +1,6 @@
-"""What a joint run does after its worker is killed, or after it runs out of memory, and whether memory comes back."""
+"""What a joint run does after its worker is killed, or after it runs out of memory, and whether
+memory comes back.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def figures(place: Place) -> Iterator[Figure]:
     yield _killed(place, *run, *small)
     yield _memory(place, "memory_after_kill", free)
     part = _throughput(place, *run, *small, *_SHORT) / before
-    yield Figure("afterwards", part, f"the same run afterwards: {part:.3f} of its throughput before")
+    yield Figure(
+        "afterwards", part, f"the same run afterwards: {part:.3f} of its throughput before"
+    )
     least = min((card.memory_bytes or 0 for card in place.cards[:2]), default=0)
     of_sample = _REHEARSED_BYTES if place.rehearsed else _BYTES_A_SAMPLE
     batches = (str(least // of_sample or _REHEARSED_BATCH), _SMALL)
@@ -77,4 +81,8 @@ def _memory(place: Place, name: str, before: tuple[int, ...] | None) -> Figure:
             return Figure(name, seconds, f"memory is back after {seconds:.1f} s")
         time.sleep(0.2)
     missing = [format_bytes(then - now) for now, then in zip(free, before, strict=False)]
-    return Figure(name, missing, f"**memory is not back** after {_GIVES_BACK_WITHIN_S:.0f} s: {', '.join(missing)}")
+    return Figure(
+        name,
+        missing,
+        f"**memory is not back** after {_GIVES_BACK_WITHIN_S:.0f} s: {', '.join(missing)}",
+    )

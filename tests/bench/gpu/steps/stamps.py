@@ -1,5 +1,5 @@
-"""Compares the engine's stamps, which the host makes, with CUPTI's times of the same steps' kernels; and how long a GPU
-has nothing to do in training.
+"""Compares the engine's stamps, which the host makes, with CUPTI's times of the same steps'
+kernels; and how long a GPU has nothing to do in training.
 """
 
 from __future__ import annotations
@@ -25,17 +25,39 @@ _READ_AFTERWARDS = 2  # copies to the host in a window: one that is waited for, 
 
 
 def figures(place: Place) -> Iterator[Figure]:
-    """The findings. A traced window is a step behind another one, as in the program's stamped timings."""
+    """The findings. A traced window is a step behind another one, as in the program's stamped
+    timings.
+    """
     batch = _REHEARSED_BATCH if place.rehearsed else _BATCH
     done = place.program(
-        *("run", *place.options(1), "--model", place.model, "--batches", str(batch), "--baseline", "none"),
-        *("--windows", "2", "--duration", "0.5" if place.rehearsed else "3", "--trace", str(place.folder)),
+        *(
+            "run",
+            *place.options(1),
+            "--model",
+            place.model,
+            "--batches",
+            str(batch),
+            "--baseline",
+            "none",
+        ),
+        *(
+            "--windows",
+            "2",
+            "--duration",
+            "0.5" if place.rehearsed else "3",
+            "--trace",
+            str(place.folder),
+        ),
     )
-    missing = [one for one in done.out["warnings"] if one["code"] in ("not-traced", "trace-without-gpu")]
+    missing = [
+        one for one in done.out["warnings"] if one["code"] in ("not-traced", "trace-without-gpu")
+    ]
     has = "all that was asked for" if not missing else f"not all: {missing[0]['message']}"
     yield Figure("trace", missing, f"`--trace` has {has}")
     cost = done.out["stamp_cost"]
-    yield Figure("stamp_cost", cost, "" if cost is None else f"stamping costs {cost:+.1%} of a step")
+    yield Figure(
+        "stamp_cost", cost, "" if cost is None else f"stamping costs {cost:+.1%} of a step"
+    )
     session = place.session()
     measure = partial(session.measure, Shares((batch,)), steps_per_timing=1)
     for stamped in (False, True):
@@ -48,8 +70,12 @@ def figures(place: Place) -> Iterator[Figure]:
     yield from _idle(place, batch, session._names[0], measure)
 
 
-def _idle(place: Place, batch: int, name: str, measure: Callable[..., Iterator[Timing]]) -> Iterator[Figure]:
-    """The part of the time between the first and the last kernel of some steps in which the GPU has none."""
+def _idle(
+    place: Place, batch: int, name: str, measure: Callable[..., Iterator[Timing]]
+) -> Iterator[Figure]:
+    """The part of the time between the first and the last kernel of some steps in which the GPU has
+    none.
+    """
     import keras
 
     from gpubalance.engine.models import probe_model
@@ -64,9 +90,13 @@ def _idle(place: Place, batch: int, name: str, measure: Callable[..., Iterator[T
     reads = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: float(logs["loss"]))
     trained = {"steps_per_epoch": steps, "verbose": 0}
     ways: dict[str, Callable[[], object]] = {
-        "`run`": lambda: list(measure(seconds=0, at_least=1, steps_per_timing=steps, stamped=False)),
+        "`run`": lambda: list(
+            measure(seconds=0, at_least=1, steps_per_timing=steps, stamped=False)
+        ),
         "`split.fit`": lambda: ours.fit(**trained),
-        "`split.fit` whose logs are read after each step": lambda: ours.fit(callbacks=[reads], **trained),
+        "`split.fit` whose logs are read after each step": lambda: ours.fit(
+            callbacks=[reads], **trained
+        ),
         "Keras' `fit`": lambda: keras_own.fit(**trained),
     }
     for number, (way, train) in enumerate(ways.items()):
@@ -102,19 +132,25 @@ def _traced(folder: Path, timings: Iterator[Any]) -> list[tuple[Timing, Window]]
 
 
 def _beside(stamped: Sequence[tuple[Timing, Window]], *, is_first: bool) -> Figure:
-    """Stamps beside CUPTI's times; `is_first`: stamps are a step's first copies to the host, as it makes no others."""
+    """Stamps beside CUPTI's times; `is_first`: stamps are a step's first copies to the host, as it
+    makes no others.
+    """
     stamps = [((timing.compute_s or (0.0,))[0], timing.step_s or 0.0) for timing, _ in stamped]
     marks = [marks_of(window) if is_first else None for _, window in stamped]
     value: dict[str, Any] = {"stamps": stamps, "trace": [one and one._asdict() for one in marks]}
     known = [(*stamp, mark) for stamp, mark in zip(stamps, marks, strict=True) if mark is not None]
     if not known:
         seen = sorted({len(window.to_host) for _, window in stamped})
-        return Figure("beside_kernels", value, f"the trace does not show the stamps' copies ({seen} a window)")
+        return Figure(
+            "beside_kernels", value, f"the trace does not show the stamps' copies ({seen} a window)"
+        )
     value["compute"] = median([compute_s / mark.compute_s for compute_s, _, mark in known])
     value["step"] = median([step_s / mark.step_s for _, step_s, mark in known])
     value["busy"] = median([mark.busy for *_, mark in known])
     told = f"stamped compute is {value['compute']:.3f} of CUPTI's, the step {value['step']:.3f}; "
-    return Figure("beside_kernels", value, told + f"kernels ran in {value['busy']:.1%} of that compute")
+    return Figure(
+        "beside_kernels", value, told + f"kernels ran in {value['busy']:.1%} of that compute"
+    )
 
 
 def _launches(device: str) -> Figure:
