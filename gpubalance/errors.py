@@ -25,7 +25,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from gpubalance.remedies import known
+from gpubalance.remedies import known_error
 
 RESUME = "--resume continues it"
 
@@ -156,7 +156,7 @@ class OutOfMemory(NothingFits):
         log: str = "",
         fault: EnvironmentFault | None = None,
     ) -> None:
-        told = fault or known("out-of-memory")
+        told = fault or known_error("out-of-memory")
         super().__init__(message, cause=told.cause, remedy=told.remedy, log=log)
         self.fault = fault
         self.replica = replica

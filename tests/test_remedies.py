@@ -8,7 +8,7 @@ import pytest
 
 from gpubalance.cli.failures import ours, show_error
 from gpubalance.errors import BadInput, EnvironmentFault, NothingFits
-from gpubalance.remedies import known, known_errors, match, match_log
+from gpubalance.remedies import known_error, known_errors, match, match_log
 from gpubalance.system.files import read_toml
 
 TEXTS: dict[str, list[str]] = read_toml(
@@ -22,7 +22,7 @@ REAL = [(code, text) for code, texts in TEXTS.items() for text in texts]
     ("code", "text"), REAL, ids=[f"{code}-{i}" for i, (code, _) in enumerate(REAL)]
 )
 def test_a_real_text_finds_its_row(code: str, text: str) -> None:
-    assert match(text) is known(code)
+    assert match(text) is known_error(code)
 
 
 @pytest.mark.parametrize("text", NOT_KNOWN, ids=lambda text: text[:40])
@@ -57,7 +57,7 @@ def test_a_log_full_of_complaints_that_end_nothing_is_no_cause_of_death() -> Non
         f"{complaint}\nF] CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was "
         "encountered\nAborted\n"
     )
-    assert row is known("illegal-address")
+    assert row is known_error("illegal-address")
 
 
 def test_an_error_is_shown_with_cause_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,15 +69,17 @@ def test_an_error_is_shown_with_cause_and_remedy(capsys: pytest.CaptureFixture[s
     # One that says nothing of either takes them from the table; what the user wrote is never looked
     # up.
     show_error(EnvironmentFault("INTERNAL: Dst tensor is not initialized."), verbose=False)
-    assert known("no-room").remedy in capsys.readouterr().err
+    assert known_error("no-room").remedy in capsys.readouterr().err
     # A cause that the message tells already is not told twice.
     told = EnvironmentFault(
-        f"Dst tensor is not initialized: {known('no-room').cause}", remedy="do this"
+        f"Dst tensor is not initialized: {known_error('no-room').cause}", remedy="do this"
     )
     show_error(told, verbose=False)
     assert "cause:" not in capsys.readouterr().err
     show_error(NothingFits("out of memory: GPU:1 at batch 8", remedy="--batches 4"), verbose=False)
-    assert f"cause: {known('out-of-memory').cause}\n  → --batches 4\n" in capsys.readouterr().err
+    assert (
+        f"cause: {known_error('out-of-memory').cause}\n  → --batches 4\n" in capsys.readouterr().err
+    )
     show_error(BadInput("my model says: Dst tensor is not initialized."), verbose=False)
     assert "→" not in capsys.readouterr().err
 
@@ -86,7 +88,7 @@ def test_an_error_that_nobody_foresaw_is_no_bug_of_ours_where_it_is_known(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for error, code, says in (
-        (OSError(28, "No space left on device"), 3, known("disk-full").remedy),
+        (OSError(28, "No space left on device"), 3, known_error("disk-full").remedy),
         (RuntimeError("of ours"), 1, "a bug in gpubalance: RuntimeError: of ours"),
     ):
         found = ours(error, [])

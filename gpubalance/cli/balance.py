@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gpubalance.cli.options import Care, Devices, Epoch, Reporting, Scripting, asked_of
+from gpubalance.cli.options import Devices, Epoch, Reporting, RunControl, Scripting, asked_of
 from gpubalance.cli.parameters import Without
 from gpubalance.settings.requests import BalanceRequest, PlanRequest, Proof, Rounds, Settings
 
@@ -23,7 +23,7 @@ def balance(
     epoch: Epoch,
     search: Rounds,
     measuring: Annotated[Proof, Without("baseline")],
-    care: Care,
+    care: RunControl,
     reporting: Reporting,
     scripting: Scripting,
     *,

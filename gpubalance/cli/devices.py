@@ -18,13 +18,13 @@ def devices(
     """Example: gpubalance devices"""
     from gpubalance.cli.output import Output
     from gpubalance.cli.progress import Progress
-    from gpubalance.devices.hosts import reach
+    from gpubalance.devices.hosts import connect_hosts
     from gpubalance.jobs.devices import list_devices, list_devices_of
-    from gpubalance.remedies import known
+    from gpubalance.remedies import known_error
     from gpubalance.render.devices import gpus_text, hosts_text, simulated_text
 
     out = Output(output, quiet=True)
-    named = reach(asked.hosts, asked.via)
+    named = connect_hosts(asked.hosts, asked.via)
     if named and asked.simulate is None:
         found, errors = list_devices_of(named)
         out.give(found, lambda shown: hosts_text([(one.host, one.nvidia) for one in shown.hosts]))
@@ -33,7 +33,7 @@ def devices(
         return
     listing = list_devices(asked.simulate, named, Progress(quiet=False))
     if listing.nvidia and listing.nvidia.problem and not output.as_json:
-        cause = known(listing.nvidia.code).cause if listing.nvidia.code else ""
+        cause = known_error(listing.nvidia.code).cause if listing.nvidia.code else ""
         raise EnvironmentFault(
             listing.nvidia.problem, cause=cause, remedy=gpus_text(listing.nvidia)
         )

@@ -26,13 +26,13 @@ def doctor(
     """
     from gpubalance.cli.output import Output, width
     from gpubalance.cli.progress import Progress
-    from gpubalance.devices.hosts import reach
+    from gpubalance.devices.hosts import connect_hosts
     from gpubalance.jobs.doctor.doctor import doctor as doctor_job
     from gpubalance.jobs.doctor.doctor import doctor_of
     from gpubalance.render.doctor import checkup_text
     from gpubalance.results.checkup import Checkups
 
-    hosts = reach(gpus.hosts, gpus.via)
+    hosts = connect_hosts(gpus.hosts, gpus.via)
     out = Output(output, quiet=output.quiet)
     progress, model = Progress(quiet=output.quiet), settings.model or None
     given = {"--simulate": gpus.simulate, "--model": model}

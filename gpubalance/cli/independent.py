@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from gpubalance.cli.options import Care, Devices, Reporting, asked_of, split_option
+from gpubalance.cli.options import Devices, Reporting, RunControl, asked_of, split_option
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import UsageError
 from gpubalance.settings.record import Record, option
@@ -66,7 +66,7 @@ def independent(
     own: OwnModels,
     settings: Annotated[Settings, Without("model", "all_reduce")],
     measuring: Annotated[Measuring, Without("baseline")],
-    care: Annotated[Care, Without("dry_run")],
+    care: Annotated[RunControl, Without("dry_run")],
     reporting: Reporting,
 ) -> None:
     """Example: gpubalance independent --gpus 0 1 --batches 1024 512"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from gpubalance.cli.options import Care, Devices, Unwatched, asked_of
+from gpubalance.cli.options import Devices, RunControl, Unwatched, asked_of
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import UsageError
 from gpubalance.settings.device import Device, hosts_of
@@ -16,7 +16,7 @@ def layers(
     settings: Annotated[Settings, Without("xla", "input", "data", "all_reduce")],
     cutting: Cutting,
     measuring: Annotated[Proof, Without("baseline")],
-    care: Care,
+    care: RunControl,
     reporting: Unwatched,
 ) -> None:
     """Example: gpubalance layers --gpus 0 1 -o layers.json"""

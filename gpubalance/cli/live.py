@@ -17,8 +17,8 @@ from gpubalance.jobs import events
 from gpubalance.numbers.units import format_duration
 from gpubalance.render.live import (
     OWN,
-    Course,
-    Row,
+    DeviceRow,
+    LiveSplit,
     header_lines,
     joint_lines,
     own_lines,
@@ -56,8 +56,8 @@ class LiveScreen:
         self._doing = ""
         # In a width, and at most a height.
         self._lines: Callable[[int, int], Sequence[Text]] = lambda *_: ()
-        self._joint: dict[str, Course] = {}  # "even", and "" for the split itself
-        self._own: dict[str, Row] = {}
+        self._joint: dict[str, LiveSplit] = {}  # "even", and "" for the split itself
+        self._own: dict[str, DeviceRow] = {}
         self._curves: dict[str, tuple[Device, dict[int, CurvePoint]]] = {}
         self._takers: Mapping[type, Callable[[Any], object]] = {
             events.TimingDone: self._timing,
@@ -145,22 +145,24 @@ class LiveScreen:
             event.devices, event.running, width, height
         )
 
-    def _course(self, name: str, devices: tuple[Device, ...], batches: tuple[int, ...]) -> Course:
+    def _course(
+        self, name: str, devices: tuple[Device, ...], batches: tuple[int, ...]
+    ) -> LiveSplit:
         """The course of a split; a new split, or one of other devices, replaces all before it."""
         # The same split without its pipeline: the screen shows it with the pipeline.
         if name == "held":
-            return Course(devices, batches)
+            return LiveSplit(devices, batches)
         self._lines = lambda width, height: joint_lines(self._joint, width, height)
         course = self._joint.get(name)
         if course is None or course.batches != batches or course.devices != devices:
             if not name or any(other.devices != devices for other in self._joint.values()):
                 self._joint.clear()
-            course = self._joint[name] = Course(devices, batches)
+            course = self._joint[name] = LiveSplit(devices, batches)
         return course
 
-    def _of_own(self, device: Device, batch: int) -> Row:
+    def _of_own(self, device: Device, batch: int) -> DeviceRow:
         self._lines = lambda width, height: own_lines(list(self._own.values()), width, height)
-        return self._own.setdefault(device.uuid, Row(device, batch))
+        return self._own.setdefault(device.uuid, DeviceRow(device, batch))
 
     def _curve(self, device: Device) -> dict[int, CurvePoint]:
         self._lines = lambda width, height: probe_lines(

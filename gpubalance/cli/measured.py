@@ -10,7 +10,7 @@ from typing import Any
 
 from gpubalance.cli.board import board_in
 from gpubalance.cli.next_command import Following
-from gpubalance.cli.options import Care, Reporting
+from gpubalance.cli.options import Reporting, RunControl
 from gpubalance.cli.output import Output, make_folder, summed_up
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.hosts import are_reached
@@ -40,7 +40,7 @@ from gpubalance.workers.hosts import connected
 def measured(
     machine: Machine,
     request: MeasureRequest,
-    care: Care,
+    care: RunControl,
     reporting: Reporting,
     job: Callable[..., Any],
     told: Callable[[Any], Iterable[Part]],
@@ -56,7 +56,7 @@ def measured(
     machine. `watch` gets the same events as the progress, and no text is shown then. A dry run only
     outputs the estimate, and returns None. Raises whatever ends the job.
     """
-    used = (request.of_used if isinstance(request, RunRequest) else request).devices
+    used = (request.without_idle if isinstance(request, RunRequest) else request).devices
     warnings = (*machine.warnings(used, strict=care.strict), *noted)
     if care.dry_run and not isinstance(request, RunRequest | IndependentRequest):
         _estimate(request, reporting)

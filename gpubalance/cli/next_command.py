@@ -112,7 +112,7 @@ def made_in_a_script(plan: Plan, simulate: str | None, path: Path | None) -> str
     simulated = f", simulate={simulate!r}" if simulate else ""
     if path:
         return f"load_plan({str(path)!r}{simulated})"
-    split = plan.split.of_used
+    split = plan.split.without_idle
     used = [plan.devices[number] for number in plan.split.used]
     is_plain = simulate is not None and used[0].host is not None and used[0].profile is None
     # A profile names its hosts itself.
@@ -149,7 +149,7 @@ def _run_command(plan: Plan, simulate: str | None, path: Path | None) -> str:
     settings = plan.settings
     if path is None:
         devices = [plan.devices[number] for number in plan.split.used]
-        return command("run", devices, settings, simulate, *plan.split.of_used.options.split())
+        return command("run", devices, settings, simulate, *plan.split.without_idle.options.split())
     named = ["--model", settings.model] if names_file_or_code(settings.model) else []
     named += ["--data", settings.data] if settings.data else []
     return _line("run", *_simulated(simulate), "--plan", str(path), *named)

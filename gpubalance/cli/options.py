@@ -53,11 +53,11 @@ class Devices(Record):
 
     def machine(self) -> Machine:
         """The devices here, on these hosts, or simulated. Raises what finds and reaches them."""
-        from gpubalance.devices.hosts import reach
+        from gpubalance.devices.hosts import connect_hosts
         from gpubalance.devices.machine import find_machine
         from gpubalance.jobs.devices import machine_over
 
-        hosts = reach(self.hosts, self.via)
+        hosts = connect_hosts(self.hosts, self.via)
         return (
             machine_over(hosts)
             if hosts and self.simulate is None
@@ -65,7 +65,7 @@ class Devices(Record):
         )
 
 
-class Care(Record):
+class RunControl(Record):
     """What a measurement takes care of."""
 
     resume: bool = measuring_option(

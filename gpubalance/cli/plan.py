@@ -41,7 +41,7 @@ def plan(
     """Example: gpubalance plan --gpus 0 1"""
     from gpubalance.cli.next_command import uses
     from gpubalance.cli.output import Output, summed_up
-    from gpubalance.devices.hosts import reach
+    from gpubalance.devices.hosts import connect_hosts
     from gpubalance.devices.machine import check_hosts, select
     from gpubalance.jobs.plan.plan import plan as job
     from gpubalance.render.plan import plan_told
@@ -51,7 +51,7 @@ def plan(
     out = Output(output, quiet=True)
     if probe is not None:
         found = read_record(probe, Probe)
-        check_hosts(found.devices, reach(gpus.hosts, gpus.via), "the probe's")
+        check_hosts(found.devices, connect_hosts(gpus.hosts, gpus.via), "the probe's")
         devices, joint = select(gpus.gpus, found.devices), None
     else:
         machine = gpus.machine()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from gpubalance.cli.options import Care, Devices, Reporting, asked_of
+from gpubalance.cli.options import Devices, Reporting, RunControl, asked_of
 from gpubalance.cli.parameters import Without
 from gpubalance.settings.requests import ProbeRequest, Probing, Settings
 
@@ -17,7 +17,7 @@ def probe(
     gpus: Devices,
     settings: Annotated[Settings, Without("all_reduce")],
     probing: Probing,
-    care: Care,
+    care: RunControl,
     reporting: Reporting,
 ) -> None:
     """Example: gpubalance probe --gpus 0 1"""

@@ -18,7 +18,7 @@ from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
     from gpubalance.render.report.charts.chart import Charts
-    from gpubalance.results.subject import Subject
+    from gpubalance.results.subject import ReportSubject
 
 _NEEDED = ("matplotlib", "jinja2")
 _INSTALL = (
@@ -36,7 +36,7 @@ Results = Annotated[
 ]
 
 
-class Wanted(Record):
+class ReportOptions(Record):
     """What is written, and where."""
 
     html: Path | None = output_option("--html FILE", "Write a page with charts, in one file.")
@@ -47,7 +47,7 @@ class Wanted(Record):
     quiet: bool = output_option("--quiet -q", "No progress on stderr.", default=False)
 
 
-def report(results: Results, wanted: Wanted) -> None:
+def report(results: Results, wanted: ReportOptions) -> None:
     """Without an option it prints a summary of each result.
 
     Example: gpubalance report plan.json --html report.html
@@ -83,7 +83,7 @@ def report(results: Results, wanted: Wanted) -> None:
         say(_CAN_WRITE, sys.stderr)
 
 
-def _summary(subject: Subject) -> str:
+def _summary(subject: ReportSubject) -> str:
     """What the command that wrote the result printed, below the file's name."""
     from gpubalance.cli.output import summed_up
     from gpubalance.render.report.words import told_of
@@ -92,7 +92,7 @@ def _summary(subject: Subject) -> str:
     return f"{clean_lines(subject.name)}:\n{summary}"
 
 
-def _draw(subjects: Sequence[Subject], wanted: Wanted) -> str:
+def _draw(subjects: Sequence[ReportSubject], wanted: ReportOptions) -> str:
     """Draws everything, then writes it; returns a text about what was written."""
     from gpubalance.cli.output import check_file, make_folder, write_file
     from gpubalance.render.report.charts import charts_of
@@ -114,7 +114,7 @@ def _draw(subjects: Sequence[Subject], wanted: Wanted) -> str:
 
 
 def _pictures(
-    subjects: Sequence[Subject], charts: Sequence[Charts], folder: Path
+    subjects: Sequence[ReportSubject], charts: Sequence[Charts], folder: Path
 ) -> dict[Path, bytes]:
     """Each chart by its path: `plan-curves.png`, with the result's number if several have that
     name.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from gpubalance.cli.options import Care, Devices, Epoch, Reporting, asked_of, split_option
+from gpubalance.cli.options import Devices, Epoch, Reporting, RunControl, asked_of, split_option
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import BadInput, PlanMismatch, UsageError
 from gpubalance.settings.choices import DEFAULT_BATCH, names_file_or_code
@@ -140,7 +140,7 @@ def run(
     gpus: Devices,
     settings: Settings,
     measuring: Measuring,
-    care: Annotated[Care, Without("dry_run")],
+    care: Annotated[RunControl, Without("dry_run")],
     reporting: Reporting,
     epoch: Epoch,
 ) -> None:

@@ -12,7 +12,7 @@ _BUS_ID = re.compile(
 )
 
 
-class Process(Record):
+class GpuProcess(Record):
     """Another process on a GPU. In a container the driver gives the host's PIDs."""
 
     pid: int | None
@@ -40,7 +40,7 @@ class Gpu(Record):
     compute_capability: str | None = None
     memory_bytes: int | None = None
     memory_free_bytes: int | None = None
-    processes: tuple[Process, ...] | None = None
+    processes: tuple[GpuProcess, ...] | None = None
     mig: bool = False
     mig_slices: tuple[MigSlice, ...] = ()
     unusable: str | None = None

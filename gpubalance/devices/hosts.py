@@ -47,13 +47,13 @@ class _Reach(NamedTuple):
     options: tuple[str, ...] = ()
 
 
-class _Current:
+class _Connected:
     """Set once for this program."""
 
     reach = _Reach()
 
 
-def reach(hosts: str | None, via: str | None) -> tuple[str, ...]:
+def connect_hosts(hosts: str | None, via: str | None) -> tuple[str, ...]:
     """Returns the hosts in `alpha,beta`, and from now on reaches devices that name one by the
     prefix `via`, or ssh.
 
@@ -64,10 +64,10 @@ def reach(hosts: str | None, via: str | None) -> tuple[str, ...]:
     if hosts is None and via is not None:
         raise UsageError("--via needs --hosts", remedy="name the hosts: --hosts alpha,beta")
     if hosts is None:
-        _Current.reach = _Reach()
+        _Connected.reach = _Reach()
         return ()
     how = _over_ray if hosts.partition("://")[0] == RAY else _by_command
-    names, _Current.reach = how(hosts, via)
+    names, _Connected.reach = how(hosts, via)
     return names
 
 
@@ -114,17 +114,17 @@ def _over_ray(cluster: str, via: str | None) -> tuple[tuple[str, ...], _Reach]:
 
 def are_reached() -> bool:
     """Whether devices that name a host are on other machines."""
-    return _Current.reach.by is not None
+    return _Connected.reach.by is not None
 
 
 def reached_by() -> Literal["command", "ray"] | None:
     """How other machines are reached: by a command prefix or Ray; None if all devices are here."""
-    return _Current.reach.by
+    return _Connected.reach.by
 
 
 def typed_for_hosts() -> tuple[str, ...]:
     """The options with which another command reaches the same hosts."""
-    return _Current.reach.options
+    return _Connected.reach.options
 
 
 def command_on(host: Host | None, program: str, gpus: int = 0) -> list[str] | None:
@@ -137,7 +137,7 @@ def command_on(host: Host | None, program: str, gpus: int = 0) -> list[str] | No
     """
     if host is None or not are_reached():
         return None
-    words = [word.replace(_HOST, host).replace(_GPUS, str(gpus)) for word in _Current.reach.words]
+    words = [word.replace(_HOST, host).replace(_GPUS, str(gpus)) for word in _Connected.reach.words]
     return [*words, program, host]
 
 
@@ -162,7 +162,7 @@ def unreachable(host: Host, how: str, remedy: str = "") -> EnvironmentFault:
         return EnvironmentFault(
             f"{host} can't be reached: the process that Ray starts there {how}", remedy=by_ray
         )
-    typed = _Current.reach.via.replace(_HOST, host)
+    typed = _Connected.reach.via.replace(_HOST, host)
     by_hand = (
         f"this must answer when it is typed by hand: {typed} {sys.executable} -m gpubalance "
         "--version\n"

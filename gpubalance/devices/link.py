@@ -18,7 +18,7 @@ _EVERY_S = 0.2
 _ENDS_WITHIN_S = 5.0  # a driver that hangs does not hold the doctor up
 
 
-class Link(NamedTuple):
+class PcieLink(NamedTuple):
     """Lanes, and the generation of PCIe."""
 
     width: int
@@ -29,17 +29,17 @@ class Link(NamedTuple):
         return f"PCIe {self.generation}.0 x{self.width}"
 
 
-def own_link(device: Device, folder: Path = _PCI) -> Link | None:
+def own_link(device: Device, folder: Path = _PCI) -> PcieLink | None:
     """The most that the card can, whatever its slot; None if NVML does not say.
 
     By its documentation NVML's largest width is that of card and slot together, so Linux is asked
     for the card's own too. NVML's largest generation of the GPU is the card's.
     """
 
-    def link(card: Card) -> Link | None:
+    def link(card: Card) -> PcieLink | None:
         width, generation = card.ask("MaxPcieLinkWidth"), card.ask("GpuMaxPcieLinkGeneration")
         return (
-            Link(max(width, _width_in(folder, device)), generation)
+            PcieLink(max(width, _width_in(folder, device)), generation)
             if width and generation
             else None
         )
@@ -57,13 +57,13 @@ def _width_in(folder: Path, device: Device) -> int:
 
 
 @contextmanager
-def watched_links(uuids: Sequence[str]) -> Iterator[dict[str, Link]]:
+def watched_links(uuids: Sequence[str]) -> Iterator[dict[str, PcieLink]]:
     """The fastest link of each of the GPUs while the block runs, by UUID; without those that NVML
     does not tell.
 
     An idle GPU lowers its generation to save power, so the block must have them work.
     """
-    fastest = dict[str, Link]()
+    fastest = dict[str, PcieLink]()
     ended = threading.Event()
 
     def look() -> None:
@@ -73,7 +73,7 @@ def watched_links(uuids: Sequence[str]) -> Iterator[dict[str, Link]]:
                 if now is not None:
                     before = fastest.get(uuid, now)
                     width = max(before.width, now.width)
-                    fastest[uuid] = Link(width, max(before.generation, now.generation))
+                    fastest[uuid] = PcieLink(width, max(before.generation, now.generation))
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
@@ -84,6 +84,6 @@ def watched_links(uuids: Sequence[str]) -> Iterator[dict[str, Link]]:
         thread.join(_ENDS_WITHIN_S)
 
 
-def _link_now(card: Card) -> Link | None:
+def _link_now(card: Card) -> PcieLink | None:
     width, generation = card.ask("CurrPcieLinkWidth"), card.ask("CurrPcieLinkGeneration")
-    return Link(width, generation) if width and generation else None
+    return PcieLink(width, generation) if width and generation else None

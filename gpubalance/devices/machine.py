@@ -9,11 +9,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubalance.devices.gpus import Gpu, Process, Reading, normal_bus_id
+from gpubalance.devices.gpus import Gpu, GpuProcess, Reading, normal_bus_id
 from gpubalance.devices.nvml import read, without
 from gpubalance.devices.profile import OPTION, simulated_devices
 from gpubalance.errors import EnvironmentFault, UsageError
-from gpubalance.remedies import known, match
+from gpubalance.remedies import known_error, match
 from gpubalance.results.common import Warning_
 from gpubalance.settings.cluster import tf_config_of
 from gpubalance.settings.device import Device, JointProfile, hosts_of
@@ -102,7 +102,7 @@ class Machine:
                 )
 
 
-def _process_text(process: Process) -> str:
+def _process_text(process: GpuProcess) -> str:
     """`process 4242 (python train.py, 3000 MiB)`."""
     size = (
         "memory not told"
@@ -186,13 +186,13 @@ def machine_of(reading: Reading, whose: str = "", option: str = OPTION) -> Machi
     """
     simulate = _SIMULATE.format(option=option)
     if reading.problem:
-        cause = known(reading.code).cause if reading.code else ""
+        cause = known_error(reading.code).cause if reading.code else ""
         raise EnvironmentFault(
             whose + reading.problem, cause=cause, remedy=f"{reading.remedy}\n{simulate}"
         )
     old = too_old(reading.driver_version, reading.cuda_driver_version, software().cuda)
     if old is not None:
-        row = known("driver-too-old")
+        row = known_error("driver-too-old")
         raise EnvironmentFault(whose + old, cause=row.cause, remedy=f"{row.remedy}\n{simulate}")
     usable = tuple(device for gpu in reading.gpus for device in gpu.devices)
     if not usable:

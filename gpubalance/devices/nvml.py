@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpubalance.devices.gpus import Gpu, MigSlice, Process, Reading, normal_bus_id
-from gpubalance.remedies import known
+from gpubalance.devices.gpus import Gpu, GpuProcess, MigSlice, Reading, normal_bus_id
+from gpubalance.remedies import known_error
 from gpubalance.text import clean
 
 _KERNEL_MODULE = Path("/proc/driver/nvidia/version")
@@ -132,7 +132,8 @@ def without(code: str, problem: str = "", versions: Reading | None = None) -> Re
     """A reading without GPUs, and why: the `problem`, if that is more than the row of known errors
     says.
     """
-    why = {"problem": problem or known(code).message, "remedy": known(code).remedy, "code": code}
+    row = known_error(code)
+    why = {"problem": problem or row.message, "remedy": row.remedy, "code": code}
     return (versions or Reading()).model_copy(update=why)
 
 
@@ -143,7 +144,7 @@ def _not_working(nvml: Any, error: Any) -> Reading:
     # 12.550.54.14
     library = (version or "").partition(".")[2] or _UNKNOWN
     code = _CODES.get(error.value, "nvml-broken")
-    message = known(code).message
+    message = known_error(code).message
     problem = {
         "no-driver": f"no NVIDIA driver: {message}",
         "driver-not-loaded": f"{message} (its library is {library})",
@@ -177,7 +178,8 @@ def _gpu(nvml: Any, index: int) -> Gpu:
 
 
 def _reason(code: str) -> str:
-    return f"{known(code).message}: {known(code).cause}"
+    row = known_error(code)
+    return f"{row.message}: {row.cause}"
 
 
 def _facts(card: Card) -> Iterator[tuple[str, Any]]:
@@ -215,7 +217,7 @@ def _slices(card: Card) -> Iterator[MigSlice]:
             )
 
 
-def _processes(card: Card) -> tuple[Process, ...] | None:
+def _processes(card: Card) -> tuple[GpuProcess, ...] | None:
     """Other processes that compute or draw on the GPU; None if the driver lists neither kind."""
     # Drivers before 510 know only the second version of the call
     told = [
@@ -236,7 +238,7 @@ def _processes(card: Card) -> tuple[Process, ...] | None:
             memory[process.pid] = max(sizes, default=None)
     name = card.nvml.nvmlSystemGetProcessName
     return tuple(
-        Process(pid=pid, name=_text(_ask(card.nvml, name, pid)), memory_bytes=size)
+        GpuProcess(pid=pid, name=_text(_ask(card.nvml, name, pid)), memory_bytes=size)
         for pid, size in sorted(memory.items())
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from gpubalance.devices.hosts import reach
+from gpubalance.devices.hosts import connect_hosts
 from gpubalance.errors import PlanMismatch
 from gpubalance.numbers.units import format_bytes
 from gpubalance.results.common import Model, Warning_, shapes_text
@@ -34,7 +34,7 @@ def reach_planned(plan: Plan, hosts: str | None, via: str | None) -> None:
             "the plan is for the devices of one host, which it does not name",
             remedy="leave --hosts out",
         )
-    reached = reach(hosts, via)
+    reached = connect_hosts(hosts, via)
     missing = [host for host in named if host not in reached] if reached else []
     if missing:
         raise PlanMismatch(

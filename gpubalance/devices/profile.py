@@ -21,7 +21,7 @@ OPTION, IN_A_SCRIPT = "--simulate ", "simulate="
 _MOST_DEVICES = 64
 
 
-class Listed(DeviceProfile):
+class ProfileDevice(DeviceProfile):
     """A device of a profile file, and its host: a name, or null for this machine."""
 
     host: Host | None = None
@@ -37,7 +37,7 @@ class Profile(Record):
     host or none does.
     """
 
-    device: Annotated[tuple[Listed, ...], Field(min_length=1, max_length=_MOST_DEVICES)]
+    device: Annotated[tuple[ProfileDevice, ...], Field(min_length=1, max_length=_MOST_DEVICES)]
     joint: JointProfile = JointProfile()
 
     @model_validator(mode="after")
@@ -100,7 +100,7 @@ def _plain(number: int, host: Host | None) -> Device:
     return Device(index=number, uuid=uuid, name="CPU", memory_bytes=None, simulated=True, host=host)
 
 
-def _on_their_hosts(listed: Sequence[Listed]) -> Iterator[Device]:
+def _on_their_hosts(listed: Sequence[ProfileDevice]) -> Iterator[Device]:
     """The devices, each numbered on its own host."""
     counts = Counter[str | None]()
     for one in listed:

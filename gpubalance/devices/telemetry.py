@@ -84,7 +84,7 @@ class _Stretch:
         return (_rise(self.first.energy_mj, self.last.energy_mj) or 0) / 1000 or self.integral_j
 
 
-class Course:
+class TelemetryRecorder:
     """Adds up the readings of one GPU. It counts values, so that a day takes little more memory
     than a minute.
 

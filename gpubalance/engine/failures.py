@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOfMemory
-from gpubalance.remedies import Known, match
+from gpubalance.remedies import KnownError, match
 from gpubalance.settings.requests import Settings
 
 # What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes raise InvalidArgument or Python's
@@ -107,7 +107,7 @@ def _of_training(error: BaseException, settings: Settings, names: Sequence[str])
     return EnvironmentFault(f"training {model} failed: {type(error).__name__}: {line}")
 
 
-def memory_row(error: BaseException) -> Known | None:
+def memory_row(error: BaseException) -> KnownError | None:
     """The row of an error by which cuDNN, cuBLAS or NCCL may tell of a lack of memory,
     else None.
     """

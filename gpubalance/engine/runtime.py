@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from gpubalance.engine import cuda_libraries, hosts, precision
 from gpubalance.errors import EnvironmentFault
-from gpubalance.remedies import known
+from gpubalance.remedies import known_error
 from gpubalance.settings.choices import AllReduce, names_file_or_code
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
@@ -95,14 +95,14 @@ def used_before(how: str) -> EnvironmentFault:
     """The error of a process whose TensorFlow, which is set up only once, lacks what a
     split needs.
     """
-    row = known("used-before")
+    row = known_error("used-before")
     return EnvironmentFault(f"{row.message}, and {how}", cause=row.cause, remedy=row.remedy)
 
 
 def _set_up_gpus(devices: Sequence[Device], *, joins: bool) -> tuple[str, ...]:
     physical = tf.config.list_physical_devices("GPU")
     if not physical:
-        row = known("cuda-library-missing")
+        row = known_error("cuda-library-missing")
         raise EnvironmentFault(
             f"TensorFlow {tf.__version__} sees no GPU, though the driver shows "
             f"{_names(devices)}{_missing_libraries()}",
@@ -120,7 +120,7 @@ def _set_up_gpus(devices: Sequence[Device], *, joins: bool) -> tuple[str, ...]:
     numbers = [0] if joins else numbers_of(devices, _descriptions())
     missing = _left_out(devices, numbers)
     if missing:
-        row = known("left-out")
+        row = known_error("left-out")
         left_out = f"TensorFlow {tf.__version__} leaves out {_names(missing)}"
         raise EnvironmentFault(left_out, cause=row.cause, remedy=row.remedy)
     return tuple(f"GPU:{number}" for number in numbers)

@@ -23,8 +23,8 @@ from gpubalance.engine.step.functions import Functions, count_step
 from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.points import stamped_times
 from gpubalance.engine.trace import record_trace
+from gpubalance.results.decomposition import UNTRIED, Decomposition
 from gpubalance.results.timing import Pulled, Timing
-from gpubalance.results.verdict import UNTRIED, Verdict
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings, Tracing
@@ -61,7 +61,7 @@ class Session:
         *,
         seed: int,
         cluster: Cluster | None = None,
-        verdict: Verdict | None = None,
+        verdict: Decomposition | None = None,
     ) -> None:
         """`verdict` is what the parity check has found in another session of this model."""
         self.settings, self._joint, self.in_cluster = settings, joint, cluster is not None
@@ -91,7 +91,7 @@ class Session:
         # Batches of that size, without the devices.
         self._pulled: tuple[int, Iterator[Any]] | None = None
 
-    def _known(self, verdict: Verdict | None) -> Verdict:
+    def _known(self, verdict: Decomposition | None) -> Decomposition:
         """Builds the model, and finds out how a split would train it; nothing is known of a model
         without user's code.
 

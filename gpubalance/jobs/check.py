@@ -4,7 +4,7 @@ measured.
 
 from __future__ import annotations
 
-from gpubalance.jobs.endings import giving, refuse
+from gpubalance.jobs.endings import attach_partial, refuse
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.warnings import warning
@@ -33,6 +33,6 @@ def check(request: RunRequest, watch: Watch) -> ModelCheck:
         refused=facts.verdict.refused,
         warnings=tuple(warning("not-exact", text=text) for text in facts.verdict.warned),
     )
-    with giving(lambda: found):
+    with attach_partial(lambda: found):
         refuse(facts)
     return found

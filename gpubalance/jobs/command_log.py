@@ -7,11 +7,11 @@ from collections import deque
 from pathlib import Path
 
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.remedies import known
+from gpubalance.remedies import known_error
 from gpubalance.text import clean
 
 _TAIL_LINES, _LONGEST_LINE = 10, 300
-_NO_MEMORY = re.compile("|".join(known("out-of-memory").signs))
+_NO_MEMORY = re.compile("|".join(known_error("out-of-memory").signs))
 
 
 class CommandLog:

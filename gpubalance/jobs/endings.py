@@ -21,14 +21,14 @@ from gpubalance.errors import (
     PartialResult,
     TimeLimitPassed,
 )
-from gpubalance.remedies import known, match
+from gpubalance.remedies import known_error, match
 from gpubalance.settings.device import Device
 from gpubalance.system.deadlines import within_or
 from gpubalance.workers.messages import Ready
 
 
 @contextmanager
-def giving(partial: Callable[[], Any]) -> Iterator[None]:
+def attach_partial(partial: Callable[[], Any]) -> Iterator[None]:
     """Every error that leaves the block carries what `partial` returns, unless it carries some
     already.
 
@@ -83,7 +83,7 @@ def lost_gpus_told(devices: Sequence[Device]) -> Iterator[None]:
         lost = None if isinstance(error, GpuLost | TimeLimitPassed) else lost_gpu(devices)
         if lost is None:
             raise
-        row = known("gpu-lost")
+        row = known_error("gpu-lost")
         raise GpuLost(
             f"{lost.label} ({lost.name}) is lost: NVML no longer reaches it",
             cause=row.cause,

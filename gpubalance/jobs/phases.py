@@ -18,7 +18,7 @@ from gpubalance.devices.hosts import are_reached
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft, Watch
 from gpubalance.jobs.keep.journal import content_key
 from gpubalance.jobs.keep.saved import kept_probe
-from gpubalance.jobs.plan.knowledge import Knowledge
+from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import best_split, check_asked
 from gpubalance.numbers.units import format_duration
 from gpubalance.results.estimate import Estimate, PhaseEstimate
@@ -70,7 +70,7 @@ def estimate(request: ProbeRequest | BalanceRequest | LayersRequest) -> Estimate
     if not isinstance(request, LayersRequest):
         check_asked(request)
     if isinstance(request, BalanceRequest) and probe is not None:
-        best_split(Knowledge(probe, request.devices, request.plan).problem)
+        best_split(DeviceEstimates(probe, request.devices, request.plan).problem)
     return Estimate(
         kind=f"{type(request).__name__.removesuffix('Request').lower()}-estimate",
         request=request,

@@ -66,7 +66,7 @@ class _Commands:
         every = (
             QueuedCommand(number=n, command=text) for n, text in enumerate(request.commands, 1)
         )
-        left, where = journal.left(QueuedCommand), journal.left(Device)
+        left, where = journal.load_all(QueuedCommand), journal.load_all(Device)
         self._found = {
             one.number: self._resumed(one, left.get(_key(one)), where.get(_key(one)))
             for one in every

@@ -12,12 +12,12 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.records import Reported, read_reported
 from gpubalance.results.run import Run, SoloBest
-from gpubalance.results.subject import Subject
+from gpubalance.results.subject import ReportSubject
 
 Found = tuple[Probe, str]
 
 
-def read_subjects(paths: Sequence[Path]) -> tuple[Subject, ...]:
+def read_subjects(paths: Sequence[Path]) -> tuple[ReportSubject, ...]:
     """Reads results, in the order of their files. Raises BadInput for a file that is not a whole
     result.
 
@@ -30,15 +30,15 @@ def read_subjects(paths: Sequence[Path]) -> tuple[Subject, ...]:
     return tuple(_subject(path, result, given) for path, result in each)
 
 
-def _subject(path: Path, result: Reported, given: Sequence[Found]) -> Subject:
+def _subject(path: Path, result: Reported, given: Sequence[Found]) -> ReportSubject:
     found: Found | None = (result, "this probe") if isinstance(result, Probe) else None
     if isinstance(result, Plan | Run):
         found = _its_probe(result, given)
     if found is None:
-        return Subject(path.name, result, (None,) * len(result.devices))
+        return ReportSubject(path.name, result, (None,) * len(result.devices))
     probe, where = found
     probes = tuple(find_device(probe, device) for device in result.devices)
-    return Subject(path.name, result, probes, where)
+    return ReportSubject(path.name, result, probes, where)
 
 
 def _its_probe(result: Plan | Run, given: Sequence[Found]) -> Found | None:

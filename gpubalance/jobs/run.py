@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from gpubalance.devices.planned import check_model
 from gpubalance.errors import OutOfMemory
-from gpubalance.jobs.endings import giving, lost_gpus_told, refuse
+from gpubalance.jobs.endings import attach_partial, lost_gpus_told, refuse
 from gpubalance.jobs.events import PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import save
@@ -37,13 +37,13 @@ def run(
     split that does fit when a device runs out of memory. Every error after the first window carries
     what was measured as `partial`.
     """
-    used, limit = request.of_used, TimeLimit(request.measuring.time_limit_s)
+    used, limit = request.without_idle, TimeLimit(request.measuring.time_limit_s)
     journal.watch = watch
     journal.tell_resumed()
     watch(PhaseBegun("run"))
     result: Run | None = None
     with (
-        giving(lambda: result),
+        attach_partial(lambda: result),
         lost_gpus_told(used.devices),
         party_for(used, watch, limit, journal=journal) as party,
     ):
@@ -72,5 +72,5 @@ def raise_what_fits(
     """Raises the error that says what fits instead, with what was measured before, however that
     search ends.
     """
-    with giving(lambda: error.partial):
+    with attach_partial(lambda: error.partial):
         raise Fitting(party, request, watch).error(error) from None

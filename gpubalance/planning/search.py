@@ -18,7 +18,7 @@ _FEW_RUNGS = 6
 
 
 @dataclass(frozen=True)
-class Trial:
+class TriedBatch:
     """A batch that was tried. `memory_peak_bytes` is what it took or, if it failed, asked for; None
     if unknown.
     """
@@ -38,7 +38,7 @@ class Limit:
 
     fits: int | None
     fails: int | None
-    trials: tuple[Trial, ...]
+    trials: tuple[TriedBatch, ...]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Grid:
 
 
 def find_limit(
-    try_batch: Callable[[int, str], Trial],
+    try_batch: Callable[[int, str], TriedBatch],
     points: Points = (),
     *,
     memory_bytes: int | None,
@@ -144,7 +144,7 @@ class _Search:
         high = None if failed is None else grid.rung(failed)
         # Rung → whether its failure is certain.
         self._failed = {} if high is None else {high: False}
-        self._trials: list[Trial] = []
+        self._trials: list[TriedBatch] = []
         self._begin(min(self._top, grid.rung(max(self._peaks, default=0))), high)
 
     def _begin(self, low: int, high: int | None) -> None:
@@ -170,7 +170,7 @@ class _Search:
         fails = None if self._high is None else self._grid.batch(self._high)
         return Limit(self._grid.batch(self._low) or None, fails, tuple(self._trials))
 
-    def tell(self, trial: Trial) -> None:
+    def tell(self, trial: TriedBatch) -> None:
         """Records the result of a trial."""
         self._trials.append(trial)
         rung = self._grid.rung(trial.batch)

@@ -18,7 +18,7 @@ from importlib import resources
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownError:
     """A row. `message` is the text by its author, shortened to what identifies it.
 
     `signs` are regular expressions, any of which is enough; a row without any is found only by its
@@ -37,7 +37,7 @@ class Known:
 
 
 @functools.cache
-def known_errors() -> Mapping[str, Known]:
+def known_errors() -> Mapping[str, KnownError]:
     """All rows by their codes, in the order in which they are searched."""
     if sys.version_info >= (3, 11):  # here, as most commands meet no error
         import tomllib
@@ -46,27 +46,27 @@ def known_errors() -> Mapping[str, Known]:
     table = tomllib.loads(
         resources.files(__package__).joinpath("table.toml").read_text(encoding="utf-8")
     )
-    return {code: Known(code, **row) for code, row in table.items()}
+    return {code: KnownError(code, **row) for code, row in table.items()}
 
 
-def known(code: str) -> Known:
+def known_error(code: str) -> KnownError:
     """The row with that code. Raises KeyError."""
     return known_errors()[code]
 
 
-def match(text: str) -> Known | None:
+def match(text: str) -> KnownError | None:
     """The first row with a pattern in the text, or None."""
     return next((row for row, signs in _searched() if signs.search(text)), None)
 
 
-def match_log(log: str) -> Known | None:
+def match_log(log: str) -> KnownError | None:
     """The last fatal row in a dead process' log, or None."""
     found = map(match, reversed(log.splitlines()))
     return next((row for row in found if row and row.fatal), None)
 
 
 @functools.cache
-def _searched() -> tuple[tuple[Known, re.Pattern[str]], ...]:
+def _searched() -> tuple[tuple[KnownError, re.Pattern[str]], ...]:
     signs = (
         (row, "|".join(f"(?:{sign})" for sign in row.signs))
         for row in known_errors().values()

@@ -15,7 +15,7 @@ from gpubalance.numbers.units import (
     format_rate,
     format_seconds,
 )
-from gpubalance.render.table import WIDTH, Grid, shorten, shorten_front
+from gpubalance.render.table import WIDTH, TextTable, shorten, shorten_front
 from gpubalance.results.common import Interval, Result, StepTime, Throughput
 from gpubalance.results.probe import SoloRate
 from gpubalance.results.run import StepSpread
@@ -227,7 +227,7 @@ def names_of(devices: Sequence[Device]) -> Callable[[Any], str]:
 
 def device_grid(
     devices: Sequence[Device], records: Sequence[Any], leads: Mapping[str, Callable[[Any], str]]
-) -> Grid:
+) -> TextTable:
     """A terminal's table of devices: what leads each row, by its head, and the record's fields that
     have a brief one.
 
@@ -245,7 +245,7 @@ def device_grid(
     if excess > 0 and not rows[0][1]:
         room = max(len(row[1]) for row in rows) - excess
         rows = [[row[0], shorten_front(row[1], room), *row[2:]] for row in rows]
-    return Grid(rows)
+    return TextTable(rows)
 
 
 def _beside(column: Column, record: Record) -> str:

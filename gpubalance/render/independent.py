@@ -9,7 +9,7 @@ from gpubalance.numbers.units import format_duration, format_percent, format_sec
 from gpubalance.render.fields import device_grid, names_of
 from gpubalance.render.live import state_text
 from gpubalance.render.rates import half_text, per_s, rate_text
-from gpubalance.render.table import BLANK, CUT_SHORT, Grid, Part, shorten_front
+from gpubalance.render.table import BLANK, CUT_SHORT, Part, TextTable, shorten_front
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel, OwnWindow
 from gpubalance.results.telemetry import Telemetry
 
@@ -83,7 +83,7 @@ def joint_text(result: Independent, joint: HeldAgainst) -> str:
         return text
     less = 1 - rate / result.throughput.median
     same = (
-        tuple(one.batch for one in result.measured) == split.of_used.batches
+        tuple(one.batch for one in result.measured) == split.without_idle.batches
         and not split.accumulates
     )
     cause = "sync and waiting" if same else "sync, waiting and other batches"
@@ -93,7 +93,7 @@ def joint_text(result: Independent, joint: HeldAgainst) -> str:
     )
 
 
-def _devices(result: Independent) -> Grid:
+def _devices(result: Independent) -> TextTable:
     """A row for each device, with its name or, if they differ, its model."""
     leads: dict[str, Callable[[OwnModel], str]] = {"": names_of(result.devices)}
     if _unlike(result):

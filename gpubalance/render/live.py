@@ -34,7 +34,7 @@ _WITHOUT_HEAD, _LEFT = ("name", "state"), ("device", "name")
 
 
 @dataclass
-class Row:
+class DeviceRow:
     """A device while it is measured. `rates` are its latest samples/s, by the column; None is
     unknown.
     """
@@ -54,7 +54,7 @@ class Row:
 
 
 @dataclass
-class Course:
+class LiveSplit:
     """A split while it is measured, with its last rates; None is unknown."""
 
     devices: Sequence[Device]
@@ -63,14 +63,14 @@ class Course:
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
     def __post_init__(self) -> None:
-        self.rows = [*map(Row, self.devices, self.batches)]
+        self.rows = [*map(DeviceRow, self.devices, self.batches)]
 
 
-def _rate(name: str, row: Row) -> str:
+def _rate(name: str, row: DeviceRow) -> str:
     return format_rate(row.rates[name]) if name in row.rates else "…"
 
 
-_CELLS: Mapping[str, Callable[[Row], str]] = {
+_CELLS: Mapping[str, Callable[[DeviceRow], str]] = {
     "device": lambda row: row.device.label,
     "name": lambda row: shorten(row.device.name, _NAME_WIDTH),
     "batch": lambda row: str(row.batch),
@@ -91,7 +91,7 @@ def header_lines(text: str, left: str, width: int) -> list[Text]:
     return [*map(Text, prose(text, width)), Text(left, "dim")]
 
 
-def joint_lines(courses: Mapping[str, Course], width: int, height: int) -> list[Text]:
+def joint_lines(courses: Mapping[str, LiveSplit], width: int, height: int) -> list[Text]:
     """The devices of a split, who waits for whom, and the total; also the "even" split once it is
     measured.
     """
@@ -113,7 +113,7 @@ def joint_lines(courses: Mapping[str, Course], width: int, height: int) -> list[
     return lines
 
 
-def own_lines(rows: Sequence[Row], width: int, height: int) -> list[Text]:
+def own_lines(rows: Sequence[DeviceRow], width: int, height: int) -> list[Text]:
     """A row for each device that trains a model of its own, as many as fit, and the sum at once."""
     rows = sorted(rows, key=lambda row: (row.device.host or "", row.device.index))
     lines = _table(rows, _OWN, width, max(1, height - 3))
@@ -122,11 +122,11 @@ def own_lines(rows: Sequence[Row], width: int, height: int) -> list[Text]:
 
 
 def _table(
-    rows: Sequence[Row],
+    rows: Sequence[DeviceRow],
     order: Sequence[str],
     width: int,
     shown: int,
-    bar: Callable[[Row, int], Text] | None = None,
+    bar: Callable[[DeviceRow, int], Text] | None = None,
 ) -> list[Text]:
     """The columns that fit, how many devices have no row, and which of the others are throttled.
 
@@ -158,7 +158,7 @@ def _table(
     return [*lines, *(Text(line, "yellow") for text in throttled for line in prose(text, width))]
 
 
-def _bar(course: Course, row: Row, width: int) -> Text:
+def _bar(course: LiveSplit, row: DeviceRow, width: int) -> Text:
     """The step from left to right: compute and update, wait for the slowest, the rest (sync)."""
     if row.compute_s is None or not course.step_s:
         return Text(" " * width)
@@ -171,7 +171,7 @@ def _bar(course: Course, row: Row, width: int) -> Text:
     )
 
 
-def _waiting(course: Course) -> str:
+def _waiting(course: LiveSplit) -> str:
     """Who waits for whom: `GPU:1 waits 90 ms of each step for GPU:0`."""
     if len(course.rows) < 2 or not course.step_s:
         return ""

@@ -17,7 +17,7 @@ from gpubalance.render.run import (
     run_told,
     step_text,
 )
-from gpubalance.render.table import BLANK, Grid, Part, sparkline
+from gpubalance.render.table import BLANK, Part, TextTable, sparkline
 from gpubalance.results.gap import SoloGap
 from gpubalance.results.plan import LearningRate, LeftOut, Plan, Round, SplitPrediction
 from gpubalance.settings.device import Device
@@ -168,7 +168,7 @@ def _goodput(plan: Plan) -> Iterator[Part]:
         split, worth = "/".join(map(str, one.batches)), format_percent(one.efficiency, 1)
         rate, goodput = format_rate(one.throughput), format_rate(one.goodput)
         rows.append((one.of, split, str(one.global_batch), rate, worth, goodput))
-    yield Grid(rows)
+    yield TextTable(rows)
     rates = {one.split.global_batch: one.throughput for one in plan.predicted.by_global_batch}
     if len(rates) > 1:
         ticks = sparkline(

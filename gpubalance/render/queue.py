@@ -9,7 +9,7 @@ from datetime import timedelta
 from rich.text import Text
 
 from gpubalance.render.fields import device_grid, names_of
-from gpubalance.render.table import BLANK, WIDTH, Grid, Part, shorten
+from gpubalance.render.table import BLANK, WIDTH, Part, TextTable, shorten
 from gpubalance.results.queue import Queue, QueuedCommand, RunningCommand
 from gpubalance.settings.device import Device
 from gpubalance.text import clean
@@ -128,7 +128,7 @@ def _of_probes(result: Queue) -> str:
     )
 
 
-def _commands(result: Queue) -> Grid:
+def _commands(result: Queue) -> TextTable:
     """A row for each command, in a width of a terminal."""
     rows = [["", "device", "duration", "exit", ""]]
     for one in result.commands:
@@ -137,4 +137,4 @@ def _commands(result: Queue) -> Grid:
             told = [result.devices[last.device].label, length_text(last.duration_s), str(last.exit)]
         rows.append([f"{one.number:03}", *told, clean(one.command, _LONGEST)])
     room = WIDTH - sum(max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:-1])
-    return Grid([[*row, shorten(text, room)] for *row, text in rows], left=(0, 1, 4))
+    return TextTable([[*row, shorten(text, room)] for *row, text in rows], left=(0, 1, 4))

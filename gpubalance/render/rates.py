@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from gpubalance.numbers.units import format_percent, format_rate
 from gpubalance.results.common import Interval, Throughput
 from gpubalance.results.plan import Predicted
-from gpubalance.results.run import Baselines, Pipeline, Run, alone_in_use
+from gpubalance.results.run import Baselines, InputPipeline, Run, alone_in_use
 from gpubalance.settings.shares import Shares
 
 _NOTHING_USUAL = "no usual remedy is missing: do less for each sample, or do it once, beforehand"
@@ -47,7 +47,7 @@ def gains_told(
     the largest shares that fit, a plan knows only multiples of its probe's.
     """
     even, interval = against.even, of.speedup_ci95 if isinstance(of, Run) else None
-    if even is not None and even.split == split.of_used:
+    if even is not None and even.split == split.without_idle:
         yield f"this is the even split, {even.split}"
     elif even is not None and of.speedup_over_even is not None:
         batch, own = even.split.global_batch, split.global_batch
@@ -74,7 +74,7 @@ def _median(rate: Throughput | float) -> float:
 
 
 def pipeline_told(
-    pipeline: Pipeline | None, solo_sum: float | None, *, in_front: bool = False
+    pipeline: InputPipeline | None, solo_sum: float | None, *, in_front: bool = False
 ) -> Iterator[str]:
     """If the user's own pipeline binds, that and what usually helps; otherwise its throughput
     alone.

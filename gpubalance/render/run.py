@@ -17,7 +17,7 @@ from gpubalance.render.rates import gains_told, per_s, pipeline_told, rate_text
 from gpubalance.render.table import BLANK, CUT_SHORT, Part
 from gpubalance.results.common import Throughput
 from gpubalance.results.plan import Predicted, Share
-from gpubalance.results.run import Measurement, Pipeline, Replica, Run, SoloBest
+from gpubalance.results.run import InputPipeline, Measurement, Replica, Run, SoloBest
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import share_text
 
@@ -59,7 +59,7 @@ def measured_text(devices: Sequence[Device], measured: Measurement) -> str:
 
 
 def run_told(
-    run: Run, epoch: int | None = None, pipeline: Pipeline | None = None
+    run: Run, epoch: int | None = None, pipeline: InputPipeline | None = None
 ) -> Iterator[Part]:
     """The answer and where each device's time goes; with `epoch`, the time of that many samples.
 
@@ -156,7 +156,7 @@ def _answer(run: Run) -> Iterator[str]:
 
 
 def worth_text(
-    run: Run, epoch: int | None = None, pipeline: Pipeline | None = None
+    run: Run, epoch: int | None = None, pipeline: InputPipeline | None = None
 ) -> Iterator[str]:
     """What the devices gain over the best one alone, with a verdict; and how long an epoch of
     `epoch` samples takes.
@@ -177,7 +177,7 @@ def worth_text(
         yield epoch_text(epoch, {**rates, "this split": rate}, most)
 
 
-def most_fed(pipeline: Pipeline | None) -> float:
+def most_fed(pipeline: InputPipeline | None) -> float:
     """Samples per second that the devices can be fed; infinite if the pipeline does not bind."""
     return pipeline.alone.median if pipeline and pipeline.binds else math.inf
 

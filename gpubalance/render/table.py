@@ -18,7 +18,7 @@ _TICKS = "▁▂▃▄▅▆▇█"
 _FLAT = 0.02
 
 
-class Grid(NamedTuple):
+class TextTable(NamedTuple):
     """A table's rows, the head first; the columns in `left` are aligned to the left."""
 
     rows: Sequence[Sequence[str]]
@@ -26,7 +26,7 @@ class Grid(NamedTuple):
 
 
 # A sentence, which may be indented, a table, or what draws a picture of a width.
-Part = str | Grid | Callable[[int], list[str]]
+Part = str | TextTable | Callable[[int], list[str]]
 
 
 def summary(
@@ -78,7 +78,7 @@ def lines_of(parts: Iterable[Part], width: int = WIDTH) -> list[str]:
     """The lines of a terminal of that width."""
     lines: list[str] = []
     for part in parts:
-        if isinstance(part, Grid):
+        if isinstance(part, TextTable):
             lines += table(part.rows, left=part.left, width=width)
         elif isinstance(part, str):
             text = part.lstrip(" ")

@@ -132,7 +132,7 @@ class StepTime(Record):
         return self
 
     @property
-    def open_part(self) -> float:
+    def relative_half_width(self) -> float:
         """Half the 95 % interval as a part of the median; 0 if unknown."""
         return (self.ci95[1] - self.ci95[0]) / 2 / self.median if self.ci95 else 0.0
 

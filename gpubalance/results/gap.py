@@ -14,7 +14,7 @@ from gpubalance.settings.record import Record
 _ROUNDING = 1e-9  # of a rate
 
 
-class Ran(NamedTuple):
+class DeviceRun(NamedTuple):
     """One device in a run: its best alone (samples/s), its batch, and its compute plus update,
     alone and in the run.
     """
@@ -45,7 +45,7 @@ class SoloGap(Record):
     throughput: Number
 
 
-def divide_gap(devices: Sequence[Ran], step_time_s: float, slow_s: float = 0.0) -> SoloGap:
+def divide_gap(devices: Sequence[DeviceRun], step_time_s: float, slow_s: float = 0.0) -> SoloGap:
     """The parts of Σ rᵢ − B/T: it goes from one to the other one cause at a time, so that the
     differences add up.
 

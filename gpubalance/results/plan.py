@@ -28,7 +28,7 @@ from gpubalance.results.common import (
     without_former,
 )
 from gpubalance.results.gap import SoloGap
-from gpubalance.results.run import Measurement, Pipeline, Run
+from gpubalance.results.run import InputPipeline, Measurement, Run
 from gpubalance.settings.record import Record, Shown
 from gpubalance.settings.shares import Shares
 
@@ -201,7 +201,7 @@ class Plan(OfSplit, OfModel):
     accumulation: Accumulation | None = None
     learning_rate: LearningRate | None
     warnings: tuple[Warning_, ...]
-    pipeline: Pipeline | None = None
+    pipeline: InputPipeline | None = None
     balance: Balance | None = None
     reached_by: Literal["command", "ray"] | None = None
 

@@ -23,7 +23,7 @@ from gpubalance.results.common import (
     check_unlike,
     unsound,
 )
-from gpubalance.results.run import Pipeline
+from gpubalance.results.run import InputPipeline
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.record import Record, Shown
 
@@ -56,7 +56,7 @@ class CurvePoint(Record):
         """Half the 95 % interval of the step time, as a fraction of it; infinite without an
         interval.
         """
-        return self.step_time_s.open_part if self.step_time_s.ci95 else math.inf
+        return self.step_time_s.relative_half_width if self.step_time_s.ci95 else math.inf
 
 
 class Trial(Record):
@@ -198,7 +198,7 @@ class Probe(OfModel):
     max_batch: Size | None
     parallel: bool
     probes: tuple[DeviceProbe, ...]
-    pipeline: Pipeline | None = None
+    pipeline: InputPipeline | None = None
     complete: bool
     warnings: tuple[Warning_, ...]
 

@@ -135,7 +135,7 @@ class Baselines(Record):
     solo_sum: Annotated[Number | None, Shown(unit="samples/s")]
 
 
-class Pipeline(Record):
+class InputPipeline(Record):
     """The input pipeline of the user's data. `alone` is its throughput without a model, in the
     run's global batches.
 
@@ -176,7 +176,7 @@ class Run(Measurement, OfModel):
     speedup_over_even: Annotated[Ratio | None, Shown("× over even")]
     speedup_ci95: Interval
     scaling_efficiency: Annotated[Part | None, Shown("of the solo sum")]
-    pipeline: Pipeline | None = None
+    pipeline: InputPipeline | None = None
     complete: bool
     warnings: tuple[Warning_, ...]
 

@@ -17,7 +17,7 @@ from gpubalance.settings.shares import Shares
 
 
 @dataclass(frozen=True)
-class Subject:
+class ReportSubject:
     """The result of a file, `name`. `probes` has an entry for each device, None if no probe of it
     was found.
 

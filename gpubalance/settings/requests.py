@@ -230,10 +230,10 @@ class RunRequest(Request):
         return self
 
     @property
-    def of_used(self) -> RunRequest:
+    def without_idle(self) -> RunRequest:
         """The same run without the devices that have no samples."""
         devices = tuple(self.devices[i] for i in self.split.used)
-        return self.model_copy(update={"devices": devices, "split": self.split.of_used})
+        return self.model_copy(update={"devices": devices, "split": self.split.without_idle})
 
 
 class IndependentRequest(Request):

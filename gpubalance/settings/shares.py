@@ -68,7 +68,7 @@ class Shares:
         return tuple(device for device, batch in enumerate(self.batches) if batch)
 
     @property
-    def of_used(self) -> Shares:
+    def without_idle(self) -> Shares:
         """The same split without the devices that have no samples, which are no replicas."""
         return Shares(
             *(tuple(sizes[i] for i in self.used) for sizes in (self.batches, self.micro_batches))
@@ -98,7 +98,7 @@ class Shares:
         """The samples in the smallest part of a batch, which is a first micro-batch if it
         accumulates.
         """
-        return min(self.of_used.first_micro_batches)
+        return min(self.without_idle.first_micro_batches)
 
     @property
     def options(self) -> str:

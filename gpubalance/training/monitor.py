@@ -281,7 +281,7 @@ def _better(scale: float, split: Shares, plan: Plan | None) -> str:
     """The split that would learn faster, as the end of a sentence; empty if the split is not the
     plan's own.
     """
-    if plan is None or not plan.predicted.by_global_batch or plan.split.of_used != split:
+    if plan is None or not plan.predicted.by_global_batch or plan.split.without_idle != split:
         return ""
     value = goodput(scale)
     best = max(

@@ -129,7 +129,7 @@ class Split(Trainer):
         self._cluster = cluster
         self._joint = joint
         self._summing = summing
-        self.shares = shares.of_used
+        self.shares = shares.without_idle
         self.limits = (self.global_batch,) * len(self.devices)
         self.of_any_batch = False
         self.plan: Plan | None = None

@@ -20,7 +20,7 @@ from gpubalance.engine.step import built
 from gpubalance.engine.step.functions import Functions
 from gpubalance.engine.users_lines import own_traceback, users_line
 from gpubalance.errors import BadInput
-from gpubalance.results.verdict import UNTRIED
+from gpubalance.results.decomposition import UNTRIED
 from gpubalance.settings.shares import Shares
 from gpubalance.training import data, measured
 from gpubalance.training.keras_functions import KerasFunctions

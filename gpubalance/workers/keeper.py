@@ -66,7 +66,7 @@ def main() -> None:
         (start,) = json.loads(first).values()
         if start["words"]:
             reserved.close()
-        held = Held(replies, **start)
+        held = ChildProcess(replies, **start)
         for request in requests:
             reserved.close()
             held.ask(request)
@@ -136,7 +136,7 @@ class Writer(threading.Thread):
             return _BEAT
 
 
-class Held:
+class ChildProcess:
     """The process: the script of these `words`, or without any a worker."""
 
     def __init__(

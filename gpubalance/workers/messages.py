@@ -31,8 +31,8 @@ from pydantic import Field
 from gpubalance.planning.pipeline.problem import Graph, Segment
 from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.results.common import Model
+from gpubalance.results.decomposition import UNTRIED, Decomposition
 from gpubalance.results.timing import BlockTimed, Pulled, Remedy, Timing
-from gpubalance.results.verdict import UNTRIED, Verdict
 from gpubalance.settings.cluster import Address, Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Record, Seconds
@@ -56,7 +56,7 @@ class Build(Record):
     joint: JointProfile = JointProfile()
     seed: int = 0
     cuts: tuple[str, ...] | None = None
-    verdict: Verdict | None = None
+    verdict: Decomposition | None = None
 
 
 class Open(Build):
@@ -163,7 +163,7 @@ class Ready(Record):
 
     model: Model
     memory_limit_bytes: tuple[int | None, ...]
-    verdict: Verdict = UNTRIED
+    verdict: Decomposition = UNTRIED
     graph: Graph | None = None
     own_batch: Annotated[int, Field(ge=1)] | None = None
     pack_bytes: Annotated[int, Field(ge=0)] | None = None

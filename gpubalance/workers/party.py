@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gpubalance.errors import GpubalanceError, OutOfMemory
-from gpubalance.results.verdict import Verdict
+from gpubalance.results.decomposition import Decomposition
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Settings
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
@@ -29,10 +29,10 @@ class Verdicts(Protocol):
     def turn(self, settings: Settings) -> AbstractContextManager[None]:
         """Within it no other worker checks the model in these settings."""
 
-    def of(self, settings: Settings) -> Verdict | None:
+    def of(self, settings: Settings) -> Decomposition | None:
         """That of the model in these settings, if it was checked."""
 
-    def note(self, settings: Settings, verdict: Verdict) -> None:
+    def note(self, settings: Settings, verdict: Decomposition) -> None:
         """Takes what a worker has found."""
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from gpubalance.devices.environment import OVERRULING, gpu_environment
 from gpubalance.devices.hosts import check_installed, command_on, other_gpubalance, unreachable
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, PartialResult
-from gpubalance.remedies import known, match_log
+from gpubalance.remedies import known_error, match_log
 from gpubalance.settings.device import Device, Host
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
@@ -167,7 +167,7 @@ class Process:
 
     def _silent(self, within_s: float, doing: str) -> DeadlinePassed:
         self._limit.check()
-        row = known("silent")
+        row = known_error("silent")
         return DeadlinePassed(
             f"the worker said nothing for {within_s:g} s while {doing}",
             cause=row.cause if self.has_answered else _STARTING,
@@ -242,7 +242,7 @@ class Process:
         how = f"was ended by {name}" if code < 0 else f"ended with exit code {code}"
         if -code == signal.SIGKILL:
             how += ", probably as the host's memory ran out"
-            row = row or known("host-memory")
+            row = row or known_error("host-memory")
         remedy = [*([row.remedy] if row else []), f"its whole log is {self.log}"]
         message = f"the worker {how} while {doing}"
         return PartialResult(

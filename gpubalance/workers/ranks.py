@@ -16,7 +16,7 @@ from gpubalance.errors import (
     PartialResult,
     TimeLimitPassed,
 )
-from gpubalance.remedies import known
+from gpubalance.remedies import known_error
 from gpubalance.results.timing import Pulled, Timing
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
@@ -190,7 +190,7 @@ class Ranks:
             silent, how = self._held_up_by(silent)
             message = f"{self._names(silent)} said nothing while {doing}; {how}"
         self._told_by = (silent or lost)[0]
-        row = known("silent" if silent and not lost else "peer-lost")
+        row = known_error("silent" if silent and not lost else "peer-lost")
         remedy = f"{row.remedy}\nwhat its threads do is in its log, {self.log}"
         return DeadlinePassed(message, cause=row.cause, remedy=remedy, log=tail(self.log))
 

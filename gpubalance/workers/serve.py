@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubalance.errors import BadInput, OutOfMemory
-from gpubalance.remedies import known, match
+from gpubalance.remedies import known_error, match
 from gpubalance.settings.record import Record
 from gpubalance.workers.code import code_key
 from gpubalance.workers.messages import (
@@ -229,8 +229,8 @@ def _load_engine() -> Failed | None:
             import gpubalance.engine.session  # noqa: F401
     except Exception as error:  # noqa: BLE001  (whatever a broken installation raises)
         traceback.print_exception(error)
-        row = match(str(error)) or known("tensorflow-broken")
-        message = f"{known('tensorflow-broken').message}: {type(error).__name__}: {error}"
+        row = match(str(error)) or known_error("tensorflow-broken")
+        message = f"{known_error('tensorflow-broken').message}: {type(error).__name__}: {error}"
         return Failed(
             fault="environment", message=message[:1000], cause=row.cause, remedy=row.remedy
         )

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from gpubalance.results.run import Pipeline, Run
+from gpubalance.results.run import InputPipeline, Run
 from gpubalance.training.split import Split
 from tests.bench.loops import Ours, SplitFit
 from tests.bench.turns import in_processes, measured, printed, ratio_of
@@ -70,7 +70,7 @@ def main() -> Iterator[str]:
     with TemporaryDirectory() as folder:
         pair = Path(folder, "pair.toml")
         pair.write_text("\n".join(map(_PAIR.format, "AB")))
-        pipelines: list[Pipeline] = []
+        pipelines: list[InputPipeline] = []
         ceilings = judged(_ceilings(str(pair), pipelines), Wanted(0.97), _MOST)
         worst = max(abs(one.alone.median / _CEILING - 1) for one in pipelines)
         yield (
@@ -96,13 +96,13 @@ def main() -> Iterator[str]:
     )
 
 
-def _ceilings(pair: str, pipelines: list[Pipeline]) -> Iterator[float]:
+def _ceilings(pair: str, pipelines: list[InputPipeline]) -> Iterator[float]:
     while True:
         pipelines.append(_pipeline(pair, "slow"))
         yield pipelines[-1].alone.median / _CEILING
 
 
-def _pipeline(pair: str, function: str) -> Pipeline:
+def _pipeline(pair: str, function: str) -> InputPipeline:
     split = (
         "--simulate",
         pair,

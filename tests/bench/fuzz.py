@@ -28,8 +28,8 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.jobs.balance.together import TriedSplit
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.timings import Window
 from gpubalance.jobs.probe.bench import Attempt
 from gpubalance.results.records import read_result
@@ -124,7 +124,7 @@ def messages(content: bytes) -> None:
     ):
         worker = party.ask(lambda worker: worker)
         series = Series(Shares((8, 8)))
-        series.add(series.window(worker, Length.of_window(Measuring(duration_s=0.01))))
+        series.add(series.window(worker, StoppingRule.of_window(Measuring(duration_s=0.01))))
         series.measurement((0, 1))
         REACHED["measurements"] += 1
         worker.ask(CountFlops(), Flops)
@@ -136,15 +136,15 @@ def journals(content: bytes) -> None:
     journal.close()
     journal.path.write_bytes(content)
     journal = Journal("fuzz", "a test", resume=True)
-    journal.left(Attempt)
+    journal.load_all(Attempt)
     series = Series(SPLIT)
-    window = journal.had("key", Window)
+    window = journal.load("key", Window)
     if window is not None:
         with contextlib.suppress(BadInput):
             series.add(window)
             series.measurement((0, 1))
             REACHED["windows"] += 1
-    REACHED["rounds"] += journal.had("key", TriedSplit) is not None
+    REACHED["rounds"] += journal.load("key", TriedSplit) is not None
     journal.close()
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gpubalance.devices.hosts import reach
+from gpubalance.devices.hosts import connect_hosts
 from gpubalance.workers.messages import Hello, to_line
 
 HANGS_AFTER_S = 240  # a busy machine may stand still for a minute
@@ -91,7 +91,7 @@ def placed(folder: Path, variables: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     finally:
-        reach(None, None)
+        connect_hosts(None, None)
         os.chdir(cwd)
         os.environ.clear()
         os.environ.update(before)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from random import Random
 from statistics import mean
 
-from gpubalance.planning.search import Grid, Limit, Trial, find_limit
+from gpubalance.planning.search import Grid, Limit, TriedBatch, find_limit
 
 Memory = Callable[[int], int]  # a batch's bytes
-TryBatch = Callable[[int, str], Trial]
+TryBatch = Callable[[int, str], TriedBatch]
 MOST = 1 << 21  # no search goes on past this batch
 _CASES = 400
 _CHANCE = 0.01
@@ -32,19 +32,19 @@ class Case:
     def fits(self, batch: int) -> bool:
         return self.memory(batch) <= self.memory_bytes
 
-    def try_batch(self, batch: int, _: str = "") -> Trial:
+    def try_batch(self, batch: int, _: str = "") -> TriedBatch:
         fits = self.fits(batch)
-        return Trial(batch, fits, self.memory(batch) if fits and self.known else None)
+        return TriedBatch(batch, fits, self.memory(batch) if fits and self.known else None)
 
 
 def _by_chance(case: Case, random: Random, *, believing: bool) -> TryBatch:
     """Tries some of which fail by chance. If `believing`, a batch always gets its first answer
     again.
     """
-    known: dict[int, Trial] = {}
+    known: dict[int, TriedBatch] = {}
 
-    def try_batch(batch: int, _: str = "") -> Trial:
-        trial = Trial(batch, False) if random.random() < _CHANCE else case.try_batch(batch)
+    def try_batch(batch: int, _: str = "") -> TriedBatch:
+        trial = TriedBatch(batch, False) if random.random() < _CHANCE else case.try_batch(batch)
         return known.setdefault(batch, trial) if believing else trial
 
     return try_batch

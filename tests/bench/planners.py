@@ -110,7 +110,7 @@ def cuts() -> Iterator[str]:
     yield f"the best of all cuts and orders, simulated; the worst is {max(worse):.2%} above"
 
 
-def _cut(blocks: int, devices: int, micro_batches: int, seed: int) -> cut.Problem:
+def _cut(blocks: int, devices: int, micro_batches: int, seed: int) -> cut.CutProblem:
     """Unlike blocks on devices whose speeds differ up to fourfold and whose memory together is
     scarce.
     """
@@ -123,9 +123,9 @@ def _cut(blocks: int, devices: int, micro_batches: int, seed: int) -> cut.Proble
         slower, memory = random.uniform(0.5, 2), (3.0 + 0.75 * number) * blocks
         times_s = tuple(slower * one for one in base_s)
         backward_s = tuple(2 * one for one in times_s)
-        loads.append(cut.Load(times_s, backward_s, (0.0,) * blocks, fixed, live, memory))
+        loads.append(cut.BlockLoad(times_s, backward_s, (0.0,) * blocks, fixed, live, memory))
     graph = replace(chain_graph(blocks), edges=edges)
-    return cut.Problem(graph, tuple(loads), 8, micro_batches, latency_s=1e-4, bytes_per_s=1e9)
+    return cut.CutProblem(graph, tuple(loads), 8, micro_batches, latency_s=1e-4, bytes_per_s=1e9)
 
 
 def _worse(seed: int) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.verdicts import KeptVerdicts
-from gpubalance.results.verdict import Verdict
+from gpubalance.results.decomposition import Decomposition
 from gpubalance.settings.requests import Settings
 from tests.cli.program import QUICK_PAIR, gpubalance
 
@@ -51,14 +51,14 @@ def test_of_workers_that_begin_at_the_same_time_one_checks_the_model(tmp_path: P
 
 def test_what_was_found_is_left_for_resume_and_what_could_not_be_tried_is_not() -> None:
     settings, other = (Settings(model=f"model.py:{name}") for name in ("net", "other"))
-    found = Verdict(
+    found = Decomposition(
         variables={3: 1}, logs={"loss": 1}, exponents=(0, 1), least=2, step={"MatMul": 4}
     )
     with Journal("a", "a test", resume=False) as journal:
         journal.stays = True
         verdicts = KeptVerdicts(journal)
         verdicts.note(settings, found)
-        verdicts.note(other, Verdict(warned=("it can't be tried",), is_known=False))
+        verdicts.note(other, Decomposition(warned=("it can't be tried",), is_known=False))
         assert verdicts.of(settings) == found
     again = KeptVerdicts(Journal("a", "a test", resume=True))
     assert again.of(settings) == found

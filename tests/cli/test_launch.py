@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.devices.hosts import reach
+from gpubalance.devices.hosts import connect_hosts
 from gpubalance.errors import PartialResult, PlanMismatch, UsageError
 from gpubalance.jobs.launch import launch
 from gpubalance.results.plan import Plan
@@ -101,7 +101,7 @@ def test_a_host_that_is_lost_ends_all(tmp_path: Path) -> None:
         "import os, signal, time\nprint(os.getpid(), flush=True)\nif os.environ['ON'] == 'beta':\n"
         "    os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)"
     )
-    reach("alpha,beta", VIA[1])
+    connect_hosts("alpha,beta", VIA[1])
     try:
         with pytest.raises(PartialResult, match=r"^beta is lost: the connection ended"):
             launch(
@@ -110,7 +110,7 @@ def test_a_host_that_is_lost_ends_all(tmp_path: Path) -> None:
                 lambda line, *_: said.append(int(line)),
             )
     finally:
-        reach(None, None)
+        connect_hosts(None, None)
     assert said
     assert all(map(gone, said))
 
@@ -167,9 +167,9 @@ def test_a_plan_knows_what_its_hosts_are_reached_by_and_no_command(
     """By ssh, of which the stand-in does what one notices here: a shell on the other side reads the
     words.
     """
-    reach("alpha,beta", VIA[1])
+    connect_hosts("alpha,beta", VIA[1])
     plan = write_plan(tmp_path)
-    reach(None, None)
+    connect_hosts(None, None)
     found = json.loads(plan.read_text())
     assert found["reached_by"] == "command"
     assert VIA[1] not in plan.read_text()

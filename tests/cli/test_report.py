@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.cli.report import Wanted, report
+from gpubalance.cli.report import ReportOptions, report
 from gpubalance.errors import GpubalanceError
 from tests.cli.program import broken, gpubalance, here
 from tests.render import samples
@@ -35,9 +35,9 @@ def test_a_page_and_pictures_of_two_results_of_one_name(tmp_path: Path) -> None:
     assert done.stderr == f"wrote {page}\nwrote 6 charts into {folder}\n"
 
     with pytest.raises(GpubalanceError, match="exists") as caught:
-        report(paths[:1], Wanted(png=folder))
+        report(paths[:1], ReportOptions(png=folder))
     assert caught.value.remedy == "give another --png, or --overwrite"
-    report(paths[:1], Wanted(html=page, overwrite=True, quiet=True))
+    report(paths[:1], ReportOptions(html=page, overwrite=True, quiet=True))
     assert len(page.read_text(encoding="utf-8")) < len(html)
 
 
@@ -45,7 +45,7 @@ def test_tables_go_to_stdout_beside_pictures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a_run = Path(shutil.copy(samples.RUN, tmp_path / "run.json"))
-    report([a_run], Wanted(csv=True, png=tmp_path / "charts", quiet=True))
+    report([a_run], ReportOptions(csv=True, png=tmp_path / "charts", quiet=True))
     printed = capsys.readouterr()
     assert printed.out.startswith('"table","file","kind","created",')
     assert printed.err == ""

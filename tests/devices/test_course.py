@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.devices.telemetry import Counters, Course
+from gpubalance.devices.telemetry import Counters, TelemetryRecorder
 from gpubalance.results.telemetry import Moment, Telemetry, throttling
 from tests.known import known
 
@@ -23,7 +23,7 @@ def at(seconds: float, energy_mj: int | None = None, ecc: int | None = None) -> 
     return Counters(at_s=seconds, energy_mj=energy_mj, ecc_uncorrected=ecc)
 
 
-def reads(course: Course, counters: Counters, **other: object) -> None:
+def reads(course: TelemetryRecorder, counters: Counters, **other: object) -> None:
     """Adds a calm reading, or one with other gauges."""
     course.count(counters)
     course.gauge(CALM.model_copy(update={"at_s": counters.at_s, **other}))
@@ -31,7 +31,7 @@ def reads(course: Course, counters: Counters, **other: object) -> None:
 
 def told(*readings: dict[str, object], first: Counters, last: Counters) -> Telemetry:
     """The telemetry of readings a second apart, with the given counters at both ends."""
-    course = Course()
+    course = TelemetryRecorder()
     for number, other in enumerate(readings):
         reads(course, first if number == 0 else at(first.at_s + number), **other)
     course.count(last)
@@ -39,7 +39,7 @@ def told(*readings: dict[str, object], first: Counters, last: Counters) -> Telem
 
 
 def test_without_a_reading_there_is_no_telemetry() -> None:
-    course = Course()
+    course = TelemetryRecorder()
     course.count(at(0.0, 5, 0))
     course.count(at(1.0, 9, 0))
     assert course.telemetry() is None
@@ -51,7 +51,7 @@ def test_without_a_reading_there_is_no_telemetry() -> None:
 def test_the_energy_is_the_sum_of_each_power_times_how_long_it_was_taken(
     parts: list[tuple[float, int]],
 ) -> None:
-    course, time, joules = Course(), 1000.0, 0.0
+    course, time, joules = TelemetryRecorder(), 1000.0, 0.0
     for gap_s, power_mw in parts:
         reads(course, at(time), power_w=power_mw / 1000)
         time += gap_s
@@ -96,7 +96,7 @@ def test_uncorrected_errors(counted: tuple[int | None, int | None], rise: int | 
 
 
 def test_what_was_counted_once_has_not_risen_nor_stayed() -> None:
-    course = Course()
+    course = TelemetryRecorder()
     reads(course, at(0.0, 5_000, 0))
     told = {"temperature_c": 60, "power_w": 100.0, "sm_clock_mhz": 1900, "memory_clock_mhz": 5005}
     assert course.telemetry() == Telemetry.model_validate(
@@ -108,7 +108,7 @@ def test_what_was_counted_once_has_not_risen_nor_stayed() -> None:
 def test_a_course_of_any_length_is_told_by_some_hundreds_of_readings_evenly_apart(
     readings: int,
 ) -> None:
-    course = Course()
+    course = TelemetryRecorder()
     for number in range(readings):
         reads(course, at(float(number)))
     times = [moment.at_s for moment in known(course.telemetry()).course]

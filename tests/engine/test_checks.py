@@ -10,7 +10,7 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.doctor.work import all_reduce, copies
-from gpubalance.remedies import known
+from gpubalance.remedies import known_error
 from gpubalance.results.checkup import AllReduceTime, Check, CopyTime
 from gpubalance.settings.device import Device
 from gpubalance.workers.messages import Copied, Copy, Reduce, Reduced
@@ -62,7 +62,7 @@ def test_each_direction_that_returns_zeros_is_a_failure_with_what_mends_it() -> 
     assert [check.status for check in found] == ["failure", "failure"]
     for check, names in zip(found, ("CPU:0 → CPU:1", "CPU:1 → CPU:0"), strict=True):
         assert check.detail.startswith(f"{names}: zeros arrived in 1 of 1.00 MiB of random data")
-        assert check.next == known("copy-differs").remedy
+        assert check.next == known_error("copy-differs").remedy
     assert [time.intact for time in times] == [False, False]
 
 

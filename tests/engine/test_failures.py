@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOfMemory
-from gpubalance.remedies import known
+from gpubalance.remedies import known_error
 from gpubalance.settings.requests import Settings
 from tests.late import tf
 
@@ -41,7 +41,10 @@ def test_tensorflows_errors_are_known_by_their_texts() -> None:
         ),
     ):
         failure = explain(error, SETTINGS)
-        assert (failure.cause, failure.remedy) == (known(code).cause, known(code).remedy)
+        assert (failure.cause, failure.remedy) == (
+            known_error(code).cause,
+            known_error(code).remedy,
+        )
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, USERS], ids=["ours", "the user's"])
@@ -80,7 +83,7 @@ def test_an_error_of_a_graph_is_told_at_the_users_own_line() -> None:
 def test_xla_without_its_tools_says_how_to_get_them() -> None:
     settings = SETTINGS.model_copy(update={"xla": True})
     remedies = {
-        "libdevice not found at ./libdevice.10.bc [xla]": known("xla-tools").remedy,
+        "libdevice not found at ./libdevice.10.bc [xla]": known_error("xla-tools").remedy,
         "no XLA": "use --no-xla",
     }
     for text, remedy in remedies.items():
@@ -89,7 +92,7 @@ def test_xla_without_its_tools_says_how_to_get_them() -> None:
 
 def test_a_check_tells_its_error_too() -> None:
     failure = explain(tf.errors.InternalError(None, None, "NCCL: unhandled system error."))
-    assert failure.remedy == known("nccl-system").remedy
+    assert failure.remedy == known_error("nccl-system").remedy
     own = EnvironmentFault("it lacks one", cause="of this", remedy="do that")
     assert explain(own) is own
 
@@ -176,7 +179,7 @@ def test_what_may_be_a_lack_of_memory_is_one_with_the_fault_that_it_is_else(
         fault = failure.fault
         assert fault is not None
         assert fault.message == f"training {settings.model} failed on the device: {text}"
-        assert (fault.cause, fault.remedy) == (known(code).cause, known(code).remedy)
+        assert (fault.cause, fault.remedy) == (known_error(code).cause, known_error(code).remedy)
     # What the user's own code says is no library's.
     own = explain(RuntimeError("Dst tensor is not initialized."), settings)
     assert not isinstance(own, OutOfMemory)

@@ -6,7 +6,7 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault
-from gpubalance.remedies import known
+from gpubalance.remedies import known_error
 from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.shares import Shares
 from gpubalance.settings.summing import Summing
@@ -31,7 +31,7 @@ def test_each_device_gets_the_sum_of_all_or_the_all_reduce_is_named(
     with pytest.raises(EnvironmentFault, match=r"^the all-reduce hierarchical gives a ") as caught:
         check_sum(place)
     assert f"the numbers of CPU:{count - 1} do not arrive" in caught.value.message
-    assert caught.value.remedy == known("wrong-sum").remedy
+    assert caught.value.remedy == known_error("wrong-sum").remedy
 
 
 def test_a_step_is_not_trained_by_a_wrong_sum() -> None:

@@ -169,13 +169,13 @@ def test_an_operation_that_a_device_has_not_got_runs_elsewhere() -> None:
     """As a GPU has none on text. Here there is no such device at all, which TensorFlow takes in the
     same way.
     """
-    from gpubalance.engine.pipeline.traced import Traced
+    from gpubalance.engine.pipeline.traced import TracedFunction
 
     def add(number: Any) -> Any:
         with tf.device("/GPU:7"):
             return number + 1
 
-    assert float(Traced(add, tf.TensorSpec((), tf.float32))(tf.constant(1.0))) == 2
+    assert float(TracedFunction(add, tf.TensorSpec((), tf.float32))(tf.constant(1.0))) == 2
 
 
 def test_a_moved_model_saves_and_predicts_as_before(regularised: Trained, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.remedies import known
+from gpubalance.remedies import known_error
 from tests.cli.program import SHORT, TINY, gpubalance
 from tests.fake_gpu import Fault, Gpu, fake_gpus, operations
 
@@ -64,7 +64,7 @@ def test_what_nccl_can_not_do_is_told_with_what_avoids_it(tmp_path: Path) -> Non
         "run", "--gpus", "0,1", "--batches", "16,8", "--model", TINY, environment=machine, code=3
     )
     assert "NCCL: unhandled cuda error" in done.stderr
-    assert known("nccl").remedy in done.stderr
+    assert known_error("nccl").remedy in done.stderr
 
 
 def test_two_gpus_on_two_hosts_train_together(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.errors import DeadlinePassed
-from gpubalance.remedies import known
+from gpubalance.remedies import known_error
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measure
 from gpubalance.workers.ranks import worker_process
@@ -75,7 +75,7 @@ def step(devices, batches, number):
         assert one["failures"][0]["exit_code"] == code
         assert says in one["failures"][0]["message"]
     assert "| CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr
-    assert known("illegal-address").remedy in done.stderr
+    assert known_error("illegal-address").remedy in done.stderr
     assert len(machine.noted()) == 1  # what is lost is not tried again
 
 
@@ -89,7 +89,7 @@ ANOTHER = "try another all-reduce, which may be what hangs: --all-reduce one-dev
         (
             "os.kill(os.getpid(), 9)",
             6,
-            ("probably as the host's memory ran out", known("host-memory").remedy),
+            ("probably as the host's memory ran out", known_error("host-memory").remedy),
         ),
         ("hang()", 8, (SILENT, "a step or a collective hangs", ANOTHER)),
     ],

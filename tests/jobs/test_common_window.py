@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 
 from gpubalance.jobs.independent.window import CommonWindow
-from gpubalance.jobs.measure.length import Length
+from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.results.timing import Timing
 from gpubalance.settings.requests import Measuring
 
@@ -17,7 +17,7 @@ def timing(seconds: float) -> Timing:
 
 
 def test_a_timing_counts_only_where_it_began_and_ended_while_all_measured() -> None:
-    window = CommonWindow([0, 1], Length.of_window(Measuring(duration_s=2.0)))
+    window = CommonWindow([0, 1], StoppingRule.of_window(Measuring(duration_s=2.0)))
     for _ in range(5):
         window.take(0, timing(3.0))  # the second has not given any yet
     window.take(1, timing(3.0))  # begins the window; when this one began is not known
@@ -33,7 +33,7 @@ def test_a_timing_counts_only_where_it_began_and_ended_while_all_measured() -> N
 
 
 def test_the_fast_one_goes_on_until_the_slow_one_has_enough() -> None:
-    window = CommonWindow([0, 1], Length(0.0, 0.0, 0.25, math.inf, at_least=2))
+    window = CommonWindow([0, 1], StoppingRule(0.0, 0.0, 0.25, math.inf, at_least=2))
     window.take(0, timing(0.01))
     window.take(1, timing(10.0))
     for _ in range(20):
@@ -46,7 +46,7 @@ def test_the_fast_one_goes_on_until_the_slow_one_has_enough() -> None:
 
 
 def test_a_point_takes_longer_only_while_a_moving_gpu_changes_its_step_time() -> None:
-    length = Length.of_point(None).until(0.05)
+    length = StoppingRule.of_point(None).until(0.05)
     level, rising = ([timing(0.2 * (1 + rise * n)) for n in range(20)] for rise in (0.0, 0.0006))
     assert length.is_reached(level, moves=True)
     assert length.is_reached(rising)

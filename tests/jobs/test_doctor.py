@@ -14,15 +14,15 @@ import pytest
 
 from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.health import nvidia_cards, read_peer_to_peer
-from gpubalance.devices.link import Link, own_link, watched_links
+from gpubalance.devices.link import PcieLink, own_link, watched_links
 from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.doctor import machine
 from gpubalance.jobs.doctor.check import guarded
 from gpubalance.jobs.doctor.distribution import install_command
 from gpubalance.jobs.doctor.machine import available_memory, driver_checks, gpu_checks, looked
-from gpubalance.jobs.doctor.work import Steps, links, memory_growth, tensorflow_devices
-from gpubalance.remedies import known
+from gpubalance.jobs.doctor.work import DoctorSteps, links, memory_growth, tensorflow_devices
+from gpubalance.remedies import known_error
 from gpubalance.results.checkup import Check, Checkup
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
@@ -90,8 +90,8 @@ def test_a_driver_that_does_not_work_is_one_failure(
     (check,) = found["driver"]
     assert check.status == "failure"
     assert says in check.detail
-    assert known(code).cause in check.detail
-    assert check.next == known(code).remedy == reading.remedy
+    assert known_error(code).cause in check.detail
+    assert check.next == known_error(code).remedy == reading.remedy
 
 
 def test_an_old_driver_names_the_one_that_is_needed(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_an_old_driver_names_the_one_that_is_needed(tmp_path: Path) -> None:
     assert check.status == "failure"
     assert "470.57.02 serves CUDA up to 11.4" in check.detail
     assert "525.60.13 or newer" in check.detail
-    assert (check.next or "").startswith(known("driver-too-old").remedy)
+    assert (check.next or "").startswith(known_error("driver-too-old").remedy)
     reading, _ = checks_of(tmp_path, TWO_UNLIKE_GPUS)
     assert machine.driver_for_build(BUILD, reading).status == "ok"
     told_nothing = reading.model_copy(update={"cuda_driver_version": None})
@@ -111,7 +111,7 @@ def test_an_old_driver_names_the_one_that_is_needed(tmp_path: Path) -> None:
         tmp_path, TWO_UNLIKE_GPUS.replace("nvml 12.550.54.14", "nvml 12.560.35.03")
     )
     assert found["nvml"][0].status == "warning"
-    assert found["nvml"][0].next == known("driver-mismatch").remedy
+    assert found["nvml"][0].next == known_error("driver-mismatch").remedy
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_gpu_that_is_lost_or_forbidden_is_named_and_the_other_is_read(
     lost, good = found["gpu"]
     assert (lost.status, good.status) == ("failure", "ok")
     assert lost.detail.startswith("GPU:1 can't be used")
-    assert lost.next == known(code).remedy.replace("-i N", "-i 1")
+    assert lost.next == known_error(code).remedy.replace("-i N", "-i 1")
     assert good.detail == "can be used (GPU:0)"
     assert found["persistence"][0].next == "sudo nvidia-smi -i 0 -pm 1"
 
@@ -211,7 +211,7 @@ def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
     assert check.detail.startswith(
         "can't be loaded: libcudnn.so.9, libnccl.so.2 (libnccl.so.2: file too short)"
     )
-    assert check.next == known("cuda-library-missing").remedy
+    assert check.next == known_error("cuda-library-missing").remedy
     # A build without CUDA is a failure only where there are GPUs.
     found = BUILD.model_copy(
         update={"cuda": None, "cudnn": None, "libraries": {}, "capabilities": ()}
@@ -248,7 +248,7 @@ def test_cudnn_is_held_against_each_gpu(
         )
         assert check.detail.startswith(told)
     assert check.status == status
-    assert check.next == (known(row).remedy if row else None)
+    assert check.next == (known_error(row).remedy if row else None)
     if row == "cudnn-without-this-gpu":
         assert f"GPU:1 (compute capability {capability})" in check.detail
         assert "GPU:0" not in check.detail
@@ -276,7 +276,7 @@ def test_an_rtx_50_is_a_failure_until_the_build_has_code_for_it() -> None:
     assert check.detail.startswith(
         "none for GPU:1 (compute capability 12.0): TensorFlow's wheels up to "
     )
-    assert check.next == known("gpu-too-new").remedy
+    assert check.next == known_error("gpu-too-new").remedy
     built = BUILD.model_copy(update={"capabilities": (*BUILD.capabilities, "sm_120")})
     assert machine.capabilities(built, pair).status == "ok"
 
@@ -284,7 +284,7 @@ def test_an_rtx_50_is_a_failure_until_the_build_has_code_for_it() -> None:
 def test_a_driver_that_tensorflow_crashes_on_is_told_though_cuda_allows_it() -> None:
     reading = Reading(driver_version="525.78.01", cuda_driver_version="12.0")
     check = machine.driver_for_build(BUILD, reading)
-    assert (check.status, check.next) == ("warning", known("driver-crashes").remedy)
+    assert (check.status, check.next) == ("warning", known_error("driver-crashes").remedy)
     older = BUILD.model_copy(update={"tensorflow": "2.17.1"})
     assert machine.driver_for_build(older, reading).status == "ok"
     newer = reading.model_copy(update={"driver_version": "535.54.03"})
@@ -322,20 +322,20 @@ def test_a_card_in_a_slot_of_fewer_lanes_is_told_by_its_link_under_load(tmp_path
     )
     with loaded(environment(tmp_path, TWO_UNLIKE_GPUS + LINKS)):
         with watched_links([TI, PLAIN, "GPU-none"]) as seen:
-            while seen.get(TI) != Link(16, 3):
+            while seen.get(TI) != PcieLink(16, 3):
                 time.sleep(0.05)
         good, slow = links([ti, plain], seen)
         assert (good.status, good.detail) == ("ok", "PCIe 3.0 x16 under load (GPU:0)")
         told = "GPU:1 (card) ran at PCIe 3.0 x4 under load, and the card could PCIe 3.0 x16: "
-        assert (slow.status, slow.next) == ("warning", known("pcie-link").remedy)
+        assert (slow.status, slow.next) == ("warning", known_error("pcie-link").remedy)
         assert slow.detail.startswith(told)
         (unseen,) = links([plain], {})
         assert unseen.status == "skipped"
         # NVML may count only what card and slot have together; Linux says what the card has.
         (tmp_path / "0000:00:00.0").mkdir()
         (tmp_path / "0000:00:00.0" / "max_link_width").write_text("32\n")
-        assert own_link(ti, tmp_path) == Link(32, 3)
-        assert own_link(plain, tmp_path) == Link(16, 3)
+        assert own_link(ti, tmp_path) == PcieLink(32, 3)
+        assert own_link(plain, tmp_path) == PcieLink(16, 3)
     with loaded(environment(tmp_path, TWO_UNLIKE_GPUS)):
         assert own_link(ti, tmp_path) is None
 
@@ -353,7 +353,7 @@ def test_tensorflows_list_is_held_against_nvmls() -> None:
     )
     assert [check.status for check in found] == ["failure", "failure", "ok", "ok"]
     assert found[0].detail == f"GPU:1 (card): {why}"
-    assert found[0].next == known("left-out").remedy
+    assert found[0].next == known_error("left-out").remedy
     assert "it has GPU:0" in found[2].detail
     assert memory_growth(True, None).status == "ok"
     assert memory_growth(False, None).next == "export TF_FORCE_GPU_ALLOW_GROWTH=true"
@@ -393,7 +393,7 @@ def test_a_check_that_raises_or_hangs_is_a_failed_check() -> None:
 
     (raised,) = guarded("disk", looked("disk", broken))
     (hung,) = guarded("disk", looked("disk", hanging, 0.1))
-    assert (raised.status, raised.next) == ("failure", known("disk-full").remedy)
+    assert (raised.status, raised.next) == ("failure", known_error("disk-full").remedy)
     assert hung.status == "failure"
     assert "no answer" in hung.detail
 
@@ -460,18 +460,18 @@ def test_what_may_be_a_lack_of_memory_is_told_as_what_it_says(
     """Nothing smaller is tried."""
     raised = "tf.errors.NotFoundError(None, None, 'No algorithm worked!')"
     engine_that(f"import tensorflow as tf\ndef step(*_):\n    raise {raised}\n")
-    (check,) = Steps(Settings(model="small"), lambda _: None).checks(
+    (check,) = DoctorSteps(Settings(model="small"), lambda _: None).checks(
         simulated_devices("1")[0], JointProfile()
     )
     assert check.detail.startswith(
         "CPU:0: training small failed on the device: No algorithm worked!: "
     )
-    assert check.next == known("no-room").remedy
+    assert check.next == known_error("no-room").remedy
 
 
 def test_a_training_step_that_crashes_is_a_failed_check(engine_that: Callable[[str], None]) -> None:
     engine_that("import os\ndef built(devices):\n    os.abort()\n")
-    steps = Steps(Settings(model="small"), lambda _: None)
+    steps = DoctorSteps(Settings(model="small"), lambda _: None)
     checks = steps.checks(simulated_devices("1")[0], JointProfile())
     assert steps.size is None
     assert [check.status for check in checks] == ["failure"]

@@ -26,20 +26,20 @@ def written(key: str) -> Path:
 def left(key: str) -> dict[str, Failure]:
     journal = Journal(key, "a test", resume=True)
     journal.close()
-    return journal.left(Failure)
+    return journal.load_all(Failure)
 
 
 def test_what_is_added_is_there_under_its_key_and_kind() -> None:
     written("a")
     journal = Journal("a", "a test", resume=True)
     assert journal.resumed
-    assert journal.left(Failure) == DONE
-    assert journal.left(Refusal) == {}
+    assert journal.load_all(Failure) == DONE
+    assert journal.load_all(Refusal) == {}
     journal.add("8", OTHER)
     journal.close()
     again = Journal("a", "a test", resume=True)
-    assert again.left(Failure) == DONE
-    assert again.left(Refusal) == {"8": OTHER}
+    assert again.load_all(Failure) == DONE
+    assert again.load_all(Refusal) == {"8": OTHER}
     with again:
         pass  # what ends well is in a result
     assert not Journal("a", "a test", resume=True).resumed

@@ -223,7 +223,7 @@ def test_the_oldest_journals_go_and_never_the_one_that_is_used() -> None:
     journal.add("new", Failure(exit_code=1, message="again"))
     journal.close()
     with Journal("old-10", "a test", resume=True) as journal:
-        assert [one.message for one in journal.left(Failure).values()] == ["10", "again"]
+        assert [one.message for one in journal.load_all(Failure).values()] == ["10", "again"]
     assert not Journal.left_at("old-0")
     assert Journal.left_at("old-109")
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpubalance.jobs.plan.knowledge import Knowledge
+from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import best_split
 from gpubalance.planning.problem import Allocation
 from gpubalance.settings.device import JointProfile
@@ -21,9 +21,9 @@ from tests.known import known as sure
 PAIR, _ = of_config("quick-pair")
 
 
-def knowledge() -> Knowledge:
+def knowledge() -> DeviceEstimates:
     probe = probe_of(PAIR)
-    return Knowledge(probe, probe.devices, PlanRequest(accumulate=1))
+    return DeviceEstimates(probe, probe.devices, PlanRequest(accumulate=1))
 
 
 def planned(*batches: int) -> Allocation:
@@ -33,7 +33,7 @@ def planned(*batches: int) -> Allocation:
 
 
 def learn(
-    known: Knowledge, batches: tuple[int, int], factor: float, sync_s: float = 0.004
+    known: DeviceEstimates, batches: tuple[int, int], factor: float, sync_s: float = 0.004
 ) -> float:
     """Learns a split on which the first device takes `factor` times as long as alone; returns
     samples per second.
@@ -45,7 +45,7 @@ def learn(
     return measured.throughput.median
 
 
-def best_of(known: Knowledge) -> tuple[int, ...]:
+def best_of(known: DeviceEstimates) -> tuple[int, ...]:
     return sure(known.best()).planned.split.batches
 
 
@@ -64,7 +64,7 @@ def test_a_devices_update_is_its_own_wherever_it_trains() -> None:
         device.profile.model_copy(update={"update_s": 0.005}) for device in PAIR if device.profile
     ]
     probe = probe_of(devices_of(*profiles))
-    known = Knowledge(probe, probe.devices, PlanRequest(global_batch=64))
+    known = DeviceEstimates(probe, probe.devices, PlanRequest(global_batch=64))
     together = [
         profile.alpha_s + profile.beta_s * b for profile, b in zip(profiles, (64, 32), strict=True)
     ]
@@ -101,7 +101,7 @@ def test_no_device_is_slower_than_alone_for_its_update() -> None:
     devices = devices_of(*profiles)
     run = drawn_run(devices, JointProfile(sync_s=0.004), (64, 40), seed=1)
     probe = probe_of(devices)
-    gap = sure(Knowledge(probe, probe.devices, PlanRequest()).solo_gap(Shares((64, 40)), run))
+    gap = sure(DeviceEstimates(probe, probe.devices, PlanRequest()).solo_gap(Shares((64, 40)), run))
     assert gap.slowdown == pytest.approx((0.0, 0.0), abs=1e-3)
     assert run.sync_s == pytest.approx(0.004)
 
@@ -136,7 +136,7 @@ def test_what_noise_leaves_open_is_no_change() -> None:
     assert list(known.changed()) == []
 
 
-def seen(known: Knowledge, batches: tuple[int, int], *steps_s: float) -> None:
+def seen(known: DeviceEstimates, batches: tuple[int, int], *steps_s: float) -> None:
     """Learns a split with these step times."""
     measured = measurement_of(batches, [steps_s[0]] * 2)
     known.learn(planned(*batches), inside(measured, "step_time_s", samples=steps_s))

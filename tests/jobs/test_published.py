@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.settings.requests import Measuring, Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build
@@ -47,7 +47,7 @@ def worker() -> Iterator[Worker]:
 def test_a_published_split(worker: Worker, split: Shares, published: float | None) -> None:
     series = Series(split)
     series.settle(worker)
-    series.add(series.window(worker, Length.of_window(Measuring(duration_s=4.0))))
+    series.add(series.window(worker, StoppingRule.of_window(Measuring(duration_s=4.0))))
     measured = series.measurement((0, 1))
 
     assert published is None or measured.throughput.median == pytest.approx(published, rel=0.04)

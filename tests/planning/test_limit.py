@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubalance.planning.search import Grid, Limit, Trial, find_limit
+from gpubalance.planning.search import Grid, Limit, TriedBatch, find_limit
 from tests.bench.limit import MOST, SHAPES, Case, by_prediction, case, joined
 from tests.known import known
 
@@ -121,7 +121,7 @@ def test_any_answers_whatever_end_within_the_bound_at_neighbours(
     tried: dict[int, bool] = {}
     again: list[bool] = []
 
-    def try_batch(batch: int, _: str) -> Trial:
+    def try_batch(batch: int, _: str) -> TriedBatch:
         assert not tried.get(batch)
         assert batch not in points
         assert batch <= top
@@ -130,7 +130,7 @@ def test_any_answers_whatever_end_within_the_bound_at_neighbours(
         if batch in tried:
             again.append(fits)
         tried[batch] = fits
-        return Trial(batch, tried[batch], data.draw(st.none() | st.integers(0, 10**6)))
+        return TriedBatch(batch, tried[batch], data.draw(st.none() | st.integers(0, 10**6)))
 
     result = find_limit(
         try_batch, sorted(points.items()), memory_bytes=memory, max_batch=top, multiple=multiple
@@ -149,7 +149,7 @@ def test_any_answers_whatever_end_within_the_bound_at_neighbours(
 def test_where_memory_is_not_known_it_is_exact_too(limit: int, top: int, multiple: int) -> None:
     grid = Grid(multiple)
     result = find_limit(
-        lambda b, _: Trial(b, b <= limit), memory_bytes=None, max_batch=top, multiple=multiple
+        lambda b, _: TriedBatch(b, b <= limit), memory_bytes=None, max_batch=top, multiple=multiple
     )
     last = grid.rung(min(limit, top))
     assert result.fits == (grid.batch(last) or None)
@@ -198,9 +198,9 @@ class Once:
         self._on = on
         self._left = number
 
-    def __call__(self, batch: int, _: str) -> Trial:
+    def __call__(self, batch: int, _: str) -> TriedBatch:
         self._left -= 1
-        return self._on.try_batch(batch) if self._left != -1 else Trial(batch, False)
+        return self._on.try_batch(batch) if self._left != -1 else TriedBatch(batch, False)
 
 
 @given(randoms, limits, multiples, st.integers(1, 1 << 32), st.integers(0, 2))
@@ -248,8 +248,8 @@ def test_the_ends(
     wanted: tuple[int | None, int | None],
     tries: int | None,
 ) -> None:
-    def try_batch(batch: int, _: str) -> Trial:
-        return Trial(
+    def try_batch(batch: int, _: str) -> TriedBatch:
+        return TriedBatch(
             batch, batch <= fits, per_sample * batch if batch <= fits or not fits else None
         )
 
@@ -260,7 +260,7 @@ def test_the_ends(
 
 
 def test_other_errors_pass_through() -> None:
-    def try_batch(batch: int, _: str) -> Trial:
+    def try_batch(batch: int, _: str) -> TriedBatch:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -275,7 +275,7 @@ def test_trials_sent_again_lead_to_the_same_limit(
     whole = by_prediction(on)
     journal = list(whole.trials[: data.draw(st.integers(0, len(whole.trials)))])
 
-    def resumed(batch: int, _: str) -> Trial:
+    def resumed(batch: int, _: str) -> TriedBatch:
         return journal.pop(0) if journal else on.try_batch(batch)
 
     assert find_limit(resumed, on.points, memory_bytes=on.memory_bytes, max_batch=MOST) == whole
@@ -288,9 +288,9 @@ def test_each_try_says_why() -> None:
     ) -> list[str]:
         told: list[str] = []
 
-        def try_batch(batch: int, reason: str) -> Trial:
+        def try_batch(batch: int, reason: str) -> TriedBatch:
             told.append(f"{batch}: {reason}")
-            return Trial(batch, batch <= 100 and batch != failed, 100 + 10 * batch)
+            return TriedBatch(batch, batch <= 100 and batch != failed, 100 + 10 * batch)
 
         find_limit(try_batch, points, memory_bytes=memory_bytes, max_batch=10**6, failed=failed)
         return told

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.jobs.measure.length import TIMING_S
 from gpubalance.jobs.measure.series import STAMPED_PART, STAMPED_STEPS
+from gpubalance.jobs.measure.stopping import TIMING_S
 from gpubalance.planning.parts import slow_steps, slow_time, split_step
 from gpubalance.results.run import Measurement
 from gpubalance.results.timing import Timing

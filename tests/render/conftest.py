@@ -7,12 +7,12 @@ import pytest
 from gpubalance.jobs.report import read_subjects
 from gpubalance.render.report.charts import charts_of
 from gpubalance.render.report.page import html_page
-from gpubalance.results.subject import Subject
+from gpubalance.results.subject import ReportSubject
 from tests.render import samples
 
 
 @pytest.fixture(scope="session")
-def subjects() -> tuple[Subject, ...]:
+def subjects() -> tuple[ReportSubject, ...]:
     """The balanced pair, as if on GPUs, the balanced four devices, the pair's probe, and a plan
     that was not run.
     """
@@ -23,6 +23,6 @@ def subjects() -> tuple[Subject, ...]:
 
 
 @pytest.fixture(scope="session")
-def html(subjects: tuple[Subject, ...]) -> str:
+def html(subjects: tuple[ReportSubject, ...]) -> str:
     """The page of all subjects."""
     return html_page(subjects, [charts_of(subject) for subject in subjects])

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from gpubalance.render.live import Course, header_lines, joint_lines
+from gpubalance.render.live import LiveSplit, header_lines, joint_lines
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.results.run import Measurement
@@ -81,7 +81,7 @@ def lines() -> list[Text]:
 def _screen(devices: Sequence[Device], measured: Measurement) -> list[Text]:
     step = measured.step_time_s
     rates = deque(measured.global_batch / sample for sample in step.samples)
-    course = Course(devices, measured.batches, step.median, rates)
+    course = LiveSplit(devices, measured.batches, step.median, rates)
     for row, replica in zip(course.rows, measured.replicas, strict=True):
         row.compute_s, row.update_s, row.memory_bytes = (
             replica.compute_s,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubalance.jobs.report import read_subjects
-from gpubalance.results.subject import Subject
+from gpubalance.results.subject import ReportSubject
 from gpubalance.results.telemetry import Moment, Telemetry
 from tests.known import known
 
@@ -35,12 +35,12 @@ def written(folder: Path, name: str, content: dict[str, Any]) -> Path:
     return path
 
 
-def subject(path: Path, *beside: Path) -> Subject:
+def subject(path: Path, *beside: Path) -> ReportSubject:
     """The report's subject for a file, with others given beside it."""
     return read_subjects([path, *beside])[0]
 
 
-def with_telemetry(of: Subject) -> Subject:
+def with_telemetry(of: ReportSubject) -> ReportSubject:
     """The subject as if its devices were GPUs with telemetry, of which the second gets hot and is
     throttled.
 
@@ -57,7 +57,7 @@ def with_telemetry(of: Subject) -> Subject:
     result = plan.model_copy(
         update={"balance": known(plan.balance).model_copy(update={"run": changed})}
     )
-    return Subject(of.name, result, of.probes, of.probe_from)
+    return ReportSubject(of.name, result, of.probes, of.probe_from)
 
 
 def _telemetry(device: int, end_s: float) -> Telemetry:

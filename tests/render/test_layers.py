@@ -16,7 +16,7 @@ from gpubalance.render.layers import layers_told, timeline_lines
 from gpubalance.render.report.charts.style import BACKWARD, FORWARD, NARROW, TRANSFER, UPDATE, WIDE
 from gpubalance.render.report.tables import tables_of
 from gpubalance.results.layers import Layers
-from gpubalance.results.subject import Subject
+from gpubalance.results.subject import ReportSubject
 from tests.jobs.probes import inside
 from tests.render import samples
 from tests.render.test_report_charts import bars, drawn
@@ -25,17 +25,17 @@ LAYERS = samples.DATA / "pair-layers.json"
 
 
 @pytest.fixture
-def subject() -> Subject:
+def subject() -> ReportSubject:
     return samples.subject(LAYERS)
 
 
 @pytest.fixture
-def result(subject: Subject) -> Layers:
+def result(subject: ReportSubject) -> Layers:
     assert isinstance(subject.result, Layers)
     return subject.result
 
 
-def test_the_picture_is_the_measured_step(subject: Subject, result: Layers) -> None:
+def test_the_picture_is_the_measured_step(subject: ReportSubject, result: Layers) -> None:
     chart = drawn(subject, "timeline")
     shown = bars(chart)
     rows = {stage.device: -1 - row for row, stage in enumerate(result.stages)}
@@ -87,7 +87,7 @@ def test_a_line_of_text_has_each_device_s_time_in_proportion(result: Layers) -> 
 
 
 def test_the_prediction_s_interval_has_the_unit_of_what_it_is_about(
-    subject: Subject, result: Layers
+    subject: ReportSubject, result: Layers
 ) -> None:
     known = replace(subject, result=inside(result, "predicted", ci95=(0.5, 0.75)))
     (table,) = [table for table in tables_of(known) if table.kind.id == "predicted"]

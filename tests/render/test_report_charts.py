@@ -31,7 +31,7 @@ from gpubalance.render.report.charts.style import (
     look,
 )
 from gpubalance.render.report.steps import steps_of
-from gpubalance.results.subject import Subject
+from gpubalance.results.subject import ReportSubject
 from tests.cli.program import ROOT
 from tests.jobs.probes import inside
 from tests.known import known
@@ -40,7 +40,7 @@ from tests.render import samples
 IDS = ("step", "gap", "curves", "memory", "course", "rounds")
 
 
-def drawn(subject: Subject, id_: str) -> Chart:
+def drawn(subject: ReportSubject, id_: str) -> Chart:
     return next(one for one in charts_of(subject).drawn if one.id == id_)
 
 
@@ -165,7 +165,7 @@ def test_with_its_probe_a_plan_shows_the_even_split_too() -> None:
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 def test_each_svg_is_whole_and_its_text_is_text(
-    subjects: tuple[Subject, ...], html: str, width: int
+    subjects: tuple[ReportSubject, ...], html: str, width: int
 ) -> None:
     svgs = re.findall(
         rf'<div class="{"wide" if width == WIDE else "narrow"}">(<svg .*?</svg>)</div>',

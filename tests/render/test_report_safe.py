@@ -15,7 +15,7 @@ from gpubalance.jobs.report import read_subjects
 from gpubalance.render.report.charts import charts_of
 from gpubalance.render.report.page import html_page
 from gpubalance.render.report.text import csv_text, markdown, markdown_cell, spreadsheet_text
-from gpubalance.results.subject import Subject
+from gpubalance.results.subject import ReportSubject
 from tests.render import samples
 
 HOSTILE = (
@@ -24,7 +24,7 @@ HOSTILE = (
 )
 
 
-def hostile(folder: Path) -> tuple[Subject, ...]:
+def hostile(folder: Path) -> tuple[ReportSubject, ...]:
     """The pair's results with hostile names, model and warnings for each reader; one name has
     10,000 characters.
     """

@@ -15,7 +15,7 @@ from gpubalance.render.fields import Column, exact, rounded, short
 from gpubalance.render.report.tables import tables_of
 from gpubalance.render.report.text import csv_text, markdown
 from gpubalance.render.report.words import answer_of, groups
-from gpubalance.results.subject import Subject
+from gpubalance.results.subject import ReportSubject
 from tests.known import known
 from tests.render import samples
 
@@ -46,12 +46,12 @@ def numbers(value: Any, name: str = "") -> Iterator[float]:
         yield value
 
 
-def rows_of(*subjects: Subject) -> list[dict[str, str]]:
+def rows_of(*subjects: ReportSubject) -> list[dict[str, str]]:
     tables = csv_text(subjects).split("\n\n")
     return [row for table in tables for row in csv.DictReader(io.StringIO(table))]
 
 
-def values_of(*subjects: Subject) -> set[float]:
+def values_of(*subjects: ReportSubject) -> set[float]:
     """Every number without its sign, as losses are below 0 in a table."""
     found = set()
     for row in rows_of(*subjects):
@@ -113,7 +113,7 @@ def test_a_device_that_is_no_line_has_its_curve(tmp_path: Path) -> None:
     assert found == [("GPU:1", "8", "0.0512"), ("GPU:1", "712", "0.8123")]
 
 
-def test_the_pages_tables_are_the_results(html: str, subjects: tuple[Subject, ...]) -> None:
+def test_the_pages_tables_are_the_results(html: str, subjects: tuple[ReportSubject, ...]) -> None:
     page = samples.Page(html)
     run = known(subjects[0].run)
     steps = page.tables["Steps"]

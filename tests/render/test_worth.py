@@ -8,7 +8,7 @@ import pytest
 
 from gpubalance.render.run import worth_text
 from gpubalance.results.common import Throughput
-from gpubalance.results.run import Baselines, Pipeline, Run, SoloBest
+from gpubalance.results.run import Baselines, InputPipeline, Run, SoloBest
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.jobs.drawn import drawn_run
@@ -95,8 +95,8 @@ def test_an_epoch_takes_its_samples_over_each_rate(run: Run) -> None:
 
 
 def test_what_a_pipeline_can_not_feed_is_worth_nothing(run: Run) -> None:
-    def fed(rate: float) -> Pipeline:
-        return Pipeline(
+    def fed(rate: float) -> InputPipeline:
+        return InputPipeline(
             alone=Throughput(median=rate, ci95=None), processor_use=0.5, held=None, binds=True
         )
 

@@ -8,21 +8,21 @@ from hypothesis import strategies as st
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.render.plan import all_losses, losses
-from gpubalance.results.gap import Ran, SoloGap, divide_gap
+from gpubalance.results.gap import DeviceRun, SoloGap, divide_gap
 
 seconds = st.floats(1e-3, 10)
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> list[Ran]:
-    ran = st.builds(Ran, st.floats(1, 1e5), st.integers(0, 1000), seconds, seconds)
+def runs(draw: st.DrawFn) -> list[DeviceRun]:
+    ran = st.builds(DeviceRun, st.floats(1, 1e5), st.integers(0, 1000), seconds, seconds)
     return draw(
         st.lists(ran, min_size=1, max_size=5).filter(lambda many: any(one.batch for one in many))
     )
 
 
 @given(runs(), st.floats(0, 1), st.floats(0, 1))
-def test_the_parts_sum_to_the_whole(ran: list[Ran], sync_s: float, slow_s: float) -> None:
+def test_the_parts_sum_to_the_whole(ran: list[DeviceRun], sync_s: float, slow_s: float) -> None:
     step_s = max(one.busy_s for one in ran if one.batch) + sync_s + slow_s
     gap = divide_gap(ran, step_s, slow_s)
     throughput = sum(one.batch for one in ran) / step_s
@@ -37,7 +37,13 @@ def test_the_parts_sum_to_the_whole(ran: list[Ran], sync_s: float, slow_s: float
 
 def test_each_cause_has_its_part() -> None:
     gap = divide_gap(
-        [Ran(1000.0, 90, 0.1, 0.1), Ran(500.0, 50, 0.1, 0.125), Ran(70.0, 0, 0.0, 0.0)], 0.2, 0.03
+        [
+            DeviceRun(1000.0, 90, 0.1, 0.1),
+            DeviceRun(500.0, 50, 0.1, 0.125),
+            DeviceRun(70.0, 0, 0.0, 0.0),
+        ],
+        0.2,
+        0.03,
     )
     assert gap.left_out == 70
     assert gap.batch_sizes == pytest.approx(100)  # 900 of 1000, 500 of 500
@@ -48,7 +54,7 @@ def test_each_cause_has_its_part() -> None:
 
 
 def test_a_device_that_is_faster_in_the_run_than_alone_is_told_as_a_gain() -> None:
-    gap = divide_gap([Ran(1000.0, 100, 0.1, 0.125), Ran(500.0, 50, 0.1, 0.08)], 0.125)
+    gap = divide_gap([DeviceRun(1000.0, 100, 0.1, 0.125), DeviceRun(500.0, 50, 0.1, 0.08)], 0.125)
     told = {loss.cause: loss.text for loss in losses(simulated_devices("2")[0], gap)}
     assert told["CPU:0 slower than alone"] == "−200"
     assert told["CPU:1 faster than alone"] == "+125"
@@ -56,7 +62,9 @@ def test_a_device_that_is_faster_in_the_run_than_alone_is_told_as_a_gain() -> No
 
 def test_devices_that_are_as_fast_as_alone_lose_nothing_by_rounding() -> None:
     took_s = 0.1 + 0.2  # which is not 0.3
-    gap = divide_gap([Ran(1000.0, 300, 0.3, took_s), Ran(1000.0, 300, 0.3, took_s)], took_s)
+    gap = divide_gap(
+        [DeviceRun(1000.0, 300, 0.3, took_s), DeviceRun(1000.0, 300, 0.3, took_s)], took_s
+    )
     assert {loss.rate for loss in all_losses(simulated_devices("2")[0], gap)} == {0.0}
 
 

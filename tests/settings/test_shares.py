@@ -30,10 +30,10 @@ def test_a_split_without_micro_batches_has_one_form(batches: tuple[int, ...]) ->
 
 @given(SPLIT)
 def test_devices_without_samples_change_nothing_else(split: Shares) -> None:
-    used = split.of_used
+    used = split.without_idle
     assert used.batches == tuple(batch for batch in split.batches if batch)
     assert used.used == tuple(range(len(split.used)))
-    assert used.of_used == used
+    assert used.without_idle == used
     assert (used.global_batch, used.accumulates) == (split.global_batch, split.accumulates)
     assert used.counts == tuple(split.counts[device] for device in split.used)
 

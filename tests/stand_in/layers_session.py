@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpubalance.errors import BadInput
-from gpubalance.planning.pipeline.problem import Block, Cut, Edge, Graph, Load, Problem
+from gpubalance.planning.pipeline.problem import Block, BlockLoad, Cut, CutProblem, Edge, Graph
 from gpubalance.planning.pipeline.schedule import simulate
 from gpubalance.results.timing import BlockTimed, Timing
 
@@ -51,9 +51,9 @@ class LayersSession(Session):
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"graph": self._graph}
 
-    def _load(self, device: Any, micro_batch: int) -> Load:
+    def _load(self, device: Any, micro_batch: int) -> BlockLoad:
         profile = device.profile
-        return Load.by_profile(
+        return BlockLoad.by_profile(
             self._graph, profile, micro_batch, profile.alpha_s + profile.beta_s * micro_batch
         )
 
@@ -96,7 +96,7 @@ class LayersSession(Session):
             self._joint,
         )
         link = joint.link_latency_s, joint.link_bytes_per_s
-        cut = Cut(Problem(self._graph, loads, micro_batch, micro_batches, *link), segments)
+        cut = Cut(CutProblem(self._graph, loads, micro_batch, micro_batches, *link), segments)
         self._hold_cut(cut, order)
         slower = [
             self._call("slower", self._devices[one.device], one.first, one.last) or 1.0

@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import Any
 
 from gpubalance.engine.pace import ComputeTimes, noise_seed
+from gpubalance.results.decomposition import Decomposition
 from gpubalance.results.timing import Pulled, Remedy, Timing
-from gpubalance.results.verdict import Verdict
 
 _USUAL_PACK_BYTES = 1 << 20
 _SCRIPT = os.environ.get("ENGINE_STAND_IN_SCRIPT")
@@ -86,7 +86,7 @@ class Session:
         return {
             "model": {"name": self.settings.model, "parameters": 648, "gradient_bytes": 2592},
             "memory_limit_bytes": tuple(device.memory_bytes for device in self._devices[self._own]),
-            "verdict": self._verdict or Verdict(refused=self._call("refused")),
+            "verdict": self._verdict or Decomposition(refused=self._call("refused")),
             "pack_bytes": self._pack_bytes if len(self._devices) > 1 else None,
             "own_batch": self._call("own_batch") if self.settings.data else None,
         }

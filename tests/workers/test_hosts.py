@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpubalance.devices.hosts import reach
+from gpubalance.devices.hosts import connect_hosts
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, PartialResult
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
@@ -44,11 +44,11 @@ def party_that(engine_that: Callable[[str], None]) -> Iterator[Callable[..., Par
         script: str = "", devices: Sequence[Device] = DEVICES, build: Build = BUILD, via: str = VIA
     ) -> Party:
         engine_that(script)
-        reach("alpha,beta", via)
+        connect_hosts("alpha,beta", via)
         return Party(devices, build=build)
 
     yield make
-    reach(None, None)
+    connect_hosts(None, None)
 
 
 def below() -> list[psutil.Process]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.planning.pipeline.problem import Cut, Graph, Load, Problem, Segment
+from gpubalance.planning.pipeline.problem import BlockLoad, Cut, CutProblem, Graph, Segment
 from gpubalance.planning.pipeline.schedule import simulate
 from gpubalance.results.timing import BlockTimed, Timing
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
@@ -59,10 +59,11 @@ def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(part
     segments = (Segment(0, 13, 0), Segment(14, 18, 1))
     whole_s = [profile.alpha_s + _SIZE * profile.beta_s for profile in _PROFILES]
     loads = tuple(
-        Load.by_profile(graph, *one) for one in zip(_PROFILES, [_SIZE] * 2, whole_s, strict=True)
+        BlockLoad.by_profile(graph, *one)
+        for one in zip(_PROFILES, [_SIZE] * 2, whole_s, strict=True)
     )
     orders = orders_of(segments, graph, _COUNT)
-    planned = simulate(Cut(Problem(graph, loads, _SIZE, _COUNT, 0.005, 1e6), segments), orders)
+    planned = simulate(Cut(CutProblem(graph, loads, _SIZE, _COUNT, 0.005, 1e6), segments), orders)
     asked = Pipe(segments=segments, order=tuple(orders), micro_batch=_SIZE, micro_batches=_COUNT)
     stamped, measured = party.ask(
         lambda worker: [*worker.pipe(asked.model_copy(update={"stamped": True}))]

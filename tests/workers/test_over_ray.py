@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gpubalance.devices.hosts import reach
+from gpubalance.devices.hosts import connect_hosts
 from gpubalance.devices.planned import reach_planned
 from gpubalance.errors import EnvironmentFault, PartialResult, UsageError
 from gpubalance.results.plan import Plan
@@ -69,10 +69,10 @@ def party_that(cluster: Any) -> Iterator[Callable[..., Party]]:
         engine(cluster.folder, script)
         return Party(devices, build=BUILD)
 
-    assert reach("ray", None) == ("alpha", "beta")
+    assert connect_hosts("ray", None) == ("alpha", "beta")
     yield make
     engine(cluster.folder)
-    reach(None, None)
+    connect_hosts(None, None)
 
 
 def ours_of(cluster: Any) -> list[psutil.Process]:
@@ -148,6 +148,6 @@ def test_no_ray_and_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         reach_planned(plan, None, None)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(EnvironmentFault, match=r"^--hosts ray: Ray is not installed"):
-        reach("ray", None)
+        connect_hosts("ray", None)
     with pytest.raises(UsageError, match=r"Ray reaches its hosts itself"):
-        reach("ray", "ssh {host}")
+        connect_hosts("ray", "ssh {host}")

@@ -1,7 +1,7 @@
 """Holds a pipeline on simulated devices to their profiles, by the simulated schedule.
 
 The real step runs meanwhile, and a step ends when both are over. What a profile's numbers mean for
-a part of a model is assumed: see `Load.by_profile`. On a real device all of this is measured.
+a part of a model is assumed: see `BlockLoad.by_profile`. On a real device all of this is measured.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.engine.pace import QUEUED_WITHIN_S, ComputeTimes, noise_seed, sleep_until
-from gpubalance.planning.pipeline.problem import Cut, Graph, Load, Problem, Segment
+from gpubalance.planning.pipeline.problem import BlockLoad, Cut, CutProblem, Graph, Segment
 from gpubalance.planning.pipeline.schedule import simulate
 from gpubalance.planning.pipeline.timeline import Orders, Task, Timeline
 from gpubalance.settings.device import DeviceProfile, JointProfile
@@ -64,10 +64,10 @@ class Pace:
             whole_s = (
                 times.next_s(self.micro_batch, elapsed_s=now - self._first_s) * joint.contention
             )
-            loads.append(Load.by_profile(self.graph, profile, self.micro_batch, whole_s))
+            loads.append(BlockLoad.by_profile(self.graph, profile, self.micro_batch, whole_s))
         link = joint.link_latency_s, joint.link_bytes_per_s
         self._cut = Cut(
-            Problem(self.graph, tuple(loads), self.micro_batch, 1, *link), self.segments
+            CutProblem(self.graph, tuple(loads), self.micro_batch, 1, *link), self.segments
         )
         self._held = [0.0] * len(loads)
         for one, size in zip(self.segments, self._cut.costs.fixed_bytes, strict=True):

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from gpubalance.engine import keras_inside
 from gpubalance.engine.pipeline.calls import Calls
-from gpubalance.engine.pipeline.traced import Sums, Traced
+from gpubalance.engine.pipeline.traced import Sums, TracedFunction
 from gpubalance.engine.sources import has_fixed_rows
 from gpubalance.errors import Refused
 
@@ -40,8 +40,8 @@ class Passed(NamedTuple):
 class _Passes(NamedTuple):
     """Both traced passes, and the slots whose gradients the backward pass takes."""
 
-    forward: Traced
-    backward: Traced
+    forward: TracedFunction
+    backward: TracedFunction
     targets: tuple[int, ...]
 
 
@@ -171,7 +171,7 @@ class Section:
             given[slot] = [tf.TensorSpec(symbol.shape, symbol.dtype), *masked]
         number = tf.TensorSpec((), tf.float32)
         specs = given, tf.nest.map_structure(_open, labels), number, number
-        return _Passes(Traced(self._training, *specs), *self._backward)
+        return _Passes(TracedFunction(self._training, *specs), *self._backward)
 
     def _training(self, tensors: Tensors, labels: Any, samples: Any, total: Any) -> Passed:
         """The forward pass. Sets the backward pass, which is traced within it, and its targets.
@@ -209,7 +209,7 @@ class Section:
             self._fixed_rows = {place for place, grad in enumerate(own) if has_fixed_rows(grad)}
             return grads
 
-        backward = Traced(
+        backward = TracedFunction(
             gradients, [tf.TensorSpec(one.shape, one.dtype) for one in targets.values()]
         )
         self._backward = backward, tuple(targets)

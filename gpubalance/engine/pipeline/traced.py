@@ -11,7 +11,7 @@ import tensorflow as tf
 Gradient = Any
 
 
-class Traced:
+class TracedFunction:
     """A function as one graph. TensorFlow's own call takes some 20 µs for each tensor, and a pass
     has hundreds.
 
@@ -58,7 +58,7 @@ class Sums:
 
     def __init__(self) -> None:
         self._sums: list[list[Gradient]] = []
-        self._traced: Traced | None = None
+        self._traced: TracedFunction | None = None
 
     def add(self, grads: Sequence[Gradient]) -> None:
         """Adds the gradients of one micro-batch. Call it on their device."""
@@ -67,7 +67,7 @@ class Sums:
             return
         dense = {place: grad for place, grad in enumerate(grads) if isinstance(grad, tf.Tensor)}
         specs = [*map(spec_of, dense.values())]
-        self._traced = self._traced or Traced(_add, specs, specs)
+        self._traced = self._traced or TracedFunction(_add, specs, specs)
         added = self._traced([self._sums[place][0] for place in dense], [*dense.values()])
         for place, total in zip(dense, added, strict=True):
             self._sums[place] = [total]

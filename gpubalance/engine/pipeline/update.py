@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from gpubalance.engine import keras_inside
-from gpubalance.engine.pipeline.traced import Gradient, Traced, copied, spec_of, values_of
+from gpubalance.engine.pipeline.traced import Gradient, TracedFunction, copied, spec_of, values_of
 
 # What a device tells the others of its gradients: each one's sum of squares, and whether all are
 # finite.
@@ -74,10 +74,10 @@ class Update:
         self._trained[device] = [one for one, grad in pairs if grad is not None]
         told = tf.TensorSpec([None], self._kind), tf.TensorSpec((), tf.bool)
         self._tell[device] = (
-            Traced(partial(self._told, device), specs) if specs and self.meets else None
+            TracedFunction(partial(self._told, device), specs) if specs and self.meets else None
         )
         self._apply[device] = (
-            Traced(partial(self._applied, device), specs, *told) if specs else None
+            TracedFunction(partial(self._applied, device), specs, *told) if specs else None
         )
         places = {id(one): place for place, one in enumerate(self._inner._trainable_variables)}
         told_of = [

@@ -24,9 +24,9 @@ from gpubalance.engine.step.logs import as_told
 from gpubalance.engine.step.pack_size import pack_bytes_for
 from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.part import part_of
-from gpubalance.engine.step.step import Kind, dividing, predicting, testing, training
+from gpubalance.engine.step.step import StepKind, dividing, predicting, testing, training
 from gpubalance.errors import BadInput
-from gpubalance.results.verdict import UNTRIED, Verdict
+from gpubalance.results.decomposition import UNTRIED, Decomposition
 
 
 class Functions:
@@ -37,7 +37,7 @@ class Functions:
         self._verdicts = {"train": UNTRIED, "test": UNTRIED}
         # By what they do, the structure of batches and the kind of step: the signature and the
         # function.
-        self._traced: dict[tuple[str, str, Kind], tuple[Any, Any]] = {}
+        self._traced: dict[tuple[str, str, StepKind], tuple[Any, Any]] = {}
 
     @functools.cached_property
     def pack_bytes(self) -> int:
@@ -51,7 +51,7 @@ class Functions:
             return 0
         return pack_bytes_for(self._model, self._place)
 
-    def try_in_parts(self, what: str, batch: Any, *, share: int = TRIED) -> Verdict:
+    def try_in_parts(self, what: str, batch: Any, *, share: int = TRIED) -> Decomposition:
         """Tries `train` or `test` on a batch, and combines parts by what that found from now on:
         see `parity.check`.
         """
@@ -61,7 +61,7 @@ class Functions:
         self.follow(what, found)
         return found
 
-    def follow(self, what: str, verdict: Verdict) -> None:
+    def follow(self, what: str, verdict: Decomposition) -> None:
         """Combines parts by what is known of `train` or `test` from now on."""
         self._verdicts[what] = verdict
         self._traced = {key: made for key, made in self._traced.items() if key[0] != what}
@@ -74,7 +74,7 @@ class Functions:
 
         Raises ResourceExhaustedError if a device's memory does not hold it.
         """
-        kind = Kind(
+        kind = StepKind(
             whole=dealt.whole,
             micro=dealt.shares.accumulates,
             stamped=stamped,
@@ -100,14 +100,14 @@ class Functions:
 
     def test(self, dealt: Dealt) -> dict[str, Any]:
         """The logs of a batch in `evaluate`."""
-        (logs, numbers), _ = self._call("test", dealt, Kind(whole=dealt.whole))
+        (logs, numbers), _ = self._call("test", dealt, StepKind(whole=dealt.whole))
         return as_told(logs, numbers)
 
     def predict(self, dealt: Dealt) -> Any:
         """The outputs for a batch, in the order of its samples."""
-        return self._call("predict", dealt, Kind(whole=dealt.whole))[0]
+        return self._call("predict", dealt, StepKind(whole=dealt.whole))[0]
 
-    def _call(self, what: str, dealt: Dealt, kind: Kind) -> tuple[Any, bool]:
+    def _call(self, what: str, dealt: Dealt, kind: StepKind) -> tuple[Any, bool]:
         """What the step gives, and whether it was traced for it, as for a wider layout of batches
         than before.
         """
@@ -121,7 +121,7 @@ class Functions:
         with tf.device(self._place.names[0]):
             return self._traced[key][1](dealt.values, at_a_time), is_new
 
-    def _trace(self, what: str, kind: Kind, signature: Any) -> Any:
+    def _trace(self, what: str, kind: StepKind, signature: Any) -> Any:
         """The traced function. The concrete one: a tf.function takes half a millisecond to find its
         only trace.
         """

@@ -12,7 +12,7 @@ from gpubalance.engine.place import Place
 from gpubalance.engine.step.points import number_of_replica
 from gpubalance.engine.step.sums import over_replicas
 from gpubalance.errors import EnvironmentFault
-from gpubalance.remedies import known
+from gpubalance.remedies import known_error
 
 
 @functools.cache
@@ -34,7 +34,7 @@ def check_sum(place: Place) -> None:
     is_right = np.all([one.numpy() == 1 for one in sums], axis=0)
     if not is_right.all():
         lost = [label for label, right in zip(place.labels, is_right, strict=True) if not right]
-        row = known("wrong-sum")
+        row = known_error("wrong-sum")
         raise EnvironmentFault(
             f"the all-reduce {place.summing.all_reduce} gives a wrong sum: the numbers of "
             f"{', '.join(lost)} "

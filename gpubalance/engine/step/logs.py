@@ -16,7 +16,7 @@ from gpubalance.engine.step.part import Part
 from gpubalance.engine.step.state import summed_of
 from gpubalance.engine.step.sums import parted, together, weighed, wide
 from gpubalance.errors import BadInput
-from gpubalance.results.verdict import MEAN, Verdict
+from gpubalance.results.decomposition import MEAN, Decomposition
 
 NOT_FROM_PARTS = (
     "neither a metric's result nor a mean or sum over samples: the devices' values are averaged, "
@@ -31,7 +31,7 @@ class Logs:
     """
 
     def __init__(
-        self, model: Any, verdict: Verdict, *, whole: bool = False, xla: bool = False
+        self, model: Any, verdict: Decomposition, *, whole: bool = False, xla: bool = False
     ) -> None:
         """With `xla` parts are compiled, so that nothing can be computed again from what is inside
         of them.

@@ -1,7 +1,8 @@
 """The parity check: a step in unequal parts beside the same step whole, compared by numbers.
 
-Each quantity tells by itself how the parts make the whole, as a `Verdict` has it, and the step then
-combines it in that way. What no power makes is told, and what a split can't train is refused.
+Each quantity tells by itself how the parts make the whole, as a `Decomposition` has it, and the
+step then combines it in that way. What no power makes is told, and what a split can't train is
+refused.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from gpubalance.engine.keras_inside import function_of, is_keras_own, name_of, u
 from gpubalance.engine.sources import is_sum, reaches
 from gpubalance.engine.step import built
 from gpubalance.engine.step.logs import NOT_FROM_PARTS, told_of_log
-from gpubalance.engine.step.part import Added, Reduced
+from gpubalance.engine.step.part import Added, ReducedLoss
 from gpubalance.engine.step.runs import Runs
 from gpubalance.engine.step.state import changing_of
 from gpubalance.engine.step.trial import Trial
 from gpubalance.engine.users_lines import reason_of
 from gpubalance.errors import BadInput
 from gpubalance.results.common import Refusal
-from gpubalance.results.verdict import MEAN, OTHER, SUM, Verdict
+from gpubalance.results.decomposition import MEAN, OTHER, SUM, Decomposition
 
 TRIED = 16  # samples, of which a quarter is one part
 _UNKNOWN = "so it is not known whether it takes a mean over samples, as a split needs"
@@ -51,7 +52,7 @@ _DIVIDED = (
 
 def check(
     model: Any, batch: Any, device: str, *, share: int = TRIED, trains: bool = True
-) -> Verdict:
+) -> Decomposition:
     """How a step's quantities are made from parts, and what a split does not train exactly, or
     can't.
 
@@ -65,7 +66,7 @@ def check(
         told = built.check(model, trains=trains)
         found = _tried(model, batch, device, min(TRIED, max(2, share)), trains=trains)
     except BadInput as error:
-        return Verdict(refused=Refusal(message=error.message, remedy=error.remedy))
+        return Decomposition(refused=Refusal(message=error.message, remedy=error.remedy))
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(exact)
         # A graph refers to itself, and TensorFlow keeps constants as large as the weights for this
@@ -74,7 +75,7 @@ def check(
     return found.model_copy(update={"warned": (*told, *found.warned)})
 
 
-def _tried(model: Any, batch: Any, device: str, count: int, *, trains: bool) -> Verdict:
+def _tried(model: Any, batch: Any, device: str, count: int, *, trains: bool) -> Decomposition:
     own = users_parts(model)
     step = f"the train_step of the model {model.name}"
     if is_keras_own(type(model).train_step):
@@ -91,7 +92,7 @@ def _tried(model: Any, batch: Any, device: str, count: int, *, trains: bool) -> 
         failed = "two samples for want of memory"
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises for these samples; training may not
         failed = f"a few samples ({reason_of(error)})"
-    return Verdict(warned=(f"{step} can't be tried on {failed}: {_UNKNOWN}",), is_known=False)
+    return Decomposition(warned=(f"{step} can't be tried on {failed}: {_UNKNOWN}",), is_known=False)
 
 
 def can_run(model: Any, batch: Any, strategy: Any, device: str) -> bool:
@@ -117,7 +118,7 @@ class _Check:
         self._runs = Runs(trial, chooses=bool(own) or not _is_keras_own_step(trial))
         self._told, self._is_known = list(trial.probing.told), True
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Decomposition:
         """What the runs tell. Raises BadInput for what a split can't train."""
         trial = self._trial
         exponents = tuple(self._of_added(*one) for one in enumerate(trial.probing.added))
@@ -130,7 +131,7 @@ class _Check:
             self._of_gradients(added_alike=not any(exponents))
         powers = self._of_metrics() | self._of_layers()
         places = enumerate(changing_of(trial.model))
-        return Verdict(
+        return Decomposition(
             variables={place: powers[id(one)] for place, one in places if id(one) in powers},
             logs={name: self._of_log(name) for name in trial.logs},
             exponents=exponents,
@@ -170,7 +171,7 @@ class _Check:
             self._is_known = False
         return 0 if power is OTHER else power - MEAN + added.divided
 
-    def _of_loss(self, name: str, reduced: Reduced) -> None:
+    def _of_loss(self, name: str, reduced: ReducedLoss) -> None:
         """Tells of one of Keras' losses or of those that are given to it. Raises BadInput for a
         sum.
         """

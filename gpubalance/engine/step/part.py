@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gpubalance.results.verdict import UNTRIED, Verdict
+from gpubalance.results.decomposition import UNTRIED, Decomposition
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class Change:
     late: bool
 
 
-class Reduced(NamedTuple):
+class ReducedLoss(NamedTuple):
     """What one of Keras' losses returned: times the part's weight it is the part's share. `values`
     were reduced.
     """
@@ -44,7 +44,7 @@ class Added(NamedTuple):
 
 
 @dataclass(eq=False)
-class Probing:
+class ParityProbe:
     """What the parity check gives a part, and what it is told. See `trial.py`.
 
     `divisors` are those of the whole batch, 0 where they are the part's own. What layers add to the
@@ -56,7 +56,7 @@ class Probing:
     exponents: Any
     states: frozenset[int]
     divided: list[Any] = field(default_factory=list)
-    losses: list[Reduced] = field(default_factory=list)
+    losses: list[ReducedLoss] = field(default_factory=list)
     added: list[Added] = field(default_factory=list)
     targets: list[Any] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
@@ -79,10 +79,10 @@ class Part:
     """
 
     weight: Any
-    verdict: Verdict = UNTRIED
+    verdict: Decomposition = UNTRIED
     whole: bool = False
     micro: bool = False
-    probing: Probing | None = None
+    probing: ParityProbe | None = None
     is_scaled: bool = False
     assigns: bool = False
     calling: list[Any] = field(default_factory=list)
@@ -110,7 +110,7 @@ current = _Current()
 
 
 @contextlib.contextmanager
-def part_of(weight: Any, verdict: Verdict = UNTRIED, **options: Any) -> Iterator[Part]:
+def part_of(weight: Any, verdict: Decomposition = UNTRIED, **options: Any) -> Iterator[Part]:
     """Sets the part of the replica whose step this thread traces inside the block."""
     current.part = Part(weight, verdict, **options)
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpubalance.results.verdict import MEAN, MEAN_AGAIN, OTHER, SUM
+from gpubalance.results.decomposition import MEAN, MEAN_AGAIN, OTHER, SUM
 
 _FLOOR = 1e-5
 

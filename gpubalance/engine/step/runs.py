@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from gpubalance.engine.step.powers import power_of
 from gpubalance.engine.step.trial import Ran, Trial
-from gpubalance.results.verdict import MEAN, OTHER
+from gpubalance.results.decomposition import MEAN, OTHER
 
 # How near the parts come to the whole: gradients, numbers, and states, which are differences of
 # larger numbers.

@@ -12,7 +12,7 @@ import tensorflow as tf
 from gpubalance.engine.keras_inside import is_keras_own
 from gpubalance.engine.step.points import number_of_replica
 from gpubalance.engine.step.sums import weighed, wide
-from gpubalance.results.verdict import MEAN, SUM, Verdict
+from gpubalance.results.decomposition import MEAN, SUM, Decomposition
 
 
 class State:
@@ -20,7 +20,7 @@ class State:
     each has its own.
     """
 
-    def __init__(self, model: Any, verdict: Verdict, *, whole: bool) -> None:
+    def __init__(self, model: Any, verdict: Decomposition, *, whole: bool) -> None:
         """Reads them on a replica before its step. If each has the batch `whole`, all weigh as a
         mean does.
         """
@@ -85,7 +85,7 @@ class State:
         return _change(before, tf.convert_to_tensor(variable.value)) * float(self._is_first)
 
 
-def kept_of(model: Any, verdict: Verdict) -> list[Any]:
+def kept_of(model: Any, verdict: Decomposition) -> list[Any]:
     """The variables of layers that a step changes by itself: of Keras' own layers moving averages
     of means.
 
@@ -113,7 +113,7 @@ def changing_of(model: Any) -> list[Any]:
     ]
 
 
-def powers_of(model: Any, verdict: Verdict) -> dict[int, int]:
+def powers_of(model: Any, verdict: Decomposition) -> dict[int, int]:
     """The powers of the variables' shares that the parity check has found, by the
     variables' ids.
     """

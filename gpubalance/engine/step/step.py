@@ -38,11 +38,11 @@ from gpubalance.engine.step.sums import (
     with_norms,
 )
 from gpubalance.engine.step.weighing import weighing
-from gpubalance.results.verdict import Verdict
+from gpubalance.results.decomposition import Decomposition
 
 
 @dataclass(frozen=True)
-class Kind:
+class StepKind:
     """A kind of training step.
 
     `whole`: each replica has the whole batch, and one counts. `micro`: batches are taken in
@@ -61,7 +61,9 @@ class Kind:
     pack_bytes: int = 0
 
 
-def training(model: Any, place: Place, verdict: Verdict, kind: Kind) -> Callable[..., Any]:
+def training(
+    model: Any, place: Place, verdict: Decomposition, kind: StepKind
+) -> Callable[..., Any]:
     """A step that returns its logs, as `Logs.of_all` does, and its stamps, float64 [replicas, 4],
     if it is stamped.
 
@@ -95,7 +97,7 @@ def training(model: Any, place: Place, verdict: Verdict, kind: Kind) -> Callable
 class _Replica:
     """One replica's part of a training step."""
 
-    def __init__(self, model: Any, place: Place, logs: Logs, kind: Kind) -> None:
+    def __init__(self, model: Any, place: Place, logs: Logs, kind: StepKind) -> None:
         self._model, self._place, self._logs, self._kind = model, place, logs, kind
         self._state, self._rows = State(model, logs.verdict, whole=kind.whole), Rows()
         self._variables: list[Any] = []
@@ -168,7 +170,7 @@ class _Replica:
         return logged
 
 
-def testing(model: Any, place: Place, verdict: Verdict, kind: Kind) -> Callable[..., Any]:
+def testing(model: Any, place: Place, verdict: Decomposition, kind: StepKind) -> Callable[..., Any]:
     """A step of `evaluate` that returns its logs, as `Logs.of_all` does."""
 
     def replica(logs: Logs, values: Sequence[Any], _: Any) -> Any:

@@ -18,7 +18,7 @@ import tensorflow as tf
 from gpubalance.engine.sources import has_fixed_rows
 from gpubalance.errors import BadInput
 from gpubalance.planning.packs import packs_of
-from gpubalance.results.verdict import SUM
+from gpubalance.results.decomposition import SUM
 from gpubalance.settings.choices import Gradients
 
 

@@ -32,10 +32,10 @@ from gpubalance.engine.keras_inside import name_of
 from gpubalance.engine.step.built import unchanged
 from gpubalance.engine.step.gradients import gradients_of
 from gpubalance.engine.step.logs import Logs
-from gpubalance.engine.step.part import Part, Probing, in_parts, part_of
+from gpubalance.engine.step.part import ParityProbe, Part, in_parts, part_of
 from gpubalance.engine.step.state import metrics_of
 from gpubalance.engine.step.step import dividing
-from gpubalance.results.verdict import UNTRIED
+from gpubalance.results.decomposition import UNTRIED
 
 _MOST = 64  # losses with divisors of their own, and losses that layers add
 # Operations that don't tell one step from another.
@@ -152,7 +152,7 @@ class Trial:
         states, self.samples = values[: len(self._states)], values[len(self._states) :]
         given = iter(self.samples)
         data = tf.nest.map_structure(lambda one: one if one is None else next(given), self._batch)
-        self.probing = Probing(divisors, exponents, frozenset(map(id, states)))
+        self.probing = ParityProbe(divisors, exponents, frozenset(map(id, states)))
         with (
             unchanged(self.model, zip(self._states, states, strict=True)) as scope,
             dividing(self.model, trains=self.trains),

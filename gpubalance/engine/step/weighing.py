@@ -18,7 +18,7 @@ import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
 from gpubalance.engine.keras_inside import is_keras_own
-from gpubalance.engine.step.part import Added, Change, Part, Reduced, in_parts, replaced
+from gpubalance.engine.step.part import Added, Change, Part, ReducedLoss, in_parts, replaced
 from gpubalance.engine.step.points import number_of_replica
 from gpubalance.engine.step.state import metrics_of
 from gpubalance.engine.step.sums import weighed, wide
@@ -102,7 +102,7 @@ def _reduced(
     if own is not None:
         loss *= tf.cast(own / tf.cast(part.weight, wide(loss.dtype)), loss.dtype)
     if part.probing is not None and len(part.calling) == 1:
-        part.probing.losses.append(Reduced(part.calling[0], values, loss))
+        part.probing.losses.append(ReducedLoss(part.calling[0], values, loss))
     return loss
 
 

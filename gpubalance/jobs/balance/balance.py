@@ -10,7 +10,7 @@ from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, Partial
 from gpubalance.jobs.balance.packs import choose_packs
 from gpubalance.jobs.balance.reuse import new_probe, probe_from_before
 from gpubalance.jobs.balance.together import Together, TriedSplit
-from gpubalance.jobs.endings import giving, lost_gpus_told
+from gpubalance.jobs.endings import attach_partial, lost_gpus_told
 from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.keep.saved import keep_balance, solo_bests_of
@@ -19,7 +19,7 @@ from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_changed, warning
 from gpubalance.jobs.plan.beside import best_at
-from gpubalance.jobs.plan.knowledge import WORTH_A_ROUND, Knowledge, Tried
+from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates, Tried
 from gpubalance.jobs.plan.plan import plan_of
 from gpubalance.jobs.plan.problem import best_split, check_asked
 from gpubalance.numbers.units import format_rate
@@ -28,7 +28,7 @@ from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan, Round
 from gpubalance.results.probe import Probe
-from gpubalance.results.run import Measurement, Pipeline, Run, alone_in_use
+from gpubalance.results.run import InputPipeline, Measurement, Run, alone_in_use
 from gpubalance.settings.requests import BalanceRequest, Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
@@ -47,7 +47,7 @@ def balance(request: BalanceRequest, watch: Watch, journal: Journal) -> Plan:
         kept = probe_from_before(request, watch, journal)
         probe = kept or new_probe(request, limit, watch, journal, party)
         balancing = Balancing(request, probe, party, watch, journal, model_is_told=kept is None)
-        with giving(balancing.so_far), lost_gpus_told(request.devices):
+        with attach_partial(balancing.so_far), lost_gpus_told(request.devices):
             plan = balancing.run()
             keep_balance(request, plan)
             return plan
@@ -69,7 +69,7 @@ class Balancing:
     model_is_told: bool = True
     proofs: int = 0
     packs_are_chosen: bool = False
-    pipeline: Pipeline | None = None
+    pipeline: InputPipeline | None = None
     rounds: list[Round] = field(default_factory=list)
     failed: set[Shares] = field(default_factory=set)
     warnings: list[Warning_] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Balancing:
     def __post_init__(self) -> None:
         # The probe's own settings do not say how gradients are summed, which takes memory.
         probe = self.probe.model_copy(update={"settings": self.request.settings})
-        self.known = Knowledge(probe, self.request.devices, self.request.plan)
+        self.known = DeviceEstimates(probe, self.request.devices, self.request.plan)
         self.together = Together(
             self.request, self.probe.model, self.party, self.watch, self.model_is_told
         )
@@ -201,7 +201,7 @@ class Balancing:
             self.pipeline = held_against(alone, held, solo_sum)
         if self.request.tracing is not None:
             party = self.together.gather(split)
-            self.warnings += trace(party, {0: split.of_used}, self.request.tracing, self.watch)
+            self.warnings += trace(party, {0: split.without_idle}, self.request.tracing, self.watch)
 
     def _key(self, what: str, split: Shares) -> str:
         """Under which what comes now is kept: rounds and proofs come in the same order when the
@@ -212,7 +212,7 @@ class Balancing:
     def _try(self, planned: Allocation) -> None:
         """Measures a split for a moment; if it runs out of memory, the devices step back."""
         key = self._key("round", planned.split)
-        self._take(planned, self.journal.once(key, TriedSplit, lambda: self._round(planned)))
+        self._take(planned, self.journal.get_or_make(key, TriedSplit, lambda: self._round(planned)))
 
     def _round(self, planned: Allocation) -> TriedSplit:
         split = planned.split
@@ -224,7 +224,7 @@ class Balancing:
         self.watch(Doing(f"round {len(self.rounds) + 1}: {split}{why}"))
         tried = self._measured(split)
         if not self.rounds:
-            self.journal.once("probe", Probe, lambda: self.probe)
+            self.journal.get_or_make("probe", Probe, lambda: self.probe)
         return tried
 
     def _measured(self, split: Shares) -> TriedSplit:
@@ -285,7 +285,7 @@ class Balancing:
         split is clearly faster, as on a machine whose speed comes and goes, it is proven too.
         """
         key = self._key("out of memory in a proof", planned.split)
-        ran_out = self.journal.had(key, TriedSplit)
+        ran_out = self.journal.load(key, TriedSplit)
         self.proofs += 1  # under which the windows of the next proof are kept
         if ran_out is None:
             try:

@@ -41,7 +41,7 @@ def choose_packs(
         return None
     # The same after an interruption, whatever the link shows then.
     own_key = content_key("packs", str(split), "own")
-    own = journal.once(
+    own = journal.get_or_make(
         own_key, TriedPacks, lambda: TriedPacks(pack_bytes=own_bytes, measured=before)
     )
     sync_part = before.sync_s / before.step_time_s.median
@@ -71,4 +71,4 @@ def _tried(
             together.watch(Doing(f"{error.message} with packs of {format_bytes(size)}"))
             return TriedPacks(pack_bytes=size, measured=None)
 
-    return journal.once(content_key("packs", str(split), size), TriedPacks, measured)
+    return journal.get_or_make(content_key("packs", str(split), size), TriedPacks, measured)

@@ -30,7 +30,7 @@ def probe_from_before(request: BalanceRequest, watch: Watch, journal: Journal) -
     """The balance's probe from before an interruption, else a kept one of these devices and
     settings, or None.
     """
-    kept = journal.had("probe", Probe) or kept_probe(request)
+    kept = journal.load("probe", Probe) or kept_probe(request)
     if kept is not None:
         journal.tell_resumed()
         watch(

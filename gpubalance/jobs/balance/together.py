@@ -13,8 +13,8 @@ from gpubalance.jobs.endings import refuse
 from gpubalance.jobs.events import ModelBuilt, Watch
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import build_for
-from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement
 from gpubalance.settings.record import Batch, Record
@@ -74,13 +74,15 @@ class Together:
         """What a split gives, measured for at least `at_least_s` seconds; if None, until it is
         known within ± 1 %.
         """
-        used = self.run_request(split).of_used
+        used = self.run_request(split).without_idle
         party = self.gather(split)
         series = Series(
             used.split, devices=used.devices, watch=self.watch, least_samples=split.global_batch
         )
         party.ask(series.warm_up)
-        series.add(party.ask(lambda worker: series.window(worker, Length.of_round(at_least_s))))
+        series.add(
+            party.ask(lambda worker: series.window(worker, StoppingRule.of_round(at_least_s)))
+        )
         return series.measurement(split.used)
 
     def sum_in_packs(self, pack_bytes: int) -> None:
@@ -101,7 +103,7 @@ class Together:
         lack of memory.
         """
         party, used = self.gather(split), split.used
-        request = self.run_request(split).of_used
+        request = self.run_request(split).without_idle
         fits = Fitting(party, request, self.watch).suggest(error, believed=believed)
         if fits == request.split:
             return []

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpubalance.errors import BadInput, Regression
-from gpubalance.jobs.compare.subject import Subject, read_subject
+from gpubalance.jobs.compare.subject import Contender, read_subject
 from gpubalance.jobs.compare.unlike import pair_devices, unlike
 from gpubalance.numbers.ratio import Ratio, mean_ratio, ratio, ratio_of_sums
 from gpubalance.numbers.units import format_percent
@@ -49,7 +49,7 @@ def compare(paths: Sequence[Path]) -> Comparison:
     )
 
 
-def _against(first: Subject, other: Subject, number: int) -> Against:
+def _against(first: Contender, other: Contender, number: int) -> Against:
     kinds = first.result.kind, other.result.kind
     if "probe" in kinds and kinds[0] != kinds[1]:
         which = (
@@ -79,7 +79,7 @@ def _against(first: Subject, other: Subject, number: int) -> Against:
 
 
 def _device(
-    first: Subject, other: Subject, mine: int | None, theirs: int | None, *, same: bool
+    first: Contender, other: Contender, mine: int | None, theirs: int | None, *, same: bool
 ) -> DeviceRatio:
     if mine is None or theirs is None:
         return DeviceRatio(baseline=mine, other=theirs)

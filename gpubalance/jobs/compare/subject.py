@@ -33,7 +33,7 @@ Timed = tuple[float, tuple[float, ...]]
 
 
 @dataclass(frozen=True)
-class Subject:
+class Contender:
     """`source` is what the file holds, or the run of a plan that was run; `devices` are those of
     `result.devices`.
 
@@ -49,7 +49,7 @@ class Subject:
     alone: list[dict[int, Timed]]
 
 
-def read_subject(path: Path) -> Subject:
+def read_subject(path: Path) -> Contender:
     """Reads a result. The BadInput for any other file says what it is instead, or which field is
     damaged.
     """
@@ -88,7 +88,7 @@ def read_subject(path: Path) -> Subject:
             ),
         }
     )
-    return Subject(result, source, tuple(devices), parts, alone)
+    return Contender(result, source, tuple(devices), parts, alone)
 
 
 def _alone(one: Part) -> dict[int, Timed]:

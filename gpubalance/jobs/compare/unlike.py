@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpubalance.jobs.compare.subject import Subject
+from gpubalance.jobs.compare.subject import Contender
 from gpubalance.results.common import shapes_text
 from gpubalance.results.comparison import Unlike
 from gpubalance.results.independent import Independent
@@ -46,7 +46,7 @@ def _places(devices: Sequence[Device], name: str) -> dict[str, int]:
     return {value: place for place, value in enumerate(values) if values.count(value) == 1}
 
 
-def unlike(baseline: Subject, other: Subject) -> tuple[Unlike, ...]:
+def unlike(baseline: Contender, other: Contender) -> tuple[Unlike, ...]:
     """The differences in settings, model, devices, software and machine, in this order; a None in
     one is unknown.
     """
@@ -57,7 +57,7 @@ def unlike(baseline: Subject, other: Subject) -> tuple[Unlike, ...]:
     )
 
 
-def _settings(subject: Subject) -> Facts:
+def _settings(subject: Contender) -> Facts:
     """What was measured, and how, by the name to tell it under; without what is not known or is no
     matter.
     """
@@ -81,7 +81,7 @@ def _settings(subject: Subject) -> Facts:
     return facts
 
 
-def _software(subject: Subject) -> Facts:
+def _software(subject: Contender) -> Facts:
     return {name.replace("_", " "): value for name, value in subject.source.environment or ()}
 
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from gpubalance.errors import GpubalanceError, OutOfMemory
 from gpubalance.jobs.doctor.distribution import install_command
-from gpubalance.remedies import known, match
+from gpubalance.remedies import known_error, match
 from gpubalance.results.checkup import Check, Status
 
 T = TypeVar("T")
@@ -57,10 +57,10 @@ def skipped(code: str, why: str) -> Check:
 
 def explained(code: str, row: str, detail: str, status: Status = "failure") -> Check:
     """A fault, with the cause and the remedy from this row of known errors."""
-    remedy = known(row).remedy
+    remedy = known_error(row).remedy
     if row in _A_NEW_DRIVER and (command := install_command()):
         remedy = f"{remedy}\n{command}"
-    return check(code, status, f"{detail}: {known(row).cause}", remedy)
+    return check(code, status, f"{detail}: {known_error(row).cause}", remedy)
 
 
 def failed(code: str, error: Exception, where: str = "") -> Check:

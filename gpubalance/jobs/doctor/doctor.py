@@ -12,7 +12,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault, Interrupted, UsageError
 from gpubalance.jobs.doctor.check import failed, guarded, skipped
 from gpubalance.jobs.doctor.machine import driver_checks, gpu_checks, host_checks, software_checks
-from gpubalance.jobs.doctor.work import Steps, all_reduce, copies, links, tensorflow_devices
+from gpubalance.jobs.doctor.work import DoctorSteps, all_reduce, copies, links, tensorflow_devices
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.checkup import AllReduceTime, Check, Checkup, Checkups, CopyTime
 from gpubalance.results.common import now
@@ -133,7 +133,9 @@ class _Patient:
 
     def _work(self, party: Party, model: str | None) -> Iterator[Finding]:
         devices, watch = self.devices, self.watch
-        steps = Steps(Settings(model=model or default_model(simulated=devices[0].simulated)), watch)
+        steps = DoctorSteps(
+            Settings(model=model or default_model(simulated=devices[0].simulated)), watch
+        )
         gpus = [device for device in devices if device.told_by_nvml]
         with watched_links([device.uuid for device in gpus]) as seen:
             yield from steps.checks(devices, self.joint)

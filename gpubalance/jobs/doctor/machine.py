@@ -16,7 +16,7 @@ from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.health import Health, nvidia_cards, read_health
 from gpubalance.jobs.doctor.check import check, explained, guarded, ok, skipped
 from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes
-from gpubalance.remedies import known, match
+from gpubalance.remedies import known_error, match
 from gpubalance.results.checkup import Check, Status
 from gpubalance.system.deadlines import ANSWERS_WITHIN_S, within, within_or
 from gpubalance.system.state import current_folder, state_folder
@@ -51,7 +51,7 @@ _ROOM = {
         0,
         _GIB,
         ". NCCL may need more, and then says «unhandled system error»",
-        known("nccl-system").remedy,
+        known_error("nccl-system").remedy,
     ),
 }
 

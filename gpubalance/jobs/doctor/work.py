@@ -10,11 +10,11 @@ from functools import partial
 from itertools import permutations
 
 from gpubalance.devices.health import read_peer_to_peer
-from gpubalance.devices.link import Link, own_link
+from gpubalance.devices.link import PcieLink, own_link
 from gpubalance.jobs.doctor.check import check, explained, guarded, ok, skipped
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.numbers.units import format_bytes, format_seconds
-from gpubalance.remedies import known, match
+from gpubalance.remedies import known_error, match
 from gpubalance.results.checkup import AllReduceTime, Check, CopyTime
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
@@ -37,7 +37,7 @@ def tensorflow_devices(found: Surveyed, devices: Sequence[Device]) -> Iterator[C
     for device in devices:
         if device.uuid in found.missing:
             why = found.missing[device.uuid]
-            row = match(why) or known("left-out")
+            row = match(why) or known_error("left-out")
             yield check(
                 "tensorflow-devices",
                 "failure",
@@ -70,7 +70,7 @@ def memory_growth(on: bool | None, wished: str | None) -> Check:
     )
 
 
-class Steps:
+class DoctorSteps:
     """One training step on each device. `size` is the bytes of the model's gradients, None without
     a step.
     """
@@ -117,7 +117,7 @@ def _failures(checks: Sequence[Check]) -> list[Check]:
     return [found for found in checks if found.status == "failure"]
 
 
-def links(devices: Sequence[Device], seen: Mapping[str, Link]) -> Iterator[Check]:
+def links(devices: Sequence[Device], seen: Mapping[str, PcieLink]) -> Iterator[Check]:
     """The check of each GPU's PCIe link, as it was while the GPU worked, against the card's own."""
     for device in devices:
         now, own = seen.get(device.uuid), within_or(None, partial(own_link, device))

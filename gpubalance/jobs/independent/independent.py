@@ -15,15 +15,15 @@ from gpubalance.errors import (
     PartialResult,
     TimeLimitPassed,
 )
-from gpubalance.jobs.endings import giving, lost_gpus_told, one_error
+from gpubalance.jobs.endings import attach_partial, lost_gpus_told, one_error
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing, PhaseBegun, TurnDone, Watch, one_at_a_time
-from gpubalance.jobs.independent.window import AllAtOnce, CommonWindow, Replica, Together
+from gpubalance.jobs.independent.window import AllAtOnce, AtOnce, CommonWindow, OwnReplica
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.keep.saved import best_joint_run
 from gpubalance.jobs.keep.verdicts import KeptVerdicts
-from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.timings import Window
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.turns import in_turns
@@ -43,7 +43,7 @@ from gpubalance.workers.worker import Worker
 ALONE: Literal["alone"] = "alone"
 AT_ONCE: Literal["at once"] = "at once"
 T = TypeVar("T")
-Work = Callable[[Replica, Worker], T]
+Work = Callable[[OwnReplica, Worker], T]
 
 
 def independent(request: IndependentRequest, watch: Watch, journal: Journal) -> Independent:
@@ -71,7 +71,7 @@ def independent(request: IndependentRequest, watch: Watch, journal: Journal) -> 
         verdicts=KeptVerdicts(journal),
     ) as party:
         turns = Turns(request, party, journal, tell)
-        with giving(turns.result):
+        with attach_partial(turns.result):
             turns.measure()
         splits = {one.number: Shares((one.batch,)) for one in turns.going}
         turns.noted = trace(party, splits, request.tracing, tell, apart=True)
@@ -106,16 +106,16 @@ class Turns:
         each = enumerate(
             zip(self.request.devices, self.request.models, self.request.batches, strict=True)
         )
-        self.replicas = tuple(Replica(number, *own) for number, own in each)
-        self._length = Length.of_window(self.request.measuring)
+        self.replicas = tuple(OwnReplica(number, *own) for number, own in each)
+        self._length = StoppingRule.of_window(self.request.measuring)
         self.alone = [self._together(ALONE, [one]) for one in self.replicas]
         self.at_once = self._together(AT_ONCE, self.replicas)
 
-    def _together(self, name: Literal["alone", "at once"], those: Sequence[Replica]) -> Together:
-        return Together(name, those, self.watch, pipeline=self.request.settings.data is not None)
+    def _together(self, name: Literal["alone", "at once"], those: Sequence[OwnReplica]) -> AtOnce:
+        return AtOnce(name, those, self.watch, pipeline=self.request.settings.data is not None)
 
     @property
-    def going(self) -> list[Replica]:
+    def going(self) -> list[OwnReplica]:
         """The devices that have not failed."""
         return [one for one in self.replicas if one.error is None]
 
@@ -126,7 +126,7 @@ class Turns:
         """
         return [slowed for one in self.at_once.series.values() for slowed in one.slowed]
 
-    def subjects(self) -> list[Together]:
+    def subjects(self) -> list[AtOnce]:
         """What is measured in turns: each device alone, and if there are several all at once."""
         alone = [self.alone[one.number] for one in self.going]
         return [*alone, *([self.at_once] if len(alone) > 1 else [])]
@@ -139,7 +139,7 @@ class Turns:
             self._each("warming up all devices at once", self._warm_up, self.replicas)
         in_turns(self.subjects, self._turn, self.request.measuring, lambda: self.slowed, self.watch)
 
-    def _turn(self, subject: Together, number: int, of: int) -> None:
+    def _turn(self, subject: AtOnce, number: int, of: int) -> None:
         """Measures a window of all of a subject's devices; it does not count if one of
         them fails.
         """
@@ -148,15 +148,15 @@ class Turns:
         key, which = content_key(subject.name, *uuids, *models, number), f"window {number} of {of}"
         measure = self._alone if subject.name == ALONE else self._at_once
         with suppress(_DroppedOut):
-            window = self.journal.once(key, AllAtOnce, lambda: measure(subject, which))
+            window = self.journal.get_or_make(key, AllAtOnce, lambda: measure(subject, which))
             self.watch(TurnDone(number, of, subject.name, subject.add(window)))
 
-    def _warm_up(self, one: Replica, worker: Worker) -> None:
+    def _warm_up(self, one: OwnReplica, worker: Worker) -> None:
         one.facts = worker.facts
         self.alone[one.number].series[one.number].warm_up(worker)
 
-    def _alone(self, subject: Together, which: str) -> AllAtOnce:
-        def measured(one: Replica, worker: Worker) -> Window:
+    def _alone(self, subject: AtOnce, which: str) -> AllAtOnce:
+        def measured(one: OwnReplica, worker: Worker) -> Window:
             series = subject.series[one.number]
             series.settle(worker, first=False)  # it has been idle for a while
             return series.window(worker, self._length)
@@ -164,10 +164,10 @@ class Turns:
         doing = f"measuring {subject.replicas[0].device.label} alone, {which}"
         return AllAtOnce(parts=self._each(doing, measured, subject.replicas))
 
-    def _at_once(self, subject: Together, which: str) -> AllAtOnce:
+    def _at_once(self, subject: AtOnce, which: str) -> AllAtOnce:
         common = CommonWindow([*subject.series], self._length)
 
-        def measure(one: Replica, worker: Worker) -> None:
+        def measure(one: OwnReplica, worker: Worker) -> None:
             """Measures until the window is over; ends it for all devices on any error."""
             series = subject.series[one.number]
             steps = (
@@ -193,7 +193,7 @@ class Turns:
         )
         return AllAtOnce(overlap_s=common.overlap_s, parts=parts)
 
-    def _each(self, doing: str, work: Work[T], those: Sequence[Replica]) -> tuple[T, ...]:
+    def _each(self, doing: str, work: Work[T], those: Sequence[OwnReplica]) -> tuple[T, ...]:
         """What `work` gives of these devices, at the same time. Those that fail drop out, which
         ends the window.
 
@@ -277,7 +277,7 @@ class Turns:
             warnings=(*resumed(self.journal.again[AllAtOnce]), *figures, *self.noted),
         )
 
-    def _own_model(self, one: Replica, origin_s: float) -> OwnModel:
+    def _own_model(self, one: OwnReplica, origin_s: float) -> OwnModel:
         alone, at_once = (
             self.alone[one.number].series[one.number],
             self.at_once.series.get(one.number),

@@ -15,8 +15,8 @@ from pydantic import Field
 
 from gpubalance.errors import GpubalanceError
 from gpubalance.jobs.events import Watch
-from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.timings import Window
 from gpubalance.results.independent import OwnWindow
 from gpubalance.results.timing import Timing
@@ -46,7 +46,7 @@ class AllAtOnce(Record):
 
 
 @dataclass
-class Replica:
+class OwnReplica:
     """A device that trains its own model.
 
     `number` is its place in the request, `facts` what its worker reported of the model, `error` why
@@ -61,7 +61,7 @@ class Replica:
     error: GpubalanceError | None = None
 
 
-class Together:
+class AtOnce:
     """A subject: one device "alone", or those that have not failed "at once". Each, by its number,
     has a series.
     """
@@ -69,7 +69,7 @@ class Together:
     def __init__(
         self,
         name: Literal["alone", "at once"],
-        replicas: Sequence[Replica],
+        replicas: Sequence[OwnReplica],
         watch: Watch,
         *,
         pipeline: bool,
@@ -117,7 +117,7 @@ class CommonWindow:
     common end: then every device trained all the while. Each worker's thread shares the window.
     """
 
-    def __init__(self, numbers: Sequence[int], length: Length) -> None:
+    def __init__(self, numbers: Sequence[int], length: StoppingRule) -> None:
         """The window ends when what counts of each worker has that length."""
         self.counted: dict[int, list[Timing]] = {number: [] for number in numbers}
         self.overlap_s = 0.0

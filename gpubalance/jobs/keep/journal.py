@@ -110,20 +110,20 @@ class Journal:
         if not self.resumed and self._file is None:
             self.path.unlink(missing_ok=True)
 
-    def once(self, key: str, kind: type[R], make: Callable[[], R]) -> R:
+    def get_or_make(self, key: str, kind: type[R], make: Callable[[], R]) -> R:
         """The record that was left under the key, else the one that `make` returns,
         which is kept.
         """
-        found = self.had(key, kind)
+        found = self.load(key, kind)
         if found is None:
             found = make()
             self.keep(key, found)
         return found
 
-    def had(self, key: str, kind: type[R]) -> R | None:
+    def load(self, key: str, kind: type[R]) -> R | None:
         """The last record of that kind that was left under the key, or None."""
         if kind not in self._left:
-            self._left[kind] = self.left(kind)
+            self._left[kind] = self.load_all(kind)
         found: R | None = self._left[kind].get(key)
         self.again[kind] += found is not None
         return found
@@ -170,7 +170,7 @@ class Journal:
         delete_oldest(self.path.parent, "*.jsonl", _KEPT)
         return file
 
-    def left(self, kind: type[R]) -> dict[str, R]:
+    def load_all(self, kind: type[R]) -> dict[str, R]:
         """The last record of that kind that was left under each key. Skips lines that are no such
         record.
 

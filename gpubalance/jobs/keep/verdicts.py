@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from gpubalance.jobs.keep.journal import Journal, content_key
-from gpubalance.results.verdict import Verdict
+from gpubalance.results.decomposition import Decomposition
 from gpubalance.settings.requests import Settings
 
 
@@ -23,7 +23,7 @@ class KeptVerdicts:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._found = journal.left(Verdict)
+        self._found = journal.load_all(Decomposition)
         self._checking = defaultdict[str, threading.Lock](threading.Lock)
 
     def turn(self, settings: Settings) -> AbstractContextManager[Any]:
@@ -32,11 +32,11 @@ class KeptVerdicts:
         """
         return self._checking[_key(settings)] if ":" in settings.model else nullcontext()
 
-    def of(self, settings: Settings) -> Verdict | None:
+    def of(self, settings: Settings) -> Decomposition | None:
         """That of the model in these settings, if it was checked."""
         return self._found.get(_key(settings))
 
-    def note(self, settings: Settings, verdict: Verdict) -> None:
+    def note(self, settings: Settings, verdict: Decomposition) -> None:
         """Takes what a worker has found, and keeps what is new."""
         key = _key(settings)
         if key not in self._found and (verdict.step or verdict.refused):

@@ -16,7 +16,7 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.numbers.stats import mean, median
 from gpubalance.planning.model import monotone_curve
 from gpubalance.planning.pipeline.place import Placement
-from gpubalance.planning.pipeline.problem import Load
+from gpubalance.planning.pipeline.problem import BlockLoad
 from gpubalance.planning.pipeline.timeline import Pass, Timeline
 from gpubalance.results.timing import BlockTimed
 from gpubalance.settings.device import Device
@@ -33,7 +33,7 @@ _TIMES, _SECONDS = 5, 0.02
 _DOES_NOT_FIT = [math.inf, math.inf, 0.0, 0.0, 0.0, 0.0]
 
 
-class Blocks(Record):
+class MeasuredBlocks(Record):
     """All that was measured of blocks on a device alone. `limit_bytes` is what its allocator may
     take.
     """
@@ -49,7 +49,7 @@ def time_blocks(
     parties: Sequence[Party],
     after: Party,
     watch: Watch,
-) -> list[Blocks]:
+) -> list[MeasuredBlocks]:
     """Each device's blocks, measured or left by an interrupted command. Raises what a worker does,
     but OutOfMemory.
 
@@ -57,9 +57,9 @@ def time_blocks(
     `after` them.
     """
     return [
-        journal.once(
+        journal.get_or_make(
             f"blocks of {device.uuid}",
-            Blocks,
+            MeasuredBlocks,
             partial(_timed, request, count, device, party, then, watch),
         )
         for device, party, then in zip(request.devices, parties, (*parties[1:], after), strict=True)
@@ -68,7 +68,7 @@ def time_blocks(
 
 def _timed(
     request: LayersRequest, count: int, device: Device, party: Party, then: Party, watch: Watch
-) -> Blocks:
+) -> MeasuredBlocks:
     """One device's blocks at the useful sizes; one that does not fit at a size is not tried at
     larger ones.
     """
@@ -87,7 +87,7 @@ def _timed(
         blocks = fitting
     limit_bytes = party.facts.memory_limit_bytes[0]
     party.end()
-    return Blocks(limit_bytes=limit_bytes, points=tuple(points))
+    return MeasuredBlocks(limit_bytes=limit_bytes, points=tuple(points))
 
 
 def _at_size(party: Party, blocks: Sequence[int], size: int) -> list[BlockTimed]:
@@ -121,14 +121,14 @@ class DeviceCosts:
         self.largest = max(self._sizes, default=1)
         self._factors = np.ones((count, 3))  # of each block's forward, backward and update
 
-    def load(self, micro_batch: int, limit_bytes: float) -> Load:
+    def load(self, micro_batch: int, limit_bytes: float) -> BlockLoad:
         """What blocks take at a micro-batch; `limit_bytes` is lowered by the most that a block
         takes for a moment.
         """
         costs = np.array([self._cost(points, micro_batch) for points in self._points])
         costs[:, :3] *= self._factors
         forward_s, backward_s, update_s, fixed, live, working = map(tuple, costs.T.tolist())
-        return Load(forward_s, backward_s, update_s, fixed, live, limit_bytes - max(working))
+        return BlockLoad(forward_s, backward_s, update_s, fixed, live, limit_bytes - max(working))
 
     def _cost(self, points: Sequence[BlockTimed], micro_batch: int) -> list[float]:
         """A block's forward, backward, update, and fixed, live and working bytes; seconds are

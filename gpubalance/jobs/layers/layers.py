@@ -12,16 +12,16 @@ from typing import cast
 
 from gpubalance.errors import NothingFits, OutOfMemory, PartialResult, UsageError
 from gpubalance.jobs.balance.together import Together
-from gpubalance.jobs.endings import giving, lost_gpus_told
+from gpubalance.jobs.endings import attach_partial, lost_gpus_told
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import CutDone, Doing, PhaseBegun, PipeWindowDone, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.layers.blocks import time_blocks
-from gpubalance.jobs.layers.known import Known
+from gpubalance.jobs.layers.costs import BlockCosts
 from gpubalance.jobs.layers.series import CutSeries
 from gpubalance.jobs.layers.uncut import refuse_what_is_faster_uncut, uncut
 from gpubalance.jobs.measure.joint import party_for
-from gpubalance.jobs.measure.length import Length
+from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.timings import Window
 from gpubalance.jobs.measure.turns import in_turns
 from gpubalance.jobs.measure.warnings import of_figures, resumed, warning
@@ -62,14 +62,14 @@ def layers(request: LayersRequest, watch: Watch, journal: Journal) -> Layers:
         ]
         alone = [*map(opened.enter_context, each)]
         together = opened.enter_context(party_for(request, watch, limit))
-        facts = journal.once("facts", Ready, lambda: _facts(alone[0]))
+        facts = journal.get_or_make("facts", Ready, lambda: _facts(alone[0]))
         assert facts.graph is not None  # noqa: S101  (of a model that is built to be cut)
         baselines = uncut(request, limit, watch, journal)
         watch(PhaseBegun("blocks"))
         blocks = time_blocks(request, len(facts.graph.blocks), journal, alone, together, watch)
-        known = Known(request, facts.graph, blocks)
+        known = BlockCosts(request, facts.graph, blocks)
         refuse_what_is_faster_uncut(request, baselines, known.best().throughput)
-        return Cutting(request, known, baselines, facts, together, journal, watch, limit).run()
+        return LayersJob(request, known, baselines, facts, together, journal, watch, limit).run()
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def _facts(party: Party) -> Ready:
 
 
 @dataclass
-class Cutting:
+class LayersJob:
     """The rounds of a cut model and its proof, with what has been found so far.
 
     `party` has all devices; its owner ends it. `baselines` are what the uncut model gives, `facts`
@@ -106,7 +106,7 @@ class Cutting:
     """
 
     request: LayersRequest
-    known: Known
+    known: BlockCosts
     baselines: LayersBaselines
     facts: Ready
     party: Party
@@ -125,7 +125,7 @@ class Cutting:
         """Tries cuts until none promises more than was measured, and proves the best. An error has
         what was found.
         """
-        with giving(self._result):
+        with attach_partial(self._result):
             while not self._prove(self._found()):
                 pass
             self._measure_split()
@@ -151,7 +151,7 @@ class Cutting:
         self.watch(PhaseBegun("rounds"))
         self.watch(Doing(f"round {len(self.rounds) + 1}: {series.text}"))
         try:
-            self._look(series, "round", Length.at_most(self.request.round_s))
+            self._look(series, "round", StoppingRule.at_most(self.request.round_s))
         except OutOfMemory as error:
             self._ran_out(placed, error.replica)
             return
@@ -161,7 +161,7 @@ class Cutting:
             self.best = rate, placed
         self.known.learn(placed, series.timelines, series.step_times_s)
 
-    def _look(self, series: CutSeries, what: str, length: Length) -> None:
+    def _look(self, series: CutSeries, what: str, length: StoppingRule) -> None:
         """Adds a window to the series, measured or left by an interrupted command. Raises
         OutOfMemory.
         """
@@ -171,7 +171,7 @@ class Cutting:
             self.party.ask(series.warm_up)
             return self.party.ask(lambda worker: series.window(worker, length))
 
-        series.add(self.journal.once(f"{what} {series.key}", Window, measured))
+        series.add(self.journal.get_or_make(f"{what} {series.key}", Window, measured))
         self.again[what.partition(" ")[0]] += self.journal.again[Window] - before
         self.series = series
 
@@ -226,7 +226,7 @@ class Cutting:
 
     def _turn(self, series: CutSeries, number: int, of: int) -> None:
         """Measures a window of the proof, from which on there is a result, and emits its event."""
-        self._look(series, f"window {number}", Length.of_window(self.request.measuring))
+        self._look(series, f"window {number}", StoppingRule.of_window(self.request.measuring))
         self.watch(PipeWindowDone(number, of, series.throughput.median, series.usual_s))
 
     def _measure_split(self) -> None:
@@ -246,7 +246,7 @@ class Cutting:
 
         found: dict[str, object] = {"split": None}
         try:
-            found["split"] = self.journal.once(
+            found["split"] = self.journal.get_or_make(
                 f"batch split {split.split}", SplitBaseline, measured
             )
         except OutOfMemory as error:

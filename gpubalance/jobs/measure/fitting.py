@@ -9,7 +9,7 @@ from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.saved import probe_of
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.memory import Points, predict_limit
-from gpubalance.planning.search import Trial, find_limit
+from gpubalance.planning.search import TriedBatch, find_limit
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import RunRequest
 from gpubalance.settings.shares import Shares
@@ -154,9 +154,9 @@ class Fitting:
         limits = {replica: most for replica, most in enumerate(self._limits(points)) if most}
         tightest = min(limits, key=lambda replica: limits[replica], default=0)
 
-        def attempt(batch: int, _: str) -> Trial:
+        def attempt(batch: int, _: str) -> TriedBatch:
             peaks = self._tried(Shares((batch,) * count))
-            return Trial(batch, peaks is not None, peaks[tightest] if peaks else None)
+            return TriedBatch(batch, peaks is not None, peaks[tightest] if peaks else None)
 
         exact = all(device.simulated for device in self._devices)
         step = 1 if exact else max(1, int(_TOLERANCE_ON_GPU * low))

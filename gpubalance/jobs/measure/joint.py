@@ -7,21 +7,28 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from gpubalance.errors import OutOfMemory
-from gpubalance.jobs.endings import giving
+from gpubalance.jobs.endings import attach_partial
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing, Watch, WindowDone
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.keep.verdicts import KeptVerdicts
 from gpubalance.jobs.measure.fitting import Fitting
-from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.pipeline import ROUND_S, held_against, measure_pipeline
 from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.timings import Window
 from gpubalance.jobs.measure.turns import in_turns
 from gpubalance.jobs.measure.warnings import batches_joined, of_figures, resumed, warning
 from gpubalance.numbers.ratio import ratio
 from gpubalance.results.common import Warning_, now
-from gpubalance.results.run import Baselines, Measurement, Pipeline, Run, SoloBest, alone_in_use
+from gpubalance.results.run import (
+    Baselines,
+    InputPipeline,
+    Measurement,
+    Run,
+    SoloBest,
+    alone_in_use,
+)
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, LayersRequest, RunRequest
 from gpubalance.settings.shares import Shares
@@ -83,14 +90,14 @@ class JointRun:
     pipeline: bool = False
     even: Series | None = None
     is_even: bool = False
-    alone: Pipeline | None = None
+    alone: InputPipeline | None = None
     again: int = 0  # windows of its split that an interrupted run left
     complete: bool = False
     doing: str = ""  # as was told last
     warnings: list[Warning_] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.request = self.asked.of_used
+        self.request = self.asked.without_idle
         self.measuring = self.request.measuring
         self.own = self._series(self.request.split)
         self.held = self._series(self.request.split, "held") if self.pipeline else None
@@ -99,7 +106,7 @@ class JointRun:
         """Measures to the end. Raises OutOfMemory; every error carries what was measured before it
         as `partial`.
         """
-        with giving(self.result):
+        with attach_partial(self.result):
             if self.pipeline:
                 round_s = min(ROUND_S, self.measuring.duration_s or ROUND_S)
                 self.alone = measure_pipeline(
@@ -134,7 +141,7 @@ class JointRun:
         turns = ", in turns with the even split" if self.even else ""
         doing = f"measuring {self.own.split}, window {number} of {of}{turns}"
         try:
-            self._window(series, number, Length.of_window(self.measuring), doing)
+            self._window(series, number, StoppingRule.of_window(self.measuring), doing)
         except OutOfMemory as error:
             if series is not self.even:
                 raise
@@ -142,7 +149,7 @@ class JointRun:
             return
         self.watch(WindowDone(number, of, series.name, series.devices, series.last.measurement()))
 
-    def _window(self, series: Series, number: int, length: Length, doing: str) -> None:
+    def _window(self, series: Series, number: int, length: StoppingRule, doing: str) -> None:
         """Adds the series' window of that number, measured now unless an interrupted
         run left it.
         """
@@ -161,7 +168,7 @@ class JointRun:
             "window", self.proof, *uuids, *of_step, series.name, str(series.split), number
         )
         before = self.journal.again[Window]
-        series.add(self.journal.once(key, Window, measured))
+        series.add(self.journal.get_or_make(key, Window, measured))
         self.again += series is self.own and self.journal.again[Window] > before
 
     def _warm_up_even(self) -> None:

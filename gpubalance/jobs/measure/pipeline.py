@@ -11,7 +11,7 @@ from gpubalance.jobs.measure.timings import throughput_of
 from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
 from gpubalance.numbers.stats import half_width
 from gpubalance.results.common import Throughput
-from gpubalance.results.run import Pipeline
+from gpubalance.results.run import InputPipeline
 from gpubalance.results.timing import Pulled
 from gpubalance.workers.messages import Pull, PulledAll
 from gpubalance.workers.party import Party
@@ -26,7 +26,7 @@ _CLEARLY = 0.98
 
 def measure_pipeline(
     party: Party, global_batch: int, watch: Watch, round_s: float = ROUND_S
-) -> Pipeline:
+) -> InputPipeline:
     """The pipeline of a party's data without a model behind it, held against nothing yet.
 
     Warms it up and measures until its rate is known within ± 1 %, or for five rounds. Raises
@@ -36,7 +36,9 @@ def measure_pipeline(
     return party.ask(lambda worker: _measured(worker, global_batch, round_s))
 
 
-def held_against(pipeline: Pipeline, held: Throughput | None, solo_sum: float | None) -> Pipeline:
+def held_against(
+    pipeline: InputPipeline, held: Throughput | None, solo_sum: float | None
+) -> InputPipeline:
     """The record. `held` is what the split gives with batches on the devices, `solo_sum` what these
     give alone.
     """
@@ -50,7 +52,7 @@ def held_against(pipeline: Pipeline, held: Throughput | None, solo_sum: float | 
     )
 
 
-def _measured(worker: Worker, global_batch: int, round_s: float) -> Pipeline:
+def _measured(worker: Worker, global_batch: int, round_s: float) -> InputPipeline:
     list(worker.replies(Pull(global_batch=global_batch, seconds=WARM_UP_S), Pulled, PulledAll))
     pulls, times_s, about = list[Pulled](), list[float](), PulledAll()
     for _ in range(_ROUNDS):
@@ -67,7 +69,7 @@ def _measured(worker: Worker, global_batch: int, round_s: float) -> Pipeline:
         if known is not None and known <= PRECISE_ENOUGH:
             break
     cpu_s, seconds = sum(one.cpu_s for one in pulls), sum(one.seconds for one in pulls)
-    return Pipeline(
+    return InputPipeline(
         alone=throughput_of(global_batch, times_s),
         processor_use=cpu_s / seconds / (os.cpu_count() or 1),
         held=None,

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from gpubalance.devices.telemetry import Course
+from gpubalance.devices.telemetry import TelemetryRecorder
 from gpubalance.errors import PartialResult
-from gpubalance.remedies import known
+from gpubalance.remedies import known_error
 from gpubalance.results.telemetry import Moment, Telemetry, passing
 from gpubalance.settings.device import Device
 
@@ -22,7 +22,7 @@ class Sensors:
 
     def __init__(self, devices: Sequence[Device] = ()) -> None:
         self.devices = tuple(devices)
-        self._read = [(device, Course()) for device in devices]
+        self._read = [(device, TelemetryRecorder()) for device in devices]
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -38,7 +38,7 @@ class Sensors:
             yield
         for device, told in zip(self.devices, self.telemetry(), strict=True):
             if told is not None and told.ecc_uncorrected:
-                row = known("ecc-error")
+                row = known_error("ecc-error")
                 raise PartialResult(
                     f"{device.label} had {told.ecc_uncorrected} memory errors that ECC did "
                     "not correct: what it "

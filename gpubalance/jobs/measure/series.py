@@ -10,8 +10,8 @@ from typing import Any
 
 from gpubalance.errors import BadInput
 from gpubalance.jobs.events import TimingDone, Watch
-from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.sensors import Sensors
+from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.timings import Peaks, Timings, Window, largest
 from gpubalance.numbers.stats import mean, median
 from gpubalance.numbers.steady import has_trend
@@ -167,7 +167,7 @@ class Series(Timings):
     def window(
         self,
         worker: Worker,
-        length: Length,
+        length: StoppingRule,
         settled: Sequence[Timing] = (),
         *,
         until_s: float = math.inf,
@@ -202,7 +202,7 @@ class Series(Timings):
             late_part=mean(late_parts or [0.0]),
         )
 
-    def _stamp(self, worker: Worker, length: Length, found: list[Timing]) -> Length:
+    def _stamp(self, worker: Worker, length: StoppingRule, found: list[Timing]) -> StoppingRule:
         """Measures the stamped steps of a window, and returns what is left of its length.
 
         They come first: a result needs both kinds, so that a window that is cut short is sooner of
@@ -217,7 +217,7 @@ class Series(Timings):
         return length.less(part, len(found))
 
     def _until_known(
-        self, worker: Worker, length: Length, found: list[Timing], until_s: float
+        self, worker: Worker, length: StoppingRule, found: list[Timing], until_s: float
     ) -> None:
         """Measures without stamps until that length is reached."""
         seconds, at_least = length.least_s, max(1, length.at_least - len(found))

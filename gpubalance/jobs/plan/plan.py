@@ -13,7 +13,7 @@ from gpubalance.errors import UsageError
 from gpubalance.jobs.keep.saved import balance_by, holds_nothing
 from gpubalance.jobs.measure.warnings import warning
 from gpubalance.jobs.plan.beside import best_at, by_global_batch, by_goodput, even_split
-from gpubalance.jobs.plan.knowledge import WORTH_A_ROUND, Knowledge
+from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
 from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_WITHIN, best_split, problem_of
 from gpubalance.planning.allocate import allocated, gain, requiring
 from gpubalance.planning.noise import efficiency, learning_rate_factor
@@ -39,10 +39,10 @@ def plan(
     if one is kept here.
 
     With `joint` None it is the latest such balance, whatever its joint run added. Raises what
-    `Knowledge` and `best_split` do, and UsageError for a split whose devices the balance's
+    `DeviceEstimates` and `best_split` do, and UsageError for a split whose devices the balance's
     all-reduce can't sum.
     """
-    known, found = Knowledge(probe, devices, request), balance_by(probe, devices, joint)
+    known, found = DeviceEstimates(probe, devices, request), balance_by(probe, devices, joint)
     if found is None:
         return plan_of(known, best_split(known.problem))
     _learn(known, found)
@@ -57,7 +57,7 @@ def plan(
     return made.model_copy(update=with_its)
 
 
-def _learn(known: Knowledge, found: Plan) -> None:
+def _learn(known: DeviceEstimates, found: Plan) -> None:
     """Learns all that the balance measured, and what a device holds less beside the others than its
     probe promised.
     """
@@ -100,7 +100,7 @@ def _best(problem: Problem, found: Plan) -> Allocation:
     return same if problem.value(best) <= (1 + WORTH_A_ROUND) * problem.value(same) else best
 
 
-def plan_of(known: Knowledge, found: Allocation) -> Plan:
+def plan_of(known: DeviceEstimates, found: Allocation) -> Plan:
     """The record of a split, with what is predicted for it by what is known."""
     probe, probes, request, problem = known.probe, known.probes, known.request, known.problem
     sync_s = known.sync_s(found.split)
@@ -180,7 +180,7 @@ def _is_memory(one: DeviceProbe, load: Load, multiple: int) -> bool:
     )
 
 
-def _predicted(known: Knowledge, problem: Problem, found: Allocation) -> Predicted:
+def _predicted(known: DeviceEstimates, problem: Problem, found: Allocation) -> Predicted:
     busy_s = [found.compute_s[i] + problem.loads[i].update_s for i in found.split.used]
     sync_s, noise_scale = found.step_time_s - max(busy_s), known.request.noise_scale
     even, everywhere = even_split(problem, found.split, sync_s), range(len(problem.loads))

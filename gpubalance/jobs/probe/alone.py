@@ -17,7 +17,7 @@ from gpubalance.errors import (
     PartialResult,
 )
 from gpubalance.jobs.events import PointDone
-from gpubalance.jobs.measure.length import Length
+from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
 from gpubalance.jobs.probe.bench import Bench, measure_update
 from gpubalance.planning.curve import (
@@ -30,7 +30,7 @@ from gpubalance.planning.curve import (
 )
 from gpubalance.planning.memory import predict_limit
 from gpubalance.planning.model import fit_line
-from gpubalance.planning.search import Limit, Trial, find_limit
+from gpubalance.planning.search import Limit, TriedBatch, find_limit
 from gpubalance.results.common import Warning_
 from gpubalance.results.probe import CurvePoint
 from gpubalance.settings.record import Record, Seconds
@@ -180,9 +180,9 @@ class Alone(Bench):
             failed=self._failed,
         )
 
-    def _trial(self, batch: int, reason: str) -> Trial:
+    def _trial(self, batch: int, reason: str) -> TriedBatch:
         attempt = self.try_batch(batch, reason, within=PRECISE_ENOUGH, trial=True)
-        return Trial(batch, attempt.point is not None, attempt.trial.memory_peak_bytes)
+        return TriedBatch(batch, attempt.point is not None, attempt.trial.memory_peak_bytes)
 
     def _fill(self) -> None:
         """Measures what is missing: little if step times lie on a line, else all octaves and more
@@ -287,11 +287,11 @@ class Alone(Bench):
             if now is None:
                 return False
             factor = now.step_time_s.median / before.step_time_s.median
-            open_part = factor * now.step_time_s.open_part
+            relative_half_width = factor * now.step_time_s.relative_half_width
             least = (
-                _MOVED - open_part
+                _MOVED - relative_half_width
                 if looked == length.glance
-                else _MOVED + open_part + before.step_time_s.open_part
+                else _MOVED + relative_half_width + before.step_time_s.relative_half_width
             )
             if abs(factor - 1) <= least:
                 return False
@@ -301,7 +301,7 @@ class Alone(Bench):
         )
         return True
 
-    def _measured(self, batch: int, length: Length) -> CurvePoint | None:
+    def _measured(self, batch: int, length: StoppingRule) -> CurvePoint | None:
         try:
             self.ready(last=True)
             return self.measured(batch, length)

@@ -24,8 +24,8 @@ from gpubalance.errors import (
 from gpubalance.jobs.endings import lost_gpus_told, refuse
 from gpubalance.jobs.events import Doing, ModelBuilt, PointDone, TrialDone, Watch
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.measure.length import Length
 from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
 from gpubalance.numbers.stats import median
 from gpubalance.numbers.steady import is_steady
@@ -90,7 +90,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         request = self.request
-        self.length = Length.of_point(request.duration_s)
+        self.length = StoppingRule.of_point(request.duration_s)
         self.party = Party(
             [self.device],
             build=Build(settings=request.settings, seed=request.seed),
@@ -99,7 +99,7 @@ class Bench:
             limit=self.time_limit,
             verdicts=self.verdicts,
         )
-        self.facts = self.journal.had(self.device.uuid, Ready)
+        self.facts = self.journal.load(self.device.uuid, Ready)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -121,7 +121,7 @@ class Bench:
         unless it is None.
         """
         key = f"{self.device.uuid} {what}"
-        found = self.journal.had(key, kind)
+        found = self.journal.load(key, kind)
         if found is None and (found := make()) is not None:
             self.journal.keep(key, found)
         return found
@@ -164,14 +164,14 @@ class Bench:
         return found
 
     def _attempt(
-        self, batch: int, reason: str, *, length: Length, trial: bool, fresh: bool, last: bool
+        self, batch: int, reason: str, *, length: StoppingRule, trial: bool, fresh: bool, last: bool
     ) -> Attempt:
         """One try of a batch. A death is not kept: it may have been the machine's fault, and mended
         since.
         """
         tries = self._tries[batch]
         key = f"{self.device.uuid} {batch} {sum(not one.died for one in tries)}"
-        attempt = self.journal.had(key, Attempt)
+        attempt = self.journal.load(key, Attempt)
         if attempt is None:
             attempt = self._try(batch, reason, length, fresh=fresh, last=last)
             if not attempt.died:
@@ -185,7 +185,9 @@ class Bench:
             self.watch(PointDone(self.device, attempt.point))
         return attempt
 
-    def _try(self, batch: int, reason: str, length: Length, *, fresh: bool, last: bool) -> Attempt:
+    def _try(
+        self, batch: int, reason: str, length: StoppingRule, *, fresh: bool, last: bool
+    ) -> Attempt:
         self.time_limit.check()
         began = time.monotonic()
         fresh = fresh or not self.party.alive
@@ -223,7 +225,7 @@ class Bench:
         )
         return Attempt(trial=trial, point=point)
 
-    def measured(self, batch: int, length: Length) -> CurvePoint:
+    def measured(self, batch: int, length: StoppingRule) -> CurvePoint:
         """Measures a point with the worker that is ready.
 
         cuDNN and cuBLAS report a lack of memory in many ways, some of which read like a fault of
@@ -245,7 +247,7 @@ class Bench:
         self.fault = self.fault or (None if smaller_passed else fault)
         raise OutOfMemory(fault.message, log=fault.log)
 
-    def _point(self, worker: Worker, batch: int, length: Length) -> CurvePoint:
+    def _point(self, worker: Worker, batch: int, length: StoppingRule) -> CurvePoint:
         """Warms a batch size up and measures it until it is known.
 
         It is measured once more, and not called steady, if its step time rose, fell or changed its

@@ -16,7 +16,7 @@ from gpubalance.errors import (
     PartialResult,
     TimeLimitPassed,
 )
-from gpubalance.jobs.endings import giving
+from gpubalance.jobs.endings import attach_partial
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import DeviceDone, Doing, PhaseBegun, Watch, one_at_a_time
 from gpubalance.jobs.keep.journal import Journal
@@ -33,7 +33,7 @@ from gpubalance.jobs.probe.warnings import probe_warnings
 from gpubalance.render.probe import not_probed_text
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.probe import DeviceProbe, Probe
-from gpubalance.results.run import Pipeline
+from gpubalance.results.run import InputPipeline
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
@@ -81,7 +81,7 @@ class _Probing:
     limit: TimeLimit
     watch: Watch
     following: Party | None
-    pipeline: Pipeline | None = None
+    pipeline: InputPipeline | None = None
     warnings: list[Warning_] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ class _Probing:
 
     def run(self) -> Probe:
         """Measures all devices; an error that ends it early carries what was measured."""
-        with giving(self._partial):
+        with attach_partial(self._partial):
             try:
                 self._measure()
                 self._measure_pipeline()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpubalance.planning.pipeline.problem import Load, Problem, Segment
+from gpubalance.planning.pipeline.problem import BlockLoad, CutProblem, Segment
 from gpubalance.planning.pipeline.schedule import MOST_AHEAD
 
 _Floats = NDArray[np.float64]
@@ -29,7 +29,7 @@ class Chain(NamedTuple):
     least_s: float
 
 
-def chains(problem: Problem, below_s: float, most: int) -> list[Chain]:
+def chains(problem: CutProblem, below_s: float, most: int) -> list[Chain]:
     """The chains that fit in memory and may take less than `below_s`, the least bound first.
 
     Blocks 0 … n−1 are cut into segments, one on each of two or more of the devices, in any order. A
@@ -104,7 +104,7 @@ class _Before:
     after its last].
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: CutProblem) -> None:
         self._problem = problem
         passes_s = np.array([[load.forward_s, load.backward_s] for load in problem.loads])
         self._passes_s = np.where(np.isfinite(passes_s), passes_s, 0.0)
@@ -150,7 +150,7 @@ class _Before:
         grown = _Tails(starts, devices, whole_s, passes_s + back_s, least_s)
         return grown.rows(np.flatnonzero(least_s < below_s))
 
-    def _fits(self, load: Load, held: int) -> NDArray[np.bool_]:
+    def _fits(self, load: BlockLoad, held: int) -> NDArray[np.bool_]:
         """Whether the device holds a run of blocks with so many micro-batches in flight."""
         needs = _runs(load.fixed_bytes) + held * _runs(load.live_bytes)
         kept_off = _runs(~np.isfinite(load.forward_s))
@@ -165,7 +165,7 @@ def _runs(values: ArrayLike) -> _Floats:
     return runs
 
 
-def _sent(problem: Problem) -> _Floats:
+def _sent(problem: CutProblem) -> _Floats:
     """Seconds to send what blocks j … k−1 take from blocks i … j−1, at [i, j, k]; `_NO_LINK` if
     that is nothing.
     """

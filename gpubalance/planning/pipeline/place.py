@@ -11,7 +11,7 @@ from itertools import pairwise, product
 from typing import TypeAlias
 
 from gpubalance.planning.pipeline.chains import chains
-from gpubalance.planning.pipeline.problem import Cut, Graph, Problem, Segment
+from gpubalance.planning.pipeline.problem import Cut, CutProblem, Graph, Segment
 from gpubalance.planning.pipeline.schedule import MOST_AHEAD, depths_of, simulate, tasks_of
 from gpubalance.planning.pipeline.timeline import Task, Timeline
 
@@ -77,7 +77,7 @@ class Placement(Cut):
         return stages, len(self.segments), sum(self.in_flight), self.step_time_s
 
 
-def place(problem: Problem) -> Placement:
+def place(problem: CutProblem) -> Placement:
     """The placing on two or more devices with the shortest simulated step. Raises NoPlacementError.
 
     It simulates chains of segments, and placings of branches. Of those within 0.1 % of the shortest
@@ -101,7 +101,7 @@ def place(problem: Problem) -> Placement:
     )
 
 
-def _chained(problem: Problem) -> Iterator[Placement]:
+def _chained(problem: CutProblem) -> Iterator[Placement]:
     """Placements of chains, by their bounds, until no bound is below the best step.
 
     It stops sooner where bounds are so loose that it would take minutes, which is beyond 4 devices
@@ -121,7 +121,7 @@ def _chained(problem: Problem) -> Iterator[Placement]:
                 yield from found
 
 
-def _branched(problem: Problem) -> list[Cut]:
+def _branched(problem: CutProblem) -> list[Cut]:
     """The most promising placings of branches on several devices, by the busiest device's work.
 
     The blocks before the branches form one segment, those after them another; a device may have
@@ -159,7 +159,7 @@ def _arms(graph: Graph, first: int, after: int) -> Arms:
     return [(begin, end - 1) for begin, end in pairwise(starts)]
 
 
-def _placings(problem: Problem, arms: Arms) -> Iterator[Cut]:
+def _placings(problem: CutProblem, arms: Arms) -> Iterator[Cut]:
     """Each choice of devices for the branches, on more than one, and for what is before and after
     them.
     """

@@ -102,7 +102,7 @@ def links_between(graph: Graph, segments: Sequence[Segment]) -> tuple[Link, ...]
 
 
 @dataclass(frozen=True)
-class Load:
+class BlockLoad:
     """What each block costs a device: seconds of a micro-batch's forward and backward, and of a
     step's update.
 
@@ -121,7 +121,7 @@ class Load:
     @classmethod
     def by_profile(
         cls, graph: Graph, profile: DeviceProfile, micro_batch: int, whole_s: float
-    ) -> Load:
+    ) -> BlockLoad:
         """What is assumed of a simulated device, on which the model's passes take `whole_s`.
 
         A forward pass takes a third of that, times the block's share of the model's operations, a
@@ -149,13 +149,13 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Problem:
+class CutProblem:
     """A graph and the devices for it. A transfer takes `latency_s` plus its bytes / `bytes_per_s`,
     no time if None.
     """
 
     graph: Graph
-    loads: tuple[Load, ...]
+    loads: tuple[BlockLoad, ...]
     micro_batch: int
     micro_batches: int
     latency_s: float = 0.0
@@ -176,7 +176,7 @@ class Problem:
 class Cut:
     """A problem's blocks in segments."""
 
-    problem: Problem
+    problem: CutProblem
     segments: tuple[Segment, ...]
 
     @cached_property
@@ -185,14 +185,14 @@ class Cut:
         return links_between(self.problem.graph, self.segments)
 
     @cached_property
-    def costs(self) -> Load:
+    def costs(self) -> BlockLoad:
         """What each segment costs its device."""
         pairs = [(self.problem.loads[one.device], one.blocks) for one in self.segments]
 
         def sums(name: str) -> tuple[float, ...]:
             return tuple(sum(getattr(load, name)[blocks]) for load, blocks in pairs)
 
-        return Load(
+        return BlockLoad(
             sums("forward_s"),
             sums("backward_s"),
             sums("update_s"),

@@ -13,7 +13,7 @@ from gpubalance.render.report.charts.chart import Charts
 from gpubalance.render.report.charts.style import NARROW, WIDE
 from gpubalance.render.report.tables import tables_of
 from gpubalance.render.report.words import answer_of, groups, terms
-from gpubalance.results.subject import Subject, warnings_of
+from gpubalance.results.subject import ReportSubject, warnings_of
 from gpubalance.text import clean
 
 # A page with more rows opens slowly on a phone; --csv has them all.
@@ -21,7 +21,7 @@ MOST_ROWS = 1000
 _LONGEST_TEXT = 2000
 
 
-def html_page(subjects: Sequence[Subject], charts: Sequence[Charts]) -> str:
+def html_page(subjects: Sequence[ReportSubject], charts: Sequence[Charts]) -> str:
     """One page for all subjects, each with its charts. Text from results is escaped, whatever it
     contains.
     """

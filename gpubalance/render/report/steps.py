@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gpubalance.results.plan import Plan, Predicted, Share, SplitPrediction
 from gpubalance.results.run import Replica
-from gpubalance.results.subject import Subject
+from gpubalance.results.subject import ReportSubject
 from gpubalance.settings.shares import pieces
 
 # A device's share, the batch and micro-batch that it has in a split, and how long it computes for
@@ -15,7 +15,7 @@ from gpubalance.settings.shares import pieces
 _Part = tuple[Share, int, int, float]
 
 
-class Step(NamedTuple):
+class StepBar(NamedTuple):
     """A step of a split, measured or predicted; sync and input wait are the same for
     all devices.
     """
@@ -33,7 +33,7 @@ class Step(NamedTuple):
         return tuple(part.batch for part in self.parts)
 
 
-def steps_of(subject: Subject) -> tuple[Step, ...]:
+def steps_of(subject: ReportSubject) -> tuple[StepBar, ...]:
     """The steps of the even split and of the chosen one, as far as they are known; none for a
     probe.
     """
@@ -44,7 +44,7 @@ def steps_of(subject: Subject) -> tuple[Step, ...]:
     # For a run of the even split, the baseline is that run itself.
     others = {"Even split": even} if even and even.step_time_s != run.step_time_s else {}
     return tuple(
-        Step(
+        StepBar(
             title,
             one.throughput.median,
             one.step_time_s.median,
@@ -56,9 +56,9 @@ def steps_of(subject: Subject) -> tuple[Step, ...]:
     )
 
 
-def _predicted(subject: Subject, plan: Plan) -> Iterator[Step]:
+def _predicted(subject: ReportSubject, plan: Plan) -> Iterator[StepBar]:
     even, shares = plan.predicted.even, [share for share in plan.shares if share.batch]
-    if even is not None and even.split != plan.split.of_used:
+    if even is not None and even.split != plan.split.without_idle:
         sizes = zip(shares, even.split.batches, even.split.micro_batches, strict=True)
         parts = [
             (share, batch, micro, compute_s)
@@ -71,7 +71,7 @@ def _predicted(subject: Subject, plan: Plan) -> Iterator[Step]:
     yield _step("Chosen split, predicted", plan.predicted, plan, parts)
 
 
-def _compute_s(subject: Subject, share: Share, batch: int, micro: int) -> float | None:
+def _compute_s(subject: ReportSubject, share: Share, batch: int, micro: int) -> float | None:
     """What the device's probe says of that batch; None without one."""
     one = subject.probes[share.device]
     model = one and one.step_time_model
@@ -83,7 +83,9 @@ def _compute_s(subject: Subject, share: Share, batch: int, micro: int) -> float 
     )
 
 
-def _step(title: str, of: Predicted | SplitPrediction, plan: Plan, parts: Sequence[_Part]) -> Step:
+def _step(
+    title: str, of: Predicted | SplitPrediction, plan: Plan, parts: Sequence[_Part]
+) -> StepBar:
     """Each device waits for the slowest."""
     slowest_s = max(compute_s + share.update_s for share, *_, compute_s in parts)
     told = [
@@ -100,4 +102,4 @@ def _step(title: str, of: Predicted | SplitPrediction, plan: Plan, parts: Sequen
         )
         for share, batch, micro, compute_s in parts
     ]
-    return Step(title, of.throughput, of.step_time_s, plan.predicted.sync_s, 0.0, told)
+    return StepBar(title, of.throughput, of.step_time_s, plan.predicted.sync_s, 0.0, told)

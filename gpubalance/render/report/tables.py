@@ -12,7 +12,7 @@ from gpubalance.render.fields import Cell, Column, columns_of, named
 from gpubalance.render.layers import blocks_text
 from gpubalance.render.plan import all_losses
 from gpubalance.render.report.steps import steps_of
-from gpubalance.render.table import Grid
+from gpubalance.render.table import TextTable
 from gpubalance.results.common import OfModel, StepTime, shapes_text
 from gpubalance.results.gap import SoloGap
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel
@@ -39,8 +39,8 @@ from gpubalance.results.plan import (
 )
 from gpubalance.results.probe import CurvePoint, DeviceProbe, Failure, Trial
 from gpubalance.results.queue import Queue, QueuedCommand, QueueShare, Try
-from gpubalance.results.run import Measurement, Pipeline, Replica, Run, SoloBest
-from gpubalance.results.subject import Subject
+from gpubalance.results.run import InputPipeline, Measurement, Replica, Run, SoloBest
+from gpubalance.results.subject import ReportSubject
 from gpubalance.results.telemetry import Moment, Telemetry
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Shown
@@ -104,11 +104,11 @@ _CHOSEN = {"split": "chosen"}
 _TIMING = "A timing is the mean of consecutive steps that were timed together."
 
 
-def _one_row(_: Any, __: Subject) -> Iterable[Lead]:
+def _one_row(_: Any, __: ReportSubject) -> Iterable[Lead]:
     return ({},)
 
 
-class Kind(NamedTuple):
+class TableKind(NamedTuple):
     """The table of all records of these classes, with these fields of them: all figures without
     names, none for None.
 
@@ -120,7 +120,7 @@ class Kind(NamedTuple):
     title: str
     of: type[Record] | tuple[type[Record], ...]
     names: Sequence[str] | None = ()
-    leads: Callable[[Any, Subject], Iterable[Lead]] = _one_row
+    leads: Callable[[Any, ReportSubject], Iterable[Lead]] = _one_row
     note: str = ""
     long: bool = False
 
@@ -128,52 +128,52 @@ class Kind(NamedTuple):
 class Table(NamedTuple):
     """Rows of cells in the result's own units."""
 
-    kind: Kind
+    kind: TableKind
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
     def grid(
         self, text: Callable[[Cell, Column], str], heads: Sequence[str], most: int | None = None
-    ) -> Grid:
+    ) -> TextTable:
         """The same as texts under these heads, at most so many rows."""
         rows = (
             [text(cell, column) for cell, column in zip(row, self.columns, strict=True)]
             for row in self.rows[:most]
         )
-        return Grid(
+        return TextTable(
             [heads, *rows], [place for place, column in enumerate(self.columns) if column.is_text]
         )
 
 
-def _split(one: Any, subject: Subject) -> Iterator[Lead]:
+def _split(one: Any, subject: ReportSubject) -> Iterator[Lead]:
     split = getattr(one, "split", subject.split)
     yield {"batches": str(split), "global_batch": split.global_batch} if split else {}
 
 
-def _by_global_batch(predicted: Predicted, subject: Subject) -> Iterator[Lead]:
+def _by_global_batch(predicted: Predicted, subject: ReportSubject) -> Iterator[Lead]:
     for one in predicted.by_global_batch:
         for lead in _split(one, subject):
             yield {**lead, "step_time_s": one.step_time_s, "throughput": one.throughput}
 
 
-def _timings(times: StepTime, _: Subject) -> Iterator[Lead]:
+def _timings(times: StepTime, _: ReportSubject) -> Iterator[Lead]:
     """Each timing, counted from 1, with the time at which it ended."""
     for number, (seconds, at_s) in enumerate(zip(times.samples, times.at_s, strict=True), 1):
         yield {"sample": number, "at_s": at_s, "step_time_s": seconds}
 
 
-def _gap(gap: SoloGap, subject: Subject) -> Iterator[Lead]:
+def _gap(gap: SoloGap, subject: ReportSubject) -> Iterator[Lead]:
     lost = [(loss.cause, -loss.rate or 0.0) for loss in all_losses(subject.devices, gap)]
     for cause, rate in (("solo sum", gap.solo_sum), *lost, ("together", gap.throughput)):
         yield {"cause": cause, "rate": rate, "part": rate / gap.solo_sum}
 
 
-def _curve(probe: DeviceProbe, _: Subject) -> Iterator[Lead]:
+def _curve(probe: DeviceProbe, _: ReportSubject) -> Iterator[Lead]:
     for batch, seconds in (probe.step_time_model and probe.step_time_model.curve) or ():
         yield {"batch": batch, "step_time_s": seconds}
 
 
-def _cut(tried: LayersRound, subject: Subject) -> Iterator[Lead]:
+def _cut(tried: LayersRound, subject: ReportSubject) -> Iterator[Lead]:
     stages = ", ".join(
         f"{subject.label(device)} {run_text(first, last)}" for first, last, device in tried.segments
     )
@@ -185,17 +185,17 @@ def _cut(tried: LayersRound, subject: Subject) -> Iterator[Lead]:
     yield {"round": tried.number, "blocks": stages, "outcome": outcome}
 
 
-def _why_not(against: LayersBaselines, _: Subject) -> Iterator[Lead]:
+def _why_not(against: LayersBaselines, _: ReportSubject) -> Iterator[Lead]:
     yield {name: getattr(against, name) for name in ("solo_best_why_not", "split_why_not")}
 
 
-def _block(block: MeasuredBlock, subject: Subject) -> Iterator[Lead]:
+def _block(block: MeasuredBlock, subject: ReportSubject) -> Iterator[Lead]:
     number = subject.result.blocks.index(block) if isinstance(subject.result, Layers) else 0
     for device, seconds in enumerate(block.compute_s):
         yield {"block": number, "device": subject.label(device), "compute_s": seconds}
 
 
-def _settings(result: OfModel, subject: Subject) -> Iterator[Lead]:
+def _settings(result: OfModel, subject: ReportSubject) -> Iterator[Lead]:
     told: dict[str, Any] = {**dict(result.settings), "created": result.created}
     if result.model is not None:
         shapes = result.model.input_shapes
@@ -209,64 +209,68 @@ def _settings(result: OfModel, subject: Subject) -> Iterator[Lead]:
         yield from ({"setting": name, "value": value} for name, value in told.items())
 
 
-def _environment(result: OfModel, subject: Subject) -> Iterator[Lead]:
+def _environment(result: OfModel, subject: ReportSubject) -> Iterator[Lead]:
     if result is (subject.run or subject.result):
         yield from ({"setting": name, "value": value} for name, value in result.environment or ())
 
 
 # In the order of the charts: what devices gave together, the plan, each device alone, the rest.
 _KINDS = (
-    Kind("step", "Steps", Measurement),
-    Kind("parts", "Each device's part of the step", Replica),
-    Kind("against", "Compared with", Run, ("baselines.solo_sum", *_RATIOS)),
-    Kind("replicas", "Each device, alone and at once", OwnModel),
-    Kind("sum", "All at once", Independent, ("throughput", "solo_sum", "overlap_s", "complete")),
-    Kind("held_against", "What it is compared with", (HeldAgainst, SplitBaseline), leads=_split),
-    Kind(
+    TableKind("step", "Steps", Measurement),
+    TableKind("parts", "Each device's part of the step", Replica),
+    TableKind("against", "Compared with", Run, ("baselines.solo_sum", *_RATIOS)),
+    TableKind("replicas", "Each device, alone and at once", OwnModel),
+    TableKind(
+        "sum", "All at once", Independent, ("throughput", "solo_sum", "overlap_s", "complete")
+    ),
+    TableKind(
+        "held_against", "What it is compared with", (HeldAgainst, SplitBaseline), leads=_split
+    ),
+    TableKind(
         "stages",
         "Each device's part of a step",
         Stage,
         leads=lambda one, _: [{"blocks": blocks_text(one)}],
     ),
-    Kind("layers", "The step", Layers),
-    Kind("cuts", "The search for the cut", LayersRound, ("predicted_s", "step_time_s"), _cut),
-    Kind("why_not", "What it can't be compared with", LayersBaselines, None, _why_not),
-    Kind(
+    TableKind("layers", "The step", Layers),
+    TableKind("cuts", "The search for the cut", LayersRound, ("predicted_s", "step_time_s"), _cut),
+    TableKind("why_not", "What it can't be compared with", LayersBaselines, None, _why_not),
+    TableKind(
         "blocks", "Blocks, and a micro-batch's compute on each device", MeasuredBlock, leads=_block
     ),
-    Kind("queue_shares", "What each device did", QueueShare),
-    Kind("queue", "All commands", Queue),
-    Kind("tries", "The commands, and where each ran", Try),
-    Kind("solo", "What the devices gave alone", SoloBest),
-    Kind("pipeline", "The input pipeline", Pipeline),
-    Kind("gap", "Why not more", SoloGap, None, _gap),
-    Kind(
+    TableKind("queue_shares", "What each device did", QueueShare),
+    TableKind("queue", "All commands", Queue),
+    TableKind("tries", "The commands, and where each ran", Try),
+    TableKind("solo", "What the devices gave alone", SoloBest),
+    TableKind("pipeline", "The input pipeline", InputPipeline),
+    TableKind("gap", "Why not more", SoloGap, None, _gap),
+    TableKind(
         "shares",
         "The plan's shares",
         Share,
         note="Up to: the largest micro-batch that is planned with.",
     ),
-    Kind("predicted", "Predicted", (Predicted, SplitPrediction, PredictedStep), leads=_split),
-    Kind(
+    TableKind("predicted", "Predicted", (Predicted, SplitPrediction, PredictedStep), leads=_split),
+    TableKind(
         *("goodput", "Goodput", Goodput),
         leads=lambda one, _: [{"batches": "/".join(map(str, one.batches))}],
         note="Goodput is throughput times what a sample is worth.",
     ),
-    Kind(
+    TableKind(
         *("rounds", "The search's rounds: each split that was tried", Round, _ROUND),
         lambda one, _: [{"round": one.number, "batches": str(one.split)}],
     ),
-    Kind("left_out", "Devices without samples", LeftOut),
-    Kind("accumulation", "With more accumulation", Accumulation, ("gain",), _split),
-    Kind("learning_rate", "Learning rate", LearningRate),
-    Kind("model", "Each device alone", DeviceProbe, _ALONE),
-    Kind("curve", "Throughput over batch size, each device alone", CurvePoint),
-    Kind("planned_curve", "The curves that are planned with", DeviceProbe, None, _curve),
-    Kind("trials", "The search for the batch limit", Trial),
-    Kind("work", "What the probe took and found", DeviceProbe, _WORK),
-    Kind("failures", "What failed", Failure),
-    Kind("telemetry", "Telemetry", Telemetry),
-    Kind(
+    TableKind("left_out", "Devices without samples", LeftOut),
+    TableKind("accumulation", "With more accumulation", Accumulation, ("gain",), _split),
+    TableKind("learning_rate", "Learning rate", LearningRate),
+    TableKind("model", "Each device alone", DeviceProbe, _ALONE),
+    TableKind("curve", "Throughput over batch size, each device alone", CurvePoint),
+    TableKind("planned_curve", "The curves that are planned with", DeviceProbe, None, _curve),
+    TableKind("trials", "The search for the batch limit", Trial),
+    TableKind("work", "What the probe took and found", DeviceProbe, _WORK),
+    TableKind("failures", "What failed", Failure),
+    TableKind("telemetry", "Telemetry", Telemetry),
+    TableKind(
         "by_global_batch",
         "The fastest split by global batch",
         Predicted,
@@ -274,21 +278,23 @@ _KINDS = (
         _by_global_batch,
         long=True,
     ),
-    Kind("samples", "Step times", StepTime, None, _timings, _TIMING, long=True),
-    Kind("course", "Telemetry over time", Moment, long=True),
-    Kind(
+    TableKind("samples", "Step times", StepTime, None, _timings, _TIMING, long=True),
+    TableKind("course", "Telemetry over time", Moment, long=True),
+    TableKind(
         *("timeline", "One step, task by task", (StepTask, StepUpdate)),
         *(("segment", "micro_batch", "sent_s", "ready_s", "start_s", "end_s"),),
         lambda one, _: [{"pass": getattr(one, "kind", "update")}],
         long=True,
     ),
-    Kind("devices", "Devices", Device, ("name", "uuid", "bus_id", "memory_bytes", "simulated")),
-    Kind("settings", "Settings and model", OfModel, None, _settings),
-    Kind("environment", "Environment", OfModel, None, _environment),
+    TableKind(
+        "devices", "Devices", Device, ("name", "uuid", "bus_id", "memory_bytes", "simulated")
+    ),
+    TableKind("settings", "Settings and model", OfModel, None, _settings),
+    TableKind("environment", "Environment", OfModel, None, _environment),
 )
 
 
-def tables_of(subject: Subject) -> list[Table]:
+def tables_of(subject: ReportSubject) -> list[Table]:
     """The tables that have rows, in their order."""
     records = [*_within(subject.result, {}, subject)]
     for step in steps_of(subject) if subject.run is None else ():
@@ -306,7 +312,7 @@ def tables_of(subject: Subject) -> list[Table]:
     return [table for kind in _KINDS if (table := _table(kind, records, subject)) is not None]
 
 
-def _within(record: Record, lead: Lead, subject: Subject) -> Iterator[tuple[Lead, Record]]:
+def _within(record: Record, lead: Lead, subject: ReportSubject) -> Iterator[tuple[Lead, Record]]:
     """A record and those within it, each with what leads its rows."""
     device = getattr(record, "device", None)
     if isinstance(device, int) and "device" not in lead:
@@ -334,7 +340,9 @@ def _leading(record: Record, name: str) -> Lead:
     return {}
 
 
-def _table(kind: Kind, records: Sequence[tuple[Lead, Record]], subject: Subject) -> Table | None:
+def _table(
+    kind: TableKind, records: Sequence[tuple[Lead, Record]], subject: ReportSubject
+) -> Table | None:
     """The table, without columns that no row knows; None without rows."""
     of = [(lead, one) for lead, one in records if isinstance(one, kind.of)]
     rows = [({**lead, **more}, one) for lead, one in of for more in kind.leads(one, subject)]

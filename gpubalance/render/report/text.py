@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from gpubalance.render.fields import Cell, Column, short
 from gpubalance.render.report.tables import Table, tables_of
 from gpubalance.render.report.words import answer_of, groups, terms
-from gpubalance.render.table import Grid
-from gpubalance.results.subject import Subject, warnings_of
+from gpubalance.render.table import TextTable
+from gpubalance.results.subject import ReportSubject, warnings_of
 from gpubalance.text import clean
 
 
-def csv_text(subjects: Sequence[Subject]) -> str:
+def csv_text(subjects: Sequence[ReportSubject]) -> str:
     """A table for each kind of record, of all subjects, with an empty line between two.
 
     Columns are named as in the result, with units in their names. Unknown values are empty. Text
@@ -64,13 +64,13 @@ _FORMULA = re.compile(r"(^|[;,|])(?=[=+\-@＝＋－＠])")
 _FIRST = ("table", "file", "kind", "created")
 
 
-def markdown(subjects: Sequence[Subject]) -> str:
+def markdown(subjects: Sequence[ReportSubject]) -> str:
     """One document for all results, ending with what the words in their tables mean."""
     lines = [line for subject in subjects for line in _section(subject)]
     return "\n".join([*lines, *_words(subjects)]).rstrip("\n")
 
 
-def _words(subjects: Sequence[Subject]) -> Iterator[str]:
+def _words(subjects: Sequence[ReportSubject]) -> Iterator[str]:
     labels = {
         column.label
         for subject in subjects
@@ -89,16 +89,16 @@ def _words(subjects: Sequence[Subject]) -> Iterator[str]:
             )
 
 
-def _short_tables(subject: Subject) -> Iterator[Table]:
+def _short_tables(subject: ReportSubject) -> Iterator[Table]:
     return (table for table in tables_of(subject) if not table.kind.long)
 
 
-def _section(subject: Subject) -> Iterator[str]:
+def _section(subject: ReportSubject) -> Iterator[str]:
     answer = answer_of(subject.result)
     yield f"## {markdown_text(subject.name)}: {markdown_text(answer.headline)}"
     yield ""
     for part in answer.parts:
-        if isinstance(part, Grid):
+        if isinstance(part, TextTable):
             yield from _grid([map(markdown_cell, row) for row in part.rows], part.left)
         else:
             yield from (markdown_text(part), "")

@@ -13,7 +13,7 @@ from gpubalance.render.plan import plan_headline, plan_told
 from gpubalance.render.probe import probe_headline, probe_told
 from gpubalance.render.queue import queue_told
 from gpubalance.render.run import run_headline, run_told
-from gpubalance.render.table import BLANK, Grid, Part
+from gpubalance.render.table import BLANK, Part, TextTable
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
     """
 
     headline: str
-    parts: tuple[str | Grid, ...]
+    parts: tuple[str | TextTable, ...]
 
 
 def told_of(result: Reported) -> Iterator[Part]:
@@ -62,7 +62,9 @@ def answer_of(result: Reported) -> Answer:
     gave.
     """
     parts = [
-        part for part in told_of(result) if isinstance(part, str | Grid) and part not in ("", BLANK)
+        part
+        for part in told_of(result)
+        if isinstance(part, str | TextTable) and part not in ("", BLANK)
     ]
     headline = str(parts[0])
     if type(result) in _HEADLINES:

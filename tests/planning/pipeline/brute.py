@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations, permutations, product
 
-from gpubalance.planning.pipeline.problem import Problem
+from gpubalance.planning.pipeline.problem import CutProblem
 
 _AHEAD = 2  # times the segments behind one, that it may be ahead
 
 
-def shortest(problem: Problem) -> float | None:
+def shortest(problem: CutProblem) -> float | None:
     """Seconds of the best step, with a device for each segment; None if nothing fits."""
     n, found = len(problem.graph.blocks), list[float]()
     for count in range(2, min(n, len(problem.loads)) + 1):
@@ -23,7 +23,7 @@ def shortest(problem: Problem) -> float | None:
     return min(found, default=None)
 
 
-def _steps(problem: Problem, parts: Sequence[tuple[int, int, int]]) -> Iterator[float]:
+def _steps(problem: CutProblem, parts: Sequence[tuple[int, int, int]]) -> Iterator[float]:
     """The step with each choice of depths that fits; of one order of devices and one choice of
     cuts.
     """
@@ -67,7 +67,7 @@ def _order(count: int, depth: int) -> list[tuple[bool, int]]:
     return [(False, n) for n in range(ahead)] + turns
 
 
-def _sent(problem: Problem, runs: Sequence[slice]) -> dict[tuple[int, int], float]:
+def _sent(problem: CutProblem, runs: Sequence[slice]) -> dict[tuple[int, int], float]:
     """Seconds to send what each pair of segments has between them."""
     sent: dict[tuple[int, int], int] = {}
     for edge in problem.graph.edges:

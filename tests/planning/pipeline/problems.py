@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from gpubalance.planning.pipeline.problem import Block, Edge, Graph, Load, Problem
+from gpubalance.planning.pipeline.problem import Block, BlockLoad, CutProblem, Edge, Graph
 
 
 def chain_graph(blocks: int, bytes_per_sample: int = 0) -> Graph:
@@ -18,16 +18,18 @@ def chain_graph(blocks: int, bytes_per_sample: int = 0) -> Graph:
 
 def even_problem(
     stages: int, micro_batches: int, forward_s: float = 1.0, transfer_s: float = 0.0
-) -> Problem:
+) -> CutProblem:
     """As many equal blocks as equal devices; a backward takes twice a forward. Only
     time is scarce.
     """
     n = stages
-    loads = (Load((forward_s,) * n, (2 * forward_s,) * n, (0.0,) * n, (1.0,) * n, (1.0,) * n),) * n
-    return Problem(chain_graph(n), loads, 1, micro_batches, latency_s=transfer_s)
+    loads = (
+        BlockLoad((forward_s,) * n, (2 * forward_s,) * n, (0.0,) * n, (1.0,) * n, (1.0,) * n),
+    ) * n
+    return CutProblem(chain_graph(n), loads, 1, micro_batches, latency_s=transfer_s)
 
 
-def drawn(seed: int, most_devices: int = 4) -> Problem:
+def drawn(seed: int, most_devices: int = 4) -> CutProblem:
     """A random problem of up to 7 blocks and 24 micro-batches, with skip connections and tight
     memory.
     """
@@ -42,7 +44,7 @@ def drawn(seed: int, most_devices: int = 4) -> Problem:
     fixed, live = ([random.uniform(0, 3) for _ in range(n)] for _ in range(2))
     scarce = random.uniform(0.2, 1.5) * (sum(fixed) + 2 * sum(live))
     loads = [
-        Load(
+        BlockLoad(
             tuple(random.choice([math.inf, *[random.uniform(0.1, 2)] * 15]) for _ in range(n)),
             tuple(random.uniform(0.1, 4) for _ in range(n)),
             tuple(random.choice([0.0, random.uniform(0, 1)]) for _ in range(n)),
@@ -54,7 +56,7 @@ def drawn(seed: int, most_devices: int = 4) -> Problem:
         )
         for _ in range(devices)
     ]
-    return Problem(
+    return CutProblem(
         graph,
         tuple(loads),
         micro_batch=random.randint(1, 3),

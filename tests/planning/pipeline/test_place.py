@@ -10,7 +10,15 @@ from dataclasses import replace
 import pytest
 
 from gpubalance.planning.pipeline.place import NoPlacementError, place, placings_of
-from gpubalance.planning.pipeline.problem import Block, Cut, Edge, Graph, Load, Problem, Segment
+from gpubalance.planning.pipeline.problem import (
+    Block,
+    BlockLoad,
+    Cut,
+    CutProblem,
+    Edge,
+    Graph,
+    Segment,
+)
 from tests.known import known
 from tests.planning.pipeline.brute import shortest
 from tests.planning.pipeline.problems import chain_graph, drawn
@@ -22,11 +30,13 @@ BRANCHES = Graph(
 )
 
 
-def branches(micro_batches: int, memory: float = math.inf) -> Problem:
+def branches(micro_batches: int, memory: float = math.inf) -> CutProblem:
     """A problem of two arms that take 20 ms forward and 40 ms backward on either of two devices."""
     forward = (0.001, 0.01, 0.01, 0.01, 0.01, 0.001)
-    load = Load(forward, tuple(2 * s for s in forward), (0.0,) * 6, (1.0,) * 6, (1.0,) * 6, memory)
-    return Problem(BRANCHES, (load, load), 1, micro_batches)
+    load = BlockLoad(
+        forward, tuple(2 * s for s in forward), (0.0,) * 6, (1.0,) * 6, (1.0,) * 6, memory
+    )
+    return CutProblem(BRANCHES, (load, load), 1, micro_batches)
 
 
 def test_the_arms_of_two_branches_are_on_two_devices() -> None:
@@ -65,8 +75,8 @@ def test_memory_decides_how_deep_an_order_may_be() -> None:
     """Two blocks of 1 s each; transfers make the deeper order worth it, if the first device holds 3
     micro-batches.
     """
-    load = Load((1.0, 1.0), (2.0, 2.0), (0.0, 0.0), (1.0, 1.0), (1.0, 1.0), 10.0)
-    problem = Problem(chain_graph(2, 1), (load, load), 1, 8, latency_s=0.3)
+    load = BlockLoad((1.0, 1.0), (2.0, 2.0), (0.0, 0.0), (1.0, 1.0), (1.0, 1.0), 10.0)
+    problem = CutProblem(chain_graph(2, 1), (load, load), 1, 8, latency_s=0.3)
     assert place(problem).in_flight[place(problem).segments[0].device] == 3
     tight = replace(problem, loads=tuple(replace(load, memory_bytes=3.5) for load in problem.loads))
     assert place(tight).in_flight[place(tight).segments[0].device] == 2
@@ -90,7 +100,7 @@ def test_a_skip_connection_is_sent_to_where_it_is_taken() -> None:
     graph = replace(
         chain_graph(3, 1), edges=(Edge(0, (1,), 5), Edge(1, (2,), 5), Edge(0, (1, 2), 7))
     )
-    load = Load((1.0,) * 3, (1.0,) * 3, (0.0,) * 3, (0.0,) * 3, (0.0,) * 3)
-    problem = Problem(graph, (load,) * 3, 1, 4)
+    load = BlockLoad((1.0,) * 3, (1.0,) * 3, (0.0,) * 3, (0.0,) * 3, (0.0,) * 3)
+    problem = CutProblem(graph, (load,) * 3, 1, 4)
     (placed, *_) = placings_of(Cut(problem, tuple(Segment(n, n, n) for n in range(3))))
     assert placed.links == ((0, 1, 12), (0, 2, 7), (1, 2, 5))

@@ -16,7 +16,7 @@ from gpubalance.planning import problem as of_splits
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.model import Line
 from gpubalance.planning.pipeline.place import Placement, place, placings_of
-from gpubalance.planning.pipeline.problem import Cut, Problem, Segment
+from gpubalance.planning.pipeline.problem import Cut, CutProblem, Segment
 from gpubalance.planning.pipeline.schedule import DeadlockError, inputs_of, simulate
 from gpubalance.planning.pipeline.timeline import Task, bubble_bound, pipeline_throughput
 from gpubalance.planning.sync import Syncs
@@ -29,7 +29,7 @@ LIMITS = (1000, 640)
 TIMES = ("forward_s", "backward_s", "update_s")
 
 
-def one_block_each(problem: Problem) -> list[Placement]:
+def one_block_each(problem: CutProblem) -> list[Placement]:
     """A segment for each device, in each order of tasks: the plain one first, the deepest last."""
     return list(
         placings_of(Cut(problem, tuple(Segment(n, n, n) for n in range(len(problem.loads)))))

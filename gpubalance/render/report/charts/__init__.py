@@ -9,7 +9,7 @@ from gpubalance.render.report.charts import bars
 from gpubalance.render.report.charts.chart import Chart, Charts, Drawing
 from gpubalance.render.report.charts.course import course
 from gpubalance.render.report.charts.curves import curves
-from gpubalance.results.subject import Subject
+from gpubalance.results.subject import ReportSubject
 
 _MEMORY = ("memory", "Memory of each device against its limit", bars.memory)
 _COURSE = ("course", "Step time over the measurement", course)
@@ -50,7 +50,7 @@ _OF_KIND: Mapping[str, Sequence[tuple[str, str, Callable[[Any], Drawing | str]]]
 }
 
 
-def charts_of(subject: Subject) -> Charts:
+def charts_of(subject: ReportSubject) -> Charts:
     """The charts that can be drawn from this result."""
     found = [
         (name, title, chart(subject)) for name, title, chart in _OF_KIND.get(subject.kind, _CHARTS)

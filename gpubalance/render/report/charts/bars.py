@@ -38,7 +38,7 @@ from gpubalance.render.report.steps import steps_of
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.queue import Queue
-from gpubalance.results.subject import Subject
+from gpubalance.results.subject import ReportSubject
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares, pieces_text, share_text
 from gpubalance.text import clean
@@ -73,7 +73,7 @@ def _named(devices: Sequence[Device], device: int, what: str) -> str:
     return f"{found.label}, {what}, {clean(found.name, 26)}"
 
 
-def steps(subject: Subject) -> Drawing | str:
+def steps(subject: ReportSubject) -> Drawing | str:
     """The parts of a step, the even split above the chosen one; a plan's are predicted. A probe has
     no such step.
     """
@@ -110,7 +110,7 @@ def steps(subject: Subject) -> Drawing | str:
     return rows_chart(rows, f"time in a step, {unit}", " ".join(notes))
 
 
-def gap(subject: Subject) -> Drawing | str:
+def gap(subject: ReportSubject) -> Drawing | str:
     """Where the distance from the solo sum goes. Needs a plan of `balance`, which divides it."""
     balance = subject.plan.balance if subject.plan else None
     if balance is None:
@@ -133,7 +133,7 @@ def gap(subject: Subject) -> Drawing | str:
     )
 
 
-def rounds(subject: Subject) -> Drawing | str:
+def rounds(subject: ReportSubject) -> Drawing | str:
     """Each split that `balance` tried, with its predicted and measured throughput."""
     rows, balance = [], subject.plan.balance if subject.plan else None
     for one in balance.rounds if balance else ():
@@ -150,7 +150,7 @@ def rounds(subject: Subject) -> Drawing | str:
     )
 
 
-def goodput(subject: Subject) -> Drawing | str:
+def goodput(subject: ReportSubject) -> Drawing | str:
     """What samples are worth. Only for a plan with a noise scale; no other result misses it."""
     scale = subject.plan.predicted.noise_scale if subject.plan else None
     if subject.plan is None or scale is None:
@@ -164,7 +164,7 @@ def goodput(subject: Subject) -> Drawing | str:
     return rows_chart(rows, "throughput and goodput, samples/s", note)
 
 
-def memory(subject: Subject) -> Drawing | str:
+def memory(subject: ReportSubject) -> Drawing | str:
     """Each device's memory against its limit. Needs the peaks of what was run."""
     rows = []
     for one in subject.ran:

@@ -14,7 +14,7 @@ from gpubalance.render.report.charts.style import CHOSEN, EVEN, NARROW, figure, 
 from gpubalance.results.common import StepTime
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
-from gpubalance.results.subject import Subject
+from gpubalance.results.subject import ReportSubject
 from gpubalance.results.telemetry import Moment
 
 _MOST_POINTS = 400
@@ -28,7 +28,7 @@ _PANELS = {
 Courses = Mapping[int, Sequence[Moment]]  # by device
 
 
-class Line(NamedTuple):
+class TimingLine(NamedTuple):
     """Timings of one thing; `filled` makes its marks filled and its median a solid line."""
 
     name: str
@@ -38,7 +38,7 @@ class Line(NamedTuple):
     filled: bool = True
 
 
-def course(subject: Subject) -> Drawing | str:
+def course(subject: ReportSubject) -> Drawing | str:
     """Timings over time. Needs something that was run, such as the run at the end of `balance`."""
     if not subject.ran:
         return "nothing was run: `gpubalance run` or `gpubalance balance` does"
@@ -64,25 +64,27 @@ def course(subject: Subject) -> Drawing | str:
     return note, lambda width: _draw(lines, known, labels, width)
 
 
-def _lines(subject: Subject) -> Iterator[Line]:
+def _lines(subject: ReportSubject) -> Iterator[TimingLine]:
     if (run := subject.run) is not None:
-        yield Line("chosen split", run.step_time_s, CHOSEN, "o")
+        yield TimingLine("chosen split", run.step_time_s, CHOSEN, "o")
         even = run.baselines.even
         if even is not None and even.step_time_s != run.step_time_s:
-            yield Line("even split", even.step_time_s, EVEN, "s", filled=False)
+            yield TimingLine("even split", even.step_time_s, EVEN, "s", filled=False)
     result = subject.result
     if isinstance(result, Layers):
-        yield Line("stages", result.step_time_s, CHOSEN, "o")
+        yield TimingLine("stages", result.step_time_s, CHOSEN, "o")
     for one in result.replicas if isinstance(result, Independent) else ():
         label, style = subject.label(one.device), look(one.device)
         for how, times in (("at once", one.step_time_s), ("alone", one.solo_step_time_s)):
             if times is not None:
-                yield Line(
+                yield TimingLine(
                     f"{label} {how}", times, style["color"], style["marker"], how == "at once"
                 )
 
 
-def _draw(lines: Sequence[Line], courses: Courses, labels: Mapping[int, str], width: int) -> Figure:
+def _draw(
+    lines: Sequence[TimingLine], courses: Courses, labels: Mapping[int, str], width: int
+) -> Figure:
     panels = [
         name
         for name in _PANELS
@@ -104,7 +106,7 @@ def _value(moment: Moment, name: str) -> float | None:
     return len(value) if isinstance(value, tuple) else value
 
 
-def _draw_timings(axes: Axes, lines: Sequence[Line]) -> None:
+def _draw_timings(axes: Axes, lines: Sequence[TimingLine]) -> None:
     for name, kept, colour, marker, filled in lines:
         at, times, label = (
             np.array(kept.at_s),

@@ -14,13 +14,13 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.style import INK, NARROW, device_name, figure, legend, look
 from gpubalance.results.probe import DeviceProbe
-from gpubalance.results.subject import Subject
+from gpubalance.results.subject import ReportSubject
 from gpubalance.settings.shares import pieces_text
 
 _MODEL_POINTS = 120
 
 
-def curves(subject: Subject) -> Drawing | str:
+def curves(subject: ReportSubject) -> Drawing | str:
     """The curves. Needs a probe: the result itself, or a probe of its devices."""
     if not subject.probed:
         if subject.kind == "probe":
@@ -42,14 +42,14 @@ def _limit(one: DeviceProbe) -> str:
     return f"limit {limit.fits}" if limit.fails is not None else f"no limit up to {limit.fits}"
 
 
-def _chosen(subject: Subject, device: int) -> str:
+def _chosen(subject: ReportSubject, device: int) -> str:
     if subject.split is None:
         return ""
     batch, micro = subject.split.batches[device], subject.split.micro_batches[device]
     return f", chosen {pieces_text(batch, micro)}" if batch else ", left out"
 
 
-def _draw(subject: Subject, probed: dict[int, DeviceProbe], width: int) -> Figure:
+def _draw(subject: ReportSubject, probed: dict[int, DeviceProbe], width: int) -> Figure:
     narrow = width <= NARROW
     made, (axes,) = figure(width, 300 if narrow else 360)
     axes.set_xscale("log", base=2)

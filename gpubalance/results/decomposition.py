@@ -20,7 +20,7 @@ OTHER = None
 _HEAVY = ("BatchNorm", "Conv", "Einsum", "FFT", "MatMul", "Pool", "RNN", "While")
 
 
-class Verdict(Record):
+class Decomposition(Record):
     """The powers of a step's quantities, and what is said of it.
 
     `variables` has those of metrics and of layers' states by their place among those that may
@@ -68,4 +68,4 @@ class Verdict(Record):
         return (*heavy, ("others", others)) if self.step else None
 
 
-UNTRIED = Verdict()
+UNTRIED = Decomposition()

@@ -24,7 +24,7 @@ _TIMINGS = 15  # in a round or a point of given length
 _LONGEST = 4  # times its usual length, at most, until a point is precise
 
 
-class Length(NamedTuple):
+class StoppingRule(NamedTuple):
     """`least_s` seconds of steps and `at_least` timings, then until the step time is precise, for
     at most `most_s`.
 
@@ -39,12 +39,12 @@ class Length(NamedTuple):
     at_least: int = LEAST_TIMINGS
 
     @classmethod
-    def at_most(cls, seconds: float) -> Length:
+    def at_most(cls, seconds: float) -> StoppingRule:
         """Until it is known within ± 1 %, for at most so long."""
         return cls(0.0, seconds, SHORT_TIMING_S, PRECISE_ENOUGH)
 
     @classmethod
-    def of_window(cls, measuring: Measuring) -> Length:
+    def of_window(cls, measuring: Measuring) -> StoppingRule:
         """A window of a run: of a given length however precise, or until it is known."""
         most_s, within = measuring.longest_s, measuring.within
         if within is None:
@@ -52,14 +52,14 @@ class Length(NamedTuple):
         return cls(0.0, most_s, SHORT_TIMING_S, within)
 
     @classmethod
-    def of_round(cls, seconds: float | None) -> Length:
+    def of_round(cls, seconds: float | None) -> StoppingRule:
         """A round of a balance: of that many seconds, or until it is known within ± 1 %."""
         if seconds is None:
             return cls.at_most(_POINT_S)
         return cls(seconds, seconds, seconds / _TIMINGS or SHORT_TIMING_S, math.inf)
 
     @classmethod
-    def of_point(cls, seconds: float | None) -> Length:
+    def of_point(cls, seconds: float | None) -> StoppingRule:
         """A batch size of a probe: for at least so long; None ends as soon as it is precise."""
         usual_s = seconds or _POINT_S
         return cls(seconds or 0.0, _LONGEST * usual_s, usual_s / _TIMINGS, PRECISE_ENOUGH)
@@ -84,7 +84,7 @@ class Length(NamedTuple):
             expected > max(HOPELESS, self.within) and taken_s >= self.most_s / 2
         )
 
-    def less(self, part: float, timings: int) -> Length:
+    def less(self, part: float, timings: int) -> StoppingRule:
         """What is left of a window after so many timings in that part of it; enough for an interval
         at least.
         """
@@ -94,7 +94,7 @@ class Length(NamedTuple):
             least_s=left * self.least_s, most_s=left * self.most_s, at_least=at_least
         )
 
-    def until(self, within: float) -> Length:
+    def until(self, within: float) -> StoppingRule:
         """A point's length to get `within` that part; a coarser one gets half the time, in timings
         a third as long.
         """
@@ -103,18 +103,18 @@ class Length(NamedTuple):
         return self._replace(within=within, most_s=self.most_s / 2, timing_s=self.timing_s / 3)
 
     @property
-    def look(self) -> Length:
+    def look(self) -> StoppingRule:
         """Half a point's usual length, precise or not: for a first impression."""
         return self._replace(
             least_s=self.least_s / 2, most_s=self.most_s / _LONGEST / 2, timing_s=self.timing_s / 2
         )
 
     @property
-    def glance(self) -> Length:
+    def glance(self) -> StoppingRule:
         """A look that ends after the fewest timings allowed."""
         return self.look._replace(within=math.inf, at_least=_FEWEST, timing_s=self.timing_s / 3)
 
-    def lasting(self, seconds: float) -> Length:
+    def lasting(self, seconds: float) -> StoppingRule:
         """That many seconds, at most a point's usual ones."""
         seconds = min(seconds, self.most_s / _LONGEST)
         return self._replace(least_s=seconds, most_s=seconds)

@@ -17,7 +17,7 @@ from gpubalance.numbers.stats import half_width, median
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Allocation, Objective, Problem, throughput
 from gpubalance.planning.sync import Syncs
-from gpubalance.results.gap import Ran, SoloGap, divide_gap
+from gpubalance.results.gap import DeviceRun, SoloGap, divide_gap
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.device import Device
@@ -67,7 +67,7 @@ class Tried:
         return float(self.objective(self.planned.split.global_batch, median(self._samples)))
 
     @cached_property
-    def open_part(self) -> float:
+    def relative_half_width(self) -> float:
         """Half the 95 % interval of its step time, as a part of it."""
         return half_width(self._samples) or 0.0
 
@@ -78,7 +78,7 @@ class Tried:
 
     def may_give(self, value: float) -> bool:
         """Whether it may turn out to have this value if it is measured once more."""
-        return self.may_be_seen_again and value < (1 + self.open_part) * self.value
+        return self.may_be_seen_again and value < (1 + self.relative_half_width) * self.value
 
     @property
     def _samples(self) -> list[float]:
@@ -96,7 +96,7 @@ class Tried:
         return replace(self.planned, compute_s=compute_s, step_time_s=measured.step_time_s.median)
 
 
-class Knowledge:
+class DeviceEstimates:
     """What the probe says of the devices, corrected by every measurement of them together.
 
     A measured split counts with what was measured, whatever a model says, while its devices keep
@@ -175,18 +175,18 @@ class Knowledge:
         if best is None:
             return None
         for one in self._fitting():
-            open_part, faster = (
-                math.hypot(one.open_part, best.open_part),
+            relative_half_width, faster = (
+                math.hypot(one.relative_half_width, best.relative_half_width),
                 one.value / best.value - 1,
             )
             if (
                 one is not best
-                and open_part + max(0.0, faster) > WORTH_A_ROUND
-                and -faster < open_part
+                and relative_half_width + max(0.0, faster) > WORTH_A_ROUND
+                and -faster < relative_half_width
             ):
                 rivals.append(one)
         may_help = [one for one in (*rivals, best) if rivals and one.may_be_seen_again]
-        return max(may_help, key=lambda one: one.open_part, default=None)
+        return max(may_help, key=lambda one: one.relative_half_width, default=None)
 
     def _fitting(self, *, proven: bool = False) -> list[Tried]:
         present = [one for one in self._tried.values() if one.seen]
@@ -213,10 +213,12 @@ class Knowledge:
         """
         found = {}
         for before in self._tried[split].seen if self._steady and self.has(split) else ():
-            open_part = before.step_time_s.open_part + measured.step_time_s.open_part
+            relative_half_width = (
+                before.step_time_s.relative_half_width + measured.step_time_s.relative_half_width
+            )
             for then, now in zip(before.replicas, measured.replicas, strict=True):
                 ratio = now.compute_s / then.compute_s
-                if abs(ratio - 1) > _MOVED + open_part:
+                if abs(ratio - 1) > _MOVED + relative_half_width:
                     found[now.device] = ratio
         return found
 
@@ -310,5 +312,5 @@ class Knowledge:
                 return None
             best = one.solo_best.throughput if one.solo_best else 0.0
             alone_s = self.alone_s(device, split) + self._alone[device].update_s
-            ran.append(Ran(best, batch, alone_s, busy_s.get(device, 0.0)))
+            ran.append(DeviceRun(best, batch, alone_s, busy_s.get(device, 0.0)))
         return divide_gap(ran, run.step_time_s.median, run.slow_s)

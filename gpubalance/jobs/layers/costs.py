@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from gpubalance.errors import NothingFits
-from gpubalance.jobs.layers.blocks import Blocks, DeviceCosts
+from gpubalance.jobs.layers.blocks import DeviceCosts, MeasuredBlocks
 from gpubalance.numbers.stats import half_width, median
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.pipeline.place import NoPlacementError, Placement, place
-from gpubalance.planning.pipeline.problem import Cut, Graph, Problem
+from gpubalance.planning.pipeline.problem import Cut, CutProblem, Graph
 from gpubalance.planning.pipeline.schedule import inputs_of, simulate
 from gpubalance.planning.pipeline.timeline import Timeline
 from gpubalance.settings.device import Device, JointProfile
@@ -31,10 +31,12 @@ _GPU_LINK = JointProfile(link_latency_s=50e-6, link_bytes_per_s=10e9)
 _LESS = 0.95
 
 
-class Known:
+class BlockCosts:
     """What blocks take alone, and the factors by which they differ in the pipeline."""
 
-    def __init__(self, request: LayersRequest, graph: Graph, measured: Sequence[Blocks]) -> None:
+    def __init__(
+        self, request: LayersRequest, graph: Graph, measured: Sequence[MeasuredBlocks]
+    ) -> None:
         self.graph = graph
         self._request = request
         self._devices = [DeviceCosts(one.points, len(graph.blocks)) for one in measured]
@@ -74,12 +76,12 @@ class Known:
         except NoPlacementError as error:
             raise self._nothing_fits(micro_batch, error.block) from None
 
-    def _problem(self, micro_batch: int, limits: Sequence[float]) -> Problem:
+    def _problem(self, micro_batch: int, limits: Sequence[float]) -> CutProblem:
         loads = [
             one.load(micro_batch, limit) for one, limit in zip(self._devices, limits, strict=True)
         ]
         link = self._latency_s, self._bytes_per_s
-        return Problem(self.graph, tuple(loads), micro_batch, self._request.in_a_step, *link)
+        return CutProblem(self.graph, tuple(loads), micro_batch, self._request.in_a_step, *link)
 
     def learn(
         self, placed: Placement, stamped: Sequence[Timeline], step_times_s: Sequence[float]
