@@ -1,4 +1,4 @@
-"""With which power the parts of a batch make a quantity of the whole: see `results/verdict.py`."""
+"""With which power the parts of a batch make a quantity of the whole: see `results/decomposition.py`."""
 
 from __future__ import annotations
 
