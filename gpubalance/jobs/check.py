@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from gpubalance.jobs.endings import attach_partial, refuse
 from gpubalance.jobs.events import Watch
-from gpubalance.jobs.measure.joint import party_for
+from gpubalance.jobs.measure.party import party_for
 from gpubalance.jobs.measure.warnings import warning
 from gpubalance.results.check import ModelCheck
 from gpubalance.results.common import now

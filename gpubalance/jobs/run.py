@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import NoReturn
+from typing import cast
 
 from gpubalance.devices.planned import check_model
 from gpubalance.errors import OutOfMemory
@@ -12,7 +12,9 @@ from gpubalance.jobs.events import PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.measure.fitting import Fitting
-from gpubalance.jobs.measure.joint import JointRun, party_for
+from gpubalance.jobs.measure.joint import JointRun
+from gpubalance.jobs.measure.measurer import Measurer
+from gpubalance.jobs.measure.party import party_for
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.results.common import Model
 from gpubalance.results.run import Run, SoloBest
@@ -41,36 +43,28 @@ def run(
     journal.watch = watch
     journal.tell_resumed()
     watch(PhaseBegun("run"))
-    result: Run | None = None
-    with (
-        attach_partial(lambda: result),
-        lost_gpus_told(used.devices),
-        party_for(used, watch, limit, journal=journal) as party,
-    ):
+    party = party_for(used, watch, limit, journal=journal)
+    has_data = request.settings.data is not None
+    job = JointRun(request, Measurer(party, journal, watch), solo, from_pipeline=has_data)
+    with attach_partial(job.result), lost_gpus_told(used.devices), party:
         party.start()
-        another = (
-            f"gpubalance balance --model {shlex.quote(request.settings.model)} makes a plan for "
-            "this one"
-        )
-        check_model(planned, party.facts.model, remedy=f"{another}; --force runs it all the same")
-        if len(used.devices) > 1 or used.split.accumulates:
-            refuse(party.facts)
+        _check(planned, request, party)
         try:
-            pipeline = request.settings.data is not None
-            result = JointRun(request, party, watch, journal, solo, pipeline=pipeline).run()
+            job.measure()
         except OutOfMemory as error:
-            raise_what_fits(error, party, used, watch)
+            raise Fitting(party, used, watch).error(error) from None
+        result = cast("Run", job.result())  # it has windows
         if len(result.replicas) > 1:
             save(result)
         noted = trace(party, {0: used.split}, used.tracing, watch)
         return result.model_copy(update={"warnings": (*result.warnings, *noted)})
 
 
-def raise_what_fits(
-    error: OutOfMemory, party: Party, request: RunRequest, watch: Watch
-) -> NoReturn:
-    """Raises the error that says what fits instead, with what was measured before, however that
-    search ends.
-    """
-    with attach_partial(lambda: error.partial):
-        raise Fitting(party, request, watch).error(error) from None
+def _check(planned: Model | None, request: RunRequest, party: Party) -> None:
+    """Raises PlanMismatch for a model that was not planned, BadInput if no split trains it."""
+    name = shlex.quote(request.settings.model)
+    another = f"gpubalance balance --model {name} makes a plan for this one"
+    check_model(planned, party.facts.model, remedy=f"{another}; --force runs it all the same")
+    split = request.split
+    if len(split.used) > 1 or split.accumulates:
+        refuse(party.facts)

@@ -28,13 +28,16 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.jobs.balance.together import TriedSplit
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.look import Look
+from gpubalance.jobs.measure.measurement import measurement
+from gpubalance.jobs.measure.measurer import check_belongs
+from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.timings import Window
+from gpubalance.jobs.measure.subject import Subject
+from gpubalance.jobs.measure.window import Window
 from gpubalance.jobs.probe.bench import Attempt
 from gpubalance.results.records import read_result
 from gpubalance.settings.requests import Measuring, Settings
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build, CountFlops, Flops
 from gpubalance.workers.party import Party
 from tests.bench import fuzz_input as drawn
@@ -123,9 +126,9 @@ def messages(content: bytes) -> None:
         Party(devices, build=build, deadline_s=20) as party,
     ):
         worker = party.ask(lambda worker: worker)
-        series = Series(Shares((8, 8)))
-        series.add(series.window(worker, StoppingRule.of_window(Measuring(duration_s=0.01))))
-        series.measurement((0, 1))
+        look = Look(worker, Subject(SPLIT), Sensors())
+        window = look.window(StoppingRule.of_window(Measuring(duration_s=0.01)))
+        measurement(SPLIT, [window], look.sensors, (0, 1))
         REACHED["measurements"] += 1
         worker.ask(CountFlops(), Flops)
 
@@ -137,12 +140,11 @@ def journals(content: bytes) -> None:
     journal.path.write_bytes(content)
     journal = Journal("fuzz", "a test", resume=True)
     journal.load_all(Attempt)
-    series = Series(SPLIT)
     window = journal.load("key", Window)
     if window is not None:
         with contextlib.suppress(BadInput):
-            series.add(window)
-            series.measurement((0, 1))
+            check_belongs(window, Subject(SPLIT))
+            measurement(SPLIT, [window], Sensors(), (0, 1))
             REACHED["windows"] += 1
     REACHED["rounds"] += journal.load("key", TriedSplit) is not None
     journal.close()

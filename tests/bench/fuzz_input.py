@@ -15,7 +15,7 @@ from hypothesis.strategies import sampled_from
 
 from gpubalance.cli.app import app
 from gpubalance.jobs.balance.together import TriedSplit
-from gpubalance.jobs.measure.timings import Window
+from gpubalance.jobs.measure.window import Window
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import DeviceProfile
 from gpubalance.settings.shares import Shares

@@ -13,7 +13,7 @@ import pytest
 from gpubalance.jobs.measure.warnings import of_figures
 from gpubalance.results.timing import Timing
 from tests.cli.program import SHORT, TINY_PAIR, here, run_json
-from tests.jobs.drawn import timings_of
+from tests.jobs.drawn import windows_of
 
 
 def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_users_file_in_the_current_folder_trains_by_the_settings_and_slower_th
     assert re.search(r"building mine:net on .*; what it prints is kept in .*-run\.log", done.stderr)
     told = {warning["code"]: warning["next"] for warning in result["warnings"]}
     assert told["slower-than-profile"].startswith("use a profile with longer steps: ")
-    late = timings_of([Timing(steps=1, seconds=1.0, input_wait_s=0.0)], late_part=1.0)
+    late = windows_of([Timing(steps=1, seconds=1.0, input_wait_s=0.0)], late_part=1.0)
     (of_small, *_) = of_figures("small", (), [late])  # no model is smaller
     assert "larger batches" in of_small.next
     (of_keras, *_) = of_figures("MobileNetV2", (), [late])

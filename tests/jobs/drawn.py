@@ -12,12 +12,16 @@ from typing import Any, TypeVar, cast
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.engine.pace import ComputeTimes, noise_seed
 from gpubalance.errors import OutOfMemory
+from gpubalance.jobs.endings import attach_partial
 from gpubalance.jobs.events import Event, Watch
 from gpubalance.jobs.keep.journal import Journal, free_journal
 from gpubalance.jobs.measure.joint import JointRun
-from gpubalance.jobs.measure.timings import Timings, Window
+from gpubalance.jobs.measure.measurement import measurement
+from gpubalance.jobs.measure.measurer import Measurer
+from gpubalance.jobs.measure.sensors import Sensors
+from gpubalance.jobs.measure.window import Window
 from gpubalance.results.common import Model
-from gpubalance.results.run import Run
+from gpubalance.results.run import Measurement, Run
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Measuring, RunRequest, Settings
@@ -49,18 +53,21 @@ def ready(devices: int) -> Ready:
     return Ready(model=model, memory_limit_bytes=(None,) * devices)
 
 
-def timings_of(
+def windows_of(
     timings: Sequence[Timing], stamped: Sequence[Timing] = (), devices: int = 2, **more: Any
-) -> Timings:
-    """What one window of these timings amounts to, of 4 samples on each device."""
+) -> list[Window]:
+    """One window of these timings."""
     untold = {
         "memory_peak_bytes": (None,) * devices,
         "throttled": ((),) * devices,
         "late_part": 0.0,
     }
-    return Timings(
-        Shares((4,) * devices), [Window(timings=timings, stamped=stamped, **untold | more)]
-    )
+    return [Window(timings=timings, stamped=stamped, **untold | more)]
+
+
+def measured(windows: Sequence[Window]) -> Measurement:
+    """What these windows amount to, of 4 samples on each device."""
+    return measurement(Shares((4,) * len(windows[0].throttled)), windows, Sensors())
 
 
 T = TypeVar("T")
@@ -229,7 +236,17 @@ def drawn_run(
         measuring=measuring or Measuring(baseline="none"),
     )
     worker = DrawnWorker(devices, joint, seed=seed, correlation=correlation)
-    return JointRun(request, party_of(worker), watch or quiet, nothing_kept()).run()
+    return joint_run(request, party_of(worker), watch or quiet, nothing_kept())
+
+
+def joint_run(
+    request: RunRequest, party: Party, watch: Watch, journal: Journal, proof: int = 0
+) -> Run:
+    """The run that the real job makes with this party."""
+    job = JointRun(request, Measurer(party, journal, watch, proof))
+    with attach_partial(job.result):
+        job.measure()
+    return cast("Run", job.result())
 
 
 def nothing_kept() -> Journal:

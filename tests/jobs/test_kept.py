@@ -10,8 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -21,8 +19,8 @@ from gpubalance.jobs.balance.reuse import probe_for
 from gpubalance.jobs.events import Doing, Event, RoundDone, TimingDone, Watch, WindowDone
 from gpubalance.jobs.keep.journal import Journal, journal_of, software_key
 from gpubalance.jobs.keep.saved import save
-from gpubalance.jobs.measure.joint import JointRun
-from gpubalance.jobs.run import raise_what_fits
+from gpubalance.jobs.measure.window import Window
+from gpubalance.jobs.run import run
 from gpubalance.results.plan import Plan, Round
 from gpubalance.results.probe import Failure
 from gpubalance.results.run import Run
@@ -35,8 +33,7 @@ from gpubalance.settings.requests import (
 )
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
-from gpubalance.workers.party import Party
-from tests.jobs.drawn import DrawnWorker, noisy_devices, nothing_kept, party_of
+from tests.jobs.drawn import DrawnWorker, joint_run, noisy_devices, nothing_kept, party_of
 from tests.jobs.probes import CONFIGS, SMALL, of_config, probe_of
 from tests.known import known
 
@@ -59,7 +56,7 @@ def drawn(journal: Journal | None, watch: Watch, asked: RunRequest, clock_s: flo
         journal or nothing_kept(),
     )
     journal.watch = watch
-    return JointRun(asked, party_of(worker), watch, journal).run()
+    return joint_run(asked, party_of(worker), watch, journal)
 
 
 def is_window(event: Event) -> bool:
@@ -175,7 +172,7 @@ def test_windows_of_another_proof_of_the_command_are_not_taken_over() -> None:
     heard: list[Event] = []
     worker = party_of(DrawnWorker(DEVICES, JOINT, seed=0))
     with journal_of(asked, resume=True) as journal:
-        again = JointRun(asked, worker, heard.append, journal, proof=1).run()
+        again = joint_run(asked, worker, heard.append, journal, proof=1)
     assert windows(heard) == [(1, ""), (2, ""), (3, "")]
     assert "resumed" not in {warning.code for warning in again.warnings}
 
@@ -234,20 +231,42 @@ def test_the_oldest_journals_go_and_never_the_one_that_is_used() -> None:
     ids=repr,
 )
 def test_however_the_search_for_what_fits_ends_what_was_measured_is_given(
-    ends: BaseException, kind: type[GpubalanceError]
+    ends: BaseException, kind: type[GpubalanceError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = drawn(None, list[Event]().append, request(baseline="none"))
+    party = FailingParty(DrawnWorker(DEVICES, JOINT, seed=0))
 
-    def ask(work: Any) -> None:
-        raise ends
+    def watch(event: Event) -> None:
+        if isinstance(event, WindowDone):
+            party.failures = [OutOfMemory("GPU:0 ran out of memory"), ends]
 
-    error = OutOfMemory("GPU:0 ran out of memory")
-    error.partial = result
+    monkeypatch.setattr("gpubalance.jobs.run.party_for", lambda *_, **__: party)
     with pytest.raises(kind) as told:
-        raise_what_fits(
-            error, cast("Party", SimpleNamespace(ask=ask)), request(), list[Event]().append
-        )
-    assert told.value.partial == result
+        run(request(baseline="none"), watch, nothing_kept())
+    assert isinstance(told.value.partial, Run)
+    assert told.value.partial.complete is False
+
+
+class FailingParty:
+    """A party whose worker is asked in vain as often as there are `failures`."""
+
+    def __init__(self, worker: DrawnWorker) -> None:
+        self._worker = worker
+        self.facts = worker.facts
+        self.failures: list[BaseException] = []
+
+    def __enter__(self) -> FailingParty:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def ask(self, work: Callable[[DrawnWorker], Window]) -> Window:
+        if self.failures:
+            raise self.failures.pop(0)
+        return work(self._worker)
 
 
 def test_a_users_model_is_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

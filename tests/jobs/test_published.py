@@ -11,8 +11,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.figures import late_part
+from gpubalance.jobs.measure.look import NOT_YET, Look, step_s_of
+from gpubalance.jobs.measure.measurement import measurement
+from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.stopping import StoppingRule
+from gpubalance.jobs.measure.subject import Subject
+from gpubalance.jobs.measure.warm_up import settle, warm_up
 from gpubalance.settings.requests import Measuring, Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build
@@ -30,7 +35,7 @@ DEVICES, JOINT = of_config("gtx1080ti-gtx1080")
 def worker() -> Iterator[Worker]:
     with Party(DEVICES, build=Build(settings=Settings(model="small"), joint=JOINT)) as party:
         opened = party.ask(lambda worker: worker)
-        Series(Shares((8, 8))).warm_up(opened)
+        warm_up(Look(opened, Subject(Shares((8, 8))), Sensors()), NOT_YET)
         yield opened
 
 
@@ -45,10 +50,10 @@ def worker() -> Iterator[Worker]:
     ],
 )
 def test_a_published_split(worker: Worker, split: Shares, published: float | None) -> None:
-    series = Series(split)
-    series.settle(worker)
-    series.add(series.window(worker, StoppingRule.of_window(Measuring(duration_s=4.0))))
-    measured = series.measurement((0, 1))
+    look = Look(worker, Subject(split), Sensors())
+    step_s = step_s_of(settle(look)[-1])
+    window = look.window(StoppingRule.of_window(Measuring(duration_s=4.0)), step_s)
+    measured = measurement(split, [window], look.sensors, (0, 1))
 
     assert published is None or measured.throughput.median == pytest.approx(published, rel=0.04)
     for device, replica in zip(DEVICES, measured.replicas, strict=True):
@@ -62,4 +67,4 @@ def test_a_published_split(worker: Worker, split: Shares, published: float | Non
         )
         parts = replica.busy_s + replica.wait_s + measured.sync_s + measured.input_wait_s
         assert parts == pytest.approx(measured.step_time_s.median, rel=0.01)
-    assert series.late_part < 0.5
+    assert late_part([window]) < 0.5

@@ -23,9 +23,8 @@ def round_of(noise: float, at_least_s: float | None = None) -> tuple[float, ...]
     """The step times of a round whose timings take a fifth of a second."""
     devices, joint = noisy_devices(PAIR, noise)
     party = cast("Party", DrawnParty(devices, joint, seed=0, offset=lambda *_: 1.0))
-    together = Together(
-        BalanceRequest(devices=devices, settings=SMALL, joint=joint), None, party, lambda _: None
-    )
+    asked = BalanceRequest(devices=devices, settings=SMALL, joint=joint)
+    together = Together(asked, None, party, lambda _: None, nothing_kept())
     return together.measure(Shares((168, 112)), at_least_s).step_time_s.samples
 
 

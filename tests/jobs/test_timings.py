@@ -6,17 +6,18 @@ from itertools import chain, repeat
 
 import pytest
 
-from gpubalance.jobs.measure.timings import Timings
+from gpubalance.jobs.measure import figures, stamps
 from gpubalance.jobs.measure.warnings import of_figures
+from gpubalance.jobs.measure.window import Window
 from gpubalance.results.timing import Timing
-from tests.jobs.drawn import timings_of
+from tests.jobs.drawn import measured, windows_of
 
 COMPUTE_S, DATA_S = 0.10, 0.13  # data comes every 0.13 s
 # Of ten batches one is long.
 SINGLES, MEAN = [0.04] * 9 + [0.14], 0.05
 
 
-def of_waits(host_waits_s: float, *stamped_waits_s: float, slow: float = 1.0) -> Timings:
+def of_waits(host_waits_s: float, *stamped_waits_s: float, slow: float = 1.0) -> list[Window]:
     """Six timings and ten stamped steps; the first of these wait otherwise, and the first timing is
     so much slower.
     """
@@ -29,7 +30,7 @@ def of_waits(host_waits_s: float, *stamped_waits_s: float, slow: float = 1.0) ->
     stamped = [
         Timing(steps=1, seconds=COMPUTE_S, input_wait_s=next(waits_s), **stamps) for _ in range(10)
     ]
-    return timings_of(timings, stamped)
+    return windows_of(timings, stamped)
 
 
 @pytest.mark.parametrize(
@@ -40,22 +41,21 @@ def of_waits(host_waits_s: float, *stamped_waits_s: float, slow: float = 1.0) ->
 def test_the_parts_make_up_the_step_whether_or_not_the_host_waits_for_the_device(
     waits_s: tuple[float, ...],
 ) -> None:
-    timings = of_waits(*waits_s)
-    found = timings.measurement()
+    windows = of_waits(*waits_s)
+    found = measured(windows)
     assert found.input_wait_s == pytest.approx(DATA_S - COMPUTE_S)
-    assert (found.sync_s, found.excess_s, found.slow_s, timings.stamp_cost) == pytest.approx(
-        (0, 0, 0, 0)
-    )
+    assert stamps.stamp_cost(windows) == pytest.approx(0)
+    assert (found.sync_s, found.excess_s, found.slow_s) == pytest.approx((0, 0, 0))
 
 
 def test_a_step_whose_data_comes_late_is_a_slow_step_and_a_few_much_longer_timings_are_told() -> (
     None
 ):
-    timings = of_waits(DATA_S, 4 * DATA_S)
-    assert (timings.slow_steps, timings.mean_over_median) == (1, 0)
-    timings = of_waits(DATA_S, slow=10 / 5)
-    assert timings.mean_over_median == pytest.approx(1 / 6)
-    (warning,) = [one for one in of_figures("small", (), [timings]) if one.code == "slow-steps"]
+    windows = of_waits(DATA_S, 4 * DATA_S)
+    assert (stamps.slow_step_count(windows), figures.mean_over_median(windows)) == (1, 0)
+    windows = of_waits(DATA_S, slow=10 / 5)
+    assert figures.mean_over_median(windows) == pytest.approx(1 / 6)
+    (warning,) = [one for one in of_figures("small", (), [windows]) if one.code == "slow-steps"]
     assert "on average a step takes 16.7 % longer than shown" in warning.message
 
 
@@ -76,11 +76,11 @@ def test_only_of_batches_that_differ_steps_make_a_distribution_and_none_is_slow(
         )
         for s in SINGLES
     ]
-    timings = timings_of(whole, alone, devices=1)
-    found = timings.measurement()
+    windows = windows_of(whole, alone, devices=1)
+    found = measured(windows)
     if not unlike:
-        assert (found.step_spread, timings.slow_steps) == (None, 1)
-        assert timings.slow_s > 0
+        assert (found.step_spread, stamps.slow_step_count(windows)) == (None, 1)
+        assert stamps.slow_s(windows) > 0
         return
     assert found.step_spread is not None
     assert (found.step_spread.p50_s, found.step_spread.steps) == (0.04, 10)
@@ -90,17 +90,17 @@ def test_only_of_batches_that_differ_steps_make_a_distribution_and_none_is_slow(
         MEAN,
         0.0,
     )
-    assert timings.stamp_cost == pytest.approx(0, abs=1e-9)
+    assert stamps.stamp_cost(windows) == pytest.approx(0, abs=1e-9)
 
 
 def test_windows_that_were_throttled_stay_so() -> None:
     whole = [Timing(steps=5, seconds=5 * DATA_S, input_wait_s=0.0)]
     told = (((None, 5), ("sw-thermal",), 0.25), ((7, 3), ("hw-power-brake",), 0.75))
-    every = [
-        timings_of(whole, memory_peak_bytes=peaks, throttled=(reasons, ()), late_part=late)
-        for peaks, reasons, late in told
-    ]
-    timings = Timings(every[0].split, [window for one in every for window in one.windows])
-    assert timings.throttled == (("sw-thermal", "hw-power-brake"), ())
-    assert timings.memory_peak_bytes == (7, 5)
-    assert (timings.late_part, len(timings.timings)) == (0.5, 2)
+    windows: list[Window] = []
+    for peaks, reasons, late in told:
+        windows += windows_of(
+            whole, memory_peak_bytes=peaks, throttled=(reasons, ()), late_part=late
+        )
+    assert figures.throttled(windows) == [("sw-thermal", "hw-power-brake"), ()]
+    assert figures.peaks(windows) == (7, 5)
+    assert (figures.late_part(windows), len(figures.timings_in(windows))) == (0.5, 2)

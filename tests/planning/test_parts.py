@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.jobs.measure.series import STAMPED_PART, STAMPED_STEPS
+from gpubalance.jobs.measure.look import STAMPED_PART, STAMPED_STEPS
 from gpubalance.jobs.measure.stopping import TIMING_S
 from gpubalance.planning.parts import slow_steps, slow_time, split_step
 from gpubalance.results.run import Measurement
 from gpubalance.results.timing import Timing
-from tests.jobs.drawn import timings_of
+from tests.jobs.drawn import measured, windows_of
 
 seconds = st.floats(0.001, 10.0)
 
@@ -101,7 +101,7 @@ def drawn(step_s: float, slow: float, seed: int, windows: int = 2, timings: int 
     # An unstamped step is before each.
     each = max(STAMPED_STEPS, round(STAMPED_PART * timings * size / 2))
     taken = [timing(size) for _ in range(windows * timings)]
-    return timings_of(taken, [stamped(one) for one in computes(windows * each)]).measurement()
+    return measured(windows_of(taken, [stamped(one) for one in computes(windows * each)]))
 
 
 @pytest.mark.parametrize(("windows", "timings", "least"), [(2, 5, 0.9), (3, 18, 0.95)])

@@ -5,6 +5,7 @@ gain nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, PartialResult, UsageError
 from gpubalance.jobs.balance.packs import choose_packs
@@ -14,7 +15,9 @@ from gpubalance.jobs.endings import attach_partial, lost_gpus_told
 from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.keep.saved import keep_balance, solo_bests_of
-from gpubalance.jobs.measure.joint import JointRun, party_for
+from gpubalance.jobs.measure.joint import JointRun
+from gpubalance.jobs.measure.measurer import Measurer
+from gpubalance.jobs.measure.party import party_for
 from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_changed, warning
@@ -78,9 +81,8 @@ class Balancing:
         # The probe's own settings do not say how gradients are summed, which takes memory.
         probe = self.probe.model_copy(update={"settings": self.request.settings})
         self.known = DeviceEstimates(probe, self.request.devices, self.request.plan)
-        self.together = Together(
-            self.request, self.probe.model, self.party, self.watch, self.model_is_told
-        )
+        beside = self.watch, self.journal, self.model_is_told
+        self.together = Together(self.request, self.probe.model, self.party, *beside)
 
     def run(self) -> Plan:
         """Tries splits until none promises more than was measured, and proves the best until the
@@ -184,9 +186,7 @@ class Balancing:
         """Goes on with the size of packs that is best for this split, and with what it gave."""
         self.packs_are_chosen = True
         split = best.planned.split
-        found = choose_packs(
-            self.together, self.journal, split, best.seen[-1], self.request.round_s
-        )
+        found = choose_packs(self.together, split, best.seen[-1], self.request.round_s)
         if found is not None:
             self.known.forget_together()
             self.known.learn(best.planned, found)
@@ -346,9 +346,11 @@ class Balancing:
         self.watch(Doing(f"proving {planned.split}, in turns with the even split"))
         solo = solo_bests_of(self.probe, self.request.devices, planned.split)
         asked, party = self.together.run_request(planned.split), self.together.gather(planned.split)
-        proof = JointRun(asked, party, self.watch, self.journal, solo, self.proofs)
+        proof = JointRun(asked, Measurer(party, self.journal, self.watch, self.proofs), solo)
         try:
-            return proof.run(), proof.own.last.measurement(planned.split.used)
+            with attach_partial(proof.result):
+                proof.measure()
+            return cast("Run", proof.result()), proof.last()  # it has windows
         except GpubalanceError as error:
             if self.known.best(proven=True) is not None:
                 error.partial = self.so_far()

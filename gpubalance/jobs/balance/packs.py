@@ -7,7 +7,7 @@ from __future__ import annotations
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import Doing
-from gpubalance.jobs.keep.journal import Journal, content_key
+from gpubalance.jobs.keep.journal import content_key
 from gpubalance.numbers.units import format_bytes, format_percent, format_seconds
 from gpubalance.planning.packs import within_bounds
 from gpubalance.results.run import Measurement
@@ -28,7 +28,7 @@ class TriedPacks(Record):
 
 
 def choose_packs(
-    together: Together, journal: Journal, split: Shares, before: Measurement, round_s: float | None
+    together: Together, split: Shares, before: Measurement, round_s: float | None
 ) -> Measurement | None:
     """Goes on with packs of the size with which the split is fastest; what that gave, None if it
     stays as it is.
@@ -36,6 +36,7 @@ def choose_packs(
     Others are tried where sync is a large part of the step, and nobody has said a size. Where
     gradients are not summed in packs, there is nothing to choose.
     """
+    journal = together.journal
     own_bytes = together.gather(split).facts.pack_bytes
     if not own_bytes or together.request.settings.pack_bytes is not None:
         return None
@@ -53,16 +54,14 @@ def choose_packs(
         )
         others = {within_bounds(own.pack_bytes // _TIMES), within_bounds(own.pack_bytes * _TIMES)}
         for size in sorted(others - {own.pack_bytes}):
-            tried = _tried(together, journal, split, size, round_s)
+            tried = _tried(together, split, size, round_s)
             if tried.measured and tried.measured.throughput.median > (1 + _WORTH_ANOTHER) * rate:
                 fastest, rate = tried, tried.measured.throughput.median
     together.sum_in_packs(fastest.pack_bytes)
     return None if fastest is own else fastest.measured
 
 
-def _tried(
-    together: Together, journal: Journal, split: Shares, size: int, round_s: float | None
-) -> TriedPacks:
+def _tried(together: Together, split: Shares, size: int, round_s: float | None) -> TriedPacks:
     def measured() -> TriedPacks:
         together.sum_in_packs(size)
         try:
@@ -71,4 +70,5 @@ def _tried(
             together.watch(Doing(f"{error.message} with packs of {format_bytes(size)}"))
             return TriedPacks(pack_bytes=size, measured=None)
 
-    return journal.get_or_make(content_key("packs", str(split), size), TriedPacks, measured)
+    key = content_key("packs", str(split), size)
+    return together.journal.get_or_make(key, TriedPacks, measured)

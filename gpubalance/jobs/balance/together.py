@@ -11,10 +11,13 @@ from gpubalance.devices.planned import check_model
 from gpubalance.errors import NothingFits, OutOfMemory
 from gpubalance.jobs.endings import refuse
 from gpubalance.jobs.events import ModelBuilt, Watch
+from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.measure.fitting import Fitting
-from gpubalance.jobs.measure.joint import build_for
-from gpubalance.jobs.measure.series import Series
+from gpubalance.jobs.measure.measurement import measurement
+from gpubalance.jobs.measure.measurer import Measurer
+from gpubalance.jobs.measure.party import build_for
 from gpubalance.jobs.measure.stopping import StoppingRule
+from gpubalance.jobs.measure.subject import Subject
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement
 from gpubalance.settings.record import Batch, Record
@@ -47,6 +50,7 @@ class Together:
     model: Model | None
     party: Party
     watch: Watch
+    journal: Journal
     model_is_told: bool = True
 
     def gather(self, split: Shares) -> Party:
@@ -71,19 +75,12 @@ class Together:
         self.model_is_told = True
 
     def measure(self, split: Shares, at_least_s: float | None) -> Measurement:
-        """What a split gives, measured for at least `at_least_s` seconds; if None, until it is
-        known within ± 1 %.
-        """
+        """What a split gives, measured for so long; if None, until it is known within ± 1 %."""
         used = self.run_request(split).without_idle
-        party = self.gather(split)
-        series = Series(
-            used.split, devices=used.devices, watch=self.watch, least_samples=split.global_batch
-        )
-        party.ask(series.warm_up)
-        series.add(
-            party.ask(lambda worker: series.window(worker, StoppingRule.of_round(at_least_s)))
-        )
-        return series.measurement(split.used)
+        measurer = Measurer(self.gather(split), self.journal, self.watch)
+        subject = Subject(used.split, used.devices, least_samples=split.global_batch)
+        window = measurer.measure(subject, StoppingRule.of_round(at_least_s))
+        return measurement(used.split, [window], measurer.sensors(subject), split.used)
 
     def sum_in_packs(self, pack_bytes: int) -> None:
         """Goes on with workers that sum gradients in packs of that size."""

@@ -1,34 +1,24 @@
-"""What several workers measure at once, each with its own model, and which of their
-timings count.
-"""
+"""What several workers measure at once, and which of their timings count."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from gpubalance.errors import GpubalanceError
-from gpubalance.jobs.events import Watch
-from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.timings import Window
-from gpubalance.results.independent import OwnWindow
+from gpubalance.jobs.measure.window import Window
 from gpubalance.results.timing import Timing
-from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Seconds
-from gpubalance.settings.shares import Shares
-from gpubalance.workers.messages import Ready
 
 
 class AllAtOnce(Record):
-    """A window of some devices: a part of each, and for how long all of them were measured; 0 for
-    one alone.
+    """A window of some devices: a part of each, and for how long all of them were measured.
+
+    That is 0 for one alone.
     """
 
     overlap_s: Seconds = 0.0
@@ -37,91 +27,28 @@ class AllAtOnce(Record):
     @property
     def span_s(self) -> tuple[float, float]:
         """When it began and ended, on the monotonic clock."""
-        began, ended = zip(*(one.span_s for one in self.parts), strict=True)
-        return min(began), max(ended)
+        spans_s = [window.span_s for window in self.parts]
+        return min(began_s for began_s, _ in spans_s), max(ended_s for _, ended_s in spans_s)
 
     def later(self, seconds: float) -> AllAtOnce:
         """The same window, so many seconds later."""
-        return self.model_copy(update={"parts": tuple(one.later(seconds) for one in self.parts)})
-
-
-@dataclass
-class OwnReplica:
-    """A device that trains its own model.
-
-    `number` is its place in the request, `facts` what its worker reported of the model, `error` why
-    it dropped out.
-    """
-
-    number: int
-    device: Device
-    model: str
-    batch: int
-    facts: Ready | None = None
-    error: GpubalanceError | None = None
-
-
-class AtOnce:
-    """A subject: one device "alone", or those that have not failed "at once". Each, by its number,
-    has a series.
-    """
-
-    def __init__(
-        self,
-        name: Literal["alone", "at once"],
-        replicas: Sequence[OwnReplica],
-        watch: Watch,
-        *,
-        pipeline: bool,
-    ) -> None:
-        """With `pipeline` batches come from a user's input pipeline, one for each device."""
-        self.name = name
-        self.replicas = replicas
-        self.windows = list[AllAtOnce]()
-        series_of = partial(Series, name=name, watch=watch, pipeline=pipeline, stamps=False)
-        self.series = {
-            one.number: series_of(Shares((one.batch,)), devices=(one.device,)) for one in replicas
-        }
-
-    @property
-    def precision(self) -> float:
-        """That of the device that is known least exactly."""
-        return max(one.precision for one in self.series.values())
-
-    def add(self, window: AllAtOnce) -> tuple[OwnWindow, ...]:
-        """Adds a window, and returns what is told of it."""
-        self.windows.append(window)
-        for series, part in zip(self.series.values(), window.parts, strict=True):
-            series.add(part)
-        return tuple(map(_told, self.series.values()))
-
-
-def _told(series: Series) -> OwnWindow:
-    timings = series.last
-    return OwnWindow(
-        device=series.devices[0],
-        batch=series.split.global_batch,
-        step_time_s=timings.step_time(timings.began_s),
-        throughput=timings.throughput,
-        memory_peak_bytes=timings.memory_peak_bytes[0],
-        telemetry=series.sensors.telemetry(timings.began_s)[0],
-    )
+        parts = tuple(window.later(seconds) for window in self.parts)
+        return self.model_copy(update={"parts": parts})
 
 
 class CommonWindow:
-    """Begins when each worker has given its first timing, and ends when each has given enough that
-    count.
+    """Begins when each worker has given its first timing, ends when each has given enough.
 
     Only this process's clock says when a timing arrives. A timing counts if the one before it
     arrived after the common begin, so that it began after that too, and if it arrives before the
     common end: then every device trained all the while. Each worker's thread shares the window.
     """
 
-    def __init__(self, numbers: Sequence[int], length: StoppingRule) -> None:
-        """The window ends when what counts of each worker has that length."""
+    def __init__(self, numbers: Sequence[int], rule: StoppingRule) -> None:
+        """The window ends when the rule is content with what counts of each worker."""
         self.counted: dict[int, list[Timing]] = {number: [] for number in numbers}
         self.overlap_s = 0.0
-        self.length = length
+        self._rule = rule
         self._lock = threading.Lock()
         self._came_s: dict[int, float] = {}
         self._moves: dict[int, bool] = {}
@@ -129,12 +56,12 @@ class CommonWindow:
         self._is_over = False
 
     def take(self, number: int, timing: Timing, *, moves: bool = False) -> None:
-        """Takes a worker's timing that has just arrived. `moves`: its GPU's clock or temperature
-        still does.
-        """
+        """Takes a worker's timing that has just arrived; its GPU's clock or temperature `moves`."""
         with self._lock:
-            now_s, before_s = time.monotonic(), self._came_s.get(number)
-            self._came_s[number], self._moves[number] = now_s, moves
+            now_s = time.monotonic()
+            before_s = self._came_s.get(number)
+            self._came_s[number] = now_s
+            self._moves[number] = moves
             if self._is_over:
                 return
             if self._began_s is None:
@@ -142,18 +69,22 @@ class CommonWindow:
                 return
             if before_s is not None and before_s >= self._began_s:
                 self.counted[number].append(timing)
-            if all(
-                self.length.is_reached(its, moves=self._moves[n]) for n, its in self.counted.items()
-            ):
-                self._is_over, self.overlap_s = True, now_s - self._began_s
+            if self._have_enough():
+                self._is_over = True
+                self.overlap_s = now_s - self._began_s
+
+    def _have_enough(self) -> bool:
+        """Whether what counts of each worker is enough."""
+        for number, timings in self.counted.items():
+            if not self._rule.is_reached(timings, moves=self._moves[number]):
+                return False
+        return True
 
     def is_over(self) -> bool:
         """Whether the window has ended: no timing that arrives from now on counts."""
         return self._is_over
 
     def leave(self) -> None:
-        """Ends the window after a worker has failed; what the others measured in it is
-        worthless.
-        """
+        """Ends the window after a worker has failed; what the others measured is worthless."""
         with self._lock:
             self._is_over = True

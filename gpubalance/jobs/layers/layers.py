@@ -4,7 +4,6 @@ measurements, proves it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -14,15 +13,33 @@ from gpubalance.errors import NothingFits, OutOfMemory, PartialResult, UsageErro
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.endings import attach_partial, lost_gpus_told
 from gpubalance.jobs.environment import environment
-from gpubalance.jobs.events import CutDone, Doing, PhaseBegun, PipeWindowDone, Watch
+from gpubalance.jobs.events import CutDone, Doing, PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.layers.blocks import time_blocks
 from gpubalance.jobs.layers.costs import BlockCosts
-from gpubalance.jobs.layers.series import CutSeries
+from gpubalance.jobs.layers.cut import (
+    MeasuredCut,
+    blocks,
+    cut_text,
+    stages,
+    subject_of,
+    timelines,
+    usual_timeline,
+)
 from gpubalance.jobs.layers.uncut import refuse_what_is_faster_uncut, uncut
-from gpubalance.jobs.measure.joint import party_for
+from gpubalance.jobs.measure.figures import (
+    began_s,
+    slowed,
+    step_count,
+    step_time,
+    step_times_s,
+    throughput_of,
+    usual_s,
+)
+from gpubalance.jobs.measure.measurer import Measurer
+from gpubalance.jobs.measure.party import party_for
+from gpubalance.jobs.measure.stamps import stamp_cost
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.timings import Window
 from gpubalance.jobs.measure.turns import in_turns
 from gpubalance.jobs.measure.warnings import of_figures, resumed, warning
 from gpubalance.numbers.stats import mean
@@ -66,8 +83,8 @@ def layers(request: LayersRequest, watch: Watch, journal: Journal) -> Layers:
         assert facts.graph is not None  # noqa: S101  (of a model that is built to be cut)
         baselines = uncut(request, limit, watch, journal)
         watch(PhaseBegun("blocks"))
-        blocks = time_blocks(request, len(facts.graph.blocks), journal, alone, together, watch)
-        known = BlockCosts(request, facts.graph, blocks)
+        measured = time_blocks(request, len(facts.graph.blocks), journal, alone, together, watch)
+        known = BlockCosts(request, facts.graph, measured)
         refuse_what_is_faster_uncut(request, baselines, known.best().throughput)
         return LayersJob(request, known, baselines, facts, together, journal, watch, limit).run()
 
@@ -114,11 +131,11 @@ class LayersJob:
     watch: Watch
     limit: TimeLimit
     rounds: list[LayersRound] = field(default_factory=list)
-    tried: list[str] = field(default_factory=list)
+    tried: set[str] = field(default_factory=set)
+    rounds_resumed: int = 0  # that an interrupted command left
     best: tuple[float, Placement] | None = None  # the measured throughput
-    series: CutSeries | None = None
-    # Rounds and windows that an interrupted command left.
-    again: Counter[str] = field(default_factory=Counter)
+    latest: MeasuredCut | None = None  # of a round
+    proof: MeasuredCut | None = None
     complete: bool = False
 
     def run(self) -> Layers:
@@ -126,54 +143,48 @@ class LayersJob:
         what was found.
         """
         with attach_partial(self._result):
-            while not self._prove(self._found()):
+            while not self._prove(self._best_of_rounds()):
                 pass
             self._measure_split()
             self.complete = True
         return cast("Layers", self._result())  # it was proven
 
-    def _found(self) -> Placement:
+    def _best_of_rounds(self) -> Placement:
         """Tries cuts, and returns the best of them for the proof."""
         while self.best is None or len(self.rounds) - self._failed < self.request.rounds:
-            series = CutSeries.of_cut(self.known.best(), self.request.devices)
-            least = 1 + max(_WORTH_A_ROUND, series.placed.off or 0.0)
-            if self.best and (
-                series.key in self.tried or series.placed.throughput <= least * self.best[0]
-            ):
-                break
-            self._try(series)
+            placed = self.known.best()
+            cut = self._cut(placed, "round")
+            if self.best is not None:
+                least = 1 + max(_WORTH_A_ROUND, placed.off or 0.0)
+                if cut.subject.name in self.tried or placed.throughput <= least * self.best[0]:
+                    break
+            self._try(cut)
         return self.known.corrected(self.best[1])
 
-    def _try(self, series: CutSeries) -> None:
+    def _cut(self, placed: Placement, what: str) -> MeasuredCut:
+        """A cut that is not measured yet; its windows are kept as those of `what`."""
+        subject = subject_of(placed, self.request.devices)
+        return MeasuredCut(placed, subject, Measurer(self.party, self.journal, self.watch, what))
+
+    def _try(self, cut: MeasuredCut) -> None:
         """Measures a cut for a moment, unless an interrupted command has done so."""
-        placed = series.placed
-        self.tried.append(series.key)
+        self.tried.add(cut.subject.name)
         self.watch(PhaseBegun("rounds"))
-        self.watch(Doing(f"round {len(self.rounds) + 1}: {series.text}"))
+        text = cut_text(cut.placed, self.request.devices)
+        self.watch(Doing(f"round {len(self.rounds) + 1}: {text}"))
         try:
-            self._look(series, "round", StoppingRule.at_most(self.request.round_s))
+            cut.measurer.window(cut.subject, StoppingRule.at_most(self.request.round_s))
         except OutOfMemory as error:
-            self._ran_out(placed, error.replica)
+            self._ran_out(cut.placed, error.replica)
             return
-        self._note(placed, series.usual_s)
-        rate = series.throughput.median
+        self.latest = cut
+        self.rounds_resumed += cut.measurer.resumed[cut.subject]
+        self._note(cut.placed, usual_s(cut.windows))
+        times_s = step_times_s(cut.windows)
+        rate = throughput_of(cut.placed.problem.global_batch, times_s).median
         if self.best is None or rate > self.best[0]:
-            self.best = rate, placed
-        self.known.learn(placed, series.timelines, series.step_times_s)
-
-    def _look(self, series: CutSeries, what: str, length: StoppingRule) -> None:
-        """Adds a window to the series, measured or left by an interrupted command. Raises
-        OutOfMemory.
-        """
-        before = self.journal.again[Window]
-
-        def measured() -> Window:
-            self.party.ask(series.warm_up)
-            return self.party.ask(lambda worker: series.window(worker, length))
-
-        series.add(self.journal.get_or_make(f"{what} {series.key}", Window, measured))
-        self.again[what.partition(" ")[0]] += self.journal.again[Window] - before
-        self.series = series
+            self.best = rate, cut.placed
+        self.known.learn(cut.placed, timelines(cut.windows), times_s)
 
     def _ran_out(self, placed: Placement, device: int | None) -> None:
         """Puts less on the device from now on. Raises PartialResult once that has been tried often
@@ -209,25 +220,18 @@ class LayersJob:
         self.watch(CutDone(record, self.request.devices, placed.problem.global_batch))
 
     def _prove(self, placed: Placement) -> bool:
-        """Measures a cut in windows, after those of an interrupted command; False if it ran out of
-        memory.
-        """
-        series = CutSeries.of_cut(placed, self.request.devices)
+        """Measures a cut in windows; False if it ran out of memory."""
         self.watch(PhaseBegun("proof"))
-        self.watch(Doing(f"proving {series.text}"))
-        self.again["window"] = 0
+        self.watch(Doing(f"proving {cut_text(placed, self.request.devices)}"))
+        self.proof = self._cut(placed, "proof")
+        turns = [(self.proof.subject,)]
         try:
-            in_turns(lambda: [series], self._turn, self.request.measuring, list, self.watch)
-            return True
+            in_turns(self.proof.measurer, turns, self.request.measuring, doing="")
         except OutOfMemory as error:
             self._ran_out(placed, error.replica)
-            self.best = None
+            self.best = self.proof = None
             return False
-
-    def _turn(self, series: CutSeries, number: int, of: int) -> None:
-        """Measures a window of the proof, from which on there is a result, and emits its event."""
-        self._look(series, f"window {number}", StoppingRule.of_window(self.request.measuring))
-        self.watch(PipeWindowDone(number, of, series.throughput.median, series.usual_s))
+        return True
 
     def _measure_split(self) -> None:
         """Measures the batch split for a moment, if each device holds the model."""
@@ -240,7 +244,7 @@ class LayersJob:
             request = self.request.uncut
             self.watch(Doing(f"measuring the batch split {split.split} of the uncut model"))
             with party_for(request, self.watch, self.limit) as party:
-                together = Together(request, self.facts.model, party, self.watch)
+                together = Together(request, self.facts.model, party, self.watch, self.journal)
                 rate = together.measure(split.split, self.request.round_s).throughput.median
             return split.model_copy(update={"throughput": rate, "measured": True})
 
@@ -255,11 +259,15 @@ class LayersJob:
 
     def _result(self) -> Layers | None:
         """The result of what was measured so far; None before the first round."""
-        series, request, baselines = self.series, self.request, self.baselines
-        if series is None:
+        cut = self.proof if self.proof is not None and self.proof.windows else self.latest
+        if cut is None:
             return None
-        placed, problem, stages = series.placed, series.placed.problem, tuple(series.stages())
-        split, rate = baselines.split, series.throughput
+        request, baselines, windows = self.request, self.baselines, cut.windows
+        placed, problem = cut.placed, cut.placed.problem
+        measured_stages = tuple(stages(cut))
+        step_s = usual_s(windows)
+        rate = throughput_of(problem.global_batch, step_times_s(windows))
+        idle = [(stage.bubble_s + stage.transfer_s) / step_s for stage in measured_stages]
         return Layers(
             created=now(),
             settings=request.settings,
@@ -267,31 +275,38 @@ class LayersJob:
             model=self.facts.model,
             devices=request.devices,
             cuts=request.cuts,
-            blocks=tuple(series.blocks()),
-            stages=stages,
+            blocks=tuple(blocks(placed)),
+            stages=measured_stages,
             micro_batch=problem.micro_batch,
             micro_batches=problem.micro_batches,
             global_batch=problem.global_batch,
-            step_time_s=series.step_time(series.began_s),
+            step_time_s=step_time(windows, began_s(windows)),
             throughput=rate,
             predicted=PredictedStep(step_time_s=placed.step_time_s, ci95=placed.ci95),
-            bubble=mean([(stage.bubble_s + stage.transfer_s) / series.usual_s for stage in stages]),
-            bubble_bound=bubble_bound(len(stages), problem.micro_batches),
-            timeline=series.usual,
+            bubble=mean(idle),
+            bubble_bound=bubble_bound(len(measured_stages), problem.micro_batches),
+            timeline=usual_timeline(windows),
             baselines=baselines,
             rounds=tuple(self.rounds),
-            warmup_steps=series.warmup_steps,
-            steps=series.steps,
-            stamp_cost=series.stamp_cost,
-            speedup_over_split=split and rate.median / split.throughput,
+            warmup_steps=cut.measurer.warm_ups[cut.subject].steps,
+            steps=step_count(windows),
+            stamp_cost=stamp_cost(windows),
+            speedup_over_split=baselines.split and rate.median / baselines.split.throughput,
             forced=request.force and bool(baselines.throughput),
             complete=self.complete,
-            warnings=tuple(self._warnings(series)),
+            warnings=tuple(self._warnings(cut)),
         )
 
-    def _warnings(self, series: CutSeries) -> Iterator[Warning_]:
-        yield from resumed(self.again["round"], "rounds")
-        yield from resumed(self.again["window"])
-        if self.request.devices[0].profile is not None:
+    def _warnings(self, cut: MeasuredCut) -> Iterator[Warning_]:
+        yield from resumed(self.rounds_resumed, "rounds")
+        if cut is self.proof:
+            yield from resumed(cut.measurer.resumed[cut.subject])
+        devices = self.request.devices
+        if devices[0].profile is not None:
             yield warning("shares-assumed")
-        yield from of_figures(self.request.settings.model, series.slowed, [series])
+        yield from of_figures(
+            self.request.settings.model,
+            slowed(devices, cut.windows),
+            [cut.windows],
+            steady=cut.measurer.warm_ups[cut.subject].steady,
+        )

@@ -4,67 +4,99 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 from gpubalance.jobs.events import Doing, TimeLeft, Watch
-from gpubalance.jobs.measure.warnings import HOPELESS, PRECISE_ENOUGH, Slowed, slowed_text
+from gpubalance.jobs.measure.figures import Slowed, Windows, precision, slowed
+from gpubalance.jobs.measure.stopping import HOPELESS, PRECISE_ENOUGH, StoppingRule
+from gpubalance.jobs.measure.subject import Subject, Turn
+from gpubalance.jobs.measure.warnings import slowed_text
 from gpubalance.numbers.units import format_percent
+from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Measuring
 
+_KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
 
-class Subject(Protocol):
-    """What is measured: its windows so far, and how exactly they tell its step time."""
 
-    windows: list[Any]
+class Takes(Protocol):
+    """What takes windows: a Measurer, or of `independent` one of several workers."""
+
+    watch: Watch
 
     @property
-    def precision(self) -> float: ...
+    def windows(self) -> Mapping[Subject, Windows]:
+        """Those of each subject so far."""
+
+    def turn(self, turn: Turn, rule: StoppingRule, number: int, of: int, doing: str) -> None:
+        """Adds a window of each of the turn's subjects, and tells of it."""
 
 
-S = TypeVar("S", bound=Subject)
+def in_turns(measurer: Takes, turns: Sequence[Turn], measuring: Measuring, doing: str) -> None:
+    """Measures a window in each of the turns again and again, so that a drift affects all alike.
 
-
-def in_turns(
-    subjects: Callable[[], Sequence[S]],
-    turn: Callable[[S, int, int], None],
-    measuring: Measuring,
-    slowed: Callable[[], Slowed],
-    watch: Watch,
-) -> None:
-    """Measures windows of each subject in turns, so that a drifting machine affects all alike.
-
-    `turn` measures a subject's window of that number, of so many; it may drop a subject, so
-    `subjects` is asked again before each. More windows follow until all are known within ± 1 %, if
-    those that `measuring` allows can come near, and one after a GPU was throttled.
+    Windows that the measurer has already count. After those that `measuring` asks for more follow
+    until all are known within ± 1 %, if as many as it allows can come near, and one after a GPU was
+    throttled. `doing` is what to tell, with `{window}` and `{what}` in braces.
     """
-    of, was_slowed = measuring.windows, False
-    while there := subjects():
-        number = 1 + min(len(one.windows) for one in there)
-        if number > of:
-            known = max(one.precision for one in there)
-            within = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
+    watch = measurer.watch
+    rule = StoppingRule.of_window(measuring)
+    count = max(measuring.windows, *_counts(measurer, turns))
+    measured_once_more = False
+    while True:
+        number = 1 + min(_counts(measurer, turns))
+        if number > count:
+            throttled = _slowed(measurer, turns)
+            known = max(precision(measurer.windows[subject]) for subject in _each(turns))
             if known <= PRECISE_ENOUGH and measuring.duration_s is None:
-                watch(Doing(f"{within} after {of} windows"))
-            if known > PRECISE_ENOUGH and _can_settle(known, of, measuring.max_windows):
-                watch(Doing(f"not yet {within}: one more window"))
-            elif slowed() and not was_slowed:
-                was_slowed = True
-                watch(Doing(f"{slowed_text(slowed())}: measuring once more"))
+                watch(Doing(f"{_KNOWN} after {count} windows"))
+            if known > PRECISE_ENOUGH and _can_settle(known, count, measuring.max_windows):
+                watch(Doing(f"not yet {_KNOWN}: one more window"))
+            elif throttled and not measured_once_more:
+                measured_once_more = True
+                watch(Doing(f"{slowed_text(throttled)}: measuring once more"))
             else:
                 return
-            of = number
+            count = number
         began_s = time.monotonic()
         # They alternate in going first: as a card gets hotter, the last one is always a little
         # slower.
-        for one in there if number % 2 else reversed(there):
-            if len(one.windows) < number and one in subjects():
-                turn(one, number, of)
-        watch(TimeLeft((of - number) * (time.monotonic() - began_s)))
+        for turn in turns if number % 2 else reversed(turns):
+            if len(measurer.windows[turn[0]]) < number:
+                text = doing.format(window=f"window {number} of {count}", what=_what(turn))
+                measurer.turn(turn, rule, number, count, text)
+        watch(TimeLeft((count - number) * (time.monotonic() - began_s)))
+
+
+def _each(turns: Sequence[Turn]) -> Iterator[Subject]:
+    for turn in turns:
+        yield from turn
+
+
+def _counts(measurer: Takes, turns: Sequence[Turn]) -> list[int]:
+    """How many windows there are of each turn."""
+    return [len(measurer.windows[turn[0]]) for turn in turns]
+
+
+def _slowed(measurer: Takes, turns: Sequence[Turn]) -> Slowed:
+    """Each GPU that was throttled, but for what others are only compared with."""
+    found: list[tuple[Device, tuple[str, ...]]] = []
+    for subject in _each(turns):
+        if not subject.is_baseline:
+            found += slowed(subject.devices, measurer.windows[subject])
+    return found
+
+
+def _what(turn: Turn) -> str:
+    """`GPU:0 alone`, or `all 2 devices at once`."""
+    first = turn[0]
+    if len(turn) > 1:
+        return f"all {len(turn)} devices {first.name}"
+    return f"{' and '.join(device.label for device in first.devices)} {first.name}"
 
 
 def _can_settle(known: float, windows: int, most: int) -> bool:
-    """Whether `most` windows could come near to it, if so many tell a step time within ± `known`;
-    inf if unknown.
-    """
-    return windows < most and (math.isinf(known) or known * math.sqrt(windows / most) <= HOPELESS)
+    """Whether `most` windows could come near, if `windows` tell a step time within ± `known`."""
+    if windows >= most:
+        return False
+    return math.isinf(known) or known * math.sqrt(windows / most) <= HOPELESS

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from gpubalance.jobs.measure import figures, stamps
+from gpubalance.jobs.measure.figures import Slowed, Windows
+from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH
 from gpubalance.numbers.units import format_percent
 from gpubalance.planning.parts import SLOW
 from gpubalance.results.common import Warning_
 from gpubalance.settings.choices import names_file_or_code
 from gpubalance.settings.device import Device
 
-if TYPE_CHECKING:
-    from gpubalance.jobs.measure.timings import Timings
-
-PRECISE_ENOUGH = 0.01
-HOPELESS = 0.06  # time that would leave a step time less known than that is saved
 _STAMPS_CHEAP = 0.03
 LATE = 0.1
 _FEWEST_SLOW = 2
 _COOLER = "look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE)"
-
-# Each GPU that was throttled for a reason that passes, and why.
-Slowed = Sequence[tuple[Device, tuple[str, ...]]]
 
 # The code is what comes before a slash. In braces stand the facts that `warning` is given.
 _ROWS = {
@@ -143,43 +137,59 @@ def warning(row: str, **facts: object) -> Warning_:
 
 
 def of_figures(
-    model: str, slowed: Slowed, measured: Sequence[Timings], *, excess_part: float = 0.0
+    model: str,
+    slowed: Slowed,
+    measured: Sequence[Windows],
+    *,
+    steady: bool = True,
+    excess_part: float = 0.0,
 ) -> list[Warning_]:
     """The warnings about the figures of all that was measured in turns, what matters most first.
 
-    `excess_part` is that of a device's compute over a whole step.
+    `measured` has the windows of each subject. They are `steady` if every warm-up ended without a
+    trend. `excess_part` is that of a device's compute over a whole step.
     """
-    stamp_cost = measured[0].stamp_cost if measured else None
-    precision = max((one.precision for one in measured), default=0.0)
-    late_part = max((one.late_part for one in measured), default=0.0)
-    over = max((one.mean_over_median for one in measured), default=0.0)
-    count, of = sum(one.slow_steps for one in measured), sum(len(one.stamped) for one in measured)
+    stamp_cost = stamps.stamp_cost(measured[0]) if measured else None
+    precision = max(map(figures.precision, measured), default=0.0)
+    late_part = max(map(figures.late_part, measured), default=0.0)
+    over = max(map(figures.mean_over_median, measured), default=0.0)
+    slow_count = sum(map(stamps.slow_step_count, measured))
+    stamped_count = sum(len(figures.stamped_in(windows)) for windows in measured)
     holds = {
         "throttled": bool(slowed),
         "slower-than-profile": late_part > LATE,
         "wide-interval": precision > PRECISE_ENOUGH,
-        "not-steady": not all(one.steady for one in measured),
-        "slow-steps": count >= _FEWEST_SLOW or over > 0,
+        "not-steady": not steady,
+        "slow-steps": slow_count >= _FEWEST_SLOW or over > 0,
         "stamps-cost": (stamp_cost or 0.0) > _STAMPS_CHEAP,
         "parts-exceed-step": excess_part > _STAMPS_CHEAP,
-        "loss-not-finite": not all(one.loss_is_finite for one in measured),
+        "loss-not-finite": not all(map(figures.loss_is_finite, measured)),
     }
-    half, enough = format_percent(precision, 1), format_percent(PRECISE_ENOUGH)
-    wide = f"the 95 % interval of a step time is ± {half}, wider than ± {enough}"
-    slow = f"{count} of {of} steps that were timed alone took over {SLOW:g} times their median"
-    longer = f"on average a step takes {format_percent(over, 1)} longer than shown"
     facts = {
         "slowed": slowed_text(slowed),
         "late": format_percent(late_part),
         "advice": _for_slow_compute(model),
-        "wide": wide if math.isfinite(precision) else "too few timings for a confidence interval",
-        "slow": slow
-        if count >= _FEWEST_SLOW
-        else f"some timings are much longer than the others: {longer}",
+        "wide": _wide_text(precision),
+        "slow": _slow_text(slow_count, stamped_count, over),
         "costs": format_percent(stamp_cost, 1),
         "excess": format_percent(excess_part, 1),
     }
     return [warning(row, **facts) for row, it_holds in holds.items() if it_holds]
+
+
+def _wide_text(precision: float) -> str:
+    if math.isinf(precision):
+        return "too few timings for a confidence interval"
+    half, enough = format_percent(precision, 1), format_percent(PRECISE_ENOUGH)
+    return f"the 95 % interval of a step time is ± {half}, wider than ± {enough}"
+
+
+def _slow_text(slow_count: int, stamped_count: int, over: float) -> str:
+    if slow_count >= _FEWEST_SLOW:
+        steps = f"{slow_count} of {stamped_count} steps that were timed alone"
+        return f"{steps} took over {SLOW:g} times their median"
+    longer = f"on average a step takes {format_percent(over, 1)} longer than shown"
+    return f"some timings are much longer than the others: {longer}"
 
 
 def _for_slow_compute(model: str) -> str:

@@ -17,8 +17,7 @@ from gpubalance.errors import (
     PartialResult,
 )
 from gpubalance.jobs.events import PointDone
-from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
+from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH, StoppingRule
 from gpubalance.jobs.probe.bench import Bench, measure_update
 from gpubalance.planning.curve import (
     knee_sizes,

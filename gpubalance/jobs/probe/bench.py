@@ -24,9 +24,12 @@ from gpubalance.errors import (
 from gpubalance.jobs.endings import lost_gpus_told, refuse
 from gpubalance.jobs.events import Doing, ModelBuilt, PointDone, TrialDone, Watch
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.measure.series import Series
-from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.warnings import PRECISE_ENOUGH
+from gpubalance.jobs.measure import figures
+from gpubalance.jobs.measure.look import Look, step_s_of, steps_per_timing
+from gpubalance.jobs.measure.sensors import Sensors
+from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH, StoppingRule
+from gpubalance.jobs.measure.subject import Subject
+from gpubalance.jobs.measure.warm_up import settle
 from gpubalance.numbers.stats import median
 from gpubalance.numbers.steady import is_steady
 from gpubalance.results.probe import CurvePoint, Outcome, Trial
@@ -254,33 +257,37 @@ class Bench:
         level, or NVML says that heat throttled the GPU: then the second window counts. After the
         time limit that does not begin. Raises what `Worker.measure` does.
         """
-        least_samples, until_s = self.request.least_samples, self.time_limit.until_s
-        series = Series(
-            Shares((batch,)), devices=(self.device,), stamps=False, least_samples=least_samples
+        subject = Subject(
+            Shares((batch,)),
+            (self.device,),
+            stamped=False,
+            shown=False,
+            least_samples=self.request.least_samples,
         )
-        settled, steady = series.settle(worker, first=not self.points), False
-        if series.steps_per_timing(length.timing_s) > 1:  # else those that settled it count too
+        look = Look(worker, subject, Sensors(subject.devices))
+        settled = settle(look, first=not self.points)[-2:]
+        step_s = step_s_of(settled[-1])
+        if steps_per_timing(length.timing_s, step_s) > 1:  # else those that settled it count too
             settled = []
-        while not series.windows or (
-            len(series.windows) == 1 and not steady and time.monotonic() < until_s
-        ):
-            series.add(series.window(worker, length, settled, until_s=until_s))
-            settled = []
-            slowed = any(series.throttled) or not is_steady(series.step_times_s)
-            steady = len(series.windows) == 1 and not slowed
-        self.measured_s += sum(one.seconds for one in series.timings)
-        last = series.last
+        until_s = self.time_limit.until_s
+        windows = [look.window(length, step_s, settled, until_s=until_s)]
+        steady = is_steady(figures.step_times_s(windows)) and not any(figures.throttled(windows))
+        if not steady and time.monotonic() < until_s:
+            windows.append(look.window(length, step_s, until_s=until_s))
+        self.measured_s += sum(timing.seconds for timing in figures.timings_in(windows))
+        last = windows[-1:]
+        step_time = figures.step_time(last, figures.began_s(last))
         return CurvePoint(
             batch=batch,
-            step_time_s=last.step_time(last.began_s),
-            throughput=last.throughput,
-            memory_peak_bytes=series.peaks[0],
-            precise=last.precision <= PRECISE_ENOUGH,
+            step_time_s=step_time,
+            throughput=figures.throughput_of(batch, step_time.samples),
+            memory_peak_bytes=look.peaks[0],
+            precise=figures.precision(last) <= PRECISE_ENOUGH,
             steady=steady,
-            measured_again=len(series.windows) > 1,
-            late_part=series.late_part,
-            unlike=last.unlike,
-            telemetry=series.sensors.telemetry(last.began_s)[0],
+            measured_again=len(windows) > 1,
+            late_part=figures.late_part(windows),
+            unlike=figures.are_unlike(last),
+            telemetry=look.sensors.telemetry(figures.began_s(last))[0],
         )
 
     def ask(self, work: Callable[[Worker], T]) -> T:

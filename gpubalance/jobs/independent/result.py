@@ -1,0 +1,153 @@
+"""The result of models that trained alone and at once, as far as they were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpubalance.jobs.environment import environment
+from gpubalance.jobs.independent.measurer import OwnModelsMeasurer
+from gpubalance.jobs.independent.replica import OwnReplica
+from gpubalance.jobs.independent.window import AllAtOnce
+from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.saved import best_joint_run
+from gpubalance.jobs.measure import figures
+from gpubalance.jobs.measure.subject import Subject
+from gpubalance.jobs.measure.warnings import of_figures, resumed
+from gpubalance.numbers.ratio import Ratio, ratio
+from gpubalance.numbers.stats import interval_of_sum
+from gpubalance.results.common import Model, Throughput, Warning_, now
+from gpubalance.results.independent import HeldAgainst, Independent, OwnModel
+from gpubalance.results.probe import Failure
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import IndependentRequest
+
+
+@dataclass
+class Found:
+    """What was found so far, by the windows of a measurer."""
+
+    request: IndependentRequest
+    measurer: OwnModelsMeasurer
+    journal: Journal
+    trace_warnings: Sequence[Warning_] = ()
+    complete: bool = False
+
+    def result(self) -> Independent | None:
+        """The result of what was measured so far; None before the first timing."""
+        request, windows = self.request, self.measurer.windows
+        replicas = self.measurer.replicas
+        facts = [replica.facts for replica in replicas if replica.facts]
+        measured = [subject for subject in self._subjects(replicas) if windows[subject]]
+        if not measured or not facts:
+            return None
+        origin_s = min(figures.began_s(windows[subject]) for subject in measured)
+        model = None
+        if len(facts) == len(replicas) and len({own.model for own in facts}) == 1:
+            model = facts[0].model
+        at_once = [replica for replica in self.measurer.going if windows[replica.at_once]]
+        solo_rates = [self._throughput(replica.alone).median for replica in at_once]
+        return Independent(
+            created=now(),
+            settings=request.settings,
+            environment=environment(request.driver),
+            model=model,
+            devices=request.devices,
+            replicas=tuple(self._own_model(replica, origin_s) for replica in replicas),
+            throughput=self._sum_of_rates(at_once),
+            solo_sum=sum(solo_rates) if solo_rates else None,
+            overlap_s=self.measurer.overlap_s,
+            joint=self._joint(at_once, model),
+            complete=self.complete,
+            warnings=(
+                *resumed(self.journal.again[AllAtOnce]),
+                *self._of_figures(),
+                *self.trace_warnings,
+            ),
+        )
+
+    @staticmethod
+    def _subjects(replicas: Sequence[OwnReplica]) -> list[Subject]:
+        """Each alone, then all at once."""
+        alone = [replica.alone for replica in replicas]
+        return alone + [replica.at_once for replica in replicas]
+
+    def _throughput(self, subject: Subject) -> Throughput:
+        times_s = figures.step_times_s(self.measurer.windows[subject])
+        return figures.throughput_of(subject.split.global_batch, times_s)
+
+    def _sum_of_rates(self, at_once: Sequence[OwnReplica]) -> Throughput | None:
+        """What devices gave at once, added up; None if there are none."""
+        if not at_once:
+            return None
+        rates = []
+        for replica in at_once:
+            times_s = figures.step_times_s(self.measurer.windows[replica.at_once])
+            rates.append((self._throughput(replica.at_once).median, times_s))
+        return Throughput(median=sum(rate for rate, _ in rates), ci95=interval_of_sum(rates))
+
+    def _joint(self, at_once: Sequence[OwnReplica], model: Model | None) -> HeldAgainst | None:
+        """The best kept run of one model on the devices that were measured at once."""
+        devices = [replica.device for replica in at_once]
+        if not devices or model is None:
+            return None
+        run = best_joint_run(devices, model, self.request.settings)
+        if run is None:
+            return None
+        return HeldAgainst(**run.model_dump(include={*HeldAgainst.model_fields}))
+
+    def _of_figures(self) -> list[Warning_]:
+        windows, warm_ups = self.measurer.windows, self.measurer.warm_ups
+        going = self.measurer.going
+        known = [subject for subject in self._subjects(going) if windows[subject]]
+        slowed: list[tuple[Device, tuple[str, ...]]] = []
+        for replica in going:
+            slowed += figures.slowed(replica.at_once.devices, windows[replica.at_once])
+        return of_figures(
+            self.request.settings.model,
+            slowed,
+            [windows[subject] for subject in known],
+            steady=all(warm_ups[subject].steady for subject in known),
+        )
+
+    def _own_model(self, replica: OwnReplica, origin_s: float) -> OwnModel:
+        alone, at_once = replica.alone, replica.at_once
+        peaks: list[int | None] = []
+        for subject in (alone, at_once):
+            peaks += self.measurer.warm_ups[subject].peaks
+            peaks += figures.peaks(self.measurer.windows[subject])
+        known_peaks = [peak for peak in peaks if peak is not None]
+        left = self._rate_left(replica)
+        solo = self._figures(alone, origin_s)
+        return OwnModel(
+            device=replica.number,
+            model=replica.model,
+            batch=replica.batch,
+            contention=left and 1 - left.value,
+            contention_ci95=left and left.ci95 and (1 - left.ci95[1], 1 - left.ci95[0]),
+            memory_peak_bytes=max(known_peaks, default=None),
+            failure=Failure.of(replica.error) if replica.error else None,
+            **self._figures(at_once, origin_s),
+            **{f"solo_{name}": figure for name, figure in solo.items()},
+        )
+
+    def _rate_left(self, replica: OwnReplica) -> Ratio | None:
+        """What is left of a device's rate when all train; None if it was not measured so."""
+        alone = self.measurer.windows[replica.alone]
+        at_once = self.measurer.windows[replica.at_once]
+        if not alone or not at_once:
+            return None
+        value = self._throughput(replica.at_once).median / self._throughput(replica.alone).median
+        return ratio(value, figures.step_times_s(at_once), figures.step_times_s(alone))
+
+    def _figures(self, subject: Subject, origin_s: float) -> dict[str, Any]:
+        """What a device gave alone or at once, by the field of its record; None is unknown."""
+        settings, windows = self.request.settings, self.measurer.windows[subject]
+        waits_for_data = settings.data is not None or settings.input == "host"
+        return {
+            "throughput": self._throughput(subject).median if windows else None,
+            "step_time_s": figures.step_time(windows, origin_s) if windows else None,
+            "input_wait_s": figures.input_wait_s(windows) if windows and waits_for_data else None,
+            "telemetry": self.measurer.sensors(subject).telemetry(origin_s)[0],
+        }

@@ -1,0 +1,129 @@
+"""What the windows of a subject say of its step time, its memory and its devices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gpubalance.jobs.measure.window import Peaks, Window, largest
+from gpubalance.numbers.stats import half_width, interval95, mad, mean, median
+from gpubalance.results.common import StepTime, Throughput
+from gpubalance.results.timing import Timing
+from gpubalance.settings.device import Device
+
+Windows = Sequence[Window]
+# Each GPU that was throttled for a reason that passes, and why.
+Slowed = Sequence[tuple[Device, tuple[str, ...]]]
+_CLEARLY_OVER = 1.01  # times the median's interval: the mean is hardly ever above that by chance
+
+
+def timings_in(windows: Windows) -> list[Timing]:
+    """Those without stamps, in order of time."""
+    return [timing for window in windows for timing in window.timings]
+
+
+def stamped_in(windows: Windows) -> list[Timing]:
+    """The stamped steps, in order of time."""
+    return [step for window in windows for step in window.stamped]
+
+
+def all_in(windows: Windows) -> list[Timing]:
+    """All timings, with stamps or without."""
+    return timings_in(windows) + stamped_in(windows)
+
+
+def step_times_s(windows: Windows) -> list[float]:
+    """Seconds of a step, the mean of each timing without stamps."""
+    return [timing.seconds / timing.steps for timing in timings_in(windows)]
+
+
+def usual_s(windows: Windows) -> float:
+    """The median of these."""
+    return median(step_times_s(windows))
+
+
+def began_s(windows: Windows) -> float:
+    """When the first timing began, on the monotonic clock."""
+    firsts = timings_in(windows)[:1] + stamped_in(windows)[:1]
+    return min(timing.ended_s - timing.seconds for timing in firsts)
+
+
+def step_time(windows: Windows, origin_s: float) -> StepTime:
+    """The step time in seconds; `at_s` has each timing's end, from `origin_s` on that clock."""
+    times = step_times_s(windows)
+    timings = timings_in(windows)
+    return StepTime(
+        median=median(times),
+        mad=mad(times),
+        ci95=interval95(times),
+        steps_per_sample=max(timing.steps for timing in timings),
+        samples=tuple(times),
+        at_s=tuple(round(timing.ended_s - origin_s, 3) for timing in timings),
+    )
+
+
+def throughput_of(samples: int, times_s: Sequence[float]) -> Throughput:
+    """Samples per second: so many samples over the median of the times, which are in order."""
+    known = interval95(times_s)
+    ci95 = (samples / known[1], samples / known[0]) if known else None
+    return Throughput(median=samples / median(times_s), ci95=ci95)
+
+
+def precision(windows: Windows) -> float:
+    """Half the 95 % interval of the step time as a part of it; infinite if unknown."""
+    known = half_width(step_times_s(windows))
+    return math.inf if known is None else known
+
+
+def mean_over_median(windows: Windows) -> float:
+    """The part by which the mean timing is longer than the median, 0 if that may be chance."""
+    times = step_times_s(windows)
+    interval = interval95(times)
+    if are_unlike(windows) or interval is None or mean(times) <= _CLEARLY_OVER * interval[1]:
+        return 0.0
+    return mean(times) / median(times) - 1
+
+
+def input_wait_s(windows: Windows) -> float:
+    """How long a step waits for data: the host's wait in the timings without stamps."""
+    return median([timing.input_wait_s / timing.steps for timing in timings_in(windows)])
+
+
+def step_count(windows: Windows) -> int:
+    """Measured steps, stamped ones included."""
+    return sum(timing.steps for timing in all_in(windows))
+
+
+def are_unlike(windows: Windows) -> bool:
+    """Whether batches, and so steps, differ in shape."""
+    return any(timing.unlike for timing in all_in(windows))
+
+
+def loss_is_finite(windows: Windows) -> bool:
+    """Whether no loss was infinite or NaN."""
+    return all(timing.loss_is_finite for timing in all_in(windows))
+
+
+def late_part(windows: Windows) -> float:
+    """The part of steps whose real compute took longer than the profile's time."""
+    return mean([window.late_part for window in windows]) if windows else 0.0
+
+
+def peaks(windows: Windows) -> Peaks:
+    """The largest peak of each device."""
+    return largest(*(window.memory_peak_bytes for window in windows))
+
+
+def throttled(windows: Windows) -> list[tuple[str, ...]]:
+    """NVML's reasons that slowed each device down in any window and may pass."""
+    reasons_by_device = []
+    for by_window in zip(*(window.throttled for window in windows), strict=True):
+        reasons = dict.fromkeys(reason for told in by_window for reason in told)
+        reasons_by_device.append(tuple(reasons))
+    return reasons_by_device
+
+
+def slowed(devices: Sequence[Device], windows: Windows) -> Slowed:
+    """Each GPU that was throttled for a reason that passes, with NVML's reasons."""
+    by_device = zip(devices, throttled(windows), strict=False)
+    return [(device, reasons) for device, reasons in by_device if reasons]

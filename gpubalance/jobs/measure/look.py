@@ -1,0 +1,192 @@
+"""A worker measures a subject: it is asked to train, and what it replies becomes a window."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpubalance.jobs.events import TimingDone, Watch
+from gpubalance.jobs.measure.sensors import Sensors
+from gpubalance.jobs.measure.stopping import StoppingRule
+from gpubalance.jobs.measure.subject import Subject
+from gpubalance.jobs.measure.window import Peaks, Window, largest
+from gpubalance.numbers.stats import mean, median
+from gpubalance.results.timing import Pulled, Timing
+from gpubalance.workers.messages import Measured, Pull, PulledAll
+from gpubalance.workers.worker import Worker
+
+# The part of a window in which steps are stamped. They have their own trace, so the rest pays
+# nothing for them.
+STAMPED_PART = 0.1
+STAMPED_STEPS = 3  # in a window of given length
+_STAMPED_STEPS = 2
+# If batches differ in shape, step times are a distribution, which the stamped ones show.
+_UNLIKE_STAMPED_PART = 0.3
+_UNLIKE_STAMPED_STEPS = 14
+
+
+def step_s_of(timing: Timing) -> float:
+    """Seconds of a step."""
+    return timing.step_s or timing.seconds / timing.steps
+
+
+def steps_per_timing(timing_s: float, step_s: float) -> int:
+    """The number of steps in a timing of about that many seconds; 1 if a step's time is unknown."""
+    return max(1, round(timing_s / step_s)) if step_s else 1
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """How a subject was warmed up, in all: by how many steps, and whether they became steady.
+
+    `step_s` is the time of a step at the end, 0 if the worker had trained with the subject before;
+    `peaks` are the largest of the devices until then. `unlike`: the batches differ in shape.
+    """
+
+    steps: int = 0
+    steady: bool = True
+    step_s: float = 0.0
+    peaks: Peaks = ()
+    unlike: bool = False
+
+
+NOT_YET = WarmUp()
+
+
+class Look:
+    """One look at a subject: the worker that trains it now, and what that has replied so far.
+
+    `timings` and `stamped` are those of the window that is measured, `peaks` the largest of all
+    replies and of the warm-up before. GPUs are read by the `sensors`; `watch`, if any, gets each
+    timing as it arrives.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        subject: Subject,
+        sensors: Sensors,
+        watch: Watch | None = None,
+        before: WarmUp = NOT_YET,
+    ) -> None:
+        self.worker = worker
+        self.subject = subject
+        self.sensors = sensors
+        self.peaks = before.peaks
+        self.are_unlike = before.unlike
+        self.timings: list[Timing] = []
+        self.stamped: list[Timing] = []
+        self._watch = watch
+        self._late_part = 0.0  # by the last reply
+        self._late_parts: list[float] = []  # of the window
+        self._least_samples = subject.least_samples
+
+    def train(self, **how: Any) -> Iterator[Timing]:
+        """Yields each timing of the worker, as it comes, `how` as the fields of Measure say.
+
+        Raises what `Worker.measure` does.
+        """
+        for reply in self.subject.replies(self.worker, how):
+            if isinstance(reply, Timing):
+                self.are_unlike = reply.unlike
+                self._tell(reply)
+                yield reply
+            else:
+                self._note(reply)
+
+    def measure(self, **how: Any) -> Iterator[Timing]:
+        """Trains as `train` does, for a window: how much of it was late counts."""
+        yield from self.train(**how)
+        self._late_parts.append(self._late_part)
+
+    def window(
+        self,
+        rule: StoppingRule,
+        step_s: float = 0.0,
+        settled: Sequence[Timing] = (),
+        *,
+        until_s: float = math.inf,
+    ) -> Window:
+        """Measures a window by that rule, its stamped steps included; `settled` timings count too.
+
+        `step_s` is about what a step takes, 0 if that is unknown. A GPU whose clocks or temperature
+        still move gets all of the time while its step time changes too, precise or not. After
+        `until_s` on the monotonic clock it takes no more than the fewest timings. Raises
+        PartialResult if a GPU's memory has failed, and what `Worker.measure` does; `timings` then
+        has what was measured.
+        """
+        self.timings = list(settled)
+        self.stamped = []
+        self._late_parts = []
+        with self.sensors.watching():
+            if self.subject.stamped:
+                rule = self._stamp(rule)
+                step_s = step_s or median([step_s_of(step) for step in self.stamped])
+            self._until_known(rule, step_s, until_s)
+        return self.taken()
+
+    def taken(self, timings: Sequence[Timing] | None = None) -> Window:
+        """The window so far, or one of these timings, with what else was told meanwhile."""
+        return Window(
+            timings=tuple(self.timings if timings is None else timings),
+            stamped=tuple(self.stamped),
+            memory_peak_bytes=self.peaks,
+            throttled=self.sensors.throttled or ((),) * len(self.peaks),
+            late_part=mean(self._late_parts or [0.0]),
+        )
+
+    def _stamp(self, rule: StoppingRule) -> StoppingRule:
+        """Measures the stamped steps of a window; what is left of its rule.
+
+        They come first: a result needs both kinds, so that a window that is cut short is sooner of
+        use.
+        """
+        part, steps = STAMPED_PART, _STAMPED_STEPS
+        if self.are_unlike:
+            part, steps = _UNLIKE_STAMPED_PART, _UNLIKE_STAMPED_STEPS
+        elif rule.least_s:
+            steps = STAMPED_STEPS
+        seconds = part * rule.least_s or rule.timing_s / 2
+        for step in self.train(seconds=seconds, at_least=steps, stamped=True):
+            self.stamped.append(step)
+        return rule.less(part, len(self.stamped))
+
+    def _until_known(self, rule: StoppingRule, step_s: float, until_s: float) -> None:
+        """Measures without stamps until the rule is content."""
+        steps = steps_per_timing(rule.timing_s, step_s)
+        seconds = rule.least_s
+        at_least = max(1, rule.at_least - len(self.timings))
+        while True:
+            for timing in self.measure(seconds=seconds, at_least=at_least, steps_per_timing=steps):
+                self.timings.append(timing)
+            if rule.is_reached(self.timings, moves=self.sensors.move()):
+                return
+            if time.monotonic() >= until_s:
+                return
+            seconds = 0.0
+            at_least = max(1, len(self.timings) // 4)
+
+    def _note(self, reply: Measured) -> None:
+        self._late_part = reply.late_part or 0.0
+        self.note_peaks(reply.memory_peak_bytes)
+        if reply.samples is not None and reply.samples < self._least_samples:
+            # To be sure, as the number may be inexact: this raises BadInput for too few.
+            pull = Pull(global_batch=self._least_samples, seconds=0.0)
+            list(self.worker.replies(pull, Pulled, PulledAll))
+            self._least_samples = 0
+
+    def note_peaks(self, peaks: Peaks) -> None:
+        """Takes note of each device's peak memory."""
+        self.peaks = largest(self.peaks, peaks)
+
+    def _tell(self, timing: Timing) -> None:
+        if self._watch is None:
+            return
+        subject = self.subject
+        step_s = timing.seconds / timing.steps
+        of_subject = subject.name, subject.devices, subject.split.batches
+        stamps = timing.compute_s, timing.update_s
+        self._watch(TimingDone(*of_subject, step_s, *stamps, self.sensors.latest))

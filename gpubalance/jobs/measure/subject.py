@@ -1,0 +1,44 @@
+"""What is measured: a split, or a cut of a model over devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpubalance.results.timing import Timing
+from gpubalance.settings.device import Device
+from gpubalance.settings.shares import Shares
+from gpubalance.workers.messages import Measured, Pipe
+from gpubalance.workers.worker import Worker
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A split on its devices, a replica each, or with `cut` the pipeline that this asks for.
+
+    The `name` tells subjects of one measurement apart: "" is a run's own split. With a baseline
+    others are only compared. With `pipeline` batches come from the user's own input pipeline, else
+    they lie on the devices. Windows have stamped steps if it is `stamped`, and whoever watches gets
+    each timing if it is `shown`. A user's data of fewer than `least_samples` is refused.
+    """
+
+    split: Shares
+    devices: tuple[Device, ...] = ()
+    name: str = ""
+    is_baseline: bool = False
+    pipeline: bool = False
+    stamped: bool = True
+    shown: bool = True
+    least_samples: int = 0
+    cut: Pipe | None = None
+
+    def replies(self, worker: Worker, how: dict[str, Any]) -> Iterator[Timing | Measured]:
+        """What the worker replies when it trains this, `how` as the fields of Measure say."""
+        if self.cut is not None:
+            return worker.pipe(self.cut.model_copy(update=how))
+        return worker.measure(self.split, pipeline=self.pipeline, **how)
+
+
+# Subjects that are measured at the same time, each by a worker of its own; mostly it is only one.
+Turn = tuple[Subject, ...]
