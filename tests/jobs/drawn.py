@@ -4,14 +4,14 @@ own noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.engine.pace import ComputeTimes, noise_seed
-from gpubalance.errors import OutOfMemory
+from gpubalance.errors import GpubalanceError, OutOfMemory
 from gpubalance.jobs.endings import attach_partial
 from gpubalance.jobs.events import Event, Watch
 from gpubalance.jobs.keep.journal import Journal, free_journal
@@ -210,8 +210,13 @@ class DrawnParty:
 
     alive = True
 
+    failures: Mapping[int, GpubalanceError] = {}
+
     def ask(self, work: Callable[[DrawnWorker], T]) -> T:
         return work(self._worker)
+
+    def each(self, work: Callable[[int, DrawnWorker], T], among: Sequence[int]) -> dict[int, T]:
+        return {number: work(number, self._worker) for number in among}
 
     def end(self) -> None:
         pass
@@ -259,7 +264,7 @@ def nothing_kept() -> Journal:
 
 def party_of(worker: DrawnWorker) -> Party:
     """A party that has this worker and never fails."""
-    return cast(
-        "Party",
-        SimpleNamespace(facts=worker.facts, started=1, alive=True, ask=lambda work: work(worker)),
-    )
+    party = SimpleNamespace(facts=worker.facts, started=1, alive=True, failures={})
+    party.ask = lambda work: work(worker)
+    party.each = lambda work, among: {number: work(number, worker) for number in among}
+    return cast("Party", party)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from gpubalance.jobs.independent.window import CommonWindow
+from gpubalance.jobs.measure.at_once import CommonWindow
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.results.timing import Timing
 from gpubalance.settings.requests import Measuring

@@ -8,7 +8,8 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -237,7 +238,7 @@ def test_however_the_search_for_what_fits_ends_what_was_measured_is_given(
 
     def watch(event: Event) -> None:
         if isinstance(event, WindowDone):
-            party.failures = [OutOfMemory("GPU:0 ran out of memory"), ends]
+            party.ends = [OutOfMemory("GPU:0 ran out of memory"), ends]
 
     monkeypatch.setattr("gpubalance.jobs.run.party_for", lambda *_, **__: party)
     with pytest.raises(kind) as told:
@@ -246,13 +247,17 @@ def test_however_the_search_for_what_fits_ends_what_was_measured_is_given(
     assert told.value.partial.complete is False
 
 
+Work = Callable[[int, DrawnWorker], Window]
+
+
 class FailingParty:
-    """A party whose worker is asked in vain as often as there are `failures`."""
+    """A party whose worker is asked in vain as often as there are `ends`."""
 
     def __init__(self, worker: DrawnWorker) -> None:
         self._worker = worker
         self.facts = worker.facts
-        self.failures: list[BaseException] = []
+        self.ends: list[BaseException] = []
+        self.failures: dict[int, GpubalanceError] = {}
 
     def __enter__(self) -> FailingParty:
         return self
@@ -264,9 +269,12 @@ class FailingParty:
         pass
 
     def ask(self, work: Callable[[DrawnWorker], Window]) -> Window:
-        if self.failures:
-            raise self.failures.pop(0)
+        if self.ends:
+            raise self.ends.pop(0)
         return work(self._worker)
+
+    def each(self, work: Work, among: Sequence[int]) -> dict[int, Window]:
+        return {number: self.ask(partial(work, number)) for number in among}
 
 
 def test_a_users_model_is_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

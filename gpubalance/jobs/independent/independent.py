@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import cast
 
-from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory, PartialResult
+from gpubalance.errors import (
+    BadInput,
+    GpubalanceError,
+    NothingFits,
+    OutOfMemory,
+    PartialResult,
+    TimeLimitPassed,
+)
 from gpubalance.jobs.endings import attach_partial, one_error
 from gpubalance.jobs.events import Doing, PhaseBegun, Watch, one_at_a_time
-from gpubalance.jobs.independent.measurer import DroppedOut, OwnModelsMeasurer
 from gpubalance.jobs.independent.replica import OwnReplica, replicas_of
 from gpubalance.jobs.independent.result import Found
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.verdicts import KeptVerdicts
+from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.subject import Turn
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.turns import in_turns
@@ -22,8 +28,6 @@ from gpubalance.settings.requests import IndependentRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
-
-_DOING = "measuring {what}, {window}"
 
 
 def independent(request: IndependentRequest, watch: Watch, journal: Journal) -> Independent:
@@ -52,13 +56,13 @@ def independent(request: IndependentRequest, watch: Watch, journal: Journal) -> 
         tell=lambda text: tell(Doing(text)),
         verdicts=KeptVerdicts(journal),
     ) as party:
-        measurer = OwnModelsMeasurer(replicas_of(request), party, journal, tell)
-        found = Found(request, measurer, journal)
+        measurer = Measurer(party, journal, tell, workers_rest=True)
+        found = Found(request, replicas_of(request), measurer, journal)
         with attach_partial(found.result):
-            measure_in_turns(measurer, request)
-        splits = {replica.number: replica.alone.split for replica in measurer.going}
+            measure_in_turns(found)
+        splits = {replica.number: replica.alone.split for replica in found.going}
         found.trace_warnings = trace(party, splits, request.tracing, tell, apart=True)
-        failed = one_failure(measurer.replicas)
+        failed = one_failure(found.replicas)
         found.complete = failed is None
     if failed is not None:
         failed.partial = found.result()
@@ -66,19 +70,46 @@ def independent(request: IndependentRequest, watch: Watch, journal: Journal) -> 
     return cast("Independent", found.result())  # no device failed, so each has its windows
 
 
-def measure_in_turns(measurer: OwnModelsMeasurer, request: IndependentRequest) -> None:
-    """Measures until all is known or no device is left, each alone and all that are left at once.
+def measure_in_turns(found: Found) -> None:
+    """Measures each device alone and all at once, until all is known or no device is left.
 
     Raises BadInput and TimeLimitPassed, no device's fault.
     """
-    with suppress(DroppedOut):
-        measurer.warm_up()
-    while measurer.going:
+    measurer, measuring = found.measurer, found.request.measuring
+    measurer.watch(Doing("warming up all devices at once"))
+    try:
+        measurer.warm_up(*(replica.alone for replica in found.replicas))
+    except GpubalanceError as error:
+        drop_out(found, error)
+    while found.going:
         try:
-            in_turns(measurer, turns_of(measurer.going), request.measuring, _DOING)
-        except DroppedOut:
-            continue
-        break
+            in_turns(measurer, turns_of(found.going), measuring, "measuring {what}, {window}")
+        except GpubalanceError as error:
+            drop_out(found, error)
+        else:
+            return
+
+
+def drop_out(found: Found, error: GpubalanceError) -> None:
+    """Goes on without the devices that failed; what all gave at once then no longer counts.
+
+    Raises an error that is no device's fault.
+    """
+    failures = found.measurer.party.failures
+    if error not in failures.values():
+        raise error
+    for number, failure in sorted(failures.items()):
+        if isinstance(failure, BadInput | TimeLimitPassed):
+            raise failure
+        replica = found.replicas[number]
+        replica.error = failure
+        if isinstance(failure, OutOfMemory):
+            replica.error = failure.fault or failure
+            # Its memory will not hold its batch the next time either.
+            if not found.measurer.windows[replica.alone]:
+                found.journal.helps = False
+        found.measurer.watch(Doing(f"{replica.device.label} dropped out: {failure.message}"))
+    found.measurer.forget([replica.at_once for replica in found.replicas])
 
 
 def turns_of(replicas: Sequence[OwnReplica]) -> list[Turn]:

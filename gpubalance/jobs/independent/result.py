@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpubalance.jobs.environment import environment
-from gpubalance.jobs.independent.measurer import OwnModelsMeasurer
 from gpubalance.jobs.independent.replica import OwnReplica
-from gpubalance.jobs.independent.window import AllAtOnce
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import best_joint_run
 from gpubalance.jobs.measure import figures
+from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.subject import Subject
 from gpubalance.jobs.measure.warnings import of_figures, resumed
 from gpubalance.numbers.ratio import Ratio, ratio
@@ -26,27 +25,32 @@ from gpubalance.settings.requests import IndependentRequest
 
 @dataclass
 class Found:
-    """What was found so far, by the windows of a measurer."""
+    """What was found of a request's devices so far, by the windows of the measurer."""
 
     request: IndependentRequest
-    measurer: OwnModelsMeasurer
+    replicas: Sequence[OwnReplica]
+    measurer: Measurer
     journal: Journal
     trace_warnings: Sequence[Warning_] = ()
     complete: bool = False
 
+    @property
+    def going(self) -> list[OwnReplica]:
+        """The devices that have not failed."""
+        return [replica for replica in self.replicas if replica.error is None]
+
     def result(self) -> Independent | None:
         """The result of what was measured so far; None before the first timing."""
         request, windows = self.request, self.measurer.windows
-        replicas = self.measurer.replicas
-        facts = [replica.facts for replica in replicas if replica.facts]
+        replicas, facts = self.replicas, self.measurer.facts
         measured = [subject for subject in self._subjects(replicas) if windows[subject]]
         if not measured or not facts:
             return None
         origin_s = min(figures.began_s(windows[subject]) for subject in measured)
         model = None
-        if len(facts) == len(replicas) and len({own.model for own in facts}) == 1:
+        if len(facts) == len(replicas) and len({own.model for own in facts.values()}) == 1:
             model = facts[0].model
-        at_once = [replica for replica in self.measurer.going if windows[replica.at_once]]
+        at_once = [replica for replica in self.going if windows[replica.at_once]]
         solo_rates = [self._throughput(replica.alone).median for replica in at_once]
         return Independent(
             created=now(),
@@ -61,7 +65,7 @@ class Found:
             joint=self._joint(at_once, model),
             complete=self.complete,
             warnings=(
-                *resumed(self.journal.again[AllAtOnce]),
+                *resumed(self.measurer.resumed.total()),
                 *self._of_figures(),
                 *self.trace_warnings,
             ),
@@ -98,8 +102,8 @@ class Found:
         return HeldAgainst(**run.model_dump(include={*HeldAgainst.model_fields}))
 
     def _of_figures(self) -> list[Warning_]:
-        windows, warm_ups = self.measurer.windows, self.measurer.warm_ups
-        going = self.measurer.going
+        windows = self.measurer.windows
+        going = self.going
         known = [subject for subject in self._subjects(going) if windows[subject]]
         slowed: list[tuple[Device, tuple[str, ...]]] = []
         for replica in going:
@@ -108,14 +112,13 @@ class Found:
             self.request.settings.model,
             slowed,
             [windows[subject] for subject in known],
-            steady=all(warm_ups[subject].steady for subject in known),
+            steady=all(self.measurer.warm_up_of(subject).steady for subject in known),
         )
 
     def _own_model(self, replica: OwnReplica, origin_s: float) -> OwnModel:
         alone, at_once = replica.alone, replica.at_once
-        peaks: list[int | None] = []
+        peaks = list(self.measurer.warm_up_of(alone).peaks)
         for subject in (alone, at_once):
-            peaks += self.measurer.warm_ups[subject].peaks
             peaks += figures.peaks(self.measurer.windows[subject])
         known_peaks = [peak for peak in peaks if peak is not None]
         left = self._rate_left(replica)

@@ -173,12 +173,12 @@ class LayersJob:
         text = cut_text(cut.placed, self.request.devices)
         self.watch(Doing(f"round {len(self.rounds) + 1}: {text}"))
         try:
-            cut.measurer.window(cut.subject, StoppingRule.at_most(self.request.round_s))
+            cut.measurer.take((cut.subject,), StoppingRule.at_most(self.request.round_s))
         except OutOfMemory as error:
             self._ran_out(cut.placed, error.replica)
             return
         self.latest = cut
-        self.rounds_resumed += cut.measurer.resumed[cut.subject]
+        self.rounds_resumed += cut.measurer.resumed[(cut.subject,)]
         self._note(cut.placed, usual_s(cut.windows))
         times_s = step_times_s(cut.windows)
         rate = throughput_of(cut.placed.problem.global_batch, times_s).median
@@ -288,7 +288,7 @@ class LayersJob:
             timeline=usual_timeline(windows),
             baselines=baselines,
             rounds=tuple(self.rounds),
-            warmup_steps=cut.measurer.warm_ups[cut.subject].steps,
+            warmup_steps=cut.measurer.warm_up_of(cut.subject).steps,
             steps=step_count(windows),
             stamp_cost=stamp_cost(windows),
             speedup_over_split=baselines.split and rate.median / baselines.split.throughput,
@@ -300,7 +300,7 @@ class LayersJob:
     def _warnings(self, cut: MeasuredCut) -> Iterator[Warning_]:
         yield from resumed(self.rounds_resumed, "rounds")
         if cut is self.proof:
-            yield from resumed(cut.measurer.resumed[cut.subject])
+            yield from resumed(cut.measurer.resumed[(cut.subject,)])
         devices = self.request.devices
         if devices[0].profile is not None:
             yield warning("shares-assumed")
@@ -308,5 +308,5 @@ class LayersJob:
             self.request.settings.model,
             slowed(devices, cut.windows),
             [cut.windows],
-            steady=cut.measurer.warm_ups[cut.subject].steady,
+            steady=cut.measurer.warm_up_of(cut.subject).steady,
         )

@@ -84,7 +84,7 @@ class JointRun:
             try:
                 return in_turns(self.measurer, turns, self.request.measuring, doing)
             except OutOfMemory as error:
-                if self.measurer.current != self.even or self.even == self.own:
+                if self.measurer.current != (self.even,) or self.even == self.own:
                     raise
                 self._give_up(error)
 
@@ -116,7 +116,7 @@ class JointRun:
     def _largest(self, even: Shares) -> Subject:
         """The even split, or the largest equal shares that fit in one piece, warmed up."""
         devices, measurer = self.request.devices, self.measurer
-        peaks = measurer.warm_ups[self.own].peaks
+        peaks = measurer.warm_up_of(self.own).peaks
         fitting = Fitting(measurer.party, self.request, measurer.watch, peaks)
         where = fitting.too_small_for(even)
         if where is None:
@@ -168,7 +168,7 @@ class JointRun:
             model=facts.model,
             devices=asked.devices,
             **{**dict(measured), **batches},
-            warmup_steps=self.measurer.warm_ups[self.own].steps,
+            warmup_steps=self.measurer.warm_up_of(self.own).steps,
             steps=figures.step_count(windows),
             stamp_cost=stamps.stamp_cost(windows),
             pack_bytes=facts.pack_bytes,
@@ -212,13 +212,13 @@ class JointRun:
         if len(measured.batches) > 1:
             for text in measurer.party.facts.verdict.warned:
                 yield warning("not-exact", text=text)
-        yield from resumed(measurer.resumed[self.own])
+        yield from resumed(measurer.resumed[(self.own,)])
         known = [subject for subject in self._subjects() if measurer.windows[subject]]
         yield from of_figures(
             self.request.settings.model,
             figures.slowed(self.own.devices, measurer.windows[self.own]),
             [measurer.windows[subject] for subject in known],
-            steady=all(measurer.warm_ups[subject].steady for subject in known),
+            steady=all(measurer.warm_up_of(subject).steady for subject in known),
             excess_part=measured.excess_s / measured.step_time_s.median,
         )
         own_size = self.pipeline.joined_from if self.pipeline else None

@@ -1,43 +1,64 @@
-"""The one place that warms up, asks a worker, keeps what it gave, and tells whoever watches."""
+"""The one place that warms up, asks workers, keeps what they gave, and tells whoever watches."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from gpubalance.errors import BadInput
-from gpubalance.jobs.events import Doing, PipeWindowDone, Watch, WindowDone
+from gpubalance.jobs.endings import lost_gpus_told
+from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
-from gpubalance.jobs.measure.figures import step_times_s, throughput_of, usual_s
-from gpubalance.jobs.measure.look import Look, WarmUp
-from gpubalance.jobs.measure.measurement import measurement
+from gpubalance.jobs.measure.at_once import CommonWindow
+from gpubalance.jobs.measure.look import Look, WarmUp, step_s_of, steps_per_timing
 from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.subject import Subject, Turn
-from gpubalance.jobs.measure.warm_up import warm_up
-from gpubalance.jobs.measure.window import Window
+from gpubalance.jobs.measure.warm_up import settle, warm_up
+from gpubalance.jobs.measure.window import TakenTurn, Window
+from gpubalance.workers.messages import Ready
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 
+T = TypeVar("T")
+
 
 class Measurer:
-    """Takes windows of subjects with the worker of a party; nothing else asks it to train for them.
+    """Takes windows of subjects with the workers of a party; nothing else has these train for them.
 
     Each window is in the `journal` before the next is taken; one that an interrupted command left
-    there is not measured again. `windows` has those of each subject so far, `warm_ups` how it was
-    warmed up and `sensors` what its GPUs told meanwhile; `resumed` is how many windows were left.
-    `current` is the subject that is measured now, or was when an error came.
+    there is not measured again. `windows` has those of each subject so far, and `resumed` how many
+    of them were left; `overlap_s` is for how long several were measured at once. `facts` are what
+    each group's worker said of its model. `current` is what is measured now, or was when an error
+    came.
     """
 
-    def __init__(self, party: Party, journal: Journal, watch: Watch, *key: str | int) -> None:
-        """The `key` tells its windows in the journal apart from those of others."""
+    def __init__(
+        self,
+        party: Party,
+        journal: Journal,
+        watch: Watch,
+        *key: str | int,
+        workers_rest: bool = False,
+    ) -> None:
+        """The `key` tells its windows in the journal apart from those of others.
+
+        If `workers_rest` between their turns, each settles before it is measured.
+        """
         self.party = party
-        self.journal = journal
         self.watch = watch
         self.windows = defaultdict[Subject, list[Window]](list)
-        self.warm_ups = defaultdict[Subject, WarmUp](WarmUp)
-        self.resumed = Counter[Subject]()
-        self.current: Subject | None = None
+        self.resumed = Counter[Turn]()
+        self.overlap_s = 0.0
+        self.facts: dict[int, Ready] = {}
+        self.current: Turn = ()
+        self._journal = journal
         self._key = key
+        self._workers_rest = workers_rest
+        self._warm_ups: dict[Subject, WarmUp] = {}
         self._sensors: dict[Subject, Sensors] = {}
         self._doing = ""
 
@@ -45,84 +66,141 @@ class Measurer:
         """What reads the GPUs during the subject's windows."""
         return self._sensors.setdefault(subject, Sensors(subject.devices))
 
-    def warm_up(self, subject: Subject) -> None:
-        """Trains with the subject until it is ready to be measured. Raises as `warm_up` does."""
-        self.current = subject
-        self.party.ask(lambda worker: self._warmed_up(worker, subject))
+    def warm_up_of(self, subject: Subject) -> WarmUp:
+        """How it was warmed up so far, under whatever name."""
+        return self._warm_ups.get(subject.unnamed, WarmUp())
 
-    def window(
-        self, subject: Subject, rule: StoppingRule, number: int = 1, doing: str = ""
-    ) -> Window:
-        """The subject's window of that number: the one in the journal, else it is measured now.
+    def forget(self, subjects: Sequence[Subject]) -> None:
+        """Forgets what these gave at once, as one of them failed."""
+        self.overlap_s = 0.0
+        for subject in subjects:
+            self.windows.pop(subject, None)
+            self._sensors.pop(subject, None)
 
-        `doing` is told when it is measured. Raises OutOfMemory if a device does not hold its part.
-        """
-        self.current = subject
-        key = self._key_of(subject, number)
-        window = self.journal.load(key, Window)
-        if window is not None:
-            check_belongs(window, subject)
-            self.resumed[subject] += 1
-            self.windows[subject].append(window)
-            return window
-        if doing != self._doing:
-            self._doing = doing
-            self.watch(Doing(doing))
-        window = self.measure(subject, rule)
-        self.journal.keep(key, window)
-        return window
-
-    def turn(self, turn: Turn, rule: StoppingRule, number: int, of: int, doing: str) -> None:
-        """The subject's window of that number of so many, of which is told."""
-        (subject,) = turn
-        self.window(subject, rule, number, doing)
-        windows = self.windows[subject]
-        if subject.cut is not None:
-            rate = throughput_of(subject.split.global_batch, step_times_s(windows))
-            self.watch(PipeWindowDone(number, of, rate.median, usual_s(windows)))
-            return
-        told = measurement(subject.split, windows[-1:], self.sensors(subject))
-        self.watch(WindowDone(number, of, subject.name, subject.devices, told))
+    def warm_up(self, *subjects: Subject) -> None:
+        """Trains with each until it is ready to be measured. Raises as `warm_up` does."""
+        self._ask(subjects, self._warmed_up)
 
     def measure(self, subject: Subject, rule: StoppingRule) -> Window:
         """A window that is measured now. If an error cuts it short, what there is counts."""
-        self.current = subject
-        return self.party.ask(lambda worker: self._measured(worker, subject, rule))
+        (window,) = self._ask((subject,), partial(self._measured, rule))
+        self.windows[subject].append(window)
+        return window
 
-    def _key_of(self, subject: Subject, number: int) -> str:
-        uuids = [device.uuid for device in subject.devices]
-        key = ["window", *self._key, *uuids, subject.name, str(subject.split), number]
-        if subject.cut is not None:
-            return content_key(*key)
-        # Workers that start anew may sum gradients in other packs.
-        facts = self.party.facts
-        return content_key(*key, facts.model, facts.pack_bytes)
+    def take(self, turn: Turn, rule: StoppingRule, number: int = 1, doing: str = "") -> None:
+        """Adds a window of each of the turn's subjects, which are trained at the same time.
 
-    def _warmed_up(self, worker: Worker, subject: Subject) -> Look:
+        They are those of that number in the journal, else they are measured now, and `doing` is
+        told. Raises OutOfMemory if a device does not hold its part.
+        """
+        key = self._key_of(turn, number)
+        taken = self._left(key, turn)
+        if taken is None:
+            if doing != self._doing:
+                self._doing = doing
+                self.watch(Doing(doing))
+            taken = self._taken(turn, rule)
+            self._journal.keep(key, taken)
+        self.overlap_s += taken.overlap_s
+        for subject, window in zip(turn, taken.windows, strict=True):
+            self.windows[subject].append(window)
+
+    def _left(self, key: str, turn: Turn) -> TakenTurn | None:
+        """What an interrupted command left. Raises BadInput for windows of other subjects."""
+        taken = self._journal.load(key, TakenTurn)
+        if taken is None:
+            return None
+        self.resumed[turn] += 1
+        if len(taken.windows) == len(turn) and all(map(belongs_to, taken.windows, turn)):
+            return taken
+        raise BadInput(
+            "the journal of this command is damaged", remedy="run it again without --resume"
+        )
+
+    def _key_of(self, turn: Turn, number: int) -> str:
+        key = ["window", *self._key, number]
+        for subject in turn:
+            key += [subject.name, str(subject.split), *(device.uuid for device in subject.devices)]
+            if subject.cut is None:
+                # Workers that start anew may sum gradients in other packs.
+                facts = self.facts[subject.group]
+                key += [facts.model.model_dump_json(), str(facts.pack_bytes)]
+        return content_key(*key)
+
+    def _ask(self, subjects: Sequence[Subject], work: Callable[[Subject, Worker], T]) -> list[T]:
+        """What `work` gives of each subject with its worker, all at the same time.
+
+        Raises the first failure; the party's `failures` has all.
+        """
+        self.current = tuple(subjects)
+        by_group = {subject.group: subject for subject in subjects}
+
+        def attempt(group: int, worker: Worker) -> T:
+            subject = by_group[group]
+            with lost_gpus_told(subject.devices):
+                return work(subject, worker)
+
+        answers = self.party.each(attempt, list(by_group))
+        failures = self.party.failures
+        if failures:
+            raise failures[min(failures)]
+        return list(answers.values())
+
+    def _warmed_up(self, subject: Subject, worker: Worker) -> Look:
         """A look of the worker at the subject, which is warmed up."""
-        watch = self.watch if subject.shown else None
-        before = self.warm_ups[subject]
-        look = Look(worker, subject, self.sensors(subject), watch, before)
-        self.warm_ups[subject] = warm_up(look, before)
+        self.facts[subject.group] = worker.facts
+        look = self._look(subject, worker)
+        self._warm_ups[subject.unnamed] = warm_up(look, self.warm_up_of(subject))
         return look
 
-    def _measured(self, worker: Worker, subject: Subject, rule: StoppingRule) -> Window:
+    def _look(self, subject: Subject, worker: Worker) -> Look:
+        watch = self.watch if subject.shown else None
+        return Look(worker, subject, self.sensors(subject), watch, self.warm_up_of(subject))
+
+    def _taken(self, turn: Turn, rule: StoppingRule) -> TakenTurn:
+        if len(turn) > 1:
+            return self._taken_at_once(turn, rule)
+        (window,) = self._ask(turn, partial(self._measured, rule))
+        return TakenTurn(windows=(window,))
+
+    def _measured(self, rule: StoppingRule, subject: Subject, worker: Worker) -> Window:
         # On a real device a split that did not fit has ended the worker: this one may be new.
-        look = self._warmed_up(worker, subject)
+        look = self._warmed_up(subject, worker)
+        if self._workers_rest:
+            step_s = step_s_of(settle(look, first=False)[-1])
+            before = self.warm_up_of(subject)
+            self._warm_ups[subject.unnamed] = replace(before, step_s=step_s, peaks=look.peaks)
         try:
-            window = look.window(rule, self.warm_ups[subject].step_s)
+            return look.window(rule, self.warm_up_of(subject).step_s)
         except BaseException:
             if look.timings:
                 self.windows[subject].append(look.taken())
             raise
-        self.windows[subject].append(window)
-        return window
+
+    def _taken_at_once(self, turn: Turn, rule: StoppingRule) -> TakenTurn:
+        common = CommonWindow([subject.group for subject in turn], rule)
+
+        def measure(subject: Subject, worker: Worker) -> Look:
+            """Measures until the window is over; ends it for all subjects on any error."""
+            look = self._look(subject, worker)
+            steps = steps_per_timing(rule.timing_s, self.warm_up_of(subject).step_s)
+            try:
+                with look.sensors.watching():
+                    for timing in look.measure(steps_per_timing=steps, until=common.is_over):
+                        common.take(subject.group, timing, moves=look.sensors.move())
+            except BaseException:
+                common.leave()
+                raise
+            return look
+
+        looks = self._ask(turn, measure)
+        windows = []
+        for subject, look in zip(turn, looks, strict=True):
+            windows.append(look.taken(common.counted[subject.group]))
+        return TakenTurn(overlap_s=common.overlap_s, windows=tuple(windows))
 
 
-def check_belongs(window: Window, subject: Subject) -> None:
-    """Raises BadInput for a window of another subject, from a damaged journal."""
+def belongs_to(window: Window, subject: Subject) -> bool:
+    """Whether it may be the subject's: one of a damaged journal may not."""
     replicas = len(subject.devices or subject.split.batches)
-    if len(window.throttled) != replicas or (subject.stamped and not window.stamped):
-        raise BadInput(
-            "the journal of this command is damaged", remedy="run it again without --resume"
-        )
+    return len(window.throttled) == replicas and (bool(window.stamped) or not subject.stamped)

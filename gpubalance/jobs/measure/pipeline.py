@@ -7,8 +7,8 @@ from __future__ import annotations
 import os
 
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH
 from gpubalance.jobs.measure.figures import throughput_of
+from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH
 from gpubalance.numbers.stats import half_width
 from gpubalance.results.common import Throughput
 from gpubalance.results.run import InputPipeline

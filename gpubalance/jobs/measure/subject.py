@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpubalance.results.timing import Timing
@@ -19,8 +19,9 @@ class Subject:
 
     The `name` tells subjects of one measurement apart: "" is a run's own split. With a baseline
     others are only compared. With `pipeline` batches come from the user's own input pipeline, else
-    they lie on the devices. Windows have stamped steps if it is `stamped`, and whoever watches gets
-    each timing if it is `shown`. A user's data of fewer than `least_samples` is refused.
+    they lie on the devices. `group` is the number of the party's group that trains it. Windows have
+    stamped steps if it is `stamped`, and whoever watches gets each timing if it is `shown`. A
+    user's data of fewer than `least_samples` is refused.
     """
 
     split: Shares
@@ -28,10 +29,16 @@ class Subject:
     name: str = ""
     is_baseline: bool = False
     pipeline: bool = False
+    group: int = 0
     stamped: bool = True
     shown: bool = True
     least_samples: int = 0
     cut: Pipe | None = None
+
+    @property
+    def unnamed(self) -> Subject:
+        """The same under no name: what a worker trains."""
+        return replace(self, name="", is_baseline=False)
 
     def replies(self, worker: Worker, how: dict[str, Any]) -> Iterator[Timing | Measured]:
         """What the worker replies when it trains this, `how` as the fields of Measure say."""

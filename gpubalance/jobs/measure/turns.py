@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
-from gpubalance.jobs.events import Doing, TimeLeft, Watch
-from gpubalance.jobs.measure.figures import Slowed, Windows, precision, slowed
+from gpubalance.jobs.events import Doing, Event, PipeWindowDone, TimeLeft, TurnDone, WindowDone
+from gpubalance.jobs.measure.figures import (
+    Slowed,
+    began_s,
+    peaks,
+    precision,
+    slowed,
+    step_time,
+    step_times_s,
+    throughput_of,
+    usual_s,
+)
+from gpubalance.jobs.measure.measurement import measurement
+from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.stopping import HOPELESS, PRECISE_ENOUGH, StoppingRule
 from gpubalance.jobs.measure.subject import Subject, Turn
 from gpubalance.jobs.measure.warnings import slowed_text
 from gpubalance.numbers.units import format_percent
+from gpubalance.results.independent import OwnWindow
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Measuring
 
 _KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
 
 
-class Takes(Protocol):
-    """What takes windows: a Measurer, or of `independent` one of several workers."""
-
-    watch: Watch
-
-    @property
-    def windows(self) -> Mapping[Subject, Windows]:
-        """Those of each subject so far."""
-
-    def turn(self, turn: Turn, rule: StoppingRule, number: int, of: int, doing: str) -> None:
-        """Adds a window of each of the turn's subjects, and tells of it."""
-
-
-def in_turns(measurer: Takes, turns: Sequence[Turn], measuring: Measuring, doing: str) -> None:
+def in_turns(measurer: Measurer, turns: Sequence[Turn], measuring: Measuring, doing: str) -> None:
     """Measures a window in each of the turns again and again, so that a drift affects all alike.
 
     Windows that the measurer has already count. After those that `measuring` asks for more follow
@@ -64,8 +63,40 @@ def in_turns(measurer: Takes, turns: Sequence[Turn], measuring: Measuring, doing
         for turn in turns if number % 2 else reversed(turns):
             if len(measurer.windows[turn[0]]) < number:
                 text = doing.format(window=f"window {number} of {count}", what=_what(turn))
-                measurer.turn(turn, rule, number, count, text)
+                measurer.take(turn, rule, number, text)
+                watch(_told(measurer, turn, number, count))
         watch(TimeLeft((count - number) * (time.monotonic() - began_s)))
+
+
+def _told(measurer: Measurer, turn: Turn, number: int, of: int) -> Event:
+    """The event of a turn's latest windows."""
+    subject = turn[0]
+    if subject.cut is not None:
+        windows = measurer.windows[subject]
+        rate = throughput_of(subject.split.global_batch, step_times_s(windows))
+        return PipeWindowDone(number, of, rate.median, usual_s(windows))
+    if subject.name in ("alone", "at once"):
+        parts = tuple(_own_window(measurer, subject) for subject in turn)
+        return TurnDone(number, of, "alone" if len(turn) == 1 else "at once", parts)
+    last = measurer.windows[subject][-1:]
+    told = measurement(subject.split, last, measurer.sensors(subject))
+    return WindowDone(number, of, subject.name, subject.devices, told)
+
+
+def _own_window(measurer: Measurer, subject: Subject) -> OwnWindow:
+    """What the last window of a model of its own gave."""
+    last = measurer.windows[subject][-1:]
+    origin_s = began_s(last)
+    own_time = step_time(last, origin_s)
+    batch = subject.split.global_batch
+    return OwnWindow(
+        device=subject.devices[0],
+        batch=batch,
+        step_time_s=own_time,
+        throughput=throughput_of(batch, own_time.samples),
+        memory_peak_bytes=peaks(last)[0],
+        telemetry=measurer.sensors(subject).telemetry(origin_s)[0],
+    )
 
 
 def _each(turns: Sequence[Turn]) -> Iterator[Subject]:
@@ -73,12 +104,12 @@ def _each(turns: Sequence[Turn]) -> Iterator[Subject]:
         yield from turn
 
 
-def _counts(measurer: Takes, turns: Sequence[Turn]) -> list[int]:
+def _counts(measurer: Measurer, turns: Sequence[Turn]) -> list[int]:
     """How many windows there are of each turn."""
     return [len(measurer.windows[turn[0]]) for turn in turns]
 
 
-def _slowed(measurer: Takes, turns: Sequence[Turn]) -> Slowed:
+def _slowed(measurer: Measurer, turns: Sequence[Turn]) -> Slowed:
     """Each GPU that was throttled, but for what others are only compared with."""
     found: list[tuple[Device, tuple[str, ...]]] = []
     for subject in _each(turns):

@@ -1,4 +1,4 @@
-"""What one look at a subject gave."""
+"""What a look at a subject gave."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from gpubalance.results.timing import Timing
-from gpubalance.settings.record import Record
+from gpubalance.settings.record import Record, Seconds
 from gpubalance.workers.messages import Peak
 
 Peaks = tuple[int | None, ...]
@@ -18,7 +18,7 @@ class Window(Record):
     """Timings of a subject, its stamped steps, and what its devices reported meanwhile.
 
     The last has a value for each device. `throttled` has NVML's reasons that may pass, `late_part`
-    is that of `Measured`. A window is written to the journal as it is, and never changed.
+    is that of `Measured`.
     """
 
     timings: Annotated[tuple[Timing, ...], Field(min_length=1)]
@@ -51,6 +51,27 @@ class Window(Record):
             "stamped": _later(self.stamped, seconds),
         }
         return self.model_copy(update=moved)
+
+
+class TakenTurn(Record):
+    """The windows of subjects that were measured at the same time; mostly it is only one.
+
+    It is written to the journal as it is. `overlap_s` is for how long all were measured.
+    """
+
+    overlap_s: Seconds = 0.0
+    windows: Annotated[tuple[Window, ...], Field(min_length=1)]
+
+    @property
+    def span_s(self) -> tuple[float, float]:
+        """When they began and ended, on the monotonic clock."""
+        spans_s = [window.span_s for window in self.windows]
+        return min(began_s for began_s, _ in spans_s), max(ended_s for _, ended_s in spans_s)
+
+    def later(self, seconds: float) -> TakenTurn:
+        """The same windows, so many seconds later."""
+        windows = tuple(window.later(seconds) for window in self.windows)
+        return self.model_copy(update={"windows": windows})
 
 
 def _later(timings: Sequence[Timing], seconds: float) -> tuple[Timing, ...]:

@@ -1,39 +1,13 @@
-"""What several workers measure at once, and which of their timings count."""
+"""Which timings count of those that several workers give at once."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Sequence
-from typing import Annotated
-
-from pydantic import Field
 
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.window import Window
 from gpubalance.results.timing import Timing
-from gpubalance.settings.record import Record, Seconds
-
-
-class AllAtOnce(Record):
-    """A window of some devices: a part of each, and for how long all of them were measured.
-
-    That is 0 for one alone.
-    """
-
-    overlap_s: Seconds = 0.0
-    parts: Annotated[tuple[Window, ...], Field(min_length=1)]
-
-    @property
-    def span_s(self) -> tuple[float, float]:
-        """When it began and ended, on the monotonic clock."""
-        spans_s = [window.span_s for window in self.parts]
-        return min(began_s for began_s, _ in spans_s), max(ended_s for _, ended_s in spans_s)
-
-    def later(self, seconds: float) -> AllAtOnce:
-        """The same window, so many seconds later."""
-        parts = tuple(window.later(seconds) for window in self.parts)
-        return self.model_copy(update={"parts": parts})
 
 
 class CommonWindow:
