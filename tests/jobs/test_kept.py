@@ -138,9 +138,10 @@ def test_times_from_before_a_reboot_come_before_those_that_are_measured_now() ->
     )
     # The journal of a machine that had been up for years, and was booted since.
     entries = [json.loads(line) for line in journal.path.read_text().splitlines()]
-    for record in (entry["record"] for entry in entries):
-        for timing in (*record["timings"], *record["stamped"]):
-            timing["ended_s"] += 1e8
+    for entry in entries:
+        for window in entry["record"]["windows"]:
+            for timing in (*window["timings"], *window["stamped"]):
+                timing["ended_s"] += 1e8
     journal.path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
     with journal_of(asked, resume=True) as journal:
         result = drawn(journal, list[Event]().append, asked, clock_s=time.monotonic())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.saved import probe_of
+from gpubalance.jobs.measure.window import Peaks
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.memory import Points, predict_limit
 from gpubalance.planning.search import TriedBatch, find_limit
@@ -19,15 +20,11 @@ from gpubalance.workers.party import Party
 # On a real device every failed try costs a worker and TensorFlow's own retries: 10 s and more.
 _TOLERANCE_ON_GPU = 0.01
 
-
 Sizes = tuple[int, ...]
-Peaks = tuple[int | None, ...]
 
 
 class Fitting:
-    """The search for a split that fits, with the party of a run whose own split ran out
-    of memory.
-    """
+    """The search for a split that fits, for a run whose own split ran out of memory."""
 
     def __init__(self, party: Party, request: RunRequest, watch: Watch, peaks: Peaks = ()) -> None:
         """`peaks` has the bytes that the request's split takes on each device, if that is known."""
@@ -40,8 +37,7 @@ class Fitting:
         self._refused: OutOfMemory | None = None  # the latest error in the search
 
     def suggest(self, failed: OutOfMemory, *, believed: bool = False) -> Shares | None:
-        """A split that was tried and fits, or None. What it has less of is what a device was given
-        too much of.
+        """A split that was tried and fits, or None.
 
         Only what does not fit is lowered: halved until it does, then raised to what lines through
         memory predict, or nine tenths of that. TensorFlow may blame another device than the full
@@ -58,98 +54,111 @@ class Fitting:
         if lowered is None:
             return None
         sizes, peaks, halved = lowered
-        each = zip(wanted, self._limits(self._points(self._with(sizes), peaks)), sizes, strict=True)
-        most = [min(size, limit) if limit else fits for size, limit, fits in each]
+        most = self._predicted(sizes, peaks)
         suspected = [i for i in sorted(halved) if most[i] < wanted[i]] or sorted(halved)
         for part in (1.0, 0.9, 0.0):
-            raised = {i: max(sizes[i], int(part * most[i])) for i in suspected}
-            larger = tuple(raised.get(i, size) for i, size in enumerate(wanted))
-            is_new = larger != sizes and not (believed and larger == wanted)
-            if is_new and self._tried(self._with(larger)) is not None:
-                return self._with(larger)
+            larger = list(wanted)
+            for i in suspected:
+                larger[i] = max(sizes[i], int(part * most[i]))
+            split = self._with(tuple(larger))
+            is_known = split.micro_batches == sizes or (believed and split == self._split)
+            if not is_known and self._tried(split) is not None:
+                return split
         return self._with(sizes)
 
-    def _trains_at_all(self) -> bool:
-        """Whether the fewest samples train: else what looks like a lack of memory is
-        another fault.
+    def _predicted(self, sizes: Sizes, peaks: Peaks) -> list[int]:
+        """The largest micro-batches that may fit, up to those that are wanted.
+
+        A line through memory predicts them; where there is none it is the size that fits.
         """
+        limits = self._limits(self._points(self._with(sizes), peaks))
+        most = []
+        for wanted, limit, fits in zip(self._split.micro_batches, limits, sizes, strict=True):
+            most.append(min(wanted, limit) if limit else fits)
+        return most
+
+    def _trains_at_all(self) -> bool:
+        """Whether the fewest samples train: else the error is another fault."""
         return self._tried(self._with((1,) * len(self._split.batches))) is not None
 
     def _lowered(
         self, failed: OutOfMemory, *, blamed: bool
     ) -> tuple[Sizes, Peaks, set[int]] | None:
-        """Micro-batches that fit, after halving those that errors blame, or all; their peaks; and
-        which were halved.
+        """Micro-batches that fit after halving, their peaks, and which were halved.
+
+        Those are halved that the errors blame, or all.
         """
-        sizes, halved, error = self._split.micro_batches, set[int](), failed
+        sizes = list(self._split.micro_batches)
+        halved = set[int]()
+        error = failed
         while True:
-            lower = range(len(sizes)) if error.replica is None or not blamed else (error.replica,)
-            if all(sizes[i] == 1 for i in lower):
+            replicas = range(len(sizes))
+            if blamed and error.replica is not None:
+                replicas = range(error.replica, error.replica + 1)
+            if all(sizes[i] == 1 for i in replicas):
                 return None
-            halved |= set(lower)
-            sizes = tuple(_half(size) if i in lower else size for i, size in enumerate(sizes))
-            peaks = self._tried(self._with(sizes))
+            halved.update(replicas)
+            for i in replicas:
+                sizes[i] = _half(sizes[i])
+            peaks = self._tried(self._with(tuple(sizes)))
             if peaks is not None:
-                return sizes, peaks, halved
+                return tuple(sizes), peaks, halved
             error = self._refused or error
 
     def _with(self, sizes: Sizes) -> Shares:
-        """The split with micro-batches of these sizes, at most as many for each device
-        as it has.
-        """
-        most = zip(self._split.batches, sizes, self._split.counts, strict=True)
-        return Shares(tuple(min(batch, size * count) for batch, size, count in most), sizes)
+        """The split with micro-batches of these sizes, at most as many for each as it has."""
+        batches = []
+        for batch, size, count in zip(self._split.batches, sizes, self._split.counts, strict=True):
+            batches.append(min(batch, size * count))
+        return Shares(tuple(batches), sizes)
 
     def too_small_for(self, split: Shares) -> str | None:
-        """The label of the device that surely does not hold its part, by the memory that is known;
-        None for none.
-        """
-        each = zip(self._devices, self._limits(self._known), split.micro_batches, strict=True)
-        short = {
-            limit / size: device.label for device, limit, size in each if limit and limit < size
-        }
-        return short[min(short)] if short else None
+        """The label of the device that surely does not hold its part, None if none is known."""
+        label, least = None, 1.0
+        limits = self._limits(self._known)
+        for device, limit, size in zip(self._devices, limits, split.micro_batches, strict=True):
+            if limit and limit < size and limit / size <= least:
+                label, least = device.label, limit / size
+        return label
 
     def _lines(self, sizes: Sizes, peaks: Peaks) -> list[Points]:
-        """Each device's memory at two sizes: by the peaks of these, which fit, and as it grows with
-        the batch.
+        """Each device's memory at two sizes, by the peaks of these sizes, which fit.
 
-        A profile says how, or a probe that was made here. Empty for a device of which either is
-        unknown.
+        How it grows with the batch is told by a profile, or by a probe that was made here. Empty
+        for a device of which either is unknown.
         """
-        grows, small = map(self._bytes_per_sample, self._devices), sorted({1, min(sizes)})
-        return [
-            [(batch, round(peak - per_sample * (size - batch))) for batch in small]
-            if peak and per_sample
-            else []
-            for size, peak, per_sample in zip(sizes, peaks, grows, strict=True)
-        ]
+        lines: list[Points] = []
+        small = sorted({1, min(sizes)})
+        for device, size, peak in zip(self._devices, sizes, peaks, strict=True):
+            per_sample = self._bytes_per_sample(device)
+            if not peak or not per_sample:
+                lines.append([])
+                continue
+            lines.append([(batch, round(peak - per_sample * (size - batch))) for batch in small])
+        return lines
 
     def _bytes_per_sample(self, device: Device) -> float | None:
         if device.profile is not None:
             return device.profile.memory_per_sample
-        found = probe_of(device, self._settings)
-        seen = (
-            [(p.batch, p.memory_peak_bytes) for p in found.curve if p.memory_peak_bytes]
-            if found
-            else []
-        )
-        if len(seen) < 2:
+        probe = probe_of(device, self._settings)
+        if probe is None:
             return None
-        (small, low), (large, high) = sorted(seen)[-2:]
+        peaks = [(p.batch, p.memory_peak_bytes) for p in probe.curve if p.memory_peak_bytes]
+        if len(peaks) < 2:
+            return None
+        (small, low), (large, high) = sorted(peaks)[-2:]
         return (high - low) / (large - small)
 
     def largest_even_share(self, share: int) -> int:
-        """The largest equal share up to `share` that fits on every device, given that the request's
-        sizes do.
+        """The largest equal share up to `share` that fits on every device.
+
+        The smallest of the request's own sizes does.
         """
-        count, low = len(self._devices), min(self._split.micro_batches)
-        refused, equal = (
-            self.too_small_for(Shares((share,) * count)) is None,
-            Shares((low,) * count),
-        )
+        count = len(self._devices)
+        low = min(self._split.micro_batches)
         points = self._known
         if not all(points):
+            equal = Shares((low,) * count)
             points = self._points(equal, self._tried(equal) or (None,) * count)
         limits = {replica: most for replica, most in enumerate(self._limits(points)) if most}
         tightest = min(limits, key=lambda replica: limits[replica], default=0)
@@ -158,82 +167,89 @@ class Fitting:
             peaks = self._tried(Shares((batch,) * count))
             return TriedBatch(batch, peaks is not None, peaks[tightest] if peaks else None)
 
-        exact = all(device.simulated for device in self._devices)
-        step = 1 if exact else max(1, int(_TOLERANCE_ON_GPU * low))
+        step = 1
+        if not all(device.simulated for device in self._devices):
+            step = max(1, int(_TOLERANCE_ON_GPU * low))
         fails = -(-share // step) * step
-        found = find_limit(
+        was_tried = self.too_small_for(Shares((share,) * count)) is None
+        limit = find_limit(
             attempt,
             points[tightest] if limits else [(low, 0)],
             memory_bytes=self._devices[tightest].memory_bytes if limits else None,
             max_batch=fails,
             multiple=step,
-            failed=fails if refused else None,
+            failed=fails if was_tried else None,
         )
-        return min(share, max(low, found.fits or 0))
+        return min(share, max(low, limit.fits or 0))
 
     def error(self, error: OutOfMemory) -> GpubalanceError:
-        """The error of a run whose split does not fit; it names a split that was tried and does, if
-        there is one.
-        """
+        """The error of a run whose split does not fit. It names one that was tried and does."""
         self._watch(Doing(f"{error.message}; looking for what fits"))
-        fitting, devices, split = self.suggest(error), self._devices, self._split
+        devices, split = self._devices, self._split
+        fitting = self.suggest(error)
         if fitting is None and error.fault is not None:
             error.fault.partial = error.partial
             return error.fault
-        word = "micro-batch" if split.accumulates else "batch"
-        full = [] if error.replica is None else [error.replica]
-        if fitting is not None:
-            full = [
-                i for i, size in enumerate(fitting.micro_batches) if size < split.micro_batches[i]
-            ]
-        places = [
-            f"{devices[i].label} ({devices[i].name}) at {word} {split.micro_batches[i]}"
-            for i in full
-        ]
         where = "the joint run" if len(devices) > 1 else "the run"
-        message = f"out of memory: {' and '.join(places) or 'a device'} in {where} of {split}"
-        remedy = "not even one sample a device fits: use a smaller model"
-        if fitting == split:
+        full = self._full_text(error, fitting)
+        message = f"out of memory: {full} in {where} of {split}"
+        if fitting is None:
+            limits = self._party.facts.memory_limit_bytes
+            message += _needs_and_has(self._refused or error, devices, limits)
+            remedy = "not even one sample a device fits: use a smaller model"
+        elif fitting == split:
             remedy = (
                 "it fits on a second try: run it again, and see what else uses the devices' memory"
-            )
-        elif fitting is None:
-            message += _needs_and_has(
-                self._refused or error, devices, self._party.facts.memory_limit_bytes
             )
         else:
             remedy = f"this fits, tried: {fitting.options}"
         return NothingFits(message, remedy=remedy, log=error.log, partial=error.partial)
 
+    def _full_text(self, error: OutOfMemory, fitting: Shares | None) -> str:
+        """`GPU:1 (GTX 1080) at batch 700`: what got too much, else what is blamed."""
+        sizes = self._split.micro_batches
+        full = []
+        if fitting is not None:
+            full = [i for i, size in enumerate(fitting.micro_batches) if size < sizes[i]]
+        elif error.replica is not None:
+            full = [error.replica]
+        word = "micro-batch" if self._split.accumulates else "batch"
+        places = []
+        for i in full:
+            device = self._devices[i]
+            places.append(f"{device.label} ({device.name}) at {word} {sizes[i]}")
+        return " and ".join(places) or "a device"
+
     def _points(self, split: Shares, peaks: Peaks) -> list[Points]:
-        """Each device's memory at two sizes: as `_lines` has it, else at this split, with these
-        peaks, and half.
+        """Each device's memory at two sizes: as `_lines` has it, else at this split and half of it.
+
+        The split takes these peaks.
         """
-        lines, sizes = self._lines(split.micro_batches, peaks), split.micro_batches
+        sizes = split.micro_batches
+        lines = self._lines(sizes, peaks)
         if all(lines):
             return lines
         halves = tuple(map(_half, sizes))
-        half = Shares(
-            tuple(size * count for size, count in zip(halves, split.counts, strict=True)), halves
-        )
-        each = zip(halves, self._tried(half) or peaks, sizes, peaks, strict=True)
-        return [
-            [(small, low), (size, peak)] if low and peak else [] for small, low, size, peak in each
-        ]
+        batches = [size * count for size, count in zip(halves, split.counts, strict=True)]
+        lower_peaks = self._tried(Shares(tuple(batches), halves)) or peaks
+        points: list[Points] = []
+        for half, low, size, peak in zip(halves, lower_peaks, sizes, peaks, strict=True):
+            points.append([(half, low), (size, peak)] if low and peak else [])
+        return points
 
     def _limits(self, points: Sequence[Points]) -> list[int | None]:
-        """Each device's largest micro-batch in this run, by a line; None if its memory or its use
-        is unknown.
-        """
-        memory = [device.memory_bytes for device in self._devices]
-        each = zip(points, memory, strict=True)
-        return [predict_limit(own, most) if len(own) > 1 and most else None for own, most in each]
+        """Each device's largest micro-batch by a line; None if its memory or its use is unknown."""
+        limits = []
+        for device, own in zip(self._devices, points, strict=True):
+            is_known = len(own) > 1 and device.memory_bytes
+            limits.append(predict_limit(own, device.memory_bytes) if is_known else None)
+        return limits
 
     def _tried(self, split: Shares) -> Peaks | None:
         """Trains one step: each device's peak memory, or None if one of them ran out."""
         self._watch(Doing(f"trying {split}"))
         try:
-            *_, last = self._party.ask(lambda worker: list(worker.measure(split)))
+            last = self._party.ask(lambda worker: list(worker.measure(split)))[-1]
         except OutOfMemory as error:
             self._refused = error
             return None
@@ -251,17 +267,13 @@ def _needs_and_has(
 
     A real allocator reports what it held, not what it was asked for.
     """
-    for number, (device, needed, free) in enumerate(
-        zip(devices, error.memory_peak_bytes, limits, strict=False)
-    ):
-        if (
-            needed
-            and free
-            and (number == error.replica or (error.replica is None and needed > free))
-        ):
-            how = "needs {}" if device.simulated else "held {} when it asked for more"
-            return (
-                f": {device.label} {how.format(format_bytes(needed))}, and {format_bytes(free)} "
-                "are free"
-            )
+    each = zip(devices, error.memory_peak_bytes, limits, strict=False)
+    for number, (device, needed, free) in enumerate(each):
+        if not needed or not free:
+            continue
+        if number == error.replica or (error.replica is None and needed > free):
+            needs = f"needs {format_bytes(needed)}"
+            if not device.simulated:
+                needs = f"held {format_bytes(needed)} when it asked for more"
+            return f": {device.label} {needs}, and {format_bytes(free)} are free"
     return ""

@@ -89,7 +89,12 @@ class Look:
 
         Raises what `Worker.measure` does.
         """
-        for reply in self.subject.replies(self.worker, how):
+        subject = self.subject
+        if subject.cut is not None:
+            replies = self.worker.pipe(subject.cut.model_copy(update=how))
+        else:
+            replies = self.worker.measure(subject.split, pipeline=subject.pipeline, **how)
+        for reply in replies:
             if isinstance(reply, Timing):
                 self.are_unlike = reply.unlike
                 self._tell(reply)

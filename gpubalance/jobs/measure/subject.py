@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
-from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.messages import Measured, Pipe
-from gpubalance.workers.worker import Worker
+from gpubalance.workers.messages import Pipe
 
 
 @dataclass(frozen=True)
@@ -39,12 +35,6 @@ class Subject:
     def unnamed(self) -> Subject:
         """The same under no name: what a worker trains."""
         return replace(self, name="", is_baseline=False)
-
-    def replies(self, worker: Worker, how: dict[str, Any]) -> Iterator[Timing | Measured]:
-        """What the worker replies when it trains this, `how` as the fields of Measure say."""
-        if self.cut is not None:
-            return worker.pipe(self.cut.model_copy(update=how))
-        return worker.measure(self.split, pipeline=self.pipeline, **how)
 
 
 # Subjects that are measured at the same time, each by a worker of its own; mostly it is only one.
