@@ -1,6 +1,4 @@
-"""Measures a user's input pipeline alone: what it gives at most, whether it binds, and what usually
-helps then.
-"""
+"""Measures a user's input pipeline alone: what it gives at most, and whether it binds."""
 
 from __future__ import annotations
 
@@ -39,36 +37,39 @@ def measure_pipeline(
 def held_against(
     pipeline: InputPipeline, held: Throughput | None, solo_sum: float | None
 ) -> InputPipeline:
-    """The record. `held` is what the split gives with batches on the devices, `solo_sum` what these
-    give alone.
+    """The record, with whether it binds.
+
+    `held` is what the split gives with batches on the devices, `solo_sum` what these give alone.
     """
-    alone = pipeline.alone
+    binds = _is_below(solo_sum, pipeline.alone)
+    if held is not None:
+        binds = binds or _is_below(held.median, pipeline.alone)
+    remedies = pipeline.remedies if binds else ()
+    return pipeline.model_copy(update={"held": held, "binds": binds, "remedies": remedies})
+
+
+def _is_below(rate: float | None, alone: Throughput) -> bool:
+    """Whether a pipeline gives less than that alone, by more than noise."""
     most = alone.ci95[1] if alone.ci95 else alone.median
-    rates = held.median if held else None, solo_sum
-    # By more than noise.
-    binds = any(rate and most < rate and alone.median < _CLEARLY * rate for rate in rates)
-    return pipeline.model_copy(
-        update={"held": held, "binds": binds, "remedies": pipeline.remedies if binds else ()}
-    )
+    return rate is not None and most < rate and alone.median < _CLEARLY * rate
 
 
 def _measured(worker: Worker, global_batch: int, round_s: float) -> InputPipeline:
     list(worker.replies(Pull(global_batch=global_batch, seconds=WARM_UP_S), Pulled, PulledAll))
-    pulls, times_s, about = list[Pulled](), list[float](), PulledAll()
+    pulls: list[Pulled] = []
+    times_s: list[float] = []
+    about = PulledAll()
     for _ in range(_ROUNDS):
-        asked = Pull(
-            global_batch=global_batch, seconds=round_s, at_least=max(1, _LEAST_PULLS - len(pulls))
-        )
-        for reply in worker.replies(asked, Pulled, PulledAll):
-            if isinstance(reply, Pulled):
-                pulls.append(reply)
-            else:
-                about = reply
-        times_s = [one.seconds / one.batches for one in pulls]
+        at_least = max(1, _LEAST_PULLS - len(pulls))
+        asked = Pull(global_batch=global_batch, seconds=round_s, at_least=at_least)
+        *pulled, about = worker.replies(asked, Pulled, PulledAll)
+        pulls += pulled
+        times_s = [pull.seconds / pull.batches for pull in pulls]
         known = half_width(times_s)
         if known is not None and known <= PRECISE_ENOUGH:
             break
-    cpu_s, seconds = sum(one.cpu_s for one in pulls), sum(one.seconds for one in pulls)
+    cpu_s = sum(pull.cpu_s for pull in pulls)
+    seconds = sum(pull.seconds for pull in pulls)
     return InputPipeline(
         alone=throughput_of(global_batch, times_s),
         processor_use=cpu_s / seconds / (os.cpu_count() or 1),

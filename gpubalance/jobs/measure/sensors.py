@@ -16,9 +16,7 @@ _MOVED_WITHIN_S = 30.0
 
 
 class Sensors:
-    """All readings during a split's windows. Simulated devices, and those of another host, have
-    none.
-    """
+    """All readings during a subject's windows; none of simulated devices and other hosts."""
 
     def __init__(self, devices: Sequence[Device] = ()) -> None:
         self.devices = tuple(devices)
@@ -36,13 +34,12 @@ class Sensors:
                 if device.told_by_nvml:
                     stack.enter_context(course.watching(device.uuid))
             yield
-        for device, told in zip(self.devices, self.telemetry(), strict=True):
-            if told is not None and told.ecc_uncorrected:
+        for device, telemetry in zip(self.devices, self.telemetry(), strict=True):
+            if telemetry is not None and telemetry.ecc_uncorrected:
                 row = known_error("ecc-error")
+                errors = f"{telemetry.ecc_uncorrected} memory errors that ECC did not correct"
                 raise PartialResult(
-                    f"{device.label} had {told.ecc_uncorrected} memory errors that ECC did "
-                    "not correct: what it "
-                    "computes can not be trusted",
+                    f"{device.label} had {errors}: what it computes can not be trusted",
                     cause=row.cause,
                     remedy=row.remedy,
                 )
@@ -50,7 +47,10 @@ class Sensors:
     @property
     def throttled(self) -> tuple[tuple[str, ...], ...]:
         """NVML's reasons that slowed each device down and may pass: heat or its power supply."""
-        return tuple(passing((told and told.throttle_reasons) or ()) for told in self.telemetry())
+        reasons = []
+        for telemetry in self.telemetry():
+            reasons.append(passing((telemetry and telemetry.throttle_reasons) or ()))
+        return tuple(reasons)
 
     def move(self) -> bool:
         """Whether a GPU's temperature or clock still moves, as far as NVML tells."""

@@ -1,6 +1,4 @@
-"""A device under probe: which batches were tried with what outcome. What an interrupted probe left
-is taken over.
-"""
+"""A device under probe: which batches were tried, with what outcome."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeVar
 
 from gpubalance.errors import (
@@ -70,11 +67,11 @@ class Attempt(Record):
 
 @dataclass
 class Bench:
-    """One device, measured alone within the `time_limit`. Its `party` has one worker at a time; the
-    caller must end it.
+    """One device, measured alone within the `time_limit`. What an interrupted probe left is used.
 
-    `following` loads while this device's last worker builds its model. `points` are the curve so
-    far, also after an interrupt; `fault` is an error before any smaller batch had passed.
+    Its `party` has one worker at a time; the caller must end it. `following` loads while this
+    device's last worker builds its model. `points` are the curve so far, also after an interrupt;
+    `fault` is an error before any smaller batch had passed.
     """
 
     device: Device
@@ -93,7 +90,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         request = self.request
-        self.length = StoppingRule.of_point(request.duration_s)
+        self.rule = StoppingRule.of_point(request.duration_s)
         self.party = Party(
             [self.device],
             build=Build(settings=request.settings, seed=request.seed),
@@ -105,29 +102,33 @@ class Bench:
         self.facts = self.journal.load(self.device.uuid, Ready)
 
     @property
-    def memory_bytes(self) -> int | None:
-        """What the device's allocator may take, less the margin. None if unknown, as before the
-        model is built.
+    def usable_bytes(self) -> int | None:
+        """What the device's allocator may take, less the margin.
+
+        None if unknown, as before the model is built.
         """
-        limit = self.facts.memory_limit_bytes[0] if self.facts else None
-        return None if limit is None else max(0, limit - self.request.margin_bytes)
+        limit_bytes = self.facts.memory_limit_bytes[0] if self.facts else None
+        if limit_bytes is None:
+            return None
+        return max(0, limit_bytes - self.request.margin_bytes)
 
     @property
     def in_pieces(self) -> bool:
-        """Whether earlier batches fragment a worker's memory: always, unless the memory is a
-        profile's.
-        """
+        """Whether earlier batches fragment a worker's memory: always, but for a profile's."""
         return self.device.profile is None or self.device.profile.memory is None
 
     def kept(self, what: str, kind: type[R], make: Callable[[], R | None]) -> R | None:
-        """What an interrupted probe left of this device, else what `make` returns, which is kept
-        unless it is None.
+        """What an interrupted probe left of this device, else what `make` returns, which is kept.
+
+        None is not kept.
         """
         key = f"{self.device.uuid} {what}"
-        found = self.journal.load(key, kind)
-        if found is None and (found := make()) is not None:
-            self.journal.keep(key, found)
-        return found
+        record = self.journal.load(key, kind)
+        if record is None:
+            record = make()
+            if record is not None:
+                self.journal.keep(key, record)
+        return record
 
     def tell(self, text: str) -> None:
         """Emits what is done now, after the device's label."""
@@ -155,28 +156,31 @@ class Bench:
         tries = self._tries[batch]
         if tries and (not trial or len(tries) > 1):
             return tries[-1]
-        attempt = partial(
-            self._attempt, batch, length=self.length.until(within), trial=trial, last=last
-        )
-        found = attempt(reason, fresh=fresh or (trial and (self.in_pieces or bool(tries))))
-        oom_in_pieces = found.trial.outcome == "oom" and not found.trial.fresh
-        if found.died or (oom_in_pieces and max(self.points, default=0) > batch):
-            found = attempt(f"once more, as {found.doubt}", fresh=True)
-        if found.died and not self.points and self.deaths:
+        if trial and (self.in_pieces or tries):
+            fresh = True
+        rule = self.rule.until(within)
+        attempt = self._attempt(batch, reason, rule, trial=trial, fresh=fresh, last=last)
+        oom_in_pieces = attempt.trial.outcome == "oom" and not attempt.trial.fresh
+        if attempt.died or (oom_in_pieces and max(self.points, default=0) > batch):
+            reason = f"once more, as {attempt.doubt}"
+            attempt = self._attempt(batch, reason, rule, trial=trial, fresh=True, last=last)
+        if attempt.died and not self.points and self.deaths:
             raise self.deaths[-1]
-        return found
+        return attempt
 
     def _attempt(
-        self, batch: int, reason: str, *, length: StoppingRule, trial: bool, fresh: bool, last: bool
+        self, batch: int, reason: str, rule: StoppingRule, *, trial: bool, fresh: bool, last: bool
     ) -> Attempt:
-        """One try of a batch. A death is not kept: it may have been the machine's fault, and mended
-        since.
+        """One try of a batch.
+
+        A death is not kept: it may have been the machine's fault, and mended since.
         """
         tries = self._tries[batch]
-        key = f"{self.device.uuid} {batch} {sum(not one.died for one in tries)}"
+        lived = [attempt for attempt in tries if not attempt.died]
+        key = f"{self.device.uuid} {batch} {len(lived)}"
         attempt = self.journal.load(key, Attempt)
         if attempt is None:
-            attempt = self._try(batch, reason, length, fresh=fresh, last=last)
+            attempt = self._try(batch, reason, rule, fresh=fresh, last=last)
             if not attempt.died:
                 self.journal.keep(key, attempt)
         tries.append(attempt)
@@ -189,46 +193,47 @@ class Bench:
         return attempt
 
     def _try(
-        self, batch: int, reason: str, length: StoppingRule, *, fresh: bool, last: bool
+        self, batch: int, reason: str, rule: StoppingRule, *, fresh: bool, last: bool
     ) -> Attempt:
         self.time_limit.check()
-        began = time.monotonic()
+        began_s = time.monotonic()
         fresh = fresh or not self.party.alive
-        point, peak = None, None
+        point = peak_bytes = None
         outcome: Outcome = "fits"
         try:
             self.ready(fresh=fresh, last=last)
-            point = self.measured(batch, length)
-            peak = point.memory_peak_bytes
+            point = self.measured(batch, rule)
+            peak_bytes = point.memory_peak_bytes
         except OutOfMemory as error:
-            outcome, peak = "oom", next(iter(error.memory_peak_bytes), None)
+            outcome = "oom"
+            peak_bytes = next(iter(error.memory_peak_bytes), None)
         except (DeadlinePassed, PartialResult) as error:
             self.time_limit.check()  # we may have killed the worker ourselves
             if isinstance(error, GpuLost):
                 raise
             outcome = "deadline" if isinstance(error, DeadlinePassed) else "crash"
             self.deaths.append(error)
-        if (
-            point is not None
-            and peak is not None
-            and self.memory_bytes is not None
-            and peak > self.memory_bytes
-        ):
-            outcome, point = "margin", None
+        if point is not None and self._passes_margin(peak_bytes):
+            point = None
+            outcome = "margin"
         if point is None and (self.in_pieces or outcome not in ("oom", "margin")):
             self.party.drop()
-        spent_s = time.monotonic() - began
         trial = Trial(
             batch=batch,
             outcome=outcome,
-            seconds=spent_s,
+            seconds=time.monotonic() - began_s,
             reason=reason,
             fresh=fresh,
-            memory_peak_bytes=peak,
+            memory_peak_bytes=peak_bytes,
         )
         return Attempt(trial=trial, point=point)
 
-    def measured(self, batch: int, length: StoppingRule) -> CurvePoint:
+    def _passes_margin(self, peak_bytes: int | None) -> bool:
+        """Whether that is more than may be used."""
+        usable_bytes = self.usable_bytes
+        return usable_bytes is not None and peak_bytes is not None and peak_bytes > usable_bytes
+
+    def measured(self, batch: int, rule: StoppingRule) -> CurvePoint:
         """Measures a point with the worker that is ready.
 
         cuDNN and cuBLAS report a lack of memory in many ways, some of which read like a fault of
@@ -236,7 +241,7 @@ class Bench:
         none has yet, `fault` keeps the error.
         """
         try:
-            return self.ask(lambda worker: self._point(worker, batch, length))
+            return self.ask(lambda worker: self._point(worker, batch, rule))
         except OutOfMemory as error:
             if error.fault is None:
                 raise
@@ -244,13 +249,14 @@ class Bench:
         except (EnvironmentFault, BadInput) as error:
             fault = error
         smaller_passed = any(smaller < batch for smaller in self.points)
-        bad = not smaller_passed and (batch == 1 or isinstance(fault, BadInput))
-        if bad or isinstance(fault, Refused):
+        is_bad_input = batch == 1 or isinstance(fault, BadInput)
+        if isinstance(fault, Refused) or (is_bad_input and not smaller_passed):
             raise fault
-        self.fault = self.fault or (None if smaller_passed else fault)
+        if not smaller_passed:
+            self.fault = self.fault or fault
         raise OutOfMemory(fault.message, log=fault.log)
 
-    def _point(self, worker: Worker, batch: int, length: StoppingRule) -> CurvePoint:
+    def _point(self, worker: Worker, batch: int, rule: StoppingRule) -> CurvePoint:
         """Warms a batch size up and measures it until it is known.
 
         It is measured once more, and not called steady, if its step time rose, fell or changed its
@@ -267,13 +273,13 @@ class Bench:
         look = Look(worker, subject, Sensors(subject.devices))
         settled = settle(look, first=not self.points)[-2:]
         step_s = step_s_of(settled[-1])
-        if steps_per_timing(length.timing_s, step_s) > 1:  # else those that settled it count too
+        if steps_per_timing(rule.timing_s, step_s) > 1:  # else those that settled it count too
             settled = []
         until_s = self.time_limit.until_s
-        windows = [look.window(length, step_s, settled, until_s=until_s)]
+        windows = [look.window(rule, step_s, settled, until_s=until_s)]
         steady = is_steady(figures.step_times_s(windows)) and not any(figures.throttled(windows))
         if not steady and time.monotonic() < until_s:
-            windows.append(look.window(length, step_s, until_s=until_s))
+            windows.append(look.window(rule, step_s, until_s=until_s))
         self.measured_s += sum(timing.seconds for timing in figures.timings_in(windows))
         last = windows[-1:]
         step_time = figures.step_time(last, figures.began_s(last))
@@ -296,9 +302,7 @@ class Bench:
             return self.party.ask(work)
 
     def ready(self, *, fresh: bool = False, last: bool = False) -> None:
-        """Ensures that a worker with the model lives, starting one if needed. Raises what a
-        `Worker` does.
-        """
+        """Starts a worker with the model unless one lives. Raises what a `Worker` does."""
         self.time_limit.check()
         if self.party.alive and not fresh:
             return
@@ -311,17 +315,18 @@ class Bench:
         if self.facts is None:
             self.facts = self.party.facts
             self.journal.keep(self.device.uuid, self.facts)
-            settings, is_first = self.request.settings, self.device == self.request.devices[0]
-            if self.request.for_split and is_first and ":" in settings.model:
-                facts = self.facts
-                self.watch(ModelBuilt(settings, facts.model, facts.own_batch, facts.verdict.warned))
+            self._tell_of_model(self.facts)
         if self.request.for_split:
             refuse(self.facts)
 
+    def _tell_of_model(self, facts: Ready) -> None:
+        """Tells, with the first device of a balance, of a model of the user's."""
+        settings, is_first = self.request.settings, self.device == self.request.devices[0]
+        if self.request.for_split and is_first and ":" in settings.model:
+            self.watch(ModelBuilt(settings, facts.model, facts.own_batch, facts.verdict.warned))
+
     def lose(self, error: GpubalanceError) -> None:
-        """Gives the worker up after an error outside `try_batch`. Raises the error if the GPU is
-        lost.
-        """
+        """Gives the worker up after an error outside `try_batch`; raises that of a lost GPU."""
         self.time_limit.check()
         if isinstance(error, GpuLost):
             raise error
@@ -331,10 +336,10 @@ class Bench:
 
 
 def measure_update(worker: Worker, batch: int) -> float:
-    """The median seconds of a weight update, the same at every batch. Raises what `Worker.measure`
-    does.
-    """
-    timings = worker.measure(Shares((batch,)), at_least=_UNLIKE_STEPS + _UPDATES, stamped=True)
-    return median(
-        [sum(one.update_s or ()) for one in timings if isinstance(one, Timing)][_UNLIKE_STEPS:]
-    )
+    """The median seconds of a weight update. Raises what `Worker.measure` does."""
+    count = _UNLIKE_STEPS + _UPDATES
+    updates_s = []
+    for reply in worker.measure(Shares((batch,)), at_least=count, stamped=True):
+        if isinstance(reply, Timing):
+            updates_s.append(sum(reply.update_s or ()))
+    return median(updates_s[_UNLIKE_STEPS:])

@@ -28,6 +28,7 @@ from gpubalance.jobs.measure.warnings import warning
 from gpubalance.jobs.phases import phase_names, queues, stand_ins
 from gpubalance.jobs.plan.problem import check_asked
 from gpubalance.jobs.probe.alone import Alone
+from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.result import device_probe, nothing_fits, taken_over, what_failed
 from gpubalance.jobs.probe.warnings import probe_warnings
 from gpubalance.render.probe import not_probed_text
@@ -93,16 +94,16 @@ class _Probing:
         verdicts = KeptVerdicts(self.journal) if self.following is None else self.following.verdicts
         beside = request, self.journal, verdicts, self.limit, self.watch
         self.all = [
-            Alone(device, *beside, number=number) for number, device in enumerate(request.devices)
+            Alone(number, Bench(device, *beside)) for number, device in enumerate(request.devices)
         ]
         self.stand_ins = [self.all[number] for number in stand_ins(request)]
         self.queues = [[self.all[number] for number in queue] for queue in queues(request)]
         for queue in self.queues:
             probed = [one for one in queue if self._stand_in(one) is one]
             for one, then in pairwise(probed):
-                one.following = then.party
+                one.bench.following = then.bench.party
             if len(self.queues) == 1 and not request.parallel:
-                probed[-1].following = self.following
+                probed[-1].bench.following = self.following
 
     def _stand_in(self, one: Alone) -> Alone:
         """The device that is probed for this one: itself, or an equal one before it."""
@@ -116,7 +117,7 @@ class _Probing:
                 self._measure_pipeline()
             finally:
                 for one in self.all:
-                    one.party.end()
+                    one.bench.party.end()
             failed = what_failed(self.all)
             if failed is not None:
                 raise failed
@@ -135,7 +136,7 @@ class _Probing:
             except BaseException:
                 self.limit.end()
                 for one in self.all:
-                    one.party.kill()
+                    one.bench.party.kill()
                 raise
 
     def _measure_queue(self, queue: Sequence[Alone]) -> None:
@@ -173,7 +174,7 @@ class _Probing:
             one.error = error
         finally:
             one.elapsed_s = time.monotonic() - started
-            one.party.end()
+            one.bench.party.end()
             self.watch(DeviceDone(one.device))
 
     def _trace(self, one: Alone) -> None:
@@ -182,9 +183,9 @@ class _Probing:
         if sensible is None or tracing is None:
             return
         try:
-            one.ready(last=True)
+            one.bench.ready(last=True)
             splits = {0: Shares((sensible.batch,))}
-            one.trace_warnings = trace(one.party, splits, tracing, self.watch, apart=True)
+            one.trace_warnings = trace(one.bench.party, splits, tracing, self.watch, apart=True)
         # The time limit too: nothing that was asked for is missing but the trace.
         except GpubalanceError as error:
             one.trace_warnings = [not_traced(error, f"{one.device.label}: ")]
@@ -197,7 +198,7 @@ class _Probing:
         known = [best for best in bests if best is not None]
         if self.following is not None or len(known) < len(self.all):
             return
-        party, global_batch = self.all[-1].party, sum(best.batch for best in known)
+        party, global_batch = self.all[-1].bench.party, sum(best.batch for best in known)
         try:
             solo_sum = sum(best.throughput for best in known)
             self.pipeline = held_against(
@@ -225,7 +226,7 @@ class _Probing:
 
     def _result(self) -> Probe:
         request, records = self.request, self._records()
-        facts = next((one.facts for one in self.all if one.facts), None)
+        facts = next((one.bench.facts for one in self.all if one.bench.facts), None)
         return Probe(
             created=now(),
             settings=request.settings,

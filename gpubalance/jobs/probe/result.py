@@ -26,7 +26,7 @@ def device_probe(alone: Alone) -> DeviceProbe:
     telemetry = next((p.telemetry for p in usable if best and p.batch == best[0]), None)
     flops = alone.work and alone.work.step_flops
     achieved = flops * best[1] if flops and best else None
-    device, settings = alone.device, alone.request.settings
+    device, settings = alone.device, alone.bench.request.settings
     peak = (
         within_or(None, lambda: peak_flops(device.uuid, settings.precision))
         if device.told_by_nvml
@@ -47,9 +47,9 @@ def device_probe(alone: Alone) -> DeviceProbe:
         samples_per_joule=telemetry.samples_per_joule(best[1]) if telemetry and best else None,
         steady=alone.steady and all(point.steady for point in curve),
         on_line=alone.on_line,
-        measured_s=alone.measured_s,
+        measured_s=alone.bench.measured_s,
         elapsed_s=alone.elapsed_s,
-        children=alone.party.started,
+        children=alone.bench.party.started,
         failures=tuple(dict.fromkeys(map(Failure.of, alone.errors))),
         complete=alone.ended and not alone.errors,
     )
@@ -72,15 +72,15 @@ def _batch_limit(alone: Alone) -> BatchLimit | None:
     limit = alone.limit
     if limit is None:
         return None
-    failed = [t for t in alone.trials if t.batch == limit.fails and t.outcome != "fits"]
+    failed = [t for t in alone.bench.trials if t.batch == limit.fails and t.outcome != "fits"]
     return BatchLimit(
         fits=limit.fits,
         fails=limit.fails,
         max_batch=alone.max_batch,
-        memory_bytes=alone.memory_bytes,
+        memory_bytes=alone.bench.usable_bytes,
         # A real allocator reports what it held, not what it was asked for.
         needed_bytes=failed[-1].memory_peak_bytes if failed and alone.device.profile else None,
-        trials=tuple(alone.trials),
+        trials=tuple(alone.bench.trials),
     )
 
 
@@ -117,7 +117,7 @@ def nothing_fits(alone: Alone) -> NothingFits | None:
         if limit.memory_bytes is not None
         else "an unknown number of bytes"
     )
-    model = alone.request.settings.model
+    model = alone.bench.request.settings.model
     return NothingFits(
         f"{alone.device.label} does not hold {model} with a batch of {limit.fails}: {needs}, "
         f"and {has} are free",

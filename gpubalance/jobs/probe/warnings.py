@@ -38,7 +38,7 @@ def _rows(one: Alone) -> Iterator[tuple[str, object, str, str]]:
     """Of a device: code, whether it is told, the message after the device's label, and
     what to do.
     """
-    device, request, facts = one.device, one.request, one.facts
+    device, request, facts = one.device, one.bench.request, one.bench.facts
     points = [point for _, point in sorted(one.points.items())]
     keep_speed = f"{to_keep_speed(device)}, and probe again"
 
@@ -98,7 +98,7 @@ def _rows(one: Alone) -> Iterator[tuple[str, object, str, str]]:
     )
     yield (
         "margin-unknown",
-        request.margin_bytes and facts is not None and one.memory_bytes is None,
+        request.margin_bytes and facts is not None and one.bench.usable_bytes is None,
         ": TensorFlow does not report its memory, so no margin could be kept free",
         "give the profile a memory, or leave out --margin",
     )
