@@ -44,7 +44,7 @@ class Party:
     device. Several groups are several models that train at the same time.
 
         with Party(devices, build=Build(settings=settings, joint=joint)) as party:
-            party.ask(series.warm_up)
+            party.ask(lambda worker: list(worker.measure(split)))
 
     What it promises:
 

@@ -86,8 +86,9 @@ class _Probing:
     warnings: list[Warning_] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        request = self.request
         # An interrupt ends it for the threads, not for the caller.
-        request, self.limit = self.request, copy(self.limit)
+        self.limit = copy(self.limit)
         # Now, before the user changes the file.
         self.code = code_key(request.settings.model, request.settings.data)
         self.watch = self.journal.watch = one_at_a_time(self.watch)
@@ -99,15 +100,15 @@ class _Probing:
         self.stand_ins = [self.all[number] for number in stand_ins(request)]
         self.queues = [[self.all[number] for number in queue] for queue in queues(request)]
         for queue in self.queues:
-            probed = [one for one in queue if self._stand_in(one) is one]
-            for one, then in pairwise(probed):
-                one.bench.following = then.bench.party
+            probed = [alone for alone in queue if self._stand_in(alone) is alone]
+            for alone, then in pairwise(probed):
+                alone.bench.following = then.bench.party
             if len(self.queues) == 1 and not request.parallel:
                 probed[-1].bench.following = self.following
 
-    def _stand_in(self, one: Alone) -> Alone:
+    def _stand_in(self, alone: Alone) -> Alone:
         """The device that is probed for this one: itself, or an equal one before it."""
-        return self.stand_ins[one.number]
+        return self.stand_ins[alone.number]
 
     def run(self) -> Probe:
         """Measures all devices; an error that ends it early carries what was measured."""
@@ -116,8 +117,8 @@ class _Probing:
                 self._measure()
                 self._measure_pipeline()
             finally:
-                for one in self.all:
-                    one.bench.party.end()
+                for alone in self.all:
+                    alone.bench.party.end()
             failed = what_failed(self.all)
             if failed is not None:
                 raise failed
@@ -135,75 +136,74 @@ class _Probing:
                     future.result()
             except BaseException:
                 self.limit.end()
-                for one in self.all:
-                    one.bench.party.kill()
+                for alone in self.all:
+                    alone.bench.party.kill()
                 raise
 
     def _measure_queue(self, queue: Sequence[Alone]) -> None:
-        """Measures devices one after the other, but for those that equal one whose probe came to
-        its end.
-        """
-        for one in queue:
-            equal = self._stand_in(one)
+        """Measures devices one after the other, but for those that equal one whose probe ended."""
+        for alone in queue:
+            equal = self._stand_in(alone)
             if equal.ended:
-                self.watch(Doing(not_probed_text(one.device.label, equal.device.label), stays=True))
+                text = not_probed_text(alone.device.label, equal.device.label)
+                self.watch(Doing(text, stays=True))
                 continue
             self.limit.check()
-            self.watch(PhaseBegun(phase_names(self.request)[one.number]))
-            device, which = one.device, f"{one.number + 1} of {len(self.all)}"
+            self.watch(PhaseBegun(phase_names(self.request)[alone.number]))
+            device = f"{alone.device.label} {alone.device.name}"
+            which = f"{alone.number + 1} of {len(self.all)}"
             model = self.request.settings.model
-            self.watch(
-                Doing(f"measuring {device.label} {device.name} alone ({which}), model {model}")
-            )
-            self._measure_alone(one)
+            self.watch(Doing(f"measuring {device} alone ({which}), model {model}"))
+            self._measure_alone(alone)
 
-    def _measure_alone(self, one: Alone) -> None:
-        """Measures a device. Its own error is kept with what was found before; one that ends the
-        probe is raised.
+    def _measure_alone(self, alone: Alone) -> None:
+        """Measures a device. Its own error is kept with what was found before.
+
+        One that ends the probe is raised.
         """
-        started = time.monotonic()
-        one.began = True
+        began_s = time.monotonic()
+        alone.began = True
         try:
-            one.probe()
-            one.ended = True
-            one.error = nothing_fits(one)
-            self._trace(one)
+            alone.probe()
+            alone.ended = True
+            alone.error = nothing_fits(alone)
+            self._trace(alone)
         except TimeLimitPassed:
             raise
         except (EnvironmentFault, PartialResult, DeadlinePassed) as error:
-            one.error = error
+            alone.error = error
         finally:
-            one.elapsed_s = time.monotonic() - started
-            one.bench.party.end()
-            self.watch(DeviceDone(one.device))
+            alone.elapsed_s = time.monotonic() - began_s
+            alone.bench.party.end()
+            self.watch(DeviceDone(alone.device))
 
-    def _trace(self, one: Alone) -> None:
+    def _trace(self, alone: Alone) -> None:
         """Traces steps at a batch that trains, if that is asked for."""
-        sensible, tracing = device_probe(one).sensible, self.request.tracing
+        tracing = self.request.tracing
+        sensible = device_probe(alone).sensible
         if sensible is None or tracing is None:
             return
         try:
-            one.bench.ready(last=True)
+            alone.bench.ready(last=True)
             splits = {0: Shares((sensible.batch,))}
-            one.trace_warnings = trace(one.bench.party, splits, tracing, self.watch, apart=True)
+            alone.trace_warnings = trace(alone.bench.party, splits, tracing, self.watch, apart=True)
         # The time limit too: nothing that was asked for is missing but the trace.
         except GpubalanceError as error:
-            one.trace_warnings = [not_traced(error, f"{one.device.label}: ")]
+            alone.trace_warnings = [not_traced(error, f"{alone.device.label}: ")]
 
     def _measure_pipeline(self) -> None:
-        """Measures the user's input pipeline, unless a balance follows, which does so at its own
-        global batch.
-        """
-        bests = [one.solo_best for one in self._records()] if self.request.settings.data else []
-        known = [best for best in bests if best is not None]
-        if self.following is not None or len(known) < len(self.all):
+        """Measures the user's input pipeline, unless a balance follows, which does so itself."""
+        if self.following is not None or self.request.settings.data is None:
             return
-        party, global_batch = self.all[-1].bench.party, sum(best.batch for best in known)
+        bests = [record.solo_best for record in self._records() if record.solo_best is not None]
+        if len(bests) < len(self.all):
+            return
+        party = self.all[-1].bench.party
+        global_batch = sum(best.batch for best in bests)
+        solo_sum = sum(best.throughput for best in bests)
         try:
-            solo_sum = sum(best.throughput for best in known)
-            self.pipeline = held_against(
-                measure_pipeline(party, global_batch, self.watch), None, solo_sum
-            )
+            pipeline = measure_pipeline(party, global_batch, self.watch)
+            self.pipeline = held_against(pipeline, None, solo_sum)
         except TimeLimitPassed:
             raise
         except GpubalanceError as error:  # the devices are measured anyway
@@ -211,22 +211,24 @@ class _Probing:
             self.warnings.append(warning("pipeline-unknown", why=error.message, advice=advice))
 
     def _partial(self) -> Probe | None:
-        return self._result() if any(one.points or one.ended for one in self.all) else None
+        if any(alone.points or alone.ended for alone in self.all):
+            return self._result()
+        return None
 
     def _records(self) -> tuple[DeviceProbe, ...]:
         """What was found of each device so far, itself or by one that equals it."""
         records = []
-        for one in self.all:
-            equal = self._stand_in(one)
-            if one.began:
-                records.append(device_probe(one))
+        for alone in self.all:
+            equal = self._stand_in(alone)
+            if alone.began:
+                records.append(device_probe(alone))
             elif equal.ended:
-                records.append(taken_over(one, equal))
+                records.append(taken_over(alone, equal))
         return tuple(records)
 
     def _result(self) -> Probe:
         request, records = self.request, self._records()
-        facts = next((one.bench.facts for one in self.all if one.bench.facts), None)
+        facts = next((alone.bench.facts for alone in self.all if alone.bench.facts), None)
         return Probe(
             created=now(),
             settings=request.settings,
@@ -241,6 +243,6 @@ class _Probing:
             parallel=request.parallel,
             probes=records,
             pipeline=self.pipeline,
-            complete=len(records) == len(self.all) and all(one.complete for one in records),
+            complete=len(records) == len(self.all) and all(record.complete for record in records),
             warnings=(*probe_warnings(request, self.all, facts), *self.warnings),
         )

@@ -12,6 +12,7 @@ from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.curve import best_of, sensible_of
 from gpubalance.planning.model import LINE_WITHIN, fit_line, monotone_curve
 from gpubalance.results.probe import BatchLimit, DeviceProbe, Failure, SoloRate, StepTimeModel
+from gpubalance.settings.device import Device
 from gpubalance.system.deadlines import within_or
 
 
@@ -23,15 +24,13 @@ def device_probe(alone: Alone) -> DeviceProbe:
     times = [(point.batch, point.step_time_s.median) for point in usable]
     rates = [(point.batch, point.throughput.median) for point in usable]
     best = best_of(rates) if rates else None
-    telemetry = next((p.telemetry for p in usable if best and p.batch == best[0]), None)
+    telemetry = alone.points[best[0]].telemetry if best else None
     flops = alone.work and alone.work.step_flops
     achieved = flops * best[1] if flops and best else None
-    device, settings = alone.device, alone.bench.request.settings
-    peak = (
-        within_or(None, lambda: peak_flops(device.uuid, settings.precision))
-        if device.told_by_nvml
-        else None
-    )
+    device, precision = alone.device, alone.bench.request.settings.precision
+    peak = None
+    if device.told_by_nvml:
+        peak = within_or(None, lambda: peak_flops(device.uuid, precision))
     return DeviceProbe(
         device=alone.number,
         curve=curve,
@@ -56,9 +55,7 @@ def device_probe(alone: Alone) -> DeviceProbe:
 
 
 def taken_over(alone: Alone, equal: Alone) -> DeviceProbe:
-    """The record of a device that was not probed, from that of one that equals it: no time was
-    spent on it.
-    """
+    """The record of a device that equals a probed one: no time was spent on it."""
     whose = {"device": alone.number, "same_as": equal.device.label}
     spent_nothing = {"measured_s": 0.0, "elapsed_s": 0.0, "children": 0, "failures": ()}
     return device_probe(equal).model_copy(update={**whose, **spent_nothing})
@@ -85,9 +82,7 @@ def _batch_limit(alone: Alone) -> BatchLimit | None:
 
 
 def fitted(times: list[tuple[int, float]]) -> StepTimeModel:
-    """The line through (batch, seconds) at two batches or more, and a curve if they do not lie on a
-    line.
-    """
+    """The line through (batch, seconds) at two batches or more, and a curve if they are off it."""
     line = fit_line(times)
     curve = monotone_curve(times) if line.residual > LINE_WITHIN else None
     return StepTimeModel(
@@ -104,19 +99,16 @@ def nothing_fits(alone: Alone) -> NothingFits | None:
     limit = _batch_limit(alone)
     if limit is None or limit.fits is not None:
         return None
-    held = next((t.memory_peak_bytes for t in reversed(limit.trials) if t.memory_peak_bytes), None)
-    needs = f"it needs {format_bytes(limit.needed_bytes)}"
-    if limit.needed_bytes is None:
-        needs = (
-            f"it held {format_bytes(held)} when it asked for more"
-            if held
-            else "what it needs is not known"
-        )
-    has = (
-        format_bytes(limit.memory_bytes)
-        if limit.memory_bytes is not None
-        else "an unknown number of bytes"
-    )
+    held = [trial.memory_peak_bytes for trial in limit.trials if trial.memory_peak_bytes]
+    if limit.needed_bytes is not None:
+        needs = f"it needs {format_bytes(limit.needed_bytes)}"
+    elif held:
+        needs = f"it held {format_bytes(held[-1])} when it asked for more"
+    else:
+        needs = "what it needs is not known"
+    has = "an unknown number of bytes"
+    if limit.memory_bytes is not None:
+        has = format_bytes(limit.memory_bytes)
     model = alone.bench.request.settings.model
     return NothingFits(
         f"{alone.device.label} does not hold {model} with a batch of {limit.fails}: {needs}, "
@@ -126,17 +118,15 @@ def nothing_fits(alone: Alone) -> NothingFits | None:
 
 
 def what_failed(devices: Sequence[Alone]) -> GpubalanceError | None:
-    """One error for all devices' errors, None if there are none; its exit code is that of the
-    worst.
-    """
-    errors = [(one, error) for one in devices for error in one.errors]
+    """One error for all devices' errors, None if there are none. Its exit code is the worst's."""
+    errors: list[tuple[Device, GpubalanceError]] = []
+    for alone in devices:
+        errors += [(alone.device, error) for error in alone.errors]
     if not errors:
         return None
-    kinds = {type(error) for _, error in errors}
-    every = all(isinstance(one.error, EnvironmentFault) for one in devices)
     worst: type[GpubalanceError] = PartialResult
-    if every:
+    if all(isinstance(alone.error, EnvironmentFault) for alone in devices):
         worst = EnvironmentFault
-    elif kinds == {NothingFits}:
+    elif {type(error) for _, error in errors} == {NothingFits}:
         worst = NothingFits
-    return one_error(worst, [(one.device, error) for one, error in errors])
+    return one_error(worst, errors)

@@ -20,85 +20,84 @@ def probe_warnings(
     request: ProbeRequest, devices: Sequence[Alone], facts: Ready | None
 ) -> Iterator[Warning_]:
     """All warnings of a probe but for those of its input pipeline."""
-    if request.parallel and sum(one.began for one in devices) > 1:
+    if request.parallel and sum(alone.began for alone in devices) > 1:
         yield warning("measured-in-parallel")
-    for one in devices:
-        for code, told, message, advice in _rows(one):
-            if told:
-                yield Warning_(code=code, message=f"{one.device.label}{message}", next=advice)
-    yield from (missing for one in devices for missing in one.trace_warnings)
+    for alone in devices:
+        for code, holds, message, advice in _rows(alone):
+            if holds:
+                yield Warning_(code=code, message=f"{alone.device.label}{message}", next=advice)
+    for alone in devices:
+        yield from alone.trace_warnings
     refused = facts.verdict.refused if facts else None
     if refused:
         yield warning("not-for-a-split", why=refused.message, advice=refused.remedy)
-    if any(point.unlike for one in devices for point in one.points.values()):
+    if any(point.unlike for alone in devices for point in alone.points.values()):
         yield warning("batches-differ")
 
 
-def _rows(one: Alone) -> Iterator[tuple[str, object, str, str]]:
-    """Of a device: code, whether it is told, the message after the device's label, and
-    what to do.
-    """
-    device, request, facts = one.device, one.bench.request, one.bench.facts
-    points = [point for _, point in sorted(one.points.items())]
+def _rows(alone: Alone) -> Iterator[tuple[str, object, str, str]]:
+    """Of a device: code, whether it holds, the message after the label, and what to do."""
+    device, request, facts = alone.device, alone.bench.request, alone.bench.facts
+    points = [point for _, point in sorted(alone.points.items())]
     keep_speed = f"{to_keep_speed(device)}, and probe again"
 
     before = [point for point in points if not point.measured_again]
     why = f" ({_reasons(points)})" if _reasons(points) else ""
-    left = (
-        f", but not batch {_batches(before)}"
-        if before
-        else ", and the figures are of the changed speed"
-    )
-    changed = (
+    left = ", and the figures are of the changed speed"
+    if before:
+        left = f", but not batch {_batches(before)}"
+    yield (
+        "throttled",
+        not alone.steady,
         f" changed its speed{why} while it was measured: batches were measured once more after "
-        f"that{left}"
+        f"that{left}",
+        keep_speed,
     )
-    yield "throttled", not one.steady, changed, keep_speed
 
     unsteady = [point for point in points if not point.steady]
     slowed = _reasons(unsteady)
-    why = (
-        f"was of a throttled device ({slowed})" if slowed else "rose or fell while it was measured"
-    )
+    code, why = "not-steady", "rose or fell while it was measured"
+    advice = "probe again with nothing else running"
+    if slowed:
+        code, why = "throttled", f"was of a throttled device ({slowed})"
+        advice = keep_speed
     yield (
-        "throttled" if slowed else "not-steady",
-        one.steady and unsteady,
+        code,
+        alone.steady and unsteady,
         f": the step time at batch {_batches(unsteady)} {why}, and was measured once more",
-        keep_speed if slowed else "probe again with nothing else running",
+        advice,
     )
 
-    wide = [
-        point for point in points if point.half_width > wanted_precision(point.batch, one.largest)
-    ]
+    largest = alone.largest
+    wide = [point for point in points if point.half_width > wanted_precision(point.batch, largest)]
     yield (
         "wide-interval",
         wide,
         f": the step time at batch {_batches(wide)} is not known within ± 1 % (95 %), or "
-        "within ± 3 % up to half of "
-        "the largest batch",
+        "within ± 3 % up to half of the largest batch",
         "measure longer (--duration), with nothing else running",
     )
 
-    late, model = [point for point in points if point.late_part > LATE], request.settings.model
+    late = [point for point in points if point.late_part > LATE]
+    advice = "use --model small"
+    if request.settings.model == "small":
+        advice = "use a profile with longer steps, or close other programs"
     yield (
         "slower-than-profile",
         late,
         f": at batch {_batches(late)} the real compute took longer than the profile's time: "
-        "the figures are this "
-        "machine's, not the profile's",
-        "use --model small"
-        if model != "small"
-        else "use a profile with longer steps, or close other programs",
+        "the figures are this machine's, not the profile's",
+        advice,
     )
     yield (
         "smaller-batch-failed",
-        one.skipped,
-        f": batch {_listed(one.skipped)} failed though a larger one trains",
+        alone.skipped,
+        f": batch {_listed(alone.skipped)} failed though a larger one trains",
         "nothing to do: memory in pieces, or a slower algorithm near the limit, can be the cause",
     )
     yield (
         "margin-unknown",
-        request.margin_bytes and facts is not None and one.bench.usable_bytes is None,
+        request.margin_bytes and facts is not None and alone.bench.usable_bytes is None,
         ": TensorFlow does not report its memory, so no margin could be kept free",
         "give the profile a memory, or leave out --margin",
     )
@@ -106,13 +105,11 @@ def _rows(one: Alone) -> Iterator[tuple[str, object, str, str]]:
 
 def _reasons(points: Sequence[CurvePoint]) -> str:
     """NVML's reasons that slowed the device down meanwhile, as a list in text."""
-    told = [
-        reason
-        for p in points
-        if p.telemetry
-        for reason in passing(p.telemetry.throttle_reasons or ())
-    ]
-    return ", ".join(dict.fromkeys(told))
+    reasons: list[str] = []
+    for point in points:
+        if point.telemetry:
+            reasons += passing(point.telemetry.throttle_reasons or ())
+    return ", ".join(dict.fromkeys(reasons))
 
 
 def _batches(points: Sequence[CurvePoint]) -> str:
