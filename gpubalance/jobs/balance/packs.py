@@ -1,6 +1,4 @@
-"""The size of packs in which a balance's devices sum their gradients: that of arithmetic beside two
-others.
-"""
+"""The size of packs in which a balance's devices sum their gradients."""
 
 from __future__ import annotations
 
@@ -30,11 +28,11 @@ class TriedPacks(Record):
 def choose_packs(
     together: Together, split: Shares, before: Measurement, round_s: float | None
 ) -> Measurement | None:
-    """Goes on with packs of the size with which the split is fastest; what that gave, None if it
-    stays as it is.
+    """Goes on with packs of the size with which the split is fastest, and returns what that gave.
 
-    Others are tried where sync is a large part of the step, and nobody has said a size. Where
-    gradients are not summed in packs, there is nothing to choose.
+    That is None if the size stays that of arithmetic. Two others are tried where sync is a large
+    part of the step, and nobody has said a size. Where gradients are not summed in packs, there is
+    nothing to choose.
     """
     journal = together.journal
     own_bytes = together.gather(split).facts.pack_bytes

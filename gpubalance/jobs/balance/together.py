@@ -54,9 +54,7 @@ class Together:
     model_is_told: bool = True
 
     def gather(self, split: Shares) -> Party:
-        """The party, regrouped to the devices with samples in this split. Raises PlanMismatch for
-        another model.
-        """
+        """The party, with the devices that have samples. Raises PlanMismatch for another model."""
         self.party.regroup([self.request.devices[i] for i in split.used])
         if not self.party.alive:
             self.party.start()
@@ -92,14 +90,14 @@ class Together:
     def fitting(
         self, split: Shares, error: OutOfMemory, *, believed: bool
     ) -> list[tuple[int, int]]:
-        """(device, micro-batch that fits) of each device that was given more than it holds beside
-        the others.
+        """(device, micro-batch that fits) of each device that was given more than it holds.
 
         Empty if the failure was chance: if it is not `believed`, and the whole split fits when it
         is tried once more. Raises NothingFits if no split fits, or the fault that only looks like a
         lack of memory.
         """
-        party, used = self.gather(split), split.used
+        party = self.gather(split)
+        used = split.used
         request = self.run_request(split).without_idle
         fits = Fitting(party, request, self.watch).suggest(error, believed=believed)
         if fits == request.split:
@@ -110,8 +108,13 @@ class Together:
             raise NothingFits(
                 error.message, remedy="not even one sample a device fits: use a smaller model"
             )
-        sizes = enumerate(zip(fits.micro_batches, request.split.micro_batches, strict=True))
-        return [(used[replica], size) for replica, (size, wanted) in sizes if size < wanted]
+        lowered = []
+        for device, size, wanted in zip(
+            used, fits.micro_batches, request.split.micro_batches, strict=True
+        ):
+            if size < wanted:
+                lowered.append((device, size))
+        return lowered
 
     def run_request(self, split: Shares) -> RunRequest:
         """What a run of that split would be asked for."""

@@ -26,11 +26,11 @@ _LONGEST = 4  # times its usual length, at most, until a point is precise
 
 
 class StoppingRule(NamedTuple):
-    """`least_s` seconds of steps and `at_least` timings, then until the step time is precise, for
-    at most `most_s`.
+    """When something was measured long enough.
 
-    Precise means that half the 95 % interval of the step time is `within` that part of it. A timing
-    is of as many steps as take about `timing_s`, at least one.
+    That is `least_s` seconds of steps and `at_least` timings, then until the step time is precise,
+    for at most `most_s`. Precise means that half the 95 % interval of the step time is `within`
+    that part of it. A timing is of as many steps as take about `timing_s`, at least one.
     """
 
     least_s: float
@@ -73,21 +73,25 @@ class StoppingRule(NamedTuple):
         every point of a probe. Half the time is enough if all of it would not make the step time
         nearly precise either.
         """
-        taken_s = sum(one.seconds for one in timings)
+        taken_s = sum(timing.seconds for timing in timings)
         if len(timings) < self.at_least or taken_s < self.least_s:
             return False
-        step_times_s = [one.seconds / one.steps for one in timings]
+        if taken_s >= self.most_s:
+            return True
+        step_times_s = [timing.seconds / timing.steps for timing in timings]
         known = half_width(step_times_s)
-        if taken_s >= self.most_s or known is None or (moves and has_trend(step_times_s)):
-            return taken_s >= self.most_s
+        if known is None or (moves and has_trend(step_times_s)):
+            return False
+        if known <= self.within:
+            return True
         expected = known * math.sqrt(taken_s / self.most_s)  # at the end
-        return known <= self.within or (
-            expected > max(HOPELESS, self.within) and taken_s >= self.most_s / 2
-        )
+        is_hopeless = expected > max(HOPELESS, self.within)
+        return is_hopeless and taken_s >= self.most_s / 2
 
     def less(self, part: float, timings: int) -> StoppingRule:
-        """What is left of a window after so many timings in that part of it; enough for an interval
-        at least.
+        """What is left of a window after so many timings in that part of it.
+
+        It is enough for an interval at least.
         """
         at_least = max(min(self.at_least, _FEWEST), self.at_least - timings)
         left = 1 - part
@@ -96,8 +100,9 @@ class StoppingRule(NamedTuple):
         )
 
     def until(self, within: float) -> StoppingRule:
-        """A point's length to get `within` that part; a coarser one gets half the time, in timings
-        a third as long.
+        """A point's length to get `within` that part.
+
+        A coarser one gets half the time, in timings a third as long.
         """
         if within <= PRECISE_ENOUGH:
             return self._replace(within=within)
@@ -114,8 +119,3 @@ class StoppingRule(NamedTuple):
     def glance(self) -> StoppingRule:
         """A look that ends after the fewest timings allowed."""
         return self.look._replace(within=math.inf, at_least=_FEWEST, timing_s=self.timing_s / 3)
-
-    def lasting(self, seconds: float) -> StoppingRule:
-        """That many seconds, at most a point's usual ones."""
-        seconds = min(seconds, self.most_s / _LONGEST)
-        return self._replace(least_s=seconds, most_s=seconds)

@@ -49,7 +49,7 @@ def warm_up(look: Look, before: WarmUp) -> WarmUp:
     if key in worker.warm or (key in worker.trained and not until_steady):
         look.note_peaks(worker.trained[key])
         return replace(before, peaks=look.peaks)
-    steps = [_first_step(look)]
+    steps = _first_steps(look)
     is_new = all(split.accumulates != subject.split.accumulates for split, _ in worker.warm)
     if subject.stamped and (until_steady or is_new):
         steps += look.train(at_least=_TRACED_STEPS, stamped=True)
@@ -86,18 +86,18 @@ def settle(look: Look, *, first: bool = True) -> list[Timing]:
     least 3, as what trains three times keeps training. Raises as `warm_up` does; a loss that is not
     a number matters only in the model's `first` measurement, as random data may lead to one later.
     """
-    return _until_settled(look, [_first_step(look, refuses=first)])
+    return _until_settled(look, _first_steps(look, refuses=first))
 
 
-def _first_step(look: Look, *, refuses: bool = True) -> Timing:
-    (step,) = look.train(at_least=1)
-    if refuses and not step.loss_is_finite:
+def _first_steps(look: Look, *, refuses: bool = True) -> list[Timing]:
+    steps = list(look.train(at_least=1))
+    if refuses and not steps[0].loss_is_finite:
         given = look.worker.settings.data
         raise BadInput(
             "the model's loss is not a number at the first step",
             remedy=_LOSS_OF_DATA.format(given=given) if given else _LOSS_OF_RANDOM,
         )
-    return step
+    return steps
 
 
 def _until_steady(look: Look, first: Sequence[Timing]) -> list[Timing]:
