@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gpubalance.jobs.events import Doing, Event, PipeWindowDone, TimeLeft, TurnDone, WindowDone
 from gpubalance.jobs.measure.figures import (
@@ -28,8 +28,6 @@ from gpubalance.results.independent import OwnWindow
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import Measuring
 
-_KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
-
 
 def in_turns(measurer: Measurer, turns: Sequence[Turn], measuring: Measuring, doing: str) -> None:
     """Measures a window in each of the turns again and again, so that a drift affects all alike.
@@ -38,37 +36,60 @@ def in_turns(measurer: Measurer, turns: Sequence[Turn], measuring: Measuring, do
     until all are known within ± 1 %, if as many as it allows can come near, and one after a GPU was
     throttled. `doing` is what to tell, with `{window}` and `{what}` in braces.
     """
-    watch = measurer.watch
-    rule = StoppingRule.of_window(measuring)
     count = max(measuring.windows, *_counts(measurer, turns))
-    measured_once_more = False
+    is_once_more = False
     while True:
         number = 1 + min(_counts(measurer, turns))
         if number > count:
+            why = _why_more(measurer, turns, count, measuring)
             throttled = _slowed(measurer, turns)
-            known = max(precision(measurer.windows[subject]) for subject in _each(turns))
-            if known <= PRECISE_ENOUGH and measuring.duration_s is None:
-                watch(Doing(f"{_KNOWN} after {count} windows"))
-            if known > PRECISE_ENOUGH and _can_settle(known, count, measuring.max_windows):
-                watch(Doing(f"not yet {_KNOWN}: one more window"))
-            elif throttled and not measured_once_more:
-                measured_once_more = True
-                watch(Doing(f"{slowed_text(throttled)}: measuring once more"))
-            else:
+            if why is None and throttled and not is_once_more:
+                is_once_more = True
+                why = f"{slowed_text(throttled)}: measuring once more"
+            if why is None:
                 return
+            measurer.watch(Doing(why))
             count = number
-        began_s = time.monotonic()
-        # They alternate in going first: as a card gets hotter, the last one is always a little
-        # slower.
-        for turn in turns if number % 2 else reversed(turns):
-            if len(measurer.windows[turn[0]]) < number:
-                text = doing.format(window=f"window {number} of {count}", what=_what(turn))
-                measurer.take(turn, rule, number, text)
-                watch(_told(measurer, turn, number, count))
-        watch(TimeLeft((count - number) * (time.monotonic() - began_s)))
+        _measure_each(measurer, turns, measuring, number, count, doing)
 
 
-def _told(measurer: Measurer, turn: Turn, number: int, of: int) -> Event:
+def _measure_each(
+    measurer: Measurer,
+    turns: Sequence[Turn],
+    measuring: Measuring,
+    number: int,
+    count: int,
+    doing: str,
+) -> None:
+    """Measures the window of that number in each turn that does not have it yet."""
+    began_s = time.monotonic()
+    rule = StoppingRule.of_window(measuring)
+    # They alternate in going first: as a card gets hotter, the last one is always a little slower.
+    for turn in turns if number % 2 else reversed(turns):
+        if len(measurer.windows[turn[0]]) < number:
+            text = doing.format(window=f"window {number} of {count}", what=_what(turn))
+            measurer.take(turn, rule, number, text)
+            measurer.watch(_event(measurer, turn, number, count))
+    measurer.watch(TimeLeft((count - number) * (time.monotonic() - began_s)))
+
+
+def _why_more(
+    measurer: Measurer, turns: Sequence[Turn], count: int, measuring: Measuring
+) -> str | None:
+    """Why one more window is worth its time, None if it is not. Tells what is known precisely."""
+    subjects = [subject for turn in turns for subject in turn]
+    half_width = max(precision(measurer.windows[subject]) for subject in subjects)
+    known = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
+    if half_width <= PRECISE_ENOUGH:
+        if measuring.duration_s is None:
+            measurer.watch(Doing(f"{known} after {count} windows"))
+        return None
+    if not _can_settle(half_width, count, measuring.max_windows):
+        return None
+    return f"not yet {known}: one more window"
+
+
+def _event(measurer: Measurer, turn: Turn, number: int, of: int) -> Event:
     """The event of a turn's latest windows."""
     subject = turn[0]
     if subject.cut is not None:
@@ -79,8 +100,8 @@ def _told(measurer: Measurer, turn: Turn, number: int, of: int) -> Event:
         parts = tuple(_own_window(measurer, subject) for subject in turn)
         return TurnDone(number, of, "alone" if len(turn) == 1 else "at once", parts)
     last = measurer.windows[subject][-1:]
-    told = measurement(subject.split, last, measurer.sensors(subject))
-    return WindowDone(number, of, subject.name, subject.devices, told)
+    measured = measurement(subject.split, last, measurer.sensors(subject))
+    return WindowDone(number, of, subject.name, subject.devices, measured)
 
 
 def _own_window(measurer: Measurer, subject: Subject) -> OwnWindow:
@@ -99,11 +120,6 @@ def _own_window(measurer: Measurer, subject: Subject) -> OwnWindow:
     )
 
 
-def _each(turns: Sequence[Turn]) -> Iterator[Subject]:
-    for turn in turns:
-        yield from turn
-
-
 def _counts(measurer: Measurer, turns: Sequence[Turn]) -> list[int]:
     """How many windows there are of each turn."""
     return [len(measurer.windows[turn[0]]) for turn in turns]
@@ -112,9 +128,10 @@ def _counts(measurer: Measurer, turns: Sequence[Turn]) -> list[int]:
 def _slowed(measurer: Measurer, turns: Sequence[Turn]) -> Slowed:
     """Each GPU that was throttled, but for what others are only compared with."""
     found: list[tuple[Device, tuple[str, ...]]] = []
-    for subject in _each(turns):
-        if not subject.is_baseline:
-            found += slowed(subject.devices, measurer.windows[subject])
+    for turn in turns:
+        for subject in turn:
+            if not subject.is_baseline:
+                found += slowed(subject.devices, measurer.windows[subject])
     return found
 
 
