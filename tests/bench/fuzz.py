@@ -34,7 +34,7 @@ from gpubalance.jobs.measure.measurer import belongs_to
 from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.subject import Subject
-from gpubalance.jobs.measure.window import Window
+from gpubalance.jobs.measure.window import TakenTurn
 from gpubalance.jobs.probe.bench import Attempt
 from gpubalance.results.records import read_result
 from gpubalance.settings.requests import Measuring, Settings
@@ -140,9 +140,9 @@ def journals(content: bytes) -> None:
     journal.path.write_bytes(content)
     journal = Journal("fuzz", "a test", resume=True)
     journal.load_all(Attempt)
-    window = journal.load("key", Window)
-    if window is not None and belongs_to(window, Subject(SPLIT)):
-        measurement(SPLIT, [window], Sensors(), (0, 1))
+    taken = journal.load("key", TakenTurn)
+    if taken is not None and belongs_to(taken.windows[0], Subject(SPLIT)):
+        measurement(SPLIT, taken.windows[:1], Sensors(), (0, 1))
         REACHED["windows"] += 1
     REACHED["rounds"] += journal.load("key", TriedSplit) is not None
     journal.close()

@@ -15,7 +15,7 @@ from hypothesis.strategies import sampled_from
 
 from gpubalance.cli.app import app
 from gpubalance.jobs.balance.together import TriedSplit
-from gpubalance.jobs.measure.window import Window
+from gpubalance.jobs.measure.window import TakenTurn, Window
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import DeviceProfile
 from gpubalance.settings.shares import Shares
@@ -233,7 +233,7 @@ _SAID = (ready(2), _STAMPED, _STAMPED, _STAMPED, _DONE, _PLAIN, _DONE, Flops(ste
 _TALK = [json.loads(to_line(one)) for one in _SAID]
 _ENTRIES = [
     {"kind": type(one).__name__, "key": "key", "record": one.model_dump(mode="json")}
-    for one in (_WINDOW, _ROUND)
+    for one in (TakenTurn(windows=(_WINDOW,)), _ROUND)
 ]
 
 
