@@ -241,8 +241,10 @@ class Fitting:
         """Each device's largest micro-batch by a line; None if its memory or its use is unknown."""
         limits = []
         for device, own in zip(self._devices, points, strict=True):
-            is_known = len(own) > 1 and device.memory_bytes
-            limits.append(predict_limit(own, device.memory_bytes) if is_known else None)
+            limit = None
+            if len(own) > 1 and device.memory_bytes:
+                limit = predict_limit(own, device.memory_bytes)
+            limits.append(limit)
         return limits
 
     def _tried(self, split: Shares) -> Peaks | None:
