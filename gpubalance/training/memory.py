@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from gpubalance.engine.failures import failing_replica, memory_row
+from gpubalance.engine.failures import TaskFailedError, failing_replica, memory_row
 from gpubalance.errors import OutOfMemory
+from gpubalance.numbers.units import format_bytes
+from gpubalance.results.layers import Layers
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares, share_text
 
@@ -54,6 +56,23 @@ def out_of_memory(
     if row is not None:
         report.cause = row.cause
     return report
+
+
+def stage_out_of_memory(
+    result: Layers, devices: Sequence[Device], failed: TaskFailedError
+) -> OutOfMemory:
+    """Our error for a stage whose device holds less than it did, or whose model has grown."""
+    message = f"{devices[failed.device].label} ran out of memory in {failed.doing}"
+    for stage in result.stages:
+        if stage.device == failed.device and stage.memory_peak_bytes is not None:
+            peak = format_bytes(stage.memory_peak_bytes)
+            message += f": it held {peak} when the model was cut"
+    error = OutOfMemory(message, replica=failed.device)
+    error.remedy = (
+        "cut it again: gpubalance layers --margin 1GiB leaves more memory free, and with a smaller "
+        "--micro-batch its parts are smaller"
+    )
+    return error
 
 
 def _less(
