@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from gpubalance.engine.keras_inside import is_keras_own, name_of
 from gpubalance.engine.pipeline.micro_batches import losses_of, reductions_of
-from gpubalance.engine.step.parity import NEITHER
+from gpubalance.engine.step.parity import NEITHER, TRIED
 from gpubalance.errors import BadInput
 from gpubalance.training.warn import warn_user
 
@@ -19,19 +19,23 @@ from gpubalance.training.warn import warn_user
 _NEAR = 1e-4
 
 
-def check_loss(model: Any, samples: int, losses: Callable[[slice], Any]) -> None:
-    """Tries the loss of so many samples, and what layers add to it, in two parts.
+def check_loss(model: Any, samples: int, most: int, losses: Callable[[slice], Any]) -> None:
+    """Tries the loss of up to `most` of a batch's samples, and what layers add to it, in two parts.
 
     `losses` gives an array of the loss and of what each layer adds, for a slice of the samples.
     Raises BadInput for one that sums over the batch; warns of neither sum nor mean.
     """
-    cut = samples // 4 or 1
+    count = min(TRIED, most, samples)
+    if count < 2:
+        return
+    stride = samples // count
+    cut = count // 4 or 1
     with uncounted(model):
-        whole = losses(slice(samples))
-        first = losses(slice(cut))
-        rest = losses(slice(cut, samples))
+        whole = losses(slice(0, count * stride, stride))
+        first = losses(slice(0, cut * stride, stride))
+        rest = losses(slice(cut * stride, count * stride, stride))
     near = _NEAR * np.max(np.abs([whole, first, rest]), axis=0)
-    mean = (cut * first + (samples - cut) * rest) / samples
+    mean = (cut * first + (count - cut) * rest) / count
     is_mean = np.abs(mean - whole) <= near
     is_sum = np.abs(first + rest - whole) <= near
     is_summed = set(reductions_of(model._compile_loss)) == {"sum"}
@@ -62,7 +66,7 @@ def _refuse_or_warn(model: Any, *, of_layers: bool, is_sum: bool) -> None:
 
 @contextlib.contextmanager
 def uncounted(model: Any) -> Iterator[None]:
-    """Undoes what the compiled losses' means count inside the block, not what layers' metrics do."""
+    """Undoes what the compiled losses' means count inside the block; layers' metrics keep it."""
     loss = model._compile_loss
     before = {}
     for metric in loss.metrics:

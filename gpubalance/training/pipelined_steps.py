@@ -16,7 +16,6 @@ from gpubalance.engine.pipeline.blocks import Blocks
 from gpubalance.engine.pipeline.calls import Calls
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of, refuse_model
 from gpubalance.engine.pipeline.pipeline import Pipeline
-from gpubalance.engine.step.parity import TRIED
 from gpubalance.errors import BadInput, PlanMismatch
 from gpubalance.planning.pipeline.problem import Segment
 from gpubalance.planning.pipeline.timeline import Task
@@ -150,19 +149,13 @@ class PipelinedSteps(KerasFunctions):
 
     def _try(self, parts: Parts) -> None:
         """Tries the loss in parts of a batch, at most of a micro-batch: see `check_loss`."""
-        samples = _samples(parts)
-        count = min(TRIED, self._result.micro_batch, samples)
-        if count < 2:
-            return
-        stride = samples // count
-        tried = _rows(parts, slice(0, count * stride, stride))
 
         def losses(rows: slice) -> Any:
-            some = _rows(tried, rows)
+            some = _rows(parts, rows)
             outputs, added = self._outputs(micro_batch_of(some[:1], self._calls))
             return np.array([self._loss_of(some, outputs), *map(float, added)])
 
-        check_loss(self.model, count, losses)
+        check_loss(self.model, _samples(parts), self._result.micro_batch, losses)
 
     def _together(self, outputs: Sequence[Any]) -> Any:
         """The outputs of all micro-batches as one, in the host's memory."""
