@@ -152,8 +152,9 @@ class Fleet:
         return chosen, chosen_s
 
     def most(self, deadlines_s: Floats) -> Floats:
-        """F(T), the most that each kind has done by a deadline, at [T, kind]: full micro-batches
-        and a remainder.
+        """F(T), the most that each kind has done by a deadline, at [T, kind].
+
+        That is full micro-batches and a remainder.
         """
         deadlines_s = deadlines_s[:, None]
         if self._micro_batches == 1:
@@ -166,9 +167,8 @@ class Fleet:
             last = self._units_in(deadlines_s, full * self._size_s, self._kind)
             each = full * self._size + np.minimum(last, self._size)
             each = np.minimum(each, self._micro_batches * self._size)
-            units = np.maximum.reduceat(
-                each, np.searchsorted(self._kind, np.arange(len(self.count))), axis=1
-            )
+            first_size = np.searchsorted(self._kind, np.arange(len(self.count)))
+            units = np.maximum.reduceat(each, first_size, axis=1)
         done: Floats = np.clip(units, self.floor, self.largest)
         return done
 

@@ -14,11 +14,11 @@ _CLEARLY = 0.7
 
 @dataclass(frozen=True)
 class StepParts:
-    """Each replica's compute + update + wait + sync + input wait − excess is the step time, in
-    seconds.
+    """Where a step's time goes, in seconds, by replica.
 
-    `excess_s` is how much longer the stamped steps' straggler took than a whole unstamped step: 0
-    unless measuring slows the step down.
+    Compute + update + wait + sync + input wait − excess is the step time. `excess_s` is how much
+    longer the stamped steps' straggler took than a whole unstamped step: 0 unless measuring slows
+    the step down.
     """
 
     compute_s: tuple[float, ...]

@@ -28,7 +28,7 @@ class DeviceSplit(Trainer):
     `shares` may change between epochs; `limits` are the most samples that each device may get.
     """
 
-    kept = 4
+    models_kept = 4
 
     def __init__(
         self,

@@ -39,11 +39,11 @@ class Ensemble:
         *,
         simulate: Simulate = None,
     ) -> None:
-        """`models` are Keras models or `.keras` files, which are loaded where they predict; the
-        others as for `Split`.
+        """`models` are Keras models or `.keras` files, which are loaded where they predict.
 
-        Raises BadInput for what is no model, and EnvironmentFault if TensorFlow was used before
-        without these devices, as it is by a model that was built: then make the ensemble of files.
+        The others are as for `Split`. Raises BadInput for what is no model, and EnvironmentFault if
+        TensorFlow was used before without these devices, as it is by a model that was built: then
+        make the ensemble of files.
         """
         from gpubalance.engine.place import take_names
 

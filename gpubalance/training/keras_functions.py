@@ -23,7 +23,7 @@ class Trainer(ABC):
     """What trains a model over devices through Keras' own methods."""
 
     called = "split"  # in a script
-    kept = 1  # models that can train in turns without being traced again
+    models_kept = 1  # that can train in turns without being traced again
 
     def __init__(self) -> None:
         self._steps: list[Any] = []  # KerasFunctions, those of the latest model first
@@ -68,7 +68,7 @@ class Trainer(ABC):
         current = [steps for steps in own if steps.is_current]
         functions = current[0] if current else self._functions_for(model)
         others = [steps for steps in self._steps if steps.model is not model]
-        self._steps = [functions, *others][: self.kept]
+        self._steps = [functions, *others][: self.models_kept]
         by_name = keras_method_arguments(keras_method, model, arguments, options)
         return functions.call(keras_method, by_name)
 

@@ -39,13 +39,13 @@ def unlike(
     known = plan.model
     if known is None:
         return ""
-    found = Model(**facts_of(model) | {"gradient_bytes": known.gradient_bytes})
+    here = Model(**facts_of(model) | {"gradient_bytes": known.gradient_bytes})
     is_named = _unnumbered(model.name) == _unnumbered(known.name)
     remedy = _balance(plan, simulate, is_named=is_named)
-    if not is_named or not known.is_like(found.model_copy(update={"name": known.name})):
+    if not is_named or not known.is_like(here.model_copy(update={"name": known.name})):
         return (
             f"the plan was measured with {plan.settings.model} (the model "
-            f"{model_text(known, found)}), and this model is {model_text(found, known)}: {remedy}"
+            f"{model_text(known, here)}), and this model is {model_text(here, known)}: {remedy}"
         )
     if known.step is None or step is None or _are_alike(known.step, step):
         return ""
@@ -96,6 +96,13 @@ def unlike_precision(model: Any, wanted: Precision | None) -> str:
             "unset them"
         )
     return ""
+
+
+def warn_of_precision(model: Any, wanted: Precision | None) -> None:
+    """Warns if the model trains otherwise than was measured."""
+    text = unlike_precision(model, wanted)
+    if text:
+        warn_user(text)
 
 
 def _balance_in(other: str) -> str:

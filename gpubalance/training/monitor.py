@@ -116,22 +116,22 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         ):
             loads.append(Load(_model(seen), limit, update_s))
         try:
-            found = allocate(Problem(tuple(loads), global_batch=self._split.global_batch))
+            best = allocate(Problem(tuple(loads), global_batch=self._split.global_batch))
         except NoSplitError:
             return
-        if all(found.split.batches):
+        if all(best.split.batches):
             # Of batches that are not on their way yet, without tracing again.
-            self._split.shares = found.split
+            self._split.shares = best.split
 
     def _write_noise(self, path: Path) -> None:
         """Writes the file for `--noise-scale` after every epoch, as training may be interrupted."""
-        found = noise_scale(self._norms)
+        noise = noise_scale(self._norms)
         record = Noise(
             created=now(),
             model=self.model.name,
-            noise_scale=found.value,
-            noise_scale_ci95=found.ci95,
-            unknown=found.unknown,
+            noise_scale=noise.value,
+            noise_scale_ci95=noise.ci95,
+            unknown=noise.unknown,
             steps=len(self._norms),
             global_batch=self._split.global_batch,
         )

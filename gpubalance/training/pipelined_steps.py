@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any
@@ -25,7 +26,6 @@ from gpubalance.training import data, measured
 from gpubalance.training.keras_functions import KerasFunctions
 from gpubalance.training.loss_in_parts import check_loss, uncounted
 from gpubalance.training.memory import ran_out, stage_out_of_memory
-from gpubalance.training.warn import warn_user
 
 Parts = tuple[Any, ...]  # (inputs,), (inputs, labels) or (inputs, labels, sample weights)
 
@@ -56,9 +56,7 @@ class PipelinedSteps(KerasFunctions):
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in batches of the result's global batch."""
         if method.__name__ == "fit":
-            text = measured.unlike_precision(self.model, self._result.settings.precision)
-            if text:
-                warn_user(text)
+            measured.warn_of_precision(self.model, self._result.settings.precision)
         data.in_batches_of(self._result.global_batch, self.model, options)
         with self.used(options):
             return method(self.model, **options)
@@ -96,8 +94,9 @@ class PipelinedSteps(KerasFunctions):
             self._is_tried = True
         micro_batches = self._micro_batches(parts)
         orders = self._orders(len(micro_batches))
-        with uncounted(self.model):  # it would count each micro-batch alike, whatever its size
-            done = self._guarded(lambda: self._pipeline.step(micro_batches, orders))
+        # Keras would count each micro-batch alike, whatever its size.
+        with uncounted(self.model), self._memory_guard():
+            done = self._pipeline.step(micro_batches, orders)
         outputs = self._together(list(map(self._calls.packed, done.finals)))
         if self.model._compile_loss.metrics:
             self._loss_of(parts, outputs)
@@ -133,14 +132,14 @@ class PipelinedSteps(KerasFunctions):
 
     def _outputs(self, micro_batch: MicroBatch) -> tuple[Any, Any]:
         """The outputs of a micro-batch, and what each layer adds to the loss."""
-        return self._guarded(  # type: ignore[no-any-return]
-            lambda: self._pipeline.infer(micro_batch)
-        )
+        with self._memory_guard():
+            return self._pipeline.infer(micro_batch)
 
-    def _guarded(self, work: Callable[[], Any]) -> Any:
-        """The result of the work. An out-of-memory error names the device and what it was doing."""
+    @contextmanager
+    def _memory_guard(self) -> Iterator[None]:
+        """Inside the block an out-of-memory error names the device and what it was doing."""
         try:
-            return work()
+            yield
         except TaskFailedError as failed:
             cause = failed.__cause__
             if ran_out(cause):

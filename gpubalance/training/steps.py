@@ -44,7 +44,7 @@ class Steps(KerasFunctions):
         self._alike = Alike(self._place)
         self._functions = Functions(model, self._place)
         self._looks = {"train": _LOOKS, "test": _LOOKS}
-        self._found = UNTRIED  # of training
+        self._decomposition = UNTRIED  # of training
         # Until the first batch.
         self._is_built = False
         self._has_labels = True
@@ -100,7 +100,7 @@ class Steps(KerasFunctions):
         self._begun = dealt.shares
         # A last micro-batch may be too small.
         if self._split.shares.accumulates and not dealt.whole:
-            self._found.refuse_small(self._begun.smallest, self.model)
+            self._decomposition.refuse_small(self._begun.smallest, self.model)
         self._trained += 1
         monitor = self._split.stamping
         if monitor is None:
@@ -162,17 +162,17 @@ class Steps(KerasFunctions):
 
         Raises BadInput for what a split can't train.
         """
-        found = self._functions.try_in_parts(what, batch, share=shares.micro_batches[0])
-        if found.refused is not None:
-            raise BadInput(found.refused.message, remedy=found.refused.remedy)
-        self._looks[what] = 0 if found.is_known else self._looks[what] - 1
-        self._feed.least = max(self._feed.least, found.least)
-        for text in found.warned:
+        decomposition = self._functions.try_in_parts(what, batch, share=shares.micro_batches[0])
+        if decomposition.refused is not None:
+            raise BadInput(decomposition.refused.message, remedy=decomposition.refused.remedy)
+        self._looks[what] = 0 if decomposition.is_known else self._looks[what] - 1
+        self._feed.least = max(self._feed.least, decomposition.least)
+        for text in decomposition.warned:
             self._warn(text)
         if what == "train":
-            self._found = found
-            found.refuse_small(shares.smallest, self.model)
-            self._warn_of_another_model(found.fingerprint)
+            self._decomposition = decomposition
+            decomposition.refuse_small(shares.smallest, self.model)
+            self._warn_of_another_model(decomposition.fingerprint)
 
     def _bring(self, method: str, options: dict[str, Any]) -> None:
         """Brings the method's data into the split's batches, and warns of what that changes."""

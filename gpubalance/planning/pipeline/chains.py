@@ -54,13 +54,13 @@ def chains(problem: CutProblem, below_s: float, most: int) -> list[Chain]:
     before = _Before(problem)
     no_time = np.zeros(1)
     tails = _Tails(np.array([[blocks]]), np.zeros((1, 0), np.intp), no_time, no_time, no_time)
-    found: list[Chain] = []
+    whole: list[Chain] = []
     for count in range(1, min(devices, blocks) + 1):
         by_device = [before.put(tails, device, below_s) for device in range(devices)]
         tails = _Tails._make(map(np.concatenate, zip(*by_device, strict=True))).best(most)
         if count > 1:
-            found += tails.chains()
-    return sorted(found, key=attrgetter("least_s"))
+            whole += tails.chains()
+    return sorted(whole, key=attrgetter("least_s"))
 
 
 class _Tails(NamedTuple):
@@ -110,8 +110,9 @@ class _Before:
         self._sent_s = _sent(problem)
 
     def put(self, tails: _Tails, device: int, below_s: float) -> _Tails:
-        """The tails with a segment on this device before them, where it fits and the step may be
-        below `below_s`.
+        """The tails with a segment on this device before them.
+
+        Only those that fit and whose step may be below `below_s`.
         """
         load = self._problem.loads[device]
         count = self._problem.micro_batches
