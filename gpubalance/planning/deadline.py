@@ -35,18 +35,6 @@ def best_deadline(
     less than the best so far are dropped until few granules remain. So the best is never left out.
     Raises TooFineError if too many granules remain.
     """
-    able = fleet.may_be_alone if alone else True
-
-    def done(deadlines_s: Floats) -> tuple[Floats, Floats]:
-        """G, and the same with each kind counted once."""
-        total = np.empty_like(deadlines_s)
-        each_once = np.empty_like(deadlines_s)
-        for block in _blocks(fleet, deadlines_s.size):
-            units = fleet.most(deadlines_s[block]) * able
-            total[block] = units.max(axis=1) if alone else units @ fleet.count
-            each_once[block] = units.sum(axis=1)
-        return total, each_once
-
     begin = np.array([0.0])
     end = np.array([fleet.last_s])
     times = []
@@ -57,7 +45,7 @@ def best_deadline(
         if begin.size > _MOST:
             raise TooFineError(f"{granules:,.0f} batch sizes are too many to compare")
         edges = begin[:, None] + (end - begin)[:, None] * np.linspace(0, 1, _PARTS + 1)
-        total, each_once = done(edges.ravel())
+        total, each_once = _done(fleet, edges.ravel(), alone=alone)
         times.append(edges.ravel())
         values.append(value(total, edges.ravel()))
         best = max(best, values[-1].max())
@@ -71,8 +59,8 @@ def best_deadline(
         end = end[is_left]
         granules = np.diff(each_once)[is_left].sum()
     for block in _blocks(fleet, begin.size):
-        low = fleet.most(begin[block]) * able
-        high = fleet.most(end[block]) * able
+        low = _units(fleet, begin[block], alone=alone)
+        high = _units(fleet, end[block], alone=alone)
         done_s, total = _in_order(fleet, low, high, alone=alone)
         times.append(done_s)
         values.append(value(total, done_s))
@@ -82,6 +70,23 @@ def best_deadline(
     if best <= above:
         return np.inf, 0.0
     return float(all_times[all_values >= best * (1 - TIE)].min()), float(best)
+
+
+def _done(fleet: Fleet, deadlines_s: Floats, *, alone: bool) -> tuple[Floats, Floats]:
+    """G, and the same with each kind counted once."""
+    total = np.empty_like(deadlines_s)
+    each_once = np.empty_like(deadlines_s)
+    for block in _blocks(fleet, deadlines_s.size):
+        units = _units(fleet, deadlines_s[block], alone=alone)
+        total[block] = units.max(axis=1) if alone else units @ fleet.count
+        each_once[block] = units.sum(axis=1)
+    return total, each_once
+
+
+def _units(fleet: Fleet, deadlines_s: Floats, *, alone: bool) -> Floats:
+    """What each kind has done by the deadlines; `alone` counts only those that may be alone."""
+    units = fleet.most(deadlines_s)
+    return units * fleet.may_be_alone if alone else units
 
 
 def _blocks(fleet: Fleet, deadlines: int) -> Iterator[slice]:

@@ -123,24 +123,8 @@ class _Before:
         old = tails.rows(which)
         end = old.starts[:, 0]
         forward_s, backward_s = (_runs(pass_s)[first, end] for pass_s in self._passes_s[device])
-        passes_s = forward_s + backward_s
         sent_s = self._sent_s[first, end, old.starts[:, min(1, behind)]]
-        is_linked = sent_s != _NO_LINK
-        back_s = np.where(is_linked, 2 * sent_s + old.trip_s, 0.0)
-        ahead = min(MOST_AHEAD * behind, count - 1)
-        first_wait_s = np.maximum(0.0, back_s - ahead * forward_s)
-        last_wait_s = np.maximum(0.0, back_s - ahead * backward_s)
-        waits_s = np.maximum(first_wait_s, last_wait_s)
-        if ahead <= count - 2:
-            waits_s = first_wait_s + last_wait_s
-        turns, left = divmod(count - 1, ahead + 1)
-        bounds_s = [
-            np.where(is_linked, passes_s + 2 * sent_s, 0.0) + old.whole_s,
-            count * passes_s + waits_s,
-            (turns + 1) * (passes_s + back_s) + left * np.minimum(forward_s, backward_s),
-            np.where(is_linked, passes_s + (count + 1) * sent_s + old.trip_s, 0.0),
-        ]
-        whole_s = np.max(bounds_s, axis=0)
+        whole_s, trip_s = self._times_s(old, forward_s, backward_s, sent_s)
         update_s = np.where(first == 0, _runs(load.update_s)[first, end], 0.0)
         # Blocks before take at least their shortest times, and the busiest of the free devices the
         # mean of that.
@@ -153,10 +137,34 @@ class _Before:
             starts=np.column_stack([first, old.starts]),
             devices=np.column_stack([np.full_like(first, device), old.devices]),
             whole_s=whole_s,
-            trip_s=passes_s + back_s,
+            trip_s=trip_s,
             least_s=least_s,
         )
         return grown.rows(np.flatnonzero(least_s < below_s))
+
+    def _times_s(
+        self, behind: _Tails, forward_s: _Floats, backward_s: _Floats, sent_s: _Floats
+    ) -> tuple[_Floats, _Floats]:
+        """W and R of tails with segments of these times before them: see `chains`."""
+        count = self._problem.micro_batches
+        passes_s = forward_s + backward_s
+        is_linked = sent_s != _NO_LINK
+        back_s = np.where(is_linked, 2 * sent_s + behind.trip_s, 0.0)
+        ahead = min(MOST_AHEAD * behind.devices.shape[1], count - 1)
+        first_wait_s = np.maximum(0.0, back_s - ahead * forward_s)
+        last_wait_s = np.maximum(0.0, back_s - ahead * backward_s)
+        waits_s = np.maximum(first_wait_s, last_wait_s)
+        if ahead <= count - 2:
+            waits_s = first_wait_s + last_wait_s
+        turns, left = divmod(count - 1, ahead + 1)
+        bounds_s = [
+            np.where(is_linked, passes_s + 2 * sent_s, 0.0) + behind.whole_s,
+            count * passes_s + waits_s,
+            (turns + 1) * (passes_s + back_s) + left * np.minimum(forward_s, backward_s),
+            np.where(is_linked, passes_s + (count + 1) * sent_s + behind.trip_s, 0.0),
+        ]
+        whole_s: _Floats = np.max(bounds_s, axis=0)
+        return whole_s, passes_s + back_s
 
     def _fits(self, load: BlockLoad, held: int) -> NDArray[np.bool_]:
         """Whether the device holds a run of blocks with so many micro-batches in flight."""
