@@ -45,7 +45,7 @@ class Fleet:
         micro_batches: int = 1,
         most: float = np.inf,
     ) -> None:
-        kinds = [_Kind.of(load, multiple, micro_batches) for load in loads]
+        kinds = [_DeviceKind.of(load, multiple, micro_batches) for load in loads]
         different = sorted(set(kinds))
         numbers = {kind: number for number, kind in enumerate(different)}
         self.kind_of = np.array([numbers[kind] for kind in kinds], dtype=np.intp)
@@ -198,7 +198,7 @@ class Fleet:
         return float(self.time_s(self.largest[able], able).max(initial=0.0))
 
 
-class _Kind(NamedTuple):
+class _DeviceKind(NamedTuple):
     """What equal devices have in common, in granules.
 
     `sizes` are the micro-batches that such a device may be given, the largest first. `pieces` are
@@ -212,7 +212,7 @@ class _Kind(NamedTuple):
     required: bool
 
     @classmethod
-    def of(cls, load: Load, multiple: int, micro_batches: int) -> _Kind:
+    def of(cls, load: Load, multiple: int, micro_batches: int) -> _DeviceKind:
         pieces = []
         for begin, low_s, slope_s in load.model.pieces:
             pieces.append((begin / multiple, low_s + load.update_s, slope_s * multiple))
