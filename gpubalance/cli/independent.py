@@ -41,7 +41,7 @@ class OwnModels(Record):
         model for each.
         """
         from gpubalance.jobs.keep.saved import sensible_batch
-        from gpubalance.training.sizes import shares_of
+        from gpubalance.settings.user_shares import shares_of
 
         asked = asked_of(machine, gpus, settings, least=2)
         devices, one = asked["devices"], asked["settings"]

@@ -53,7 +53,7 @@ class GivenSplit(Record):
         """The run that the options ask for. Raises UsageError for what is no split of
         the devices.
         """
-        from gpubalance.training.sizes import shares_of
+        from gpubalance.settings.user_shares import shares_of
 
         asked = asked_of(machine, gpus, settings)
         number = len(asked["devices"])
