@@ -108,7 +108,7 @@ class KerasFunctions(ABC):
         """
         from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
-        from gpubalance.engine.step.part import replaced
+        from gpubalance.engine.replaced import replaced
 
         own = {
             "train_function": self.train,
