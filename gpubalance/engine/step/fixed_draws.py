@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -46,32 +47,30 @@ def fixed_draws() -> Iterator[None]:
             drawing = {}
             for name, function in vars(module).items():
                 if _DRAWING.match(name) and inspect.isfunction(function):
-                    drawing[name] = _fixed(name, function)
+                    drawing[name] = partial(_fixed, inspect.signature(function))
             undo.enter_context(in_parts(module, **drawing))
         yield
 
 
-def _fixed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(function)
-
-    def fixed(part: Part, draw: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        by_name = signature.bind(*arguments, **named).arguments
-        if "shuffle" in name:
-            return tf.identity(by_name["value"])
-        drawn = draw(*arguments, **named)
-        # Classes for the whole batch, and how often to expect them and the labels.
-        if isinstance(drawn, tuple):
-            part.warn(_for_the_batch("the train_step"))
-            classes, *counts = drawn
-            first = tf.range(tf.size(classes), dtype=classes.dtype)
-            return type(drawn)(first, *map(tf.ones_like, counts))
-        if part.calling and drawn.shape.is_fully_defined():
-            part.warn(_for_the_batch(f"the loss {name_of(part.calling[0])}"))
-        if drawn.dtype.is_floating:
-            return tf.ones_like(drawn) * _DRAWN
-        return tf.zeros_like(drawn) + tf.cast(by_name.get("minval", 0), drawn.dtype)
-
-    return fixed
+def _fixed(
+    signature: inspect.Signature, part: Part, draw: Any, *arguments: Any, **named: Any
+) -> Any:
+    """What a function with that signature gives instead of what it draws."""
+    by_name = signature.bind(*arguments, **named).arguments
+    if "value" in by_name:  # it shuffles
+        return tf.identity(by_name["value"])
+    drawn = draw(*arguments, **named)
+    # Classes for the whole batch, and how often to expect them and the labels.
+    if isinstance(drawn, tuple):
+        part.warn(_for_the_batch("the train_step"))
+        classes, *counts = drawn
+        first = tf.range(tf.size(classes), dtype=classes.dtype)
+        return type(drawn)(first, *map(tf.ones_like, counts))
+    if part.calling and drawn.shape.is_fully_defined():
+        part.warn(_for_the_batch(f"the loss {name_of(part.calling[0])}"))
+    if drawn.dtype.is_floating:
+        return tf.ones_like(drawn) * _DRAWN
+    return tf.zeros_like(drawn) + tf.cast(by_name.get("minval", 0), drawn.dtype)
 
 
 def _for_the_batch(what: str) -> str:

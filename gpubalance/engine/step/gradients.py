@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import keras
@@ -56,34 +57,40 @@ def taking_gradients(model: Any) -> Iterator[None]:
     """Makes `model.train_step` hand its gradients to `gradients_of` instead of applying them."""
     optimizer = model.optimizer
     summing(optimizer)
-
-    def take(part: Part, _: Any, grads: Any, trainable_variables: Any = None) -> None:
-        graph = tf.compat.v1.get_default_graph()
-        # A branch or a loop has its own.
-        part.taken_inside = part.taken_inside or part.graph not in (None, graph)
-        part.taken_after = len(graph.get_operations())
-        part.taken.append((list(grads), list(trainable_variables or model.trainable_variables)))
-
-    def refuse(_: Part, __: Any, other: Any, *arguments: Any, **named: Any) -> NoReturn:
-        del arguments, named
-        raise BadInput(
-            f"the train_step of the model {model.name} applies gradients with {other.name}, "
-            "which is not the optimizer that the model was compiled with",
-            remedy="train a model with several optimizers, such as a GAN, on one device",
-        )
-
     with (
         inlined(model),
-        in_parts(tf.nn, **{name: _refusing_division(model, name) for name in _DIVIDING}),
+        in_parts(tf.nn, **{name: partial(_refuse_division, model, name) for name in _DIVIDING}),
         _refusing_by_hand(model),
         # In the class of all optimizers, as one may contain others.
         replaced(keras.optimizers.Optimizer, **{SUM: list}),
         # The model's own first: in the class it would be another's.
-        in_parts(optimizer, apply=take, scale_loss=_scaled),
-        in_parts(keras.optimizers.Optimizer, apply=refuse),
+        in_parts(optimizer, apply=partial(_take, model), scale_loss=_scaled),
+        in_parts(keras.optimizers.Optimizer, apply=partial(_refuse_another, model)),
         _tapes(model),
     ):
         yield
+
+
+def _take(model: Any, part: Part, _: Any, grads: Any, trainable_variables: Any = None) -> None:
+    """The optimizer's `apply`, which keeps the gradients in the part."""
+    graph = tf.compat.v1.get_default_graph()
+    # A branch or a loop has its own.
+    part.taken_inside = part.taken_inside or part.graph not in (None, graph)
+    part.taken_after = len(graph.get_operations())
+    variables = trainable_variables or model.trainable_variables
+    part.taken.append((list(grads), list(variables)))
+
+
+def _refuse_another(
+    model: Any, _: Part, __: Any, other: Any, *arguments: Any, **named: Any
+) -> NoReturn:
+    """The `apply` of other optimizers."""
+    del arguments, named
+    raise BadInput(
+        f"the train_step of the model {model.name} applies gradients with {other.name}, which is "
+        "not the optimizer that the model was compiled with",
+        remedy="train a model with several optimizers, such as a GAN, on one device",
+    )
 
 
 def _scaled(part: Part, scale_loss: Any, loss: Any) -> Any:
@@ -130,15 +137,12 @@ def _tapes(model: Any) -> contextlib.AbstractContextManager[None]:
     return in_parts(tf.GradientTape, __enter__=enter, gradient=gradient)
 
 
-def _refusing_division(model: Any, name: str) -> Callable[..., NoReturn]:
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise BadInput(
-            f"the model {model.name} calls tf.nn.{name}, which divides by the number of "
-            "devices: a split does so",
-            remedy=_DIVIDING[name],
-        )
-
-    return refuse
+def _refuse_division(model: Any, name: str, *_: Any, **__: Any) -> NoReturn:
+    raise BadInput(
+        f"the model {model.name} calls tf.nn.{name}, which divides by the number of devices: a "
+        "split does so",
+        remedy=_DIVIDING[name],
+    )
 
 
 @contextlib.contextmanager

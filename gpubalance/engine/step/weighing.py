@@ -8,8 +8,9 @@ weights, what a mask leaves) is first brought to that form. What the step change
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import keras
@@ -48,21 +49,25 @@ def weighing(model: Any) -> Iterator[None]:
     Notes in the part what the step changes.
     """
     with ExitStack() as undo:
-        undo.enter_context(replaced(keras_loss, **dict.fromkeys(_SCALING, lambda value: value)))
-        undo.enter_context(in_parts(keras_loss, reduce_weighted_values=_reduced))
-        undo.enter_context(in_parts(keras_loss.Loss, __call__=_called))
-        undo.enter_context(in_parts(keras.Variable, assign=_assigned))
-        undo.enter_context(_own_losses())
-        undo.enter_context(in_parts(keras.random.SeedGenerator, next=_own_seed))
+        enter = undo.enter_context
+        enter(replaced(keras_loss, **dict.fromkeys(_SCALING, lambda value: value)))
+        enter(in_parts(keras_loss, reduce_weighted_values=_reduced))
+        enter(in_parts(keras_loss.Loss, __call__=_called))
+        enter(in_parts(keras.Variable, assign=_assigned))
+        # A layer keeps its losses until its model is called again, which another replica does
+        # meanwhile: where a synchronised layer waits for all of them, each would go on with what
+        # the last one has added.
+        enter(in_parts(keras.Layer, add_loss=_kept, _get_own_losses=_own, _clear_losses=_cleared))
+        enter(in_parts(keras.random.SeedGenerator, next=_own_seed))
         for metric in metrics_of(model):
-            undo.enter_context(in_parts(metric, result=_result_of(metric)))
+            enter(in_parts(metric, result=partial(_result, metric)))
         for layer in model._flatten_layers():
             if getattr(layer, "activity_regularizer", None):
-                undo.enter_context(in_parts(layer, activity_regularizer=_regularized(layer)))
+                enter(in_parts(layer, activity_regularizer=partial(_regularized, layer)))
             if not is_keras_own(layer):
-                undo.enter_context(in_parts(layer, add_loss=_adding(layer)))
+                enter(in_parts(layer, add_loss=partial(_added, layer)))
             if isinstance(layer, keras.layers.BatchNormalization):
-                undo.enter_context(in_parts(layer, _moments=_moments_of(layer)))
+                enter(in_parts(layer, _moments=partial(_moments, layer)))
         yield
 
 
@@ -135,46 +140,35 @@ def _fraction_of_divisor(part: Part, sample_weight: Any, mask: Any, dtype: Any) 
     return tf.stop_gradient(tf.math.divide_no_nan(own, everyones))
 
 
-def _own_losses() -> AbstractContextManager[None]:
-    """Makes what layers add to the loss the part's own.
-
-    A layer keeps them until its model is called again, which another replica does meanwhile: where
-    a synchronised layer waits for all of them, each would go on with what the last one has added.
-    """
-
-    def add(part: Part, _: Any, layer: Any, losses: Any) -> None:
-        part.losses.setdefault(id(layer), []).extend(keras.tree.flatten(losses))
-
-    def own(part: Part, _: Any, layer: Any) -> list[Any]:
-        return part.losses.get(id(layer), [])
-
-    def clear(part: Part, clear_all: Any, layer: Any) -> None:
-        part.losses.pop(id(layer), None)
-        clear_all(layer)  # calls this for the layers inside it
-
-    return in_parts(keras.Layer, add_loss=add, _get_own_losses=own, _clear_losses=clear)
+def _kept(part: Part, _: Any, layer: Any, losses: Any) -> None:
+    """A layer's `add_loss`, which keeps losses in the part."""
+    part.losses.setdefault(id(layer), []).extend(keras.tree.flatten(losses))
 
 
-def _adding(layer: Any) -> Callable[..., None]:
-    """A layer's `add_loss`. Keras takes the sum of a value for each sample."""
-
-    def add(part: Part, add_loss: Any, losses: Any) -> None:
-        def share(loss: Any) -> Any:
-            return _share(part, Added(layer.name, loss, divided=False, is_regularizer=False))
-
-        add_loss(keras.tree.map_structure(share, losses))
-
-    return add
+def _own(part: Part, _: Any, layer: Any) -> list[Any]:
+    """A layer's `_get_own_losses`, those of the part."""
+    return part.losses.get(id(layer), [])
 
 
-def _regularized(layer: Any) -> Callable[..., Any]:
+def _cleared(part: Part, clear: Any, layer: Any) -> None:
+    """A layer's `_clear_losses`."""
+    part.losses.pop(id(layer), None)
+    clear(layer)  # calls this for the layers inside it
+
+
+def _added(layer: Any, part: Part, add_loss: Any, losses: Any) -> None:
+    """The `add_loss` of a user's layer. Keras takes the sum of a value for each sample."""
+
+    def share(loss: Any) -> Any:
+        return _share(part, Added(layer.name, loss, divided=False, is_regularizer=False))
+
+    add_loss(keras.tree.map_structure(share, losses))
+
+
+def _regularized(layer: Any, part: Part, regularizer: Any, output: Any) -> Any:
     """A regularizer of a layer's activities."""
-
-    def regularize(part: Part, regularizer: Any, output: Any) -> Any:
-        loss = regularizer(output)
-        return _share(part, Added(layer.name, loss, divided=_DIVIDES, is_regularizer=True))
-
-    return regularize
+    loss = regularizer(output)
+    return _share(part, Added(layer.name, loss, divided=_DIVIDES, is_regularizer=True))
 
 
 def _share(part: Part, added: Added) -> Any:
@@ -190,42 +184,35 @@ def _share(part: Part, added: Added) -> Any:
     return weighed(added.loss, part.weight, exponent)
 
 
-def _moments_of(layer: Any) -> Callable[..., Any]:
-    """A `_moments` that notes a masked call.
+def _moments(layer: Any, part: Part, compute: Any, inputs: Any, mask: Any) -> Any:
+    """A layer's moments for batch normalisation; notes a masked call.
 
     It raises nothing, as Keras would wrap the error in its own words.
     """
-
-    def moments(part: Part, compute: Any, inputs: Any, mask: Any) -> Any:
-        if mask is not None and layer.synchronized:
-            part.behind_masks.append(layer.name)
-        if part.probing is None:
-            return compute(inputs, mask)
-        channels = (inputs.shape[layer.axis],)  # fixed ones, as those of parts would differ
-        return tf.zeros(channels, inputs.dtype), tf.ones(channels, inputs.dtype)
-
-    return moments
+    if mask is not None and layer.synchronized:
+        part.behind_masks.append(layer.name)
+    if part.probing is None:
+        return compute(inputs, mask)
+    channels = (inputs.shape[layer.axis],)  # fixed ones, as those of parts would differ
+    return tf.zeros(channels, inputs.dtype), tf.ones(channels, inputs.dtype)
 
 
 def _assigned(part: Part, assign: Any, variable: Any, value: Any) -> Any:
+    """A variable's `assign`, noting the change."""
     part.changes.append(Change(variable, value, late=bool(part.taken)))
     with replaced(part, assigns=True):
         return assign(variable, value)
 
 
-def _result_of(metric: Any) -> Callable[..., Any]:
-    """A metric's `result`, whose tensors the part knows again.
+def _result(metric: Any, part: Part, compute: Any) -> Any:
+    """A metric's result, whose tensors the part knows again.
 
     In the logs those over all parts take their place.
     """
-
-    def result(part: Part, compute: Any) -> Any:
-        found = compute()
-        tensors = []
-        for place, number in enumerate(keras.tree.flatten(found)):
-            tensor = tf.identity(tf.convert_to_tensor(number))
-            tensors.append(tensor)
-            part.results[id(tensor)] = MetricResult(tensor, metric, place)
-        return keras.tree.pack_sequence_as(found, tensors)
-
-    return result
+    result = compute()
+    tensors = []
+    for place, number in enumerate(keras.tree.flatten(result)):
+        tensor = tf.identity(tf.convert_to_tensor(number))
+        tensors.append(tensor)
+        part.results[id(tensor)] = MetricResult(tensor, metric, place)
+    return keras.tree.pack_sequence_as(result, tensors)
