@@ -52,10 +52,8 @@ class Findings:
     def decomposition(self) -> Decomposition:
         """All that the runs tell. Raises BadInput for what a split can't train."""
         step = self._step
-        exponents = tuple(
-            self._exponent(f"added {place}", added)
-            for place, added in enumerate(step.probing.added)
-        )
+        added = enumerate(step.probing.added)
+        exponents = tuple(self._exponent(f"added {place}", loss) for place, loss in added)
         if any(exponents):
             self._runs.run_parts(exponents)
         for place, reduced in enumerate(step.probing.losses):

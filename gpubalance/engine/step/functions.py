@@ -141,7 +141,8 @@ class Functions:
         if what == "predict":
             return predicting(self._model, self._place, whole=kind.whole)
         if what == "test":
-            return testing(self._model, self._place, self._decompositions["test"], kind)
+            decomposition = self._decompositions["test"]
+            return testing(self._model, self._place, decomposition, whole=kind.whole)
         if self._place.replicas > 1:
             check_sum(self._place)
         return training(self._model, self._place, self._decompositions["train"], kind)

@@ -14,7 +14,7 @@ from gpubalance.engine.step.part import MetricResult, Part
 from gpubalance.engine.step.state import handles, summed_of
 from gpubalance.engine.step.vectors import parted, together, weighed, wide
 from gpubalance.errors import BadInput
-from gpubalance.results.decomposition import MEAN, Decomposition
+from gpubalance.results.decomposition import MEAN
 
 NOT_FROM_PARTS = (
     "neither a metric's result nor a mean or sum over samples: the devices' values are averaged, "
@@ -26,13 +26,9 @@ _LATE = "computed with what it reads after it applies gradients: a split applies
 class Logs:
     """The logs of one trace, known from its first part of a batch: the other parts' are alike."""
 
-    def __init__(
-        self, model: Any, decomposition: Decomposition, *, whole: bool = False, xla: bool = False
-    ) -> None:
+    def __init__(self, model: Any, *, xla: bool = False) -> None:
         """With `xla` parts are compiled: nothing inside of them can be computed again."""
-        self.decomposition = decomposition
         self._model = model
-        self._whole = whole
         self._xla = xla
         self._values: dict[str, Any] | None = None  # of the first part, by name
         self._results: dict[int, MetricResult] = {}
@@ -118,7 +114,7 @@ class Logs:
             part.warn(log_warning(self._model, name, _LATE))
         elif self._results_in(value):
             part.warn(log_warning(self._model, name, NOT_FROM_PARTS))
-        return MEAN if self._whole else self.decomposition.logs.get(name, MEAN)
+        return MEAN if part.whole else part.decomposition.logs.get(name, MEAN)
 
     def _results_in(self, value: Any) -> list[MetricResult]:
         """The metrics' results that a value is computed from."""

@@ -66,7 +66,8 @@ def _tried(model: Any, batch: Any, device: str, count: int, *, trains: bool) -> 
         if count > 2:
             return _tried(model, batch, device, max(2, count // 2), trains=trains)
         failed = "two samples for want of memory"
-    except Exception as error:  # noqa: BLE001 - whatever the user's code raises for these samples; training may not
+    # Whatever the user's code raises for these samples: training may not.
+    except Exception as error:  # noqa: BLE001
         failed = f"a few samples ({reason_of(error)})"
     warning = f"{training} can't be tried on {failed}: {UNKNOWN}"
     return Decomposition(warned=(warning,), is_known=False)
@@ -81,6 +82,7 @@ def can_run(model: Any, batch: Any, strategy: Any, device: str) -> bool:
         step.run(step.states())
     except BadInput:
         return True
-    except Exception:  # noqa: BLE001 - whatever Keras or the user's code raises for labels of another shape
+    # Whatever Keras or the user's code raises for labels of another shape.
+    except Exception:  # noqa: BLE001
         return False
     return True

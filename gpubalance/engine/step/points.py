@@ -77,9 +77,9 @@ class Points:
 
     def computed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
         """Returns the gradients, to a paced replica when its profile's compute time is over."""
-        if not self._called and not self._clock.counts:
-            return grads
-        return self._call(self._clock.computed, _marker(loss, grads), grads)  # type: ignore[no-any-return]
+        if self._called or self._clock.counts:
+            grads = self._call(self._clock.computed, _marker(loss, grads), grads)
+        return grads
 
     def summed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
         """Returns the summed gradients.

@@ -29,24 +29,24 @@ class State:
         self._powers = powers_of(model, decomposition)
         # Copies, which are on the replica's device: TensorFlow would take what a variable's read
         # gives into a loop on the first one.
-        self._alike = [
-            (variable, tf.identity(variable.value)) for variable in alike_of(model, decomposition)
-        ]
+        alike = alike_of(model, decomposition)
+        self._alike = [(variable, tf.identity(variable.value)) for variable in alike]
+        self._has_begun = False
         self._summed = summed_of(model)
         self._weighed = []
         for variable, _ in metric_variables(model):
             if whole or self._power(variable, SUM) != SUM:
                 self._weighed.append(variable)
 
-    def begin(self, *, again: bool = False) -> None:
-        """Begins a part; a further micro-batch `again` with the layers' values before the step."""
-        if again:
+    def begin(self) -> None:
+        """Begins a part. Each micro-batch begins with the layers' values before the step."""
+        if self._has_begun:
             for variable, before in self._alike:
                 variable.assign(before)
-        self._is_first = not again and number_of_replica() == 0
-        self._counted = [
-            (variable, tf.convert_to_tensor(variable.value)) for variable in self._weighed
-        ]
+        self._is_first = not self._has_begun and number_of_replica() == 0
+        self._has_begun = True
+        values = [tf.convert_to_tensor(variable.value) for variable in self._weighed]
+        self._counted = list(zip(self._weighed, values, strict=True))
 
     def shares(self, weight: Any) -> list[Any]:
         """What a part with that weight has changed in the layers' variables, to be summed.

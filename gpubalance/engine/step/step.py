@@ -61,11 +61,12 @@ def training(
 
     def step(*arguments: Any) -> tuple[Any, Any, Any]:
         """All replicas' parts of a step."""
-        logs = Logs(model, decomposition, whole=kind.whole, xla=kind.xla)
+        logs = Logs(model, xla=kind.xla)
         of_here = place.strategy.experimental_local_results
 
-        def replica(*given: Any) -> tuple[Any, Any]:
-            return _Replica(model, place, logs, kind).step(*given)
+        def replica(values: Sequence[Any], micro_batches: Any) -> tuple[Any, Any]:
+            own = _Replica(model, place, decomposition, kind, logs)
+            return own.step(values, micro_batches)
 
         with dividing(model, trains=not kind.as_it_is):
             logged, stamps = place.strategy.run(replica, arguments)
@@ -83,15 +84,17 @@ def training(
 class _Replica:
     """One replica's part of a training step."""
 
-    def __init__(self, model: Any, place: Place, logs: Logs, kind: StepKind) -> None:
+    def __init__(
+        self, model: Any, place: Place, decomposition: Decomposition, kind: StepKind, logs: Logs
+    ) -> None:
         self._model = model
         self._place = place
-        self._logs = logs
+        self._decomposition = decomposition
         self._kind = kind
-        self._state = State(model, logs.decomposition, whole=kind.whole)
+        self._logs = logs
+        self._state = State(model, decomposition, whole=kind.whole)
         self._rows = Rows()
         self._variables: list[Any] = []
-        self._begun = False
 
     def step(self, values: Sequence[Any], micro_batches: Any) -> tuple[Any, Any]:
         """Trains on the replica's samples; returns what the logs are made of, and its stamps."""
@@ -128,15 +131,15 @@ class _Replica:
 
     def _computed(self, data: Any, weight: Any) -> tuple[Any, list[Any]]:
         """One vector of the noise, changes and logs of a part with that weight; its gradients."""
+        part = self._part
         if self._kind.xla:
-            return tf.function(self._part, jit_compile=True, autograph=False)(data, weight)  # type: ignore[no-any-return]
-        return self._part(data, weight)
+            part = tf.function(part, jit_compile=True, autograph=False)
+        return part(data, weight)
 
     def _part(self, data: Any, weight: Any) -> tuple[Any, list[Any]]:
         kind = self._kind
-        self._state.begin(again=self._begun)
-        self._begun = True
-        with part_of(weight, self._logs.decomposition, whole=kind.whole, micro=kind.micro) as part:
+        self._state.begin()
+        with part_of(weight, self._decomposition, whole=kind.whole, micro=kind.micro) as part:
             if kind.as_it_is:
                 grads: list[Any] = []
                 logs = self._model.train_step(data)
@@ -157,21 +160,21 @@ class _Replica:
 
 
 def testing(
-    model: Any, place: Place, decomposition: Decomposition, kind: StepKind
+    model: Any, place: Place, decomposition: Decomposition, *, whole: bool
 ) -> Callable[..., Any]:
     """A step of `evaluate` that returns its logs, as `Logs.of_all` does."""
 
     def replica(logs: Logs, values: Sequence[Any], _: Any) -> Any:
         data, weights = values[number_of_replica() - place.first]
-        state = State(model, decomposition, whole=kind.whole)
+        state = State(model, decomposition, whole=whole)
         state.begin()
-        with part_of(weights[0], decomposition, whole=kind.whole) as part:
+        with part_of(weights[0], decomposition, whole=whole) as part:
             own_logs = model.test_step(data)
         state.shares(weights[0])
         return together([*logs.of_part(own_logs, part), *state.counted()])
 
     def step(*arguments: Any) -> tuple[Any, Any]:
-        logs = Logs(model, decomposition, whole=kind.whole)
+        logs = Logs(model)
         with dividing(model, trains=False):
             shares = place.strategy.run(replica, (logs, *arguments))
         with tf.device(place.names[0]):

@@ -26,7 +26,6 @@ from gpubalance.engine.step.marks import marks_of
 from gpubalance.engine.step.part import ParityProbe, part_of
 from gpubalance.engine.step.state import layer_variables, metric_variables
 from gpubalance.engine.step.step import dividing
-from gpubalance.results.decomposition import UNTRIED
 
 _MOST = 64  # losses with divisors of their own, and losses that layers add
 # Operations that don't tell one step from another.
@@ -141,7 +140,7 @@ class TracedStep:
                     grads, _, logs = gradients_of(self.model, part, data)
                 else:
                     logs = self.model.test_step(data)
-            self.logs = Logs(self.model, UNTRIED).note(logs, part)
+            self.logs = Logs(self.model).note(logs, part)
             after = [scope.get_current_value(variable) for variable in self._states]
         self.changed = {id(change.variable) for change in part.changes}
         quantities = self._quantities(before, after)
