@@ -57,7 +57,7 @@ def over_micro_batches(
 
 
 def _first(grad: Any, count: Any) -> tuple[Any, ...]:
-    """The initial sum: the gradient itself; for an embedding's, arrays for `count` ones' rows."""
+    """The initial sum: the gradient itself, or arrays with room for `count` gradients' rows."""
     if grad is None:
         return ()
     if not isinstance(grad, tf.IndexedSlices):

@@ -60,10 +60,10 @@ def build(model: Any, strategy: Any, data: Any, *, trains: bool) -> None:
     except Exception:
         if not is_own:
             raise  # of a user's own step the model's `call` may be for other data
-    _build_by(step, model, strategy, data)
+    _build_by_step(step, model, strategy, data)
 
 
-def _build_by(step: Any, model: Any, strategy: Any, data: Any) -> None:
+def _build_by_step(step: Any, model: Any, strategy: Any, data: Any) -> None:
     """Creates the variables that a user's own step uses; the model need not have a `call`."""
     tensors = tf.nest.map_structure(
         lambda values: None if values is None else tf.convert_to_tensor(values), data

@@ -35,7 +35,7 @@ _DIVIDED = (
 
 
 class Findings:
-    """How the quantities of a step are made from parts, found one by one, with warnings of them.
+    """Finds how each quantity of a step is made from parts, and collects the warnings.
 
     `training` is what the warnings call the step; `own_code` names layers and losses with code of
     the user's.

@@ -66,7 +66,7 @@ def taking_gradients(model: Any) -> Iterator[None]:
         # The model's own first: in the class it would be another's.
         in_parts(optimizer, apply=partial(_take, model), scale_loss=_scaled),
         in_parts(keras.optimizers.Optimizer, apply=partial(_refuse_another, model)),
-        _tapes(model),
+        _noting_tapes(model),
     ):
         yield
 
@@ -103,8 +103,8 @@ def _scaled(part: Part, scale_loss: Any, loss: Any) -> Any:
     return scale_loss(loss) if part.probing is None else loss
 
 
-def _tapes(model: Any) -> contextlib.AbstractContextManager[None]:
-    """Makes tapes of the parity check note their targets, and follow changed weights.
+def _noting_tapes(model: Any) -> contextlib.AbstractContextManager[None]:
+    """Makes gradient tapes of the parity check note their targets, and follow changed weights.
 
     There such a weight, as SAM changes it, has a tensor for its value.
     """

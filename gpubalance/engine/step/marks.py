@@ -1,7 +1,7 @@
-"""Marks: three numbers that stand for a quantity of a step, and what power the parts' marks tell.
+"""Marks: three numbers that stand for a quantity of a step; and the power that they tell.
 
-They are its norm, and its products with two fixed vectors of random numbers, which add up as the
-quantity's values do. Arrays of marks have them in the last axis: [..., 3].
+They are the quantity's norm, and its products with two fixed vectors of random numbers, which add
+up as the quantity's values do. Arrays of marks have them in the last axis: [..., 3].
 """
 
 from __future__ import annotations

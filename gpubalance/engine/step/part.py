@@ -1,7 +1,7 @@
-"""A replica's part of a global batch, and methods of Keras that do otherwise in its step.
+"""A replica's part of a global batch, and how methods of Keras are changed for its step.
 
-While a replica's step is traced, the changed methods get its part: they ask it for its weight, and
-note in it what the step has done.
+While a replica's step is traced, the changed methods get the part: they read its weight, and note
+in it what the step has done.
 """
 
 from __future__ import annotations

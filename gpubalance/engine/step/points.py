@@ -1,4 +1,4 @@
-"""The points of a replica's step at which its clock is called, to pace and to stamp it.
+"""The points of a replica's step at which its clock is called, to stamp the step or to pace it.
 
 Simulated devices are paced.
 """
@@ -36,7 +36,7 @@ class Points:
     """
 
     def __init__(self, clock: Clock, batch: Any, micro_batch: Any, *, stamped: bool) -> None:
-        """Both sizes are int32 scalars: of the replica's batch, and what it takes at a time."""
+        """The sizes are int32 scalars: the replica's batch, and what it takes of it at a time."""
         self._clock = clock
         self._paced = isinstance(clock, PacedClock)
         self._stamped = stamped

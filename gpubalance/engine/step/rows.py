@@ -1,4 +1,4 @@
-"""Gradients by rows, as an embedding has them, whose parts make those of the whole batch."""
+"""Gradients by rows, as an embedding has them: how those of parts make the whole batch's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpubalance.engine.sources import has_fixed_rows
 
 
 class Rows:
-    """A replica's gradients by rows: of positions alike in all parts of a batch, of words not.
+    """A replica's gradients by rows: all parts have the rows of positions, but not those of words.
 
     One device gets a row of each position, the sum over all samples, but a row for each occurrence
     of a word. Optimizers square and clip each row that they get.
@@ -21,7 +21,7 @@ class Rows:
         self._first: Sequence[Any] = ()
 
     def summable(self, grads: Sequence[Any]) -> list[Any]:
-        """A part's gradients, dense where all parts have the same rows, which so add up."""
+        """A part's gradients, dense where all parts have the same rows: these add up one by one."""
         self._first = self._first or grads  # of micro-batches the others are inside a loop
         return [grad.values if has_fixed_rows(grad) else grad for grad in grads]
 

@@ -1,4 +1,4 @@
-"""The runs of a traced step: whole and in two parts, and how these make each quantity."""
+"""The runs of a traced step, whole and in two parts; and how the parts make the whole."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Runs:
         self.run_parts(())
 
     def run_parts(self, exponents: tuple[int, ...]) -> None:
-        """Runs all parts; what layers add has these exponents, as in `Decomposition`."""
+        """Runs all parts. What layers add has these exponents, as in `Decomposition`."""
         self._exponents = exponents
         first_parts = []
         rests = []

@@ -1,6 +1,6 @@
 """What a step changes without gradients: the states of layers and of metrics.
 
-Layers' states are such as moving averages and counters.
+A layer's state is a moving average or a counter, for example.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpubalance.results.decomposition import MEAN, SUM, Decomposition
 
 
 class State:
-    """Layers' variables, which all replicas must keep alike, and each replica's own of metrics."""
+    """Variables of layers, which all replicas keep alike, and of metrics, each replica's own."""
 
     def __init__(self, model: Any, decomposition: Decomposition, *, whole: bool) -> None:
         """Reads them on a replica before its step.
@@ -49,7 +49,7 @@ class State:
         self._counted = list(zip(self._weighed, values, strict=True))
 
     def shares(self, weight: Any) -> list[Any]:
-        """What a part with that weight has changed in the layers' variables, to be summed.
+        """What a part with that weight has changed in the layers' variables, to be summed over all.
 
         Weighs what it has counted in its own metrics, too.
         """

@@ -1,4 +1,4 @@
-"""Sums over replicas, in packs, and gradients as they are sent for it."""
+"""Sums over replicas, in packs; and the form in which gradients are sent for that."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _kind_and_bytes(value: Any, number: int) -> tuple[Hashable, int]:
 
 
 def sent(grads: Sequence[Any], gradients: Gradients) -> list[Any]:
-    """Gradients as the other replicas get them: in full, or float32 as bfloat16, also summed so."""
+    """Gradients in the form in which they are sent and summed: in full, or float32 as bfloat16."""
     if gradients == "full":
         return list(grads)
     return [tf.cast(grad, tf.bfloat16) if _is_wide(grad) else grad for grad in grads]

@@ -1,10 +1,10 @@
-"""A step traced once for a few samples, of any number, as a part of any weight, from any states.
+"""A model's step as the parity check runs it: on a few samples, as a part of any weight.
 
-It is the model's own `train_step` or `test_step`, on the first device. No variable changes: what
-the step assigns is dropped. What can't be alike in parts of a batch is made so: random numbers are
-the same for every sample, batch normalisation takes fixed moments, and a divisor that a loss takes
-over all devices is the whole batch's. Sample weights are made unlike, as those of the first batch
-may be alike by chance.
+It is the model's own `train_step` or `test_step`, traced once, on the first device, for any number
+of samples and any states. No variable changes: what the step assigns is dropped. What can't be
+alike in parts of a batch is made so: random numbers are the same for every sample, batch
+normalisation takes fixed moments, and a divisor that a loss takes over all devices is the whole
+batch's. Sample weights are made unlike, as those of the first batch may be alike by chance.
 """
 
 from __future__ import annotations

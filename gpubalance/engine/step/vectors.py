@@ -1,4 +1,4 @@
-"""Numbers of a part of a batch: their weighing, and one vector of many of them."""
+"""A part's numbers: how they are weighed, and many of them in one vector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keras' losses, layers and metrics in a part of a batch: what each adds is made the part's share.
+"""Makes what Keras' losses, layers and metrics add in a part of a batch the part's share.
 
 Every replica's loss is the mean over its own samples. When a `train_step` scales its loss, it is
 multiplied once by the replica's weight in the global mean, so the replicas' gradients sum to those
@@ -98,7 +98,7 @@ def _reduced(
     reduction: Any = "sum_over_batch_size",
     dtype: Any = None,
 ) -> Any:
-    """Keras' reduction of a loss: times the part's `weight` it is the part's of the global loss."""
+    """A loss, reduced so that times the part's weight it is the part's share of the global loss."""
     loss = reduce(values, sample_weight, mask, reduction, dtype)
     if part.whole or reduction in ("none", None):
         return loss
