@@ -42,17 +42,9 @@ class Runs:
             self._states[id(variable)] = start[id(variable)]
         self._whole = step.run(self._states)
         self._sizes_alone = [self._size_of([place]) for place in range(step.count)]
-        # The first ones beside the rest, and those that weigh most, which a loss of the hardest
-        # samples would tell.
-        orders = [
-            np.arange(step.count),
-            np.argsort(np.negative(self._sizes_alone), kind="stable"),
-        ]
-        if chooses:
-            for seed in range(_RANDOM_CUTS):
-                orders.append(np.random.default_rng(seed).permutation(step.count))
         first = max(1, step.count // 4)
         self._first_weight = first / step.count
+        orders = _orders(self._sizes_alone, chooses=chooses)
         self._cuts = [(order[:first], order[first:]) for order in orders]
         self._of_copies: list[StepRun] = []
         self.run_parts(())
@@ -149,6 +141,17 @@ class Runs:
             return _size(self._step.run(self._states, places, divisors=self._whole.divisors))
         except tf.errors.InvalidArgumentError:
             return np.nan
+
+
+def _orders(sizes: Sequence[float], *, chooses: bool) -> list[Any]:
+    """Orders of the samples, which are cut after their first ones."""
+    orders = [np.arange(len(sizes))]
+    # Those that weigh most first, which a loss of the hardest samples would tell.
+    orders.append(np.argsort(np.negative(sizes), kind="stable"))
+    if chooses:
+        for seed in range(_RANDOM_CUTS):
+            orders.append(np.random.default_rng(seed).permutation(len(sizes)))
+    return orders
 
 
 def _stacked(cuts: Sequence[dict[str, Any]]) -> dict[str, Any]:
