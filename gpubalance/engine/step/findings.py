@@ -117,14 +117,15 @@ class Findings:
 
     def _has_silent_metric(self) -> bool:
         """Whether a metric with code of the user's counts 0 for the samples tried."""
-        for variable, metric in self._step.of_metrics:
+        for variable, metric in self._changed(self._step.of_metrics):
             is_own = not is_keras_own(getattr(metric, "_fn", metric))
-            if is_own and self._is_changed(variable) and self._runs.is_zero(state_name(variable)):
+            if is_own and self._runs.is_zero(state_name(variable)):
                 return True
         return False
 
-    def _is_changed(self, variable: Any) -> bool:
-        return id(variable) in self._step.changed
+    def _changed(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Those of the variables, each with its owner, that the step changes."""
+        return [pair for pair in pairs if id(pair[0]) in self._step.changed]
 
     def _judge_gradients(self, *, added_alike: bool) -> None:
         """Warns of gradients that are not a mean, unless there is a warning that says why.
@@ -168,8 +169,8 @@ class Findings:
     def _powers_of_layers(self) -> dict[int, int]:
         """The powers of variables that the user's layers change; warns of what is not exact."""
         powers = {}
-        for variable, layer in self._step.of_layers:
-            if is_keras_own(layer) or not self._is_changed(variable):
+        for variable, layer in self._changed(self._step.of_layers):
+            if is_keras_own(layer):
                 continue
             name = state_name(variable)
             power = self._runs.power(name)
@@ -194,7 +195,7 @@ class Findings:
         """
         has_warned = bool(self._warnings)
         adding = self._runs.adding_states()
-        changed = [pair for pair in self._step.of_metrics if self._is_changed(pair[0])]
+        changed = self._changed(self._step.of_metrics)
         powers: dict[int, int] = {}
         for variable, _ in changed:
             name = state_name(variable)
