@@ -24,8 +24,7 @@ from gpubalance.engine.pipeline.micro_batches import (
     refuse_model,
 )
 from gpubalance.engine.pipeline.pipeline import Pipeline
-from gpubalance.engine.step.findings import NEITHER
-from gpubalance.engine.step.parity import TRIED
+from gpubalance.engine.step.parity import NEITHER, TRIED
 from gpubalance.engine.users_lines import users_line
 from gpubalance.errors import BadInput, PlanMismatch
 from gpubalance.training import data, measured
