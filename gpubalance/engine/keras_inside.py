@@ -21,7 +21,7 @@ import tensorflow as tf
 from keras.src import backend
 from keras.src.backend.common import global_state
 
-from gpubalance.engine.step.part import replaced
+from gpubalance.engine.replaced import replaced
 from gpubalance.errors import BadInput
 
 # The mask that a layer put on a tensor, or None; puts a mask on a tensor, for the layers that take

@@ -19,7 +19,8 @@ from gpubalance.engine.feed import Dealt, Feed
 from gpubalance.engine.models import facts_of, make_model
 from gpubalance.engine.pace import PacedClock
 from gpubalance.engine.place import place_of
-from gpubalance.engine.step.functions import Functions, count_step
+from gpubalance.engine.step.counted import count_step
+from gpubalance.engine.step.functions import Functions
 from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.points import stamped_times
 from gpubalance.engine.trace import record_trace

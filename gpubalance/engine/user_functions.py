@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.step.part import replaced
+from gpubalance.engine.replaced import replaced
 from gpubalance.engine.users_lines import users_line
 from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.settings.choices import refuse_name

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.step.part import replaced
+from gpubalance.engine.replaced import replaced
 from gpubalance.results.timing import Remedy
 from gpubalance.text import clean
 

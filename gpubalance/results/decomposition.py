@@ -15,8 +15,10 @@ from gpubalance.errors import BadInput
 from gpubalance.results.common import Refusal
 from gpubalance.settings.record import Record
 
-MEAN, SUM, MEAN_AGAIN = 1, 0, 2
-OTHER = None
+# The powers with which parts may make the whole.
+SUM = 0
+MEAN = 1
+MEAN_AGAIN = 2  # a mean that is divided by the samples once more
 _HEAVY = ("BatchNorm", "Conv", "Einsum", "FFT", "MatMul", "Pool", "RNN", "While")
 
 

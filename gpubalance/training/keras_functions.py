@@ -102,7 +102,7 @@ class KerasFunctions(ABC):
         """Inside the block Keras' methods of the model call these functions."""
         from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
-        from gpubalance.engine.step.part import replaced
+        from gpubalance.engine.replaced import replaced
 
         self.is_open = True
         try:

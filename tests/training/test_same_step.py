@@ -65,7 +65,7 @@ def test_the_step_that_is_measured_is_the_one_that_is_trained(name: str) -> None
     assert operations(session._functions) == operations(split._steps[0]._functions)
     assert (
         session.facts()["model"]["step"]
-        == split._steps[0]._functions._verdicts["train"].fingerprint
+        == split._steps[0]._functions._decompositions["train"].fingerprint
     )
     of_split = [str(one.message) for one in told if issubclass(one.category, UserWarning)]
     unnumbered = [text.replace(model.name, "") for text in of_split]
