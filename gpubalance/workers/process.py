@@ -12,24 +12,27 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpubalance.devices.environment import OVERRULING, gpu_environment
+from gpubalance.devices.environment import worker_environment
 from gpubalance.devices.hosts import check_installed, command_on, other_gpubalance, unreachable
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, PartialResult
 from gpubalance.remedies import known_error, match_log
 from gpubalance.settings.device import Device, Host
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
+from gpubalance.system.signals import signals_held
 from gpubalance.system.state import current_folder, new_log
 from gpubalance.text import clean
 from gpubalance.workers import keeper
+from gpubalance.workers.keeper_messages import Ended, Hello, Start
+from gpubalance.workers.lines import LineReader, LineWriter
 from gpubalance.workers.log import bound, tail
-from gpubalance.workers.messages import AnyReply, Ended, Hello, Start, from_line, to_line
+from gpubalance.workers.messages import AnyReply, from_line, to_line
+from gpubalance.workers.this_host import installed
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -61,11 +64,10 @@ def _end_all() -> None:
 
 
 class Process:
-    """One process. Use it as a context manager: however the block ends, the process and its group
-    end with it.
+    """One process. As a context manager it ends, with its group, however the block ends.
 
-    Waiting for it raises, for one on another host, EnvironmentFault if the host can't be reached or
-    has other software, and PartialResult if it is lost: nothing comes from there any more, not even
+    Waiting for one on another host raises EnvironmentFault if the host can't be reached or has
+    other software, and PartialResult if it is lost: nothing comes from there any more, not even
     that it lives.
     """
 
@@ -100,9 +102,9 @@ class Process:
                     start_new_session=True,
                 )
                 assert self._keeper.stdin and self._keeper.stdout  # noqa: S101,PT018  (pipes)
-                self._requests = keeper.Writer(self._keeper.stdin, beats=command is not None)
+                self._requests = LineWriter(self._keeper.stdin, beats=command is not None)
                 self._replies = self._keeper.stdout
-                self._reader = keeper.Reader(self._replies)
+                self._reader = LineReader(self._replies)
                 _started.add(self)
         except (OSError, RuntimeError) as error:  # RuntimeError: there is no room for a thread
             raise self._unreachable(f"can't be run: {getattr(error, 'strerror', error)}") from None
@@ -124,15 +126,17 @@ class Process:
         return not self._is_ended and self._keeper.poll() is None
 
     def start(self, environment: Mapping[str, str | None], words: Sequence[str] = ()) -> None:
-        """Starts a worker, or Python with these words, in this folder; None takes a
-        variable away.
+        """Starts a worker, or Python with these words, in this folder.
+
+        A variable that is None is taken away.
         """
         folder = str(current_folder())
         self.send(Start(environment=dict(environment), folder=folder, words=tuple(words)))
 
     def send(self, request: Record) -> None:
-        """Sends a request. If the process has died or takes nothing in, that is noticed when its
-        reply is read.
+        """Sends a request.
+
+        If the process has died or takes nothing in, that is noticed when its reply is read.
         """
         self._requests.put(to_line(request))
 
@@ -151,6 +155,7 @@ class Process:
 
     def message(self, within_s: float, doing: str, kinds: Any) -> Any:
         """The next message, of one of these `kinds`; Ended too says how the process ended.
+
         Otherwise like `receive`.
         """
         self.greeted()
@@ -159,25 +164,18 @@ class Process:
             raise self._silent(within_s, doing)
         if not line and self._host:
             raise self._lost(f"the connection {self._how_it_ended()}")
+        if not line:
+            return Ended(code=self._exit_code() or 0)
         try:
-            return from_line(line, kinds) if line else Ended(code=self._exit_code() or 0)
+            return from_line(line, kinds)
         except ValueError as error:
             why = f"the worker's message is not readable: {clean(str(error))}"
             raise PartialResult(why, log=tail(self.log)) from None
 
-    def _silent(self, within_s: float, doing: str) -> DeadlinePassed:
-        self._limit.check()
-        row = known_error("silent")
-        return DeadlinePassed(
-            f"the worker said nothing for {within_s:g} s while {doing}",
-            cause=row.cause if self.has_answered else _STARTING,
-            remedy=f"{row.remedy if self.has_answered else _LONGER}\nits log is {self.log}",
-            log=tail(self.log),
-        )
-
     def greeted(self) -> Hello:
-        """The keeper's first message, which may follow what a shell there prints. Raises
-        EnvironmentFault.
+        """The keeper's first message, which may follow what a shell there prints.
+
+        Raises EnvironmentFault.
         """
         until_s = time.monotonic() + _GREETS_WITHIN_S
         while self._hello is None:
@@ -185,13 +183,10 @@ class Process:
             self._limit.check()
             if not line and self._is_ended:
                 raise PartialResult("the worker was ended before it began")
+            if line is None:
+                raise self._unreachable(f"did not answer within {_GREETS_WITHIN_S:g} s")
             if not line:
-                how = (
-                    f"did not answer within {_GREETS_WITHIN_S:g} s"
-                    if line is None
-                    else self._how_it_ended()
-                )
-                raise self._unreachable(how)
+                raise self._unreachable(self._how_it_ended())
             if line.startswith(b'{"Hello":'):
                 self._hello = self._checked(line)
                 self._ends_within_s = _DIES_WITHIN_S
@@ -207,7 +202,7 @@ class Process:
         except ValueError:
             raise other_gpubalance(self._host or "this host") from None
         if self._host:
-            check_installed(self._host, hello.installed or {}, keeper.installed())
+            check_installed(self._host, hello.installed or {}, installed())
         return hello
 
     def _line(self, within_s: float) -> bytes | None:
@@ -215,10 +210,12 @@ class Process:
 
         Raises PartialResult if its host has been silent for too long.
         """
-        until_s, looks = time.monotonic() + min(within_s, self._limit.left_s), 0
+        until_s = time.monotonic() + min(within_s, self._limit.left_s)
+        looks = 0
         while not self._lines:
             bound(self.log)
-            left_s, dead = until_s - time.monotonic(), not self.lives
+            left_s = until_s - time.monotonic()
+            dead = not self.lives
             # Looks even past the deadline: this process itself may have been stopped for a while.
             look_s = 0.0 if dead else max(0.0, min(left_s, _LOOKS_EVERY_S))
             try:
@@ -235,19 +232,31 @@ class Process:
                 return None
         return self._lines.popleft()
 
+    def _silent(self, within_s: float, doing: str) -> DeadlinePassed:
+        self._limit.check()
+        row = known_error("silent")
+        error = DeadlinePassed(
+            f"the worker said nothing for {within_s:g} s while {doing}",
+            cause=row.cause if self.has_answered else _STARTING,
+            log=tail(self.log),
+        )
+        remedy = row.remedy if self.has_answered else _LONGER
+        error.remedy = f"{remedy}\nits log is {self.log}"
+        return error
+
     def _died(self, doing: str, code: int) -> PartialResult:
         log = tail(self.log)
         row = match_log(log)
-        name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
-        how = f"was ended by {name}" if code < 0 else f"ended with exit code {code}"
+        how = f"ended with exit code {code}" if code >= 0 else f"was ended by {_signal_name(-code)}"
         if -code == signal.SIGKILL:
             how += ", probably as the host's memory ran out"
             row = row or known_error("host-memory")
-        remedy = [*([row.remedy] if row else []), f"its whole log is {self.log}"]
-        message = f"the worker {how} while {doing}"
-        return PartialResult(
-            message, cause=row.cause if row else "", remedy="\n".join(remedy), log=log
-        )
+        error = PartialResult(f"the worker {how} while {doing}", log=log)
+        error.remedy = f"its whole log is {self.log}"
+        if row is not None:
+            error.cause = row.cause
+            error.remedy = f"{row.remedy}\n{error.remedy}"
+        return error
 
     def _lost(self, how: str) -> PartialResult:
         self._ends_within_s = 0.0
@@ -255,8 +264,10 @@ class Process:
         return PartialResult(f"{self._host} is lost: {how}", remedy=remedy, log=tail(self.log))
 
     def _unreachable(self, how: str, remedy: str = "") -> EnvironmentFault:
-        here = EnvironmentFault(f"can't start a worker: its process {how}", remedy=_LACKS)
-        error = unreachable(self._host, how, remedy) if self._host else here
+        if self._host:
+            error = unreachable(self._host, how, remedy)
+        else:
+            error = EnvironmentFault(f"can't start a worker: its process {how}", remedy=_LACKS)
         error.log = tail(self.log)
         return error
 
@@ -270,8 +281,9 @@ class Process:
         return self._keeper.returncode
 
     def kill(self) -> None:
-        """Kills the process and its group, from any thread: whoever waits for its reply hears that
-        it has died.
+        """Kills the process and its group, from any thread.
+
+        Whoever waits for its reply hears that it has died.
         """
         self._is_ended = True
         self._requests.close()
@@ -279,8 +291,9 @@ class Process:
         self._signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """Kills the process and its group, and waits until they are gone. May be called more than
-        once.
+        """Kills the process and its group, and waits until they are gone.
+
+        May be called more than once.
         """
         # An interrupt may come at any line: the next call, at the latest the one at the program's
         # end, does all of it again.
@@ -297,36 +310,18 @@ class Process:
             os.killpg(self._keeper.pid, number)
 
 
-def worker_environment(devices: Sequence[Device]) -> dict[str, str | None]:
-    """The variables of a worker that has only these devices; those that are None are taken away."""
-    return {
-        **dict.fromkeys(OVERRULING),
-        **gpu_environment(devices),
-        "PYTHONSAFEPATH": None,
-        "TF_CONFIG": None,
-        "TF_CPP_MIN_LOG_LEVEL": "1",
-        "KERAS_BACKEND": "tensorflow",
-        "PYTHONUNBUFFERED": "1",
-    }
+def worker_process(devices: Sequence[Device], purpose: str, limit: TimeLimit = NO_LIMIT) -> Process:
+    """A worker's process with these devices, all on one host, which loads TensorFlow.
 
-
-@contextlib.contextmanager
-def signals_held() -> Iterator[None]:
-    """Raises an interrupt only at the end of the block: a half started process or thread would
-    belong to nobody.
+    Raises EnvironmentFault if it can't start.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread is interrupted
-        return
-    came: list[int] = []
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {n: signal.getsignal(n) for n in signals if signal.getsignal(n) is not signal.SIG_IGN}
-    for n in before:
-        signal.signal(n, lambda number, _: came.append(number))
+    process = Process(purpose, devices[0].host, limit)
+    process.start(worker_environment(devices))
+    return process
+
+
+def _signal_name(number: int) -> str:
     try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for came_first in came[:1]:
-            signal.raise_signal(came_first)
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -19,8 +19,8 @@ from gpubalance.results.common import now
 from gpubalance.settings.choices import default_model
 from gpubalance.settings.device import Device, Host, JointProfile, hosts_of
 from gpubalance.settings.requests import Settings
+from gpubalance.workers.check_messages import Inspect, Inspected, Survey, Surveyed
 from gpubalance.workers.hosts import ask
-from gpubalance.workers.messages import Inspect, Inspected, Survey, Surveyed
 from gpubalance.workers.party import Party
 
 _INSTEAD = 2  # plain CPU devices, used if there is no GPU

@@ -21,7 +21,8 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import within_or
-from gpubalance.workers.messages import Build, Copied, Copy, Reduce, Reduced, Surveyed
+from gpubalance.workers.check_messages import Copied, Copy, Reduce, Reduced, Surveyed
+from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import LOADS_WITHIN_S
 

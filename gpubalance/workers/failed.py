@@ -1,0 +1,66 @@
+"""The error for a request that a worker could not do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpubalance.errors import (
+    BadInput,
+    DeadlinePassed,
+    EnvironmentFault,
+    GpubalanceError,
+    OutOfMemory,
+    Refused,
+)
+from gpubalance.settings.device import Device
+from gpubalance.settings.shares import Shares
+from gpubalance.workers.log import tail
+from gpubalance.workers.messages import Failed
+
+_KINDS: dict[str, type[GpubalanceError]] = {"refused": Refused, "input": BadInput}
+
+
+def error_of(
+    failed: Failed, devices: Sequence[Device], split: Shares | None, log: Path
+) -> GpubalanceError:
+    """The error that names the device at fault; `split` is what was trained, `log` the worker's."""
+    replica = 0 if len(devices) == 1 else failed.replica
+    if replica not in range(len(devices)):
+        replica = None
+    where = "the run" if replica is None else devices[replica].label
+    remedy = f"the worker's whole log is {log}"
+    if failed.fault == "hang":
+        return DeadlinePassed(f"{where} hangs in {failed.doing}", remedy=remedy, log=tail(log))
+    if failed.fault == "memory":
+        return _out_of_memory(failed, where, replica, split, tail(log))
+    kind = _KINDS.get(failed.fault, EnvironmentFault)
+    error = kind(failed.message, cause=failed.cause, remedy=failed.remedy or remedy)
+    # A fault in the user's model has their own traceback as its message, which the log would only
+    # repeat.
+    if not isinstance(error, BadInput):
+        error.log = tail(log)
+    return error
+
+
+def _out_of_memory(
+    failed: Failed, where: str, replica: int | None, split: Shares | None, log: str
+) -> GpubalanceError:
+    if split:
+        when = f"with batches {split}"
+    elif failed.doing:
+        when = f"in {failed.doing}"
+    else:
+        when = "while the model was built"
+    fault = None
+    if failed.disguised:
+        fault = EnvironmentFault(failed.message, cause=failed.cause, remedy=failed.remedy, log=log)
+        if split is None and not failed.doing:
+            return fault  # of a model that is built: there is no smaller batch that could tell
+    return OutOfMemory(
+        f"{where} ran out of memory {when}",
+        replica=replica,
+        memory_peak_bytes=failed.memory_peak_bytes,
+        log=log,
+        fault=fault,
+    )
