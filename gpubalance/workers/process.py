@@ -17,17 +17,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpubalance.devices.environment import worker_environment
 from gpubalance.devices.hosts import check_installed, command_on, other_gpubalance, unreachable
-from gpubalance.errors import DeadlinePassed, EnvironmentFault, PartialResult
-from gpubalance.remedies import known_error, match_log
-from gpubalance.settings.device import Device, Host
+from gpubalance.errors import EnvironmentFault, PartialResult
+from gpubalance.settings.device import Host
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.system.signals import signals_held
 from gpubalance.system.state import current_folder, new_log
-from gpubalance.text import clean
-from gpubalance.workers import keeper
+from gpubalance.workers import keeper, no_reply
 from gpubalance.workers.keeper_messages import Ended, Hello, Start
 from gpubalance.workers.lines import LineReader, LineWriter
 from gpubalance.workers.log import bound, tail
@@ -44,11 +41,7 @@ _LOOKS_EVERY_S = 1.0
 # A killed worker is gone at once, unless the driver has much memory to free: the next one must not
 # start before.
 _DIES_WITHIN_S = 30.0
-_STARTING = (
-    "TensorFlow is still being loaded, or the function that builds the model does not return"
-)
 _LACKS = "free what it lacks: memory, disk, processes (ulimit -u) or open files (ulimit -n)"
-_LONGER = "give it longer: --deadline SECONDS"
 _TERMINALS = (
     "leave that option out of --via: -t of ssh, kubectl exec and docker exec, --pty of srun"
 )
@@ -149,7 +142,7 @@ class Process:
         """
         message: AnyReply | Ended = self.message(within_s, doing, AnyReply | Ended)
         if isinstance(message, Ended):
-            raise self._died(doing, message.code)
+            raise no_reply.died(doing, message.code, self.log)
         self.has_answered = True
         return message
 
@@ -161,7 +154,8 @@ class Process:
         self.greeted()
         line = self._line(within_s)
         if line is None:
-            raise self._silent(within_s, doing)
+            self._limit.check()
+            raise no_reply.silent(doing, within_s, self.log, has_answered=self.has_answered)
         if not line and self._host:
             raise self._lost(f"the connection {self._how_it_ended()}")
         if not line:
@@ -169,8 +163,7 @@ class Process:
         try:
             return from_line(line, kinds)
         except ValueError as error:
-            why = f"the worker's message is not readable: {clean(str(error))}"
-            raise PartialResult(why, log=tail(self.log)) from None
+            raise no_reply.unreadable(error, self.log) from None
 
     def greeted(self) -> Hello:
         """The keeper's first message, which may follow what a shell there prints.
@@ -232,36 +225,9 @@ class Process:
                 return None
         return self._lines.popleft()
 
-    def _silent(self, within_s: float, doing: str) -> DeadlinePassed:
-        self._limit.check()
-        row = known_error("silent")
-        error = DeadlinePassed(
-            f"the worker said nothing for {within_s:g} s while {doing}",
-            cause=row.cause if self.has_answered else _STARTING,
-            log=tail(self.log),
-        )
-        remedy = row.remedy if self.has_answered else _LONGER
-        error.remedy = f"{remedy}\nits log is {self.log}"
-        return error
-
-    def _died(self, doing: str, code: int) -> PartialResult:
-        log = tail(self.log)
-        row = match_log(log)
-        how = f"ended with exit code {code}" if code >= 0 else f"was ended by {_signal_name(-code)}"
-        if -code == signal.SIGKILL:
-            how += ", probably as the host's memory ran out"
-            row = row or known_error("host-memory")
-        error = PartialResult(f"the worker {how} while {doing}", log=log)
-        error.remedy = f"its whole log is {self.log}"
-        if row is not None:
-            error.cause = row.cause
-            error.remedy = f"{row.remedy}\n{error.remedy}"
-        return error
-
     def _lost(self, how: str) -> PartialResult:
         self._ends_within_s = 0.0
-        remedy = "is the host up, and its network? all that ran there ends"
-        return PartialResult(f"{self._host} is lost: {how}", remedy=remedy, log=tail(self.log))
+        return no_reply.lost(self._host, how, self.log)
 
     def _unreachable(self, how: str, remedy: str = "") -> EnvironmentFault:
         if self._host:
@@ -308,20 +274,3 @@ class Process:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._keeper.pid, number)
-
-
-def worker_process(devices: Sequence[Device], purpose: str, limit: TimeLimit = NO_LIMIT) -> Process:
-    """A worker's process with these devices, all on one host, which loads TensorFlow.
-
-    Raises EnvironmentFault if it can't start.
-    """
-    process = Process(purpose, devices[0].host, limit)
-    process.start(worker_environment(devices))
-    return process
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

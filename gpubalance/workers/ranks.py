@@ -8,21 +8,32 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from gpubalance.devices.environment import worker_environment
 from gpubalance.errors import DeadlinePassed, GpubalanceError, TimeLimitPassed
 from gpubalance.remedies import known_error
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
-from gpubalance.system.deadlines import TimeLimit
+from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.system.signals import signals_held
 from gpubalance.workers.blame import Answer, Blame, blame_of
 from gpubalance.workers.log import tail
 from gpubalance.workers.merged import merged
 from gpubalance.workers.messages import AnyReply, Failed, Open, Where, Whereabouts
-from gpubalance.workers.process import Process, worker_process
+from gpubalance.workers.process import Process
 
 # TensorFlow in the other processes may report a failure before the process that failed does.
 _GRACE_S = 3.0
+
+
+def worker_process(devices: Sequence[Device], purpose: str, limit: TimeLimit = NO_LIMIT) -> Process:
+    """A worker's process with these devices, all on one host, which loads TensorFlow.
+
+    Raises EnvironmentFault if it can't start.
+    """
+    process = Process(purpose, devices[0].host, limit)
+    process.start(worker_environment(devices))
+    return process
 
 
 class Ranks:

@@ -3,67 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from gpubalance.devices.hosts import are_reached
 from gpubalance.errors import DeadlinePassed, PartialResult, TimeLimitPassed
 from gpubalance.results.timing import Timing
 from gpubalance.settings.code import code_key
 from gpubalance.settings.device import Device, hosts_of
-from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
-from gpubalance.workers.check_messages import Copy, Inspect, Reduce, Survey
 from gpubalance.workers.failed import error_of
 from gpubalance.workers.log import tail
 from gpubalance.workers.messages import (
     AnyReply,
     AnyRequest,
     Build,
-    CountFlops,
     Failed,
     Measure,
     Measured,
     Open,
     Pipe,
-    Pull,
     Ready,
     Stop,
-    TimeBlocks,
-    Trace,
 )
-from gpubalance.workers.process import Process, worker_process
-from gpubalance.workers.ranks import Ranks
+from gpubalance.workers.patience import (
+    ASKED,
+    FIRST_STEP_WITHIN_S,
+    LOADS_WITHIN_S,
+    PATIENCE_PART,
+    patience_for,
+)
+from gpubalance.workers.process import Process
+from gpubalance.workers.ranks import Ranks, worker_process
 
 Reply = TypeVar("Reply", bound=AnyReply)
-
-# Only silence ends a worker, not slowness. These limits are for work without messages.
-# TensorFlow, from a slow disk, and the GPUs; counted before the first answer
-LOADS_WITHIN_S = 180.0
-_OPENS_WITHIN_S = 300.0
-# Tracing, XLA's compilation, cuDNN's search for algorithms
-_FIRST_STEP_WITHIN_S = 900.0
-_STEP_WITHIN_S = 60.0
-_STEPS_WITHIN = 30.0  # times as long as such a timing took before
-_CHECKS_WITHIN_S = 120.0
-# The fraction of a silent worker's time after which it may itself report which of its devices
-# hangs.
-_PATIENCE_PART = 0.5
-# What the worker is doing, and how long it may be silent: None if that follows from its own timings
-_ASKED: dict[type[Record], tuple[str, float | None]] = {
-    Open: ("building {settings.model}", _OPENS_WITHIN_S),
-    CountFlops: ("counting the step's operations", _FIRST_STEP_WITHIN_S),
-    Measure: ("training with batches {split} on {names}", None),
-    Pull: ("taking batches from --data", None),
-    Trace: ("tracing steps on {names}", _FIRST_STEP_WITHIN_S),
-    TimeBlocks: ("timing blocks of the model on {names}", None),
-    Pipe: ("training in segments on {names}", None),
-    Survey: ("asking TensorFlow for its GPUs", _CHECKS_WITHIN_S),
-    Inspect: ("loading TensorFlow and its libraries", _CHECKS_WITHIN_S),
-    Copy: ("copying between {names}", _CHECKS_WITHIN_S),
-    Reduce: ("summing over {names}", _CHECKS_WITHIN_S),
-}
 
 
 class Worker:
@@ -133,7 +107,7 @@ class Worker:
 
         OutOfMemory, and DeadlinePassed for a hanging device, name the device and what it was doing.
         """
-        patience_s = _PATIENCE_PART * (self._deadline_s or _FIRST_STEP_WITHIN_S)
+        patience_s = PATIENCE_PART * (self._deadline_s or FIRST_STEP_WITHIN_S)
         return self.replies(request.model_copy(update={"patience_s": patience_s}), Timing, Measured)
 
     def ask(self, request: AnyRequest, wanted: type[Reply]) -> Reply:
@@ -147,7 +121,7 @@ class Worker:
         Raises what any other reply says. Without a limit of its own the worker may be as silent as
         suits the slowest timing of such steps so far.
         """
-        doing, within_s = _ASKED[type(request)]
+        doing, within_s = ASKED[type(request)]
         doing = doing.format(names=self._names, **dict(request))
         split = getattr(request, "split", None)
         steps = getattr(request, "steps_per_timing", 1)
@@ -155,20 +129,24 @@ class Worker:
         if isinstance(request, Measure):
             key = (split, request.stamped, request.pipeline)
         slowest_s = self._slowest_s.get(key)
-        loads_s = 0.0 if self.process.has_answered else LOADS_WITHIN_S
+        if within_s is not None and not self.process.has_answered:
+            within_s += LOADS_WITHIN_S
         self.process.send(request)
         while True:
-            patience_s = within_s + loads_s if within_s else _patience_s(slowest_s, steps)
+            patience_s = self._deadline_s or within_s or patience_for(steps, slowest_s)
             try:
-                reply = self.process.receive(self._deadline_s or patience_s, doing)
+                reply = self.process.receive(patience_s, doing)
             except TimeLimitPassed:
                 raise
             except DeadlinePassed as error:
                 if split is not None:
                     self._suggest_all_reduce(error)
                 raise
+            log = self.process.log
+            if isinstance(reply, Failed):
+                raise error_of(reply, self.devices, split, log)
             if not isinstance(reply, kinds):
-                self._fail(reply, split)
+                raise PartialResult("the worker's message does not fit the request", log=tail(log))
             if isinstance(reply, Timing):
                 slowest_s = max(slowest_s or 0.0, reply.seconds / reply.steps)
                 if key is not None:
@@ -202,17 +180,3 @@ class Worker:
     @property
     def _names(self) -> str:
         return ", ".join(device.label for device in self.devices)
-
-    def _fail(self, reply: AnyReply, split: Shares | None) -> NoReturn:
-        """Raises the error for a reply that was not wanted."""
-        log = self.process.log
-        if not isinstance(reply, Failed):
-            raise PartialResult("the worker's message does not fit the request", log=tail(log))
-        raise error_of(reply, self.devices, split, log)
-
-
-def _patience_s(slowest_s: float | None, steps: int) -> float:
-    """How long so many steps may take; `slowest_s` is the slowest such step so far."""
-    if slowest_s is None:
-        return _FIRST_STEP_WITHIN_S
-    return max(_STEP_WITHIN_S, _STEPS_WITHIN * slowest_s * steps)

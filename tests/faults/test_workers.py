@@ -17,7 +17,7 @@ from gpubalance.errors import DeadlinePassed
 from gpubalance.remedies import known_error
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measure
-from gpubalance.workers.process import worker_process
+from gpubalance.workers.ranks import worker_process
 from tests.faults.machine import BRIEF, FIVE_GPUS, HOLDS_32, NOTES, Machine, first_line, in_step
 from tests.stand_in import TWO_UNLIKE_GPUS
 from tests.workers.test_process import PAIR, gone

@@ -23,7 +23,8 @@ from gpubalance.settings.shares import Shares
 from gpubalance.workers.log import tail
 from gpubalance.workers.messages import Build, Measured
 from gpubalance.workers.party import Party
-from gpubalance.workers.process import Process, worker_process
+from gpubalance.workers.process import Process
+from gpubalance.workers.ranks import worker_process
 from gpubalance.workers.worker import Worker
 from tests.cli.program import TINY, lives
 from tests.known import known

@@ -24,7 +24,7 @@ from gpubalance.system.deadlines import within_or
 from gpubalance.workers.check_messages import Copied, Copy, Reduce, Reduced, Surveyed
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
-from gpubalance.workers.worker import LOADS_WITHIN_S
+from gpubalance.workers.patience import LOADS_WITHIN_S
 
 BATCH = 8
 _STEP_WITHIN_S = 300.0  # the first one: tracing, and cuDNN's search for algorithms
