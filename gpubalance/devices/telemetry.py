@@ -1,6 +1,4 @@
-"""Watches one GPU while something else measures, and adds its readings up. Changes
-nothing on it.
-"""
+"""Watches one GPU while something else measures, and adds its readings up. Changes nothing."""
 
 from __future__ import annotations
 
@@ -68,8 +66,9 @@ class Counters(NamedTuple):
 
 @dataclass
 class _Stretch:
-    """What one GPU counted while it was watched without a pause. A power reading holds until the
-    next one.
+    """What one GPU counted while it was watched without a pause.
+
+    A power reading holds until the next one.
     """
 
     first: Counters
@@ -85,11 +84,10 @@ class _Stretch:
 
 
 class TelemetryRecorder:
-    """Adds up the readings of one GPU. It counts values, so that a day takes little more memory
-    than a minute.
+    """Adds up the readings of one GPU.
 
-    Its readings are those of NVML while `watching`: none if NVML does not start, or does not know
-    the GPU.
+    It counts values, so that a day takes little more memory than a minute. Its readings are those
+    of NVML while `watching`: none if NVML does not start, or does not know the GPU.
     """
 
     def __init__(self) -> None:
@@ -109,20 +107,18 @@ class TelemetryRecorder:
         The block waits for NVML neither at its start nor at its end: the figures begin with NVML's
         first answer, and end when a call hangs or the GPU is lost.
         """
-        stop, left, lock = threading.Event(), threading.Event(), threading.Lock()
+        stop = threading.Event()
+        left = threading.Event()
+        lock = threading.Lock()
 
         def add(to: Callable[[T], None], reading: T) -> None:
-            """Adds a reading, unless the block is left: a thread that hung may come back at any
-            time.
-            """
+            # A thread that hung may come back at any time, when the block is left
             with lock:
                 if not left.is_set():
                     to(reading)
 
         def poll(card: Card) -> None:
-            """Reads until the block ends. The counters still belong to it then, the gauges no
-            longer.
-            """
+            """Reads until the block ends: counters still belong to it then, gauges no longer."""
             while not left.is_set():
                 counters = _counters(card)
                 add(self.count, counters)
@@ -177,12 +173,20 @@ class TelemetryRecorder:
 
     def moves(self, since_s: float) -> bool:
         """Whether the GPU got warmer or colder, or its clock changed, since then."""
-        seen = [moment for moment in self._moments if moment.at_s >= since_s]
-        warm = [one.temperature_c for one in seen if one.temperature_c is not None]
-        clocks = [one.sm_clock_mhz for one in seen if one.sm_clock_mhz]
-        cut = len(clocks) // 2
-        shifts = cut > 0 and abs(median(clocks[cut:]) / median(clocks[:cut]) - 1) > _CLOCK_MOVES
-        return shifts or (bool(warm) and max(warm) - min(warm) >= _DEGREES_MOVE)
+        temperatures: list[int] = []
+        clocks: list[int] = []
+        for moment in self._moments:
+            if moment.at_s >= since_s:
+                if moment.temperature_c is not None:
+                    temperatures.append(moment.temperature_c)
+                if moment.sm_clock_mhz:
+                    clocks.append(moment.sm_clock_mhz)
+        if temperatures and max(temperatures) - min(temperatures) >= _DEGREES_MOVE:
+            return True
+        if len(clocks) < 2:
+            return False
+        half = len(clocks) // 2
+        return abs(median(clocks[half:]) / median(clocks[:half]) - 1) > _CLOCK_MOVES
 
     def telemetry(self, origin_s: float | None = None) -> Telemetry | None:
         """The summary of all readings, at NVML's resolution; None without any.
@@ -191,34 +195,39 @@ class TelemetryRecorder:
         """
         if not self.readings:
             return None
-        first, last = self._stretches[0].first, self._stretches[-1].last
+        first = self._stretches[0].first
+        last = self._stretches[-1].last
         origin_s = first.at_s if origin_s is None else origin_s
-        powers, reasons = self._seen["power_w"], self._seen["throttle_reasons"]
+        powers = self._seen["power_w"]
+        reasons = self._seen["throttle_reasons"]
         energy_j = sum(stretch.energy_j for stretch in self._stretches)
+        duration_s = sum(stretch.last.at_s - stretch.first.at_s for stretch in self._stretches)
+        course = [
+            moment.model_copy(update={"at_s": round(moment.at_s - origin_s, 3)})
+            for moment in self._moments
+        ]
+        uncorrected = None
+        if last is not first:
+            uncorrected = _rise(first.ecc_uncorrected, last.ecc_uncorrected)
         return Telemetry(
             readings=self.readings,
-            duration_s=round(sum(one.last.at_s - one.first.at_s for one in self._stretches), 3),
+            duration_s=round(duration_s, 3),
             temperature_c=max(self._seen["temperature_c"], default=None),
             power_w=round(sum(powers.elements()) / powers.total(), 3) if powers else None,
             energy_j=round(energy_j, 3) or None,
             sm_clock_mhz=_middle(self._seen["sm_clock_mhz"]),
             memory_clock_mhz=_middle(self._seen["memory_clock_mhz"]),
             throttle_reasons=tuple(sorted(set().union(*reasons))) if reasons else None,
-            ecc_uncorrected=_rise(first.ecc_uncorrected, last.ecc_uncorrected)
-            if last is not first
-            else None,
-            course=tuple(
-                one.model_copy(update={"at_s": round(one.at_s - origin_s, 3)})
-                for one in self._moments
-            ),
+            ecc_uncorrected=uncorrected,
+            course=tuple(course),
         )
 
 
 def _rise(first: int | None, last: int | None) -> int | None:
-    """How much a counter rose; None if either value is unknown or it fell, as it was reset
-    meanwhile.
-    """
-    return last - first if first is not None and last is not None and last >= first else None
+    """How much a counter rose; None if a value is unknown, or it fell as it was reset meanwhile."""
+    if first is None or last is None or last < first:
+        return None
+    return last - first
 
 
 def _middle(values: Counter[int]) -> int | None:

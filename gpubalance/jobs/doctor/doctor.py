@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.link import watched_links
-from gpubalance.devices.machine import read_gpus, select
+from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.devices.select import select
 from gpubalance.errors import EnvironmentFault, Interrupted, UsageError
 from gpubalance.jobs.doctor.check import failed, guarded, skipped
 from gpubalance.jobs.doctor.machine import driver_checks, gpu_checks, host_checks, software_checks
