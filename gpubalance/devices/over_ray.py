@@ -90,13 +90,13 @@ def _joined(address: str) -> Any:
     token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
     if "RAY_AUTH_TOKEN" in os.environ or token.is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # before Ray is imported
-    given = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
-    host, _, port = given.removeprefix("ray://").rpartition(":")
+    cluster = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
+    host, _, port = cluster.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():  # Ray itself would try for minutes
         try:
             socket.create_connection((host, int(port)), _ANSWERS_WITHIN_S).close()
         except OSError as error:
-            _give_up(f"finds no cluster at {given}: {error.strerror or error}")
+            _give_up(f"finds no cluster at {cluster}: {error.strerror or error}")
     import ray
 
     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -115,11 +115,11 @@ def _nodes(ray: Any) -> dict[str, Any]:
             is_named = node["NodeName"] != node["NodeManagerAddress"]
             name = node["NodeName" if is_named else "NodeManagerHostname"]
             by_name.setdefault(name, []).append(node)
-    found = {}
+    living = {}
     for name, nodes in by_name.items():
         for node in nodes:
-            found[name if len(nodes) == 1 else node["NodeManagerAddress"]] = node
-    return found
+            living[name if len(nodes) == 1 else node["NodeManagerAddress"]] = node
+    return living
 
 
 def _relay_on(ray: Any, host: str, gpus: int, program: list[str]) -> Any:

@@ -123,13 +123,13 @@ def _differences(planned: Device, here: Device | None) -> Iterator[str]:
 
 
 def check_model(
-    planned: Model | None, found: Model, *, what: str = "plan", remedy: str = ""
+    planned: Model | None, model: Model, *, what: str = "plan", remedy: str = ""
 ) -> None:
     """Raises PlanMismatch if the model has changed: then its limits and times no longer hold."""
-    if planned is not None and not planned.is_like(found):
+    if planned is not None and not planned.is_like(model):
         why = (
-            f"the {what} is for a model {model_text(planned, found)}, this is "
-            f"{model_text(found, planned)}"
+            f"the {what} is for a model {model_text(planned, model)}, this is "
+            f"{model_text(model, planned)}"
         )
         raise PlanMismatch(why, remedy=remedy)
 

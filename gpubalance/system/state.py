@@ -103,14 +103,14 @@ def sweep(folder: Path, name: str | None = None) -> None:
                 file.unlink()
 
 
-def delete_oldest(folder: Path, pattern: str, kept: int) -> None:
+def delete_oldest(folder: Path, pattern: str, most: int) -> None:
     """Deletes all but so many of the folder's files or folders, the oldest first.
 
     Logs of living processes stay.
     """
     with contextlib.suppress(OSError):  # another process may do so too
         by_age = sorted(folder.glob(pattern), key=lambda path: (path.stat().st_mtime, path.name))
-        for old in by_age[:-kept]:
+        for old in by_age[:-most]:
             log = _LOG.match(old.name)
             if not (log and _lives(log[1])):  # a gpubalance may run for a whole night
                 shutil.rmtree(old) if old.is_dir() else old.unlink()

@@ -45,14 +45,19 @@ _WORKER = (
 def main() -> None:
     """Holds one process until it ends, or until nobody wants it any more."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    host = sys.argv[1] if len(sys.argv) > 1 else None
-    replies = LineWriter(os.fdopen(1, "wb", 0), beats=host is not None)
-    requests = lines_of(os.fdopen(0, "rb", 0), _ALONE_S if host else None)
+    alone_s = None
+    address = "127.0.0.1"
+    versions = None
+    if len(sys.argv) > 1:
+        alone_s = _ALONE_S
+        address = address_of(sys.argv[1])
+        versions = installed()
+    replies = LineWriter(os.fdopen(1, "wb", 0), beats=alone_s is not None)
+    requests = lines_of(os.fdopen(0, "rb", 0), alone_s)
     # While it is open, no other process gets this address
     with socket.socket() as reserved:
-        reserved.bind((address_of(host) if host else "127.0.0.1", 0))
-        address, port = reserved.getsockname()
-        versions = installed() if host else None
+        reserved.bind((address, 0))
+        _, port = reserved.getsockname()
         _say(replies, "Hello", address=f"{address}:{port}", installed=versions)
         first = next(requests, None)
         if first is None:

@@ -251,7 +251,7 @@ def to_line(message: Record) -> bytes:
     return f'{{"{type(message).__name__}":{message.model_dump_json()}}}'.encode()
 
 
-def from_line(line: bytes | str, kinds: Any) -> Any:
+def from_line(line: bytes, kinds: Any) -> Any:
     """The message, of one of these `kinds`: a record or a union of them.
 
     Raises ValueError for any other line.

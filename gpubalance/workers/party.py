@@ -236,12 +236,12 @@ class Party:
 
     # ----------------------------------------------------------------------------- change and end
 
-    def regroup(self, *groups: Sequence[Device]) -> None:
-        """Goes on with these groups. The workers end unless the groups are the same."""
-        regrouped = tuple(tuple(group) for group in groups)
-        if regrouped != self.groups:
+    def regroup(self, devices: Sequence[Device]) -> None:
+        """Goes on with one group of these devices. The workers end unless they have just these."""
+        groups = (tuple(devices),)
+        if groups != self.groups:
             self.end()
-            self.groups = regrouped
+            self.groups = groups
 
     def rebuild(self, build: Build, *, is_as_built: bool) -> None:
         """Goes on with workers that build this. Those that live end unless they have built it."""

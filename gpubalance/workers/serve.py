@@ -130,12 +130,12 @@ class _Serving:
         if isinstance(request, Open):
             self._session = None
             self._opened = request
-        trains = not isinstance(request, Check | Trace)
+        training = None if isinstance(request, Check | Trace) else self._opened
         try:
             for message in self._done(request):
                 self.reply(message)
         except (Exception, SystemExit) as error:  # noqa: BLE001
-            self.reply(self._failed(error, self._opened if trains else None))
+            self.reply(self._failed(error, training))
 
     def _done(self, request: AnyRequest) -> Iterator[Record]:
         session = self._session
@@ -190,11 +190,14 @@ class _Serving:
             if error.__cause__ is None:
                 return Failed(fault="hang", message=str(error), **place)
             return self._failed(error.__cause__, training).model_copy(update=place)
-        devices = training.devices if training else ()
-        # A worker sees only its devices, in their order.
-        kind = "CPU" if devices and devices[0].simulated else "GPU"
-        names = [f"{kind}:{number}" for number in range(len(devices))]
-        known = explain(error, training.settings if training else None, names)
+        settings = None
+        names: list[str] = []
+        if training is not None:
+            settings = training.settings
+            # A worker sees only its devices, in their order.
+            kind = "CPU" if training.devices[0].simulated else "GPU"
+            names = [f"{kind}:{number}" for number in range(len(training.devices))]
+        known = explain(error, settings, names)
         fields: dict[str, Any] = {
             "fault": "environment",
             "message": known.message,
