@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpubalance.devices.nvml import Card, with_gpu
-from gpubalance.devices.telemetry import ecc_errors, throttle_reasons
+from gpubalance.devices.readings import ecc_errors, throttle_reasons
 from gpubalance.settings.choices import Precision
 from gpubalance.settings.record import Record
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from gpubalance.devices.nvml import Card, with_gpu
+from gpubalance.devices.readings import Counters, read_counters, read_gauges
 from gpubalance.numbers.stats import median
-from gpubalance.results.telemetry import Moment, Telemetry, throttling
-
-T = TypeVar("T")
+from gpubalance.results.telemetry import Moment, Telemetry
 
 INTERVAL_S = 0.2
 PATIENCE_S = 0.3  # the longest that a hung call delays the end of a block
@@ -23,45 +21,6 @@ _MOST_MOMENTS = 480
 # More than a reading's own unrest.
 _CLOCK_MOVES = 0.01
 _DEGREES_MOVE = 2
-
-
-def _counters(card: Card) -> Counters:
-    uncorrected = ecc_errors(card, card.nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
-    return Counters(
-        time.monotonic(), energy_mj=card.ask("TotalEnergyConsumption"), ecc_uncorrected=uncorrected
-    )
-
-
-def ecc_errors(card: Card, kind: int) -> int | None:
-    """Errors of that kind since the driver was loaded; None if the GPU has no ECC or it is off."""
-    errors: int | None = card.ask("TotalEccErrors", kind, card.nvml.NVML_VOLATILE_ECC)
-    return errors
-
-
-def throttle_reasons(card: Card) -> tuple[str, ...] | None:
-    """Why the clocks are lower than they could be; None if NVML does not say."""
-    mask = card.ask("CurrentClocksEventReasons CurrentClocksThrottleReasons")
-    return None if mask is None else throttling([mask])
-
-
-def _moment(card: Card, at_s: float) -> Moment:
-    power_mw = card.ask("PowerUsage")
-    return Moment(
-        at_s=at_s,
-        temperature_c=card.ask("TemperatureV Temperature", card.nvml.NVML_TEMPERATURE_GPU),
-        power_w=None if power_mw is None else power_mw / 1000,
-        sm_clock_mhz=card.ask("ClockInfo", card.nvml.NVML_CLOCK_SM),
-        memory_clock_mhz=card.ask("ClockInfo", card.nvml.NVML_CLOCK_MEM),
-        throttle_reasons=throttle_reasons(card),
-    )
-
-
-class Counters(NamedTuple):
-    """A GPU's counters at a moment, `at_s` on any clock."""
-
-    at_s: float
-    energy_mj: int | None
-    ecc_uncorrected: int | None
 
 
 @dataclass
@@ -111,20 +70,21 @@ class TelemetryRecorder:
         left = threading.Event()
         lock = threading.Lock()
 
-        def add(to: Callable[[T], None], reading: T) -> None:
-            # A thread that hung may come back at any time, when the block is left
-            with lock:
-                if not left.is_set():
-                    to(reading)
-
         def poll(card: Card) -> None:
             """Reads until the block ends: counters still belong to it then, gauges no longer."""
-            while not left.is_set():
-                counters = _counters(card)
-                add(self.count, counters)
+            while True:
+                counters = read_counters(card)
+                with lock:
+                    if left.is_set():  # this call hung
+                        return
+                    self.count(counters)
                 if stop.is_set():
                     return
-                add(self.gauge, _moment(card, counters.at_s))
+                moment = read_gauges(card, counters.at_s)
+                with lock:
+                    if left.is_set():
+                        return
+                    self.gauge(moment)
                 stop.wait(interval_s)
 
         # A daemon, so that a hung call does not hold up the process's end
