@@ -89,7 +89,7 @@ class Ranks:
             return self._members[rank].greeted().address
         except GpubalanceError as error:
             self.kill()
-            raise self._named(rank, error) from None
+            raise self._naming_device(rank, error) from None
 
     def receive(self, within_s: float, doing: str) -> AnyReply:
         """The merged reply of all. Raises what `Process.receive` does, naming the device."""
@@ -139,7 +139,7 @@ class Ranks:
             raise self._silence(answers, doing)
         self.kill()
         if isinstance(cause, GpubalanceError):
-            raise self._named(rank, cause)
+            raise self._naming_device(rank, cause)
         assert isinstance(cause, Failed)  # noqa: S101  (the others are no failures)
         if cause.fault == "memory":
             peaks: list[int | None] = [None] * len(self._members)
@@ -150,7 +150,7 @@ class Ranks:
             return cause
         return cause.model_copy(update={"message": f"{self._devices[rank].label}: {cause.message}"})
 
-    def _named(self, rank: int, error: GpubalanceError) -> GpubalanceError:
+    def _naming_device(self, rank: int, error: GpubalanceError) -> GpubalanceError:
         """The error, which names the rank's device unless it names its host or concerns no rank."""
         device = self._devices[rank]
         names_host = error.message.startswith(f"{device.host} ")
@@ -171,13 +171,13 @@ class Ranks:
             if blames.get(rank, Blame.SILENCE) == Blame.SILENCE
         ]
         if not silent:
-            message = f"{self._names(lost)} lost each other while {doing}"
+            message = f"{self._labels(lost)} lost each other while {doing}"
         elif lost:
-            said_nothing = f"{self._names(silent)} said nothing while {doing}"
-            message = f"{said_nothing}, and {self._names(lost)} lost it"
+            said_nothing = f"{self._labels(silent)} said nothing while {doing}"
+            message = f"{said_nothing}, and {self._labels(lost)} lost it"
         else:
             silent, why = self._held_up_by(silent)
-            message = f"{self._names(silent)} said nothing while {doing}; {why}"
+            message = f"{self._labels(silent)} said nothing while {doing}; {why}"
         self._failed_rank = (silent or lost)[0]
         row = known_error("peer-lost" if lost else "silent")
         remedy = f"{row.remedy}\nwhat its threads do is in its log, {self.log}"
@@ -204,7 +204,7 @@ class Ranks:
             return blamed, f"the others wait, as {who} does not answer from another thread either"
         return blamed, f"the others wait, as {who} has not computed its gradients"
 
-    def _names(self, ranks: Sequence[int]) -> str:
+    def _labels(self, ranks: Sequence[int]) -> str:
         return ", ".join(self._devices[rank].label for rank in sorted(ranks))
 
     def kill(self) -> None:
