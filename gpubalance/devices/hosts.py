@@ -184,11 +184,11 @@ def check_installed(
     host: Host, there: Mapping[str, str | None], here: Mapping[str, str | None]
 ) -> None:
     """Raises EnvironmentFault if that host's versions differ from the ones here."""
-    other = [
-        f"{name} {there.get(name) or 'is not installed'} (here {version or 'none'})"
-        for name, version in here.items()
-        if version != there.get(name)
-    ]
+    other = []
+    for name, version in here.items():
+        if there.get(name) != version:
+            installed = there.get(name) or "is not installed"
+            other.append(f"{name} {installed} (here {version or 'none'})")
     if other:
         raise EnvironmentFault(f"{host} has {', '.join(other)}", remedy=_SAME)
 

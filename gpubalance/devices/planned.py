@@ -94,6 +94,7 @@ def nearest_devices(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]
             f"the plan is for {len(missing)} devices, and there are {len(left)} here",
             remedy=MAKE_ONE,
         )
+    # By UUID, else by index, else any
     for key in (attrgetter("uuid"), attrgetter("called"), lambda _: None):
         for number in list(missing):
             wanted = key(plan.devices[number])
