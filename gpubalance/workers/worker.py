@@ -171,7 +171,7 @@ class Worker:
             is_whole = self._has_each(reply.compute_s) and self._has_each(reply.update_s)
         if not is_whole:
             raise PartialResult(
-                "the worker says less than it was asked", log=tail(self.process.log)
+                "the worker returned fewer timings than requested", log=tail(self.process.log)
             )
 
     def _has_each(self, values: Sequence[float | None] | None) -> bool:
