@@ -1,9 +1,10 @@
-"""The error for a request that a worker could not do."""
+"""A request that failed: how a worker says why, and the error that its parent makes of that."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from gpubalance.errors import (
     BadInput,
@@ -16,9 +17,51 @@ from gpubalance.errors import (
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.log import tail
-from gpubalance.workers.messages import Failed
+from gpubalance.workers.messages import Failed, Open
 
 _KINDS: dict[str, type[GpubalanceError]] = {"refused": Refused, "input": BadInput}
+
+
+def failed_reply(
+    error: BaseException, training: Open | None, memory_peaks: Callable[[], tuple[int | None, ...]]
+) -> Failed:
+    """The worker's reply for an error; `training` is what its model was made for, if it trains.
+
+    Out of memory it has the `memory_peaks`, what each device held.
+    """
+    from gpubalance.engine.failures import TaskFailedError, explain, tells_of_a_peer
+
+    if isinstance(error, TaskFailedError):
+        place = {"replica": error.device, "doing": error.doing}
+        if error.__cause__ is None:
+            return Failed(fault="hang", message=str(error), **place)
+        return failed_reply(error.__cause__, training, memory_peaks).model_copy(update=place)
+    settings = None
+    names: list[str] = []
+    if training is not None:
+        settings = training.settings
+        # A worker sees only its devices, in their order.
+        kind = "CPU" if training.devices[0].simulated else "GPU"
+        names = [f"{kind}:{number}" for number in range(len(training.devices))]
+    known = explain(error, settings, names)
+    fields: dict[str, Any] = {
+        "fault": "environment",
+        "message": known.message,
+        "cause": known.cause,
+        "remedy": known.remedy,
+    }
+    if training and training.cluster and tells_of_a_peer(error):
+        fields["fault"] = "peer"
+    elif isinstance(known, OutOfMemory):
+        fields["fault"] = "memory"
+        fields["replica"] = known.replica
+        fields["memory_peak_bytes"] = memory_peaks()
+        if known.fault is not None:
+            fields["message"] = known.fault.message
+            fields["disguised"] = True
+    elif isinstance(known, BadInput):
+        fields["fault"] = "refused" if isinstance(error, BadInput) else "input"
+    return Failed(**fields)
 
 
 def error_of(

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubalance.errors import BadInput, OutOfMemory
+from gpubalance.errors import BadInput
 from gpubalance.remedies import known_error, match
 from gpubalance.settings.code import code_key
 from gpubalance.settings.record import Record
@@ -33,6 +33,7 @@ from gpubalance.workers.check_messages import (
     Survey,
     Surveyed,
 )
+from gpubalance.workers.failed import failed_reply
 from gpubalance.workers.messages import (
     AnyRequest,
     Check,
@@ -135,7 +136,7 @@ class _Serving:
             for message in self._done(request):
                 self.reply(message)
         except (Exception, SystemExit) as error:  # noqa: BLE001
-            self.reply(self._failed(error, training))
+            self.reply(failed_reply(error, training, self._memory_peaks))
 
     def _done(self, request: AnyRequest) -> Iterator[Record]:
         session = self._session
@@ -178,44 +179,9 @@ class _Serving:
         """Whether a Stop has come. No other request comes during a measurement."""
         return not self._lines.empty() and isinstance(self.next(), Stop)
 
-    def _failed(self, error: BaseException, training: Open | None) -> Failed:
-        """The reply for an error, of a session if there is `training`.
-
-        Out of memory it has what each device held.
-        """
-        from gpubalance.engine.failures import TaskFailedError, explain, tells_of_a_peer
-
-        if isinstance(error, TaskFailedError):
-            place = {"replica": error.device, "doing": error.doing}
-            if error.__cause__ is None:
-                return Failed(fault="hang", message=str(error), **place)
-            return self._failed(error.__cause__, training).model_copy(update=place)
-        settings = None
-        names: list[str] = []
-        if training is not None:
-            settings = training.settings
-            # A worker sees only its devices, in their order.
-            kind = "CPU" if training.devices[0].simulated else "GPU"
-            names = [f"{kind}:{number}" for number in range(len(training.devices))]
-        known = explain(error, settings, names)
-        fields: dict[str, Any] = {
-            "fault": "environment",
-            "message": known.message,
-            "cause": known.cause,
-            "remedy": known.remedy,
-        }
-        if training and training.cluster and tells_of_a_peer(error):
-            fields["fault"] = "peer"
-        elif isinstance(known, OutOfMemory):
-            fields["fault"] = "memory"
-            fields["replica"] = known.replica
-            fields["memory_peak_bytes"] = self._session.memory_peaks() if self._session else ()
-            if known.fault is not None:
-                fields["message"] = known.fault.message
-                fields["disguised"] = True
-        elif isinstance(known, BadInput):
-            fields["fault"] = "refused" if isinstance(error, BadInput) else "input"
-        return Failed(**fields)
+    def _memory_peaks(self) -> tuple[int | None, ...]:
+        """What each device has held; empty before the model is built."""
+        return self._session.memory_peaks() if self._session else ()
 
 
 def _open(request: Open) -> Session | LayersSession:
