@@ -42,7 +42,8 @@ def plan(
     from gpubalance.cli.next_command import uses
     from gpubalance.cli.output import Output, summed_up
     from gpubalance.devices.hosts import connect_hosts
-    from gpubalance.devices.machine import check_hosts, select
+    from gpubalance.devices.machine import check_hosts
+    from gpubalance.devices.select import select
     from gpubalance.jobs.plan.plan import plan as job
     from gpubalance.render.plan import plan_told
     from gpubalance.results.probe import Probe

@@ -118,7 +118,7 @@ def unlike_samples(
     Raises PlanMismatch for samples from another function, unless forced.
     """
     from gpubalance.results.common import Warning_
-    from gpubalance.workers.code import code_key
+    from gpubalance.settings.code import code_key
 
     known = plan.settings
     if known.data is None or plan.code in ("", code_key(settings.model, settings.data)):

@@ -11,9 +11,9 @@ from gpubalance.errors import Interrupted
 from gpubalance.results.plan import Plan
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import hosts_of
+from gpubalance.system.signals import signals_held
 from gpubalance.workers.hosts import Script, Tell, connected
 from gpubalance.workers.keeper import GRACE_S
-from gpubalance.workers.process import signals_held
 
 
 def launch(plan: Plan, command: Sequence[str], tell: Tell) -> int:

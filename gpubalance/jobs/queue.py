@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpubalance.devices.environment import worker_environment
 from gpubalance.errors import RESUME, Interrupted, PartialResult
 from gpubalance.jobs.command_log import CommandLog
 from gpubalance.jobs.events import (
@@ -28,10 +29,10 @@ from gpubalance.results.common import now
 from gpubalance.results.queue import Queue, QueuedCommand, QueueShare, RunningCommand, Try
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import QueueRequest
+from gpubalance.system.signals import signals_held
 from gpubalance.system.state import current_folder, delete_oldest, state_folder
 from gpubalance.workers.hosts import Script
 from gpubalance.workers.keeper import GRACE_S
-from gpubalance.workers.process import signals_held, worker_environment
 
 _LOOKS_EVERY_S = 0.25
 _KEPT = 100  # queues

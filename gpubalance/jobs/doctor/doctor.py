@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.link import watched_links
-from gpubalance.devices.machine import read_gpus, select
+from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.devices.select import select
 from gpubalance.errors import EnvironmentFault, Interrupted, UsageError
 from gpubalance.jobs.doctor.check import failed, guarded, skipped
 from gpubalance.jobs.doctor.machine import driver_checks, gpu_checks, host_checks, software_checks
@@ -19,8 +20,8 @@ from gpubalance.results.common import now
 from gpubalance.settings.choices import default_model
 from gpubalance.settings.device import Device, Host, JointProfile, hosts_of
 from gpubalance.settings.requests import Settings
+from gpubalance.workers.check_messages import Inspect, Inspected, Survey, Surveyed
 from gpubalance.workers.hosts import ask
-from gpubalance.workers.messages import Inspect, Inspected, Survey, Surveyed
 from gpubalance.workers.party import Party
 
 _INSTEAD = 2  # plain CPU devices, used if there is no GPU

@@ -21,7 +21,7 @@ from gpubalance.results.checkup import Check, Status
 from gpubalance.system.deadlines import ANSWERS_WITHIN_S, within, within_or
 from gpubalance.system.state import current_folder, state_folder
 from gpubalance.system.versions import numbers, too_old
-from gpubalance.workers.messages import Inspected
+from gpubalance.workers.check_messages import Inspected
 
 _OFTEN_HARMLESS = ("hidden", "mig")  # somebody may have chosen it
 _FINE = ("ok", "skipped")

@@ -21,9 +21,10 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import within_or
-from gpubalance.workers.messages import Build, Copied, Copy, Reduce, Reduced, Surveyed
+from gpubalance.workers.check_messages import Copied, Copy, Reduce, Reduced, Surveyed
+from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
-from gpubalance.workers.worker import LOADS_WITHIN_S
+from gpubalance.workers.patience import LOADS_WITHIN_S
 
 BATCH = 8
 _STEP_WITHIN_S = 300.0  # the first one: tracing, and cuDNN's search for algorithms

@@ -26,11 +26,11 @@ from gpubalance._version import __version__
 from gpubalance.devices.hosts import typed_for_hosts
 from gpubalance.errors import RESUME, BadInput, GpubalanceError, InUse
 from gpubalance.jobs.events import Doing, Watch
+from gpubalance.settings.code import code_key
 from gpubalance.settings.requests import IndependentRequest, MeasureRequest, ProbeRequest
 from gpubalance.system.lock import Lock
 from gpubalance.system.state import delete_oldest, state_folder, sync_folder
 from gpubalance.system.versions import software
-from gpubalance.workers.code import code_key
 
 _KEPT = 100
 # How long and how carefully it is measured, and what else does not change a measurement.

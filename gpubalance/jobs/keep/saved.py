@@ -20,11 +20,11 @@ from gpubalance.results.probe import BatchLimit, DeviceProbe, Probe
 from gpubalance.results.records import read_record
 from gpubalance.results.run import Run, SoloBest
 from gpubalance.settings.choices import DEFAULT_BATCH
+from gpubalance.settings.code import code_key
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import BalanceRequest, Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.state import delete_oldest, state_folder, sweep, write_whole
-from gpubalance.workers.code import code_key
 
 _KEPT = 100
 ALL = float("inf")  # the `up_to` that only a probe without a limit reaches

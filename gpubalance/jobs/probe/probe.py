@@ -34,12 +34,12 @@ from gpubalance.render.probe import not_probed_text
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.run import InputPipeline
+from gpubalance.settings.code import code_key
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
-from gpubalance.workers.code import code_key
+from gpubalance.system.signals import signals_held
 from gpubalance.workers.party import Party
-from gpubalance.workers.process import signals_held
 
 
 def probe(
