@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpubalance.render.run import worth_text
+from gpubalance.render.worth import worth_text
 from gpubalance.results.common import Throughput
 from gpubalance.results.run import Baselines, InputPipeline, Run, SoloBest
 from gpubalance.results.telemetry import Telemetry
