@@ -18,6 +18,7 @@ from gpubalance.results.comparison import (
     Comparison,
     DeviceRatio,
     ThroughputRatio,
+    Unlike,
 )
 from gpubalance.settings.record import Record, Shown
 from gpubalance.settings.shares import pieces_text
@@ -86,11 +87,8 @@ def _verdict(pair: _Pair) -> Iterator[str]:
     first, other = pair.names
     against = pair.against
     if against.unlike:
-        differences = [
-            f"{unlike.what} {unlike.baseline or NOT_AVAILABLE} → {unlike.other or NOT_AVAILABLE}"
-            for unlike in against.unlike
-        ]
-        yield f"not the same ({first} → {other}): {'; '.join(differences)}"
+        differences = "; ".join(map(_difference, against.unlike))
+        yield f"not the same ({first} → {other}): {differences}"
     if against.same_measurement and first == other:
         yield f"no verdict: it is {first} twice"
     elif against.same_measurement:
@@ -100,6 +98,11 @@ def _verdict(pair: _Pair) -> Iterator[str]:
     else:
         for device in against.devices:
             yield _device_verdict(pair, device)
+
+
+def _difference(unlike: Unlike) -> str:
+    before, after = unlike.baseline or NOT_AVAILABLE, unlike.other or NOT_AVAILABLE
+    return f"{unlike.what} {before} → {after}"
 
 
 def _split_verdict(pair: _Pair, ratio: ThroughputRatio) -> str:
@@ -167,18 +170,19 @@ def _figures(pair: _Pair, width: int) -> list[str]:
     """The split's figures, then each device's under its name, without rows that neither has."""
     rows: list[list[str]] = [["", *_heads(*pair.names), "ratio"]]
     rows += _rows([_GLOBAL, *_compared(ComparedResult)], pair.first, pair.other)
-    for device in pair.against.devices:
-        before, after = pair.devices(device)
-        titles = [f"{found.label} {found.name}" for found in (before, after) if found]
+    for ratio in pair.against.devices:
+        before, after = pair.devices(ratio)
+        titles = [f"{device.label} {device.name}" for device in (before, after) if device]
         rows.append([shorten(" → ".join(dict.fromkeys(titles)), width)])
         batches = [_batch(before), _batch(after)]
         if any(batches):
             rows.append(["  batch", *batches, ""])
         rows += _rows(_compared(ComparedDevice), before, after, "  ")
-        for point in device.points:
-            ratio = f"{point.ratio.value:.3f}{half_text(point.ratio.value, point.ratio.ci95)}"
+        for point in ratio.points:
             rates = [format_rate(point.baseline), format_rate(point.other)]
-            rows.append([f"  at {point.batch}", *rates, ratio])
+            value = point.ratio.value
+            text = f"{value:.3f}{half_text(value, point.ratio.ci95)}"
+            rows.append([f"  at {point.batch}", *rates, text])
     if width < _NARROW:
         rows = [row[:3] for row in rows]
     return table(rows, width=width)

@@ -11,6 +11,7 @@ from gpubalance.render.columns import Column, columns_of
 from gpubalance.render.table import WIDTH, TextTable, shorten, shorten_front
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
+from gpubalance.settings.shares import share_text
 
 _NAME_WIDTH = 22
 
@@ -21,6 +22,11 @@ Leads = Mapping[str, Callable[[Any], str]]
 def names_of(devices: Sequence[Device]) -> Callable[[Any], str]:
     """What leads a row of a table of devices, with its name."""
     return lambda record: shorten(devices[record.device].name, _NAME_WIDTH)
+
+
+def batch_of(record: Any) -> str:
+    """What leads a row with its batch: `820`, or `1640 = 2×820`."""
+    return share_text(record.batch, record.micro_batch)
 
 
 def device_table(devices: Sequence[Device], records: Sequence[Any], leads: Leads) -> TextTable:

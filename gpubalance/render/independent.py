@@ -78,7 +78,8 @@ def _why_not_at_once(result: Independent) -> str:
 def joint_text(result: Independent, joint: HeldAgainst) -> str:
     """What one model on all these devices gives of that, and so what sync and waiting cost."""
     split = joint.split
-    rate, ends = joint.throughput.median, joint.throughput.ci95
+    rate = joint.throughput.median
+    ends = joint.throughput.ci95
     text = f"one model on all of them, split {split}: {per_s(rate)}"
     if ends is None or ends[1] - ends[0] > 2 * _EXACT * rate:
         precision = half_text(rate, ends).lstrip() or "of unknown precision"

@@ -31,7 +31,8 @@ _JOINT = ("device", "name", "batch", "samples/s", _BAR, "compute", "state", "mem
 OWN = ("alone", "at once")  # rates of a device with a model of its own
 _OWN = ("device", "name", "batch", *OWN, "memory", "state")
 _BY_WORTH = ("device", "batch", "samples/s", *OWN, "compute", "state", "memory", "name")
-_WITHOUT_HEAD, _LEFT = ("name", "state"), ("device", "name")
+_WITHOUT_HEAD = ("name", "state")
+_LEFT = ("device", "name")
 
 
 @dataclass
@@ -95,9 +96,10 @@ def joint_lines(splits: Mapping[str, LiveSplit], width: int, height: int) -> lis
     """The devices of a split, who waits for whom, and the total; also of the "even" split."""
     if "" not in splits:
         return []
-    split, even = splits[""], splits.get("even")
+    split = splits[""]
     lines = _table(split.rows, _JOINT, width, max(1, height - 6), partial(_bar, split))
     lines.append(_total_line(f"total {sum(split.batches)}", split.rates, width))
+    even = splits.get("even")
     if even is not None and even.rates:
         batches = "/".join(map(str, even.batches))
         lines.append(_total_line(f"even split {batches}", even.rates, width))

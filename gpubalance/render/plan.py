@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gpubalance.numbers.units import format_percent, format_rate, three_digits
 from gpubalance.planning.noise import efficiency
 from gpubalance.render.bounds import aim_text, bounds_text, gain_percent, left_out_text
-from gpubalance.render.device_table import device_table, names_of
+from gpubalance.render.device_table import batch_of, device_table, names_of
 from gpubalance.render.gap import gap_text
 from gpubalance.render.rates import gain_sentences, per_s, pipeline_sentences
 from gpubalance.render.run import measured_text, run_headline, run_summary
@@ -75,10 +75,7 @@ def _prediction(plan: Plan, epoch: int | None) -> Iterator[Part]:
         rates["this split"] = predicted.throughput
         yield epoch_text(epoch, rates, most_fed(plan.pipeline))
     yield BLANK
-    leads = {
-        "": names_of(plan.devices),
-        "batch": lambda share: share_text(share.batch, share.micro_batch),
-    }
+    leads = {"": names_of(plan.devices), "batch": batch_of}
     yield device_table(plan.devices, plan.shares, leads)
     yield step_text(predicted, plan.shares)
     if plan.balanced:

@@ -127,11 +127,10 @@ def _guessed_speeds(result: Queue) -> str:
     for command in result.commands:
         if command.ended_well and command.tries:
             measured.add(command.tries[-1].device)
-    labels = [
-        result.label(share.device)
-        for share in result.shares
-        if share.speed is not None and share.device not in measured
-    ]
+    labels = []
+    for share in result.shares:
+        if share.speed is not None and share.device not in measured:
+            labels.append(result.label(share.device))
     if not labels:
         return ""
     return f"the speed of {', '.join(labels)} is by a probe: no command has ended well there yet"

@@ -52,7 +52,8 @@ def gain_sentences(
         within = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
         rate = even.throughput
         median = rate.median if isinstance(rate, Throughput) else rate
-        which, batches = "even split", ""
+        which = "even split"
+        batches = ""
         if even.split.global_batch != split.global_batch:
             steps = f" in multiples of {multiple}" if multiple > 1 else ""
             which = f"largest even split that fits{steps},"

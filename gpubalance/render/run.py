@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.units import format_bytes, format_seconds
-from gpubalance.render.device_table import device_table, names_of
+from gpubalance.render.device_table import batch_of, device_table, names_of
 from gpubalance.render.rates import gain_sentences, per_s, pipeline_sentences, rate_text
 from gpubalance.render.step import step_text
 from gpubalance.render.table import BLANK, CUT_SHORT, Part
-from gpubalance.render.worth import worth_text
+from gpubalance.render.worth import worth_sentences
 from gpubalance.results.run import InputPipeline, Measurement, Run, StepSpread
 from gpubalance.settings.device import Device
-from gpubalance.settings.shares import share_text
 
 
 def window_text(
@@ -30,10 +29,12 @@ def measured_text(devices: Sequence[Device], measured: Measurement) -> str:
     """`GPU:0 [820] 1279 samples/s compute 620 ms; …; total [1388] 2164 samples/s step 641 ms …`."""
     texts = []
     for replica in measured.replicas:
-        batch = share_text(replica.batch, replica.micro_batch)
-        rate, compute = per_s(replica.throughput), format_seconds(replica.compute_s)
+        batch = batch_of(replica)
+        rate = per_s(replica.throughput)
+        compute = format_seconds(replica.compute_s)
         texts.append(f"{devices[replica.device].label} [{batch}] {rate} compute {compute}")
-    rate, step = per_s(measured.throughput.median), format_seconds(measured.step_time_s.median)
+    rate = per_s(measured.throughput.median)
+    step = format_seconds(measured.step_time_s.median)
     sync = format_seconds(measured.sync_s)
     texts.append(f"total [{measured.global_batch}] {rate} step {step} sync {sync}")
     return "; ".join(texts)
@@ -49,12 +50,9 @@ def run_summary(
     yield from pipeline_sentences(run.pipeline, run.baselines.solo_sum, in_front=True)
     yield run_headline(run)
     yield from gain_sentences(run, run.baselines, run.split, "gave")
-    yield from worth_text(run, epoch, pipeline)
+    yield from worth_sentences(run, epoch, pipeline)
     yield BLANK
-    leads = {
-        "": names_of(run.devices),
-        "batch": lambda replica: share_text(replica.batch, replica.micro_batch),
-    }
+    leads = {"": names_of(run.devices), "batch": batch_of}
     yield device_table(run.devices, run.replicas, leads)
     idle = [run.label(device) for device, batch in enumerate(run.batches) if not batch]
     if idle:

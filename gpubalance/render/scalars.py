@@ -68,7 +68,8 @@ class RunWindow(NamedTuple):
         for reading in telemetry.course:
             if reading.at_s < 0:
                 continue
-            step, wall_s = self._step_at(reading.at_s), self._wall_s(reading.at_s)
+            step = self._step_at(reading.at_s)
+            wall_s = self._wall_s(reading.at_s)
             for name in _GAUGES:
                 value = getattr(reading, name)
                 if value is not None:

@@ -134,7 +134,8 @@ def table(
 
 def _row_sentence(heads: Sequence[str], row: Sequence[str]) -> str:
     """Begins with the first cell and those without a head; `head cell` follows for the others."""
-    names, figures = [row[0]], []
+    names = [row[0]]
+    figures = []
     for head, cell in zip(heads[1:], row[1:], strict=False):
         if cell and head:
             figures.append(f"{head} {cell}")

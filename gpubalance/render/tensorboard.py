@@ -56,7 +56,7 @@ class Summaries:
         base = name or "split"
         before = sum(run.split("-")[0] == base for run in self._runs.values())
         run = self._runs[key] = f"{base}-{before + 1}" if before else base
-        return list(self._tried(run, devices, measured, measured, now_s))
+        return list(self._tried(run, devices, measured, now_s))
 
     def own(self, name: str, part: OwnWindow, now_s: float) -> list[Summary]:
         """A device's window with its own model, "alone" or "at once", which has just ended."""
@@ -66,7 +66,7 @@ class Summaries:
     def round(self, tried: Round, devices: Sequence[Device], now_s: float) -> list[Summary]:
         """A split that `balance` has just tried, which may have run out of memory."""
         run = f"round-{tried.number}"
-        summaries = list(self._tried(run, devices, tried, tried.measured, now_s))
+        summaries = list(self._tried(run, devices, tried, now_s))
         summaries.append(row_ended(run, now_s, fits=tried.measured is not None))
         return summaries
 
@@ -97,23 +97,23 @@ class Summaries:
         return [row_ended(run, now_s, fits=True) for run in self._runs.values()]
 
     def _tried(
-        self,
-        run: str,
-        devices: Sequence[Device],
-        split: Measurement | Round,
-        measured: Measurement | None,
-        now_s: float,
+        self, run: str, devices: Sequence[Device], split: Measurement | Round, now_s: float
     ) -> Iterator[Summary]:
         """The row of a split, and what its first window measured."""
         hparams = self._hparams(devices, split)
-        window = None if measured is None else self._window(run, measured.step_time_s, now_s)
-        began_s = now_s if window is None else window.began_s
+        measured = split.measured if isinstance(split, Round) else split
+        if measured is None:
+            yield from self._row(run, now_s, hparams)
+            return
+        window = self._window(run, measured.step_time_s, now_s)
+        yield from self._row(run, window.began_s, hparams)
+        yield from self._measured(window, devices, measured)
+
+    def _row(self, run: str, began_s: float, hparams: HParams) -> Iterator[Summary]:
         if not self._has_columns:
             self._has_columns = True
             yield columns(began_s, hparams)
         yield row_begun(run, began_s, hparams, self._group)
-        if measured is not None and window is not None:
-            yield from self._measured(window, devices, measured)
 
     def _hparams(self, devices: Sequence[Device], split: Measurement | Round) -> HParams:
         hparams: dict[str, str | float | bool] = {}

@@ -15,7 +15,7 @@ _WORTH, _NOT_WORTH = "worth it", "not worth it"
 _SAMPLES = 1000
 
 
-def worth_text(
+def worth_sentences(
     run: Run, epoch: int | None = None, pipeline: InputPipeline | None = None
 ) -> Iterator[str]:
     """What the devices gain over the best one alone, with a verdict; and the duration of an epoch.
@@ -50,14 +50,17 @@ def _worth(run: Run, best: SoloBest, most: float) -> str:
     Where that is better only because its batch is larger than the run's global batch, the verdict
     is by what a device gives alone at that.
     """
-    label, alone = run.label(best.device), best.throughput
+    label = run.label(best.device)
+    alone = best.throughput
     if most <= alone:
         takes = f"{label} alone takes {format_rate(alone)} (at batch {best.batch})"
         why = "another device is not worth it until that gives more"
         return f"{takes}, more than your input pipeline gives: {why}"
-    rate, behind = run.throughput, ""
+    rate = run.throughput
+    behind = ""
     if most <= rate.median:
-        rate, behind = Throughput(median=most, ci95=None), " behind your input pipeline"
+        rate = Throughput(median=most, ci95=None)
+        behind = " behind your input pipeline"
     more, word = _gain(rate, alone)
     gain = f"{more}{behind} than {label} alone at its best"
     text = f"{gain} ({format_rate(alone)} at batch {best.batch})"
@@ -102,7 +105,8 @@ def _energy(run: Run, best: SoloBest) -> Iterator[str]:
         if not per_joule:
             return
         together_j += _SAMPLES / per_joule
-    label, alone = run.label(best.device), three_digits(_SAMPLES / best.samples_per_joule)
+    label = run.label(best.device)
+    alone = three_digits(_SAMPLES / best.samples_per_joule)
     together = three_digits(together_j)
     yield f"energy of {_SAMPLES:,} samples: {alone} J with {label} alone, {together} J together"
 

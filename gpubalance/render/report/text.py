@@ -106,8 +106,8 @@ def _section(subject: ReportSubject) -> Iterator[str]:
             yield markdown_text(part)
             yield ""
     for warning in warnings_of(subject.result):
-        code, message = markdown_text(warning.code), markdown_text(warning.message)
-        yield f"- **warning {code}**: {message} → {markdown_text(warning.next)}"
+        code, message, remedy = map(markdown_text, (warning.code, warning.message, warning.next))
+        yield f"- **warning {code}**: {message} → {remedy}"
         yield ""
     for table in _short_tables(subject):
         yield f"### {markdown_text(table.kind.title)}"

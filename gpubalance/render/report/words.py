@@ -14,27 +14,22 @@ from gpubalance.render.probe import probe_headline, probe_summary
 from gpubalance.render.queue import queue_summary
 from gpubalance.render.run import run_headline, run_summary
 from gpubalance.render.table import BLANK, Part, TextTable
-from gpubalance.results.independent import Independent
-from gpubalance.results.layers import Layers
-from gpubalance.results.plan import Plan
-from gpubalance.results.probe import Probe
-from gpubalance.results.queue import Queue
 from gpubalance.results.records import Reported
-from gpubalance.results.run import Run
 
-_SUMMARIES: dict[type[Reported], Callable[[Any], Iterator[Part]]] = {
-    Probe: probe_summary,
-    Plan: plan_summary,
-    Run: run_summary,
-    Independent: independent_summary,
-    Layers: layers_summary,
-    Queue: queue_summary,
+# By the kind of the result, as are the headlines.
+_SUMMARIES: dict[str, Callable[[Any], Iterator[Part]]] = {
+    "probe": probe_summary,
+    "plan": plan_summary,
+    "run": run_summary,
+    "independent": independent_summary,
+    "layers": layers_summary,
+    "queue": queue_summary,
 }
 # Of these a terminal may show first what the user's input pipeline gives.
-_HEADLINES: dict[type[Reported], Callable[[Any], str]] = {
-    Probe: probe_headline,
-    Plan: plan_headline,
-    Run: run_headline,
+_HEADLINES: dict[str, Callable[[Any], str]] = {
+    "probe": probe_headline,
+    "plan": plan_headline,
+    "run": run_headline,
 }
 _CHAPTERS = ("numbers", "batch")
 _TABLE = re.compile(
@@ -52,7 +47,7 @@ class Answer(NamedTuple):
 
 def summary_of(result: Reported) -> Iterator[Part]:
     """What a terminal shows of a result."""
-    return _SUMMARIES[type(result)](result)
+    return _SUMMARIES[result.kind](result)
 
 
 def answer_of(result: Reported) -> Answer:
@@ -61,7 +56,7 @@ def answer_of(result: Reported) -> Answer:
     for part in summary_of(result):
         if isinstance(part, str | TextTable) and part not in ("", BLANK):
             parts.append(part)
-    headline_of = _HEADLINES.get(type(result))
+    headline_of = _HEADLINES.get(result.kind)
     headline = headline_of(result) if headline_of else str(parts[0])
     parts.remove(headline)
     return Answer(headline, tuple(parts))

@@ -68,7 +68,7 @@ class Chart(NamedTuple):
 def _tag(tag: str, prefix: str) -> str:
     for pattern, page in _IN_TAGS:
         tag = re.sub(pattern, page.format(prefix), tag)
-    return re.sub(r"#[0-9a-fA-F]{6}\b", lambda found: _variable(found[0]), tag)
+    return re.sub(r"#[0-9a-fA-F]{6}\b", lambda colour: _variable(colour[0]), tag)
 
 
 def _variable(colour: str) -> str:

@@ -71,7 +71,8 @@ def _courses(subject: ReportSubject) -> Courses:
 
 
 def _lines(subject: ReportSubject) -> Iterator[TimingLine]:
-    run, result = subject.run, subject.result
+    run = subject.run
+    result = subject.result
     if run is not None:
         yield TimingLine("chosen split", run.step_time_s, CHOSEN, "o")
         even = run.baselines.even

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from gpubalance.numbers.units import format_bytes, format_percent, format_rate
 from gpubalance.render.layers import blocks_text
 from gpubalance.render.report.charts.chart import Drawing
@@ -28,7 +30,7 @@ from gpubalance.results.subject import ReportSubject
 _GIB = 2.0**30
 _PAUSE = 0.003  # of the makespan: what is left between two commands
 _LONG_UNITS = (("min", 60.0), ("h", 3600.0))
-_PEAK, _LIMIT = Key("peak", BLUE), Key("limit", INK, "-")
+_PEAK, _LIMIT = Key("peak", BLUE), Key("limit", INK)
 _AT_ONCE, _LESS = Key("at once", COMPUTE), Key("less than alone", WAIT)
 _TASKS = {
     "forward": Key("forward", FORWARD),
@@ -44,10 +46,11 @@ def memory(subject: ReportSubject) -> Drawing | str:
     """Each device's memory against its limit. Needs the peaks of what was run."""
     rows = []
     for part in subject.ran:
-        peak, probe = part.memory_peak_bytes, subject.probes[part.device]
+        peak = part.memory_peak_bytes
         if peak is None:
             continue
         device = subject.devices[part.device]
+        probe = subject.probes[part.device]
         # What the device's allocator may take, or else all of the device's memory.
         limit = device.memory_bytes
         if probe and probe.batch_limit and probe.batch_limit.memory_bytes is not None:
@@ -56,7 +59,8 @@ def memory(subject: ReportSubject) -> Drawing | str:
         sized = part if hasattr(part, "batch") else subject.result
         batch = getattr(sized, "micro_batch", 0) or getattr(sized, "batch", 0)
         bars = [Bar(_PEAK, 0.0, peak / _GIB)]
-        text, marks = format_bytes(peak), {}
+        text = format_bytes(peak)
+        marks = {}
         if limit:
             text += f" of {format_bytes(limit)}, {format_percent(peak / limit)}"
             marks[_LIMIT] = limit / _GIB
@@ -74,7 +78,8 @@ def at_once(result: Independent) -> Drawing | str:
         return "nothing was measured at once"
     rows = []
     for replica in result.measured:
-        rate, alone = replica.throughput or 0.0, replica.solo_throughput or 0.0
+        rate = replica.throughput or 0.0
+        alone = replica.solo_throughput or 0.0
         text = format_rate(rate)
         if replica.contention is not None:
             text += f", {format_percent(replica.contention, 1)} less than alone"
@@ -118,16 +123,16 @@ def commands(result: Queue) -> Drawing | str:
         if result.makespan_s >= 2 * long_unit_s:
             unit, unit_s = long_unit, long_unit_s
     pause_s = _PAUSE * result.makespan_s
-    bars: list[list[Bar]] = [[] for _ in result.devices]
+    bars: dict[int, list[Bar]] = defaultdict(list)
     for command in result.commands:
-        for tried in () if command.resumed else command.tries:
+        if command.resumed:
+            continue
+        for tried in command.tries:
             key = _FAILED if tried.exit else _WELL
-            start, length = tried.start_s / unit_s, (tried.duration_s - pause_s) / unit_s
-            bars[tried.device].append(Bar(key, start, length, str(command.number)))
-    rows = [
-        Row(device_name(device), bars=its_bars)
-        for device, its_bars in zip(result.devices, bars, strict=True)
-    ]
+            length = (tried.duration_s - pause_s) / unit_s
+            bar = Bar(key, tried.start_s / unit_s, length, str(command.number))
+            bars[tried.device].append(bar)
+    rows = [Row(device_name(device), bars=bars[n]) for n, device in enumerate(result.devices)]
     idle = "a device had nothing to do, or what was left ended sooner on another"
     note = f"Where nothing is drawn, {idle}."
     return rows_chart(rows, f"time since the queue began, {unit}", note)

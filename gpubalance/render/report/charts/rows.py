@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.style import HATCHES, MUTED, NARROW, PAPER, figure, legend
@@ -25,11 +25,10 @@ _MOST_ROWS = 100  # of a picture that one still looks at
 
 
 class Key(NamedTuple):
-    """The legend's name for a bar, or for a mark, which has a line's style."""
+    """The legend's name for a bar or a mark."""
 
     name: str
     colour: str
-    line: Literal["", "-"] = ""
 
 
 class Bar(NamedTuple):
@@ -125,14 +124,14 @@ def _draw_text(axes: Axes, row: Row, bottom: float, letters: int) -> None:
 
 def _draw_bars(axes: Axes, row: Row, middle: float, keys: set[Key], least: float) -> None:
     """Bars and marks; `least` is the length of a bar that has room for its number."""
-    for (name, colour, _), start, length, number in row.bars:
+    for key, start, length, number in row.bars:
         if length:
-            hatch = HATCHES.get(colour, "")
+            hatch = HATCHES.get(key.colour, "")
             look: dict[str, Any] = {
-                "label": name if (name, colour, "") in keys else "",
+                "label": key.name if key in keys else "",
                 "hatch": hatch,
-                "facecolor": colour,
-                "edgecolor": PAPER if hatch else colour,
+                "facecolor": key.colour,
+                "edgecolor": PAPER if hatch else key.colour,
                 "linewidth": 0.5,
             }
             axes.barh(middle, length, left=start, height=_BAR, **look)
@@ -141,5 +140,4 @@ def _draw_bars(axes: Axes, row: Row, middle: float, keys: set[Key], least: float
             axes.text(at, middle, number, ha="center", va="center", color=PAPER, fontsize=8)
     for key, value in row.marks.items():
         ends = [middle - _BAR / 2 - 0.05, middle + _BAR / 2]
-        style: dict[str, Any] = {"color": key.colour, "linestyle": key.line, "linewidth": 2.2}
-        axes.plot([value, value], ends, **style, label=key.name)
+        axes.plot([value, value], ends, color=key.colour, linewidth=2.2, label=key.name)

@@ -34,8 +34,8 @@ _WAIT = Key("wait", WAIT)
 _SYNC = Key("sync", SYNC)
 _UPDATE = Key("update", UPDATE)
 _LOSS, _GAIN = Key("loss", VERMILLION), Key("gain", GREEN)
-_MEASURED, _PREDICTED = Key("measured", BLUE), Key("predicted", VERMILLION, "-")
-_GOODPUT, _THROUGHPUT = Key("goodput", GREEN), Key("throughput", BLUE, "-")
+_MEASURED, _PREDICTED = Key("measured", BLUE), Key("predicted", VERMILLION)
+_GOODPUT, _THROUGHPUT = Key("goodput", GREEN), Key("throughput", BLUE)
 
 
 def steps(subject: ReportSubject) -> Drawing | str:
@@ -100,10 +100,8 @@ def rounds(subject: ReportSubject) -> Drawing | str:
     rows = []
     for tried in balance.rounds:
         batches = "/".join(map(pieces_text, tried.batches, tried.micro_batches))
-        rate, gave = 0.0, "out of memory"
-        if tried.measured:
-            rate = tried.measured.throughput.median
-            gave = format_rate(rate)
+        rate = tried.measured.throughput.median if tried.measured else 0.0
+        gave = format_rate(rate) if tried.measured else "out of memory"
         marks = {_PREDICTED: tried.predicted_throughput}
         rows.append(Row(f"{tried.number}. {batches}", gave, [Bar(_MEASURED, 0.0, rate)], marks))
     return rows_chart(rows, "throughput, samples/s")
