@@ -136,13 +136,17 @@ def spread_of_sum(parts: Sequence[tuple[float, Sequence[float]]]) -> Spread | No
 def interval_of_sum(parts: Sequence[tuple[float, Sequence[float]]]) -> tuple[float, float] | None:
     """A 95 % confidence interval of a sum of rates; None if a part has too few samples."""
     known = spread_of_sum(parts)
-    return None if known is None else _interval(sum(rate for rate, _ in parts), known)
+    if known is None:
+        return None
+    return _interval(sum(rate for rate, _ in parts), known)
 
 
 def interval95(samples: Sequence[float]) -> tuple[float, float] | None:
     """A 95 % confidence interval of the median; None for fewer than three samples."""
     known = spread(samples)
-    return None if known is None else _interval(median(samples), known)
+    if known is None:
+        return None
+    return _interval(median(samples), known)
 
 
 def _interval(value: float, known: Spread) -> tuple[float, float]:
@@ -154,4 +158,6 @@ def _interval(value: float, known: Spread) -> tuple[float, float]:
 def half_width(samples: Sequence[float]) -> float | None:
     """Half of `interval95`'s width as a fraction of the median: 0.01 is ± 1 %."""
     known = spread(samples)
-    return None if known is None else math.sinh(t95(known.freedom) * known.error)
+    if known is None:
+        return None
+    return math.sinh(t95(known.freedom) * known.error)

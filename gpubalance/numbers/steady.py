@@ -34,7 +34,9 @@ def unquiet(samples: Sequence[float]) -> str | None:
     vary = (quarters[2] - quarters[0]) / _NORMAL_QUARTERS / median(samples)
     if vary > _QUIET:
         return f"timings vary by {format_percent(vary)}"
-    return None if is_steady(samples) else "timings did not keep their level"
+    if is_steady(samples):
+        return None
+    return "timings did not keep their level"
 
 
 def has_trend(samples: Sequence[float]) -> bool:
@@ -46,10 +48,14 @@ def has_trend(samples: Sequence[float]) -> bool:
     n = len(samples)
     if n < 4:
         return False
-    pairs = itertools.combinations(samples, 2)
-    rises = sum(_sign(after - before) for before, after in pairs)
+    rises = falls = 0
+    for before, after in itertools.combinations(samples, 2):
+        rises += after > before
+        falls += after < before
     deviation = math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
-    return (abs(rises) - 1) / deviation >= _TREND_Z and abs(_slope(samples)) * n > _TREND_MATTERS
+    return (abs(rises - falls) - 1) / deviation >= _TREND_Z and abs(
+        _slope(samples)
+    ) * n > _TREND_MATTERS
 
 
 def is_steady(samples: Sequence[float]) -> bool:
@@ -70,10 +76,6 @@ def _slope(samples: Sequence[float]) -> float:
     return median(slopes)
 
 
-def _sign(value: float) -> int:
-    return (value > 0) - (value < 0)
-
-
 def _rises_beyond_noise(samples: Sequence[float]) -> bool:
     slope = _slope(samples)
     noise = spread([sample * math.exp(-slope * i) for i, sample in enumerate(samples)])
@@ -91,8 +93,9 @@ def _shifts(samples: Sequence[float]) -> bool:
     n = len(samples)
     cuts = []
     statistic = 0
-    for cut in range(1, n):
-        statistic += sum(_sign(sample - samples[cut - 1]) for sample in samples)
+    for cut, last in enumerate(samples[:-1], 1):
+        statistic += sum(sample > last for sample in samples)
+        statistic -= sum(sample < last for sample in samples)
         if abs(statistic) / math.sqrt(cut * (n - cut) * (n + 1) / 3) >= _SHIFT_Z:
             cuts.append(cut)
     if not cuts:

@@ -60,7 +60,9 @@ def format_bytes(size: int | None) -> str:
     """`9.72 GiB`; `n/a` for an unknown size."""
     if size is None:
         return NOT_AVAILABLE
-    return _scaled(size, _BYTES) if size >= _BYTES[-1][0] else f"{size} B"
+    if size >= _BYTES[-1][0]:
+        return _scaled(size, _BYTES)
+    return f"{size} B"
 
 
 def format_seconds(seconds: float | None) -> str:
@@ -69,12 +71,16 @@ def format_seconds(seconds: float | None) -> str:
         return NOT_AVAILABLE
     if abs(seconds) < 1e-9:  # the difference of two times is only rounding
         return "0 s"
-    return _scaled(seconds, _SECONDS) if abs(seconds) >= 0.9995e-6 else f"{seconds * 1e6:.2g} µs"
+    if abs(seconds) >= 0.9995e-6:
+        return _scaled(seconds, _SECONDS)
+    return f"{seconds * 1e6:.2g} µs"
 
 
 def format_duration(seconds: float) -> str:
     """A rough duration to come: `1 s`, `99 s`, `2 min`."""
-    return f"{max(1, round(seconds))} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+    if seconds < 100:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min"
 
 
 def format_rate(rate: float | None) -> str:
@@ -89,4 +95,6 @@ def format_flops(rate: float | None) -> str:
 
 def format_percent(part: float | None, digits: int = 0) -> str:
     """`94 %` for 0.94; `n/a` for an unknown fraction."""
-    return NOT_AVAILABLE if part is None else f"{100 * part:.{digits}f} %"
+    if part is None:
+        return NOT_AVAILABLE
+    return f"{100 * part:.{digits}f} %"

@@ -41,7 +41,9 @@ def _bound_of_all(plan: Plan) -> str:
 
 def aim_text(plan: Plan) -> str:
     """What the plan maximises."""
-    return "samples/s" if plan.predicted.noise_scale is None else "goodput"
+    if plan.predicted.noise_scale is None:
+        return "samples/s"
+    return "goodput"
 
 
 def left_out_text(plan: Plan, left_out: LeftOut) -> str:
@@ -62,9 +64,13 @@ def _without(plan: Plan, gain: float) -> str:
     if gain >= 0:
         return "no faster with it"
     times = 1 / (1 + gain)
-    faster = f"{gain_percent(times - 1)} faster" if times < 2 else f"{times:.1f} times as fast"
+    faster = f"{gain_percent(times - 1)} faster"
+    if times >= 2:
+        faster = f"{times:.1f} times as fast"
     first, *others = plan.split.used
-    return f"{faster} without it" if others else f"{plan.label(first)} is {faster} alone"
+    if others:
+        return f"{faster} without it"
+    return f"{plan.label(first)} is {faster} alone"
 
 
 def _syncs(plan: Plan, with_it_s: float | None) -> str:

@@ -36,7 +36,9 @@ class Column(NamedTuple):
     @property
     def head(self) -> str:
         """The title with its unit: `step time, ms`."""
-        return f"{self.label}, {self.unit}" if self.unit not in ("", "×", "text") else self.label
+        if self.unit not in ("", "×", "text"):
+            return f"{self.label}, {self.unit}"
+        return self.label
 
     @property
     def is_text(self) -> bool:
@@ -99,6 +101,7 @@ def _records(parts: list[Any]) -> set[type[Record]]:
 
 
 def _columns_of_field(kind: type[Record], name: str) -> Iterator[Column]:
+    """The columns of a field, by what kind of figure it is."""
     name, _, inner_name = name.partition(".")
     field = kind.model_fields[name]
     parts = _parts(field.annotation)
@@ -106,13 +109,7 @@ def _columns_of_field(kind: type[Record], name: str) -> Iterator[Column]:
     shown = _joined(part for part in (*field.metadata, *parts) if isinstance(part, Shown))
     base = name.removesuffix("_s").removesuffix("_ci95")
     if StepTime in records:
-        prefix = base.removesuffix("step_time")
-        yield named(name, shown, _reader(name, "median"))
-        yield named(f"{prefix}mad_s", Shown("MAD"), _reader(name, "mad"))
-        yield from _ends(base, shown.unit, name, "ci95", suffix="_s")
-        size = _reader(name, "steps_per_sample")
-        yield named(f"{prefix}steps_per_sample", Shown("steps a timing"), size)
-        yield named(f"{prefix}samples", Shown("timings"), _reader(name, "samples"))
+        yield from _step_time_columns(name, base, shown)
     elif Throughput in records:
         yield named(name, shown, _reader(name, "median"))
         yield from _ends(base, "samples/s", name, "ci95")
@@ -121,14 +118,25 @@ def _columns_of_field(kind: type[Record], name: str) -> Iterator[Column]:
         yield named(f"{name}_batch", Shown("at batch"), _reader(name, "batch"))
     elif records:
         (record,) = records
-        inner_names = [inner_name] if inner_name else []
-        for column in columns_of(record, *inner_names):
+        inner_columns = columns_of(record, inner_name) if inner_name else columns_of(record)
+        for column in inner_columns:
             yield column._replace(value=_within(name, column.value))
     elif field.annotation == Interval:
-        yield from _ends(base, shown.unit, name, suffix="_s" if shown.unit == "ms" else "")
+        suffix = "_s" if shown.unit == "ms" else ""
+        yield from _ends(base, shown.unit, name, suffix=suffix)
     else:
         is_text = str in parts or any(get_origin(part) is Literal for part in parts)
         yield named(name, shown, _reader(name), text=is_text)
+
+
+def _step_time_columns(name: str, base: str, shown: Shown) -> Iterator[Column]:
+    prefix = base.removesuffix("step_time")
+    yield named(name, shown, _reader(name, "median"))
+    yield named(f"{prefix}mad_s", Shown("MAD"), _reader(name, "mad"))
+    yield from _ends(base, shown.unit, name, "ci95", suffix="_s")
+    size = _reader(name, "steps_per_sample")
+    yield named(f"{prefix}steps_per_sample", Shown("steps a timing"), size)
+    yield named(f"{prefix}samples", Shown("timings"), _reader(name, "samples"))
 
 
 def _joined(all_shown: Iterable[Shown]) -> Shown:
@@ -137,7 +145,7 @@ def _joined(all_shown: Iterable[Shown]) -> Shown:
     for shown in all_shown:
         joined = Shown(
             joined.label or shown.label,
-            shown.unit if joined.unit is None else joined.unit,
+            joined.unit if joined.unit is not None else shown.unit,
             joined.has_ratio and shown.has_ratio,
             joined.brief or shown.brief,
         )

@@ -59,7 +59,9 @@ def _answer(result: Independent) -> Iterator[str]:
     if result.throughput is None:
         yield f"nothing was measured at once{_why_not_at_once(result)}; {trained}"
         return
-    fed = ", each behind an input pipeline of its own" if result.settings.data else ""
+    fed = ""
+    if result.settings.data:
+        fed = ", each behind an input pipeline of its own"
     yield f"{len(result.measured)} devices at once: {rate_text(result.throughput)}, {trained}{fed}"
     if result.solo_sum:
         part = format_percent(result.throughput.median / result.solo_sum, 1)
@@ -72,7 +74,9 @@ def _why_not_at_once(result: Independent) -> str:
     left = [result.label(replica.device) for replica in result.replicas if replica.failure is None]
     if len(left) > 1:
         return " yet"
-    return f", as only {left[0]} is left" if left else ", as no device is left"
+    if left:
+        return f", as only {left[0]} is left"
+    return ", as no device is left"
 
 
 def joint_text(result: Independent, joint: HeldAgainst) -> str:

@@ -57,7 +57,9 @@ def plan_headline(plan: Plan) -> str:
     """What the split gives: as measured if it was run, else as predicted."""
     if plan.run is not None:
         return run_headline(plan.run)
-    how = "predicted" if plan.balance is None else "from its measurements, not yet proven by a run"
+    how = "predicted"
+    if plan.balance is not None:
+        how = "from its measurements, not yet proven by a run"
     batches = " ".join(map(str, plan.batches))
     rate = per_s(plan.predicted.throughput)
     return f"batches {batches}: {rate} {how}, model {plan.settings.model}"

@@ -144,7 +144,9 @@ def _answer(device: Device, probe: DeviceProbe) -> str:
         is_empty = not (probe.curve or probe.batch_limit or probe.failures)
         return f"{text}: nothing was measured yet" if is_empty else text
     text += f": {per_s(best.throughput)} at batch {best.batch}"
-    return text if sensible.batch == best.batch else f"{text}, 95 % of it from {sensible.batch}"
+    if sensible.batch == best.batch:
+        return text
+    return f"{text}, 95 % of it from {sensible.batch}"
 
 
 def _facts(device: Device, probe: DeviceProbe) -> Iterator[str]:

@@ -20,7 +20,9 @@ _PRECISE_S = 100
 
 def length_text(seconds: float) -> str:
     """`4.0 s`, and `0:02:05` for longer ones."""
-    return f"{seconds:.1f} s" if seconds < _PRECISE_S else str(timedelta(seconds=round(seconds)))
+    if seconds < _PRECISE_S:
+        return f"{seconds:.1f} s"
+    return str(timedelta(seconds=round(seconds)))
 
 
 def begun_text(device: Device, command: QueuedCommand) -> str:

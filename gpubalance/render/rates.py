@@ -28,7 +28,9 @@ def half_text(value: float, interval: Interval) -> str:
     if interval is None:
         return ""
     half = (interval[1] - interval[0]) / 2 / value
-    return f" ± {format_percent(half, 1)}" if half < 1 else " ± over 100 %"
+    if half < 1:
+        return f" ± {format_percent(half, 1)}"
+    return " ± over 100 %"
 
 
 def gain_sentences(

@@ -21,7 +21,9 @@ def window_text(
     head = f"window {number} of {of}"
     if not name:
         return f"{head}: {measured_text(devices, measured)}"
-    which = "the split with batches held on the devices" if name == "held" else f"the {name} split"
+    which = f"the {name} split"
+    if name == "held":
+        which = "the split with batches held on the devices"
     return f"{head}, {which}, {measured.split}: {per_s(measured.throughput.median)}"
 
 
@@ -88,5 +90,7 @@ def run_headline(run: Run) -> str:
     batches = " ".join(map(str, run.batches))
     if run.split.accumulates:
         batches += f" in micro-batches {' '.join(map(str, run.micro_batches))}"
-    held = " on batches held on the devices" if run.settings.data and not run.pipeline else ""
+    held = ""
+    if run.settings.data and not run.pipeline:
+        held = " on batches held on the devices"
     return f"batches {batches}: {rate_text(run.throughput)}{held}, model {run.settings.model}"

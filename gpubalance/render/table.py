@@ -121,7 +121,8 @@ def table(
     for row in rows:
         cells = []
         for place, (cell, cell_width) in enumerate(zip(row, widths, strict=False)):
-            cells.append(cell.ljust(cell_width) if place in left else cell.rjust(cell_width))
+            align = str.ljust if place in left else str.rjust
+            cells.append(align(cell, cell_width))
         lines.append((indent + "  ".join(cells)).rstrip())
     if width is None or max(map(len, lines)) <= width:
         return lines
@@ -165,4 +166,6 @@ def shorten(text: str, width: int) -> str:
 
 def shorten_front(text: str, width: int) -> str:
     """The text, cut at its beginning to a width of at least 2, with an ellipsis."""
-    return text if len(text) <= width else "…" + text[-max(1, width - 1) :]
+    if len(text) <= width:
+        return text
+    return "…" + text[-max(1, width - 1) :]

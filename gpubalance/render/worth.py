@@ -41,7 +41,9 @@ def worth_sentences(
 
 def most_fed(pipeline: InputPipeline | None) -> float:
     """Samples per second that the devices can be fed; infinite if the pipeline does not bind."""
-    return pipeline.alone.median if pipeline and pipeline.binds else math.inf
+    if pipeline and pipeline.binds:
+        return pipeline.alone.median
+    return math.inf
 
 
 def _worth(run: Run, best: SoloBest, most: float) -> str:
@@ -70,10 +72,14 @@ def _worth(run: Run, best: SoloBest, most: float) -> str:
     at_batch = other.at_global_batch or 0.0
     is_for_its_batch = best.batch > run.global_batch and 0 < at_batch < (1 - _CLEARLY) * alone
     if word == _WORTH or not is_for_its_batch:
-        return f"{text}: {word}, use {label} alone" if word == _NOT_WORTH else f"{text}: {word}"
+        if word == _NOT_WORTH:
+            return f"{text}: {word}, use {label} alone"
+        return f"{text}: {word}"
     more, word = _gain(rate, at_batch)
     batch = f"this global batch of {run.global_batch} ({format_rate(at_batch)})"
-    larger = "with a larger one it may be" if word == _NOT_WORTH else "a larger one may give more"
+    larger = "a larger one may give more"
+    if word == _NOT_WORTH:
+        larger = "with a larger one it may be"
     than = f"{more} than {run.label(other.device)} alone at {batch}"
     return f"{text}; {than}: {word} at this global batch; {larger}"
 

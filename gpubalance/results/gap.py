@@ -70,4 +70,6 @@ def divide_gap(devices: Sequence[DeviceRun], step_time_s: float, slow_s: float =
 
 def _difference(more: float, less: float) -> float:
     """0 for what only rounding makes differ."""
-    return 0.0 if math.isclose(more, less, rel_tol=_ROUNDING) else more - less
+    if math.isclose(more, less, rel_tol=_ROUNDING):
+        return 0.0
+    return more - less

@@ -54,7 +54,9 @@ class CurvePoint(Record):
     @property
     def half_width(self) -> float:
         """Half the 95 % interval of the step time, as a fraction of it; infinite if unknown."""
-        return self.step_time_s.relative_half_width if self.step_time_s.ci95 else math.inf
+        if self.step_time_s.ci95:
+            return self.step_time_s.relative_half_width
+        return math.inf
 
 
 class Trial(Record):

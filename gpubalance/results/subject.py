@@ -70,7 +70,9 @@ class ReportSubject:
     @property
     def split(self) -> Shares | None:
         """The split of a run or a plan, else None."""
-        return self.result.split if isinstance(self.result, Plan | Run) else None
+        if isinstance(self.result, Plan | Run):
+            return self.result.split
+        return None
 
 
 def warnings_of(result: Reported) -> tuple[Warning_, ...]:

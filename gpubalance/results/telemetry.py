@@ -72,7 +72,9 @@ class Telemetry(Record):
 
     def samples_per_joule(self, throughput: float) -> float | None:
         """throughput · duration_s / energy_j, for a GPU that gave that throughput throughout."""
-        return throughput * self.duration_s / self.energy_j if self.energy_j else None
+        if self.energy_j:
+            return throughput * self.duration_s / self.energy_j
+        return None
 
 
 def throttling(masks: Iterable[int]) -> tuple[str, ...]:

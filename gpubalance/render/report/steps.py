@@ -31,7 +31,9 @@ def steps_of(subject: ReportSubject) -> list[StepBar]:
     """The steps of the even split and of the chosen one, as far as known; none for a probe."""
     run = subject.run
     if run is None:
-        return [] if subject.plan is None else list(_predicted_steps(subject, subject.plan))
+        if subject.plan is None:
+            return []
+        return list(_predicted_steps(subject, subject.plan))
     steps = []
     even = run.baselines.even
     # For a run of the even split, the baseline is that run itself.

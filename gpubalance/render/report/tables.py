@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpubalance.render.columns import Cell, Column, columns_of, named
 from gpubalance.render.report.kinds import KINDS, TableKind
@@ -124,39 +124,33 @@ def _lead_of_field(record: Record, name: str) -> Lead:
 
 
 def _table(kind: TableKind, records: Sequence[_Entry], subject: ReportSubject) -> Table | None:
-    """The table, without columns that no row knows; None without rows."""
-    entries: list[tuple[dict[str, Any], Record]] = []
+    """The table, without columns that no row knows; None if none is left."""
+    leads: list[Lead] = []
+    shown: list[Record] = []
     for lead, record in records:
         if isinstance(record, kind.of):
-            entries += [({**lead, **more}, record) for more in kind.leads(record, subject)]
-    if not entries:
-        return None
-    columns = _lead_columns([lead for lead, _ in entries])
-    keys = [column.key for column in columns]
-    figures: list[Column] = []
-    if kind.names is not None:
-        shown = type(entries[0][1]) if isinstance(kind.of, tuple) else kind.of
-        figures = columns_of(shown, *kind.names)
-    cells: list[list[Cell]] = []
-    for lead, record in entries:
-        row = [lead.get(key, "chosen" if key == "split" else None) for key in keys]
-        cells.append(row + [column.value(record) for column in figures])
-    columns += figures
-    known = []
-    for place in range(len(columns)):
-        if any(row[place] is not None for row in cells):
-            known.append(place)
+            for more in kind.leads(record, subject):
+                leads.append({**lead, **more})
+                shown.append(record)
+    columns = _lead_columns(leads)
+    if kind.names is not None and shown:
+        record_type = type(shown[0]) if isinstance(kind.of, tuple) else kind.of
+        for column in columns_of(record_type, *kind.names):
+            columns.append((column, [column.value(record) for record in shown]))
+    known = [pair for pair in columns if any(cell is not None for cell in pair[1])]
     if not known:
         return None
-    rows = [[row[place] for place in known] for row in cells]
-    return Table(kind, [columns[place] for place in known], rows)
+    rows = list(zip(*[cells for _, cells in known], strict=True))
+    return Table(kind, [column for column, _ in known], rows)
 
 
-def _lead_columns(leads: Sequence[Lead]) -> list[Column]:
-    """The columns of what leads the rows, the split first."""
-    texts: dict[str, bool] = {}
-    for lead in leads:
-        for key, cell in lead.items():
-            texts[key] = texts.get(key, False) or isinstance(cell, str)
-    keys = sorted(texts, key=lambda key: key != "split")
-    return [named(key, _LEADS.get(key, Shown()), text=texts[key]) for key in keys]
+def _lead_columns(leads: Sequence[Lead]) -> list[tuple[Column, list[Cell]]]:
+    """The columns of what leads the rows with their cells, the split first."""
+    keys = dict.fromkeys(key for lead in leads for key in lead)
+    columns = []
+    for key in sorted(keys, key=lambda key: key != "split"):
+        unknown = "chosen" if key == "split" else None
+        cells = [lead.get(key, unknown) for lead in leads]
+        is_text = any(isinstance(cell, str) for cell in cells)
+        columns.append((named(key, _LEADS.get(key, Shown()), text=is_text), cells))
+    return columns

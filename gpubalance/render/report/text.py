@@ -118,7 +118,9 @@ def _section(subject: ReportSubject) -> Iterator[str]:
 
 def _head(column: Column) -> str:
     """The title, with the unit if `short` leaves it out."""
-    return column.label if column.unit in ("s", "ms", "µs", "GiB", "%") else column.head
+    if column.unit in ("s", "ms", "µs", "GiB", "%"):
+        return column.label
+    return column.head
 
 
 def _cell(cell: Cell, column: Column) -> str:

@@ -26,9 +26,7 @@ class _ChartKind(NamedTuple):
     drawing_of: _DrawingOf
 
 
-def _of_result(
-    drawing_of: Callable[[Any], Drawing | str],
-) -> Callable[[ReportSubject], Drawing | str]:
+def _of_result(drawing_of: Callable[[Any], Drawing | str]) -> _DrawingOf:
     return lambda subject: drawing_of(subject.result)
 
 

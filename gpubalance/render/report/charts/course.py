@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpubalance.render.report.charts.chart import Drawing
-from gpubalance.render.report.charts.style import CHOSEN, EVEN, NARROW, figure, legend, look
+from gpubalance.render.report.charts.style import CHOSEN, EVEN, NARROW, legend, look, new_figure
 from gpubalance.results.common import StepTime
 from gpubalance.results.independent import Independent, OwnModel
 from gpubalance.results.layers import Layers
@@ -101,14 +101,14 @@ def _draw(
     readings = {name: _readings(courses, name) for name in _PANELS}
     panels = [name for name in _PANELS if readings[name]]
     heights = [2.4, *[1.1] * len(panels)]
-    made, axes = figure(width, 70 + 80 * sum(heights), heights)
+    figure, axes = new_figure(width, 70 + 80 * sum(heights), heights)
     _draw_timings(axes[0], lines)
     for panel, name in zip(axes[1:], panels, strict=True):
         _draw_panel(panel, readings[name], labels)
         panel.set_ylabel(_PANELS[name])
     axes[-1].set_xlabel("time since the first timing began, s")
-    legend(made, 1 if width <= NARROW else 2)
-    return made
+    legend(figure, 1 if width <= NARROW else 2)
+    return figure
 
 
 def _readings(courses: Courses, name: str) -> Readings:

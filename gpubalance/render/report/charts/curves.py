@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from gpubalance.render.report.charts.chart import Drawing
-from gpubalance.render.report.charts.style import INK, NARROW, device_name, figure, legend, look
+from gpubalance.render.report.charts.style import INK, NARROW, device_name, legend, look, new_figure
 from gpubalance.results.probe import DeviceProbe
 from gpubalance.results.subject import ReportSubject
 from gpubalance.settings.shares import pieces_text
@@ -31,7 +31,7 @@ def curves(subject: ReportSubject) -> Drawing | str:
 
 def _draw(subject: ReportSubject, width: int) -> Figure:
     is_narrow = width <= NARROW
-    made, (axes,) = figure(width, 300 if is_narrow else 360)
+    figure, (axes,) = new_figure(width, 300 if is_narrow else 360)
     axes.set_xscale("log", base=2)
     has_limit = False
     for number, probe in enumerate(subject.probes):
@@ -39,10 +39,10 @@ def _draw(subject: ReportSubject, width: int) -> Figure:
             continue
         if probe.batch_limit and probe.batch_limit.fails:
             has_limit = True
-        batch = subject.split.batches[number] if subject.split else 0
-        micro = subject.split.micro_batches[number] if subject.split else 0
         name = f"{device_name(subject.devices[number], width)}: {_limit_text(probe)}"
+        micro = 0
         if subject.split is not None:
+            batch, micro = subject.split.batches[number], subject.split.micro_batches[number]
             name += f", chosen {pieces_text(batch, micro)}" if batch else ", left out"
         _draw_device(axes, number, probe, micro, name)
     if has_limit:
@@ -56,15 +56,17 @@ def _draw(subject: ReportSubject, width: int) -> Figure:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda batch, _: f"{batch:g}"))
     axes.set_xlabel("batch, samples")
     axes.set_ylabel("throughput, samples/s")
-    legend(made, 1)
-    return made
+    legend(figure, 1)
+    return figure
 
 
 def _limit_text(probe: DeviceProbe) -> str:
     limit = probe.batch_limit
     if limit is None or limit.fits is None:
         return "limit not known"
-    return f"limit {limit.fits}" if limit.fails is not None else f"no limit up to {limit.fits}"
+    if limit.fails is not None:
+        return f"limit {limit.fits}"
+    return f"no limit up to {limit.fits}"
 
 
 def _draw_device(axes: Axes, number: int, probe: DeviceProbe, chosen: int, name: str) -> None:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpubalance.render.report.charts.chart import Drawing
-from gpubalance.render.report.charts.style import HATCHES, MUTED, NARROW, PAPER, figure, legend
+from gpubalance.render.report.charts.style import HATCHES, MUTED, NARROW, PAPER, legend, new_figure
 from gpubalance.render.table import shorten
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _draw(rows: Sequence[Row], width: int, label: str) -> Figure:
     for row in rows:
         keys.update(bar.key for bar in row.bars if abs(bar.length) > _SEEN * wide)
         keys.update(row.marks)
-    made, (axes,) = figure(width, sum(row.height for row in rows) * _ROW_PX + _REST_PX)
+    figure, (axes,) = new_figure(width, sum(row.height for row in rows) * _ROW_PX + _REST_PX)
     axes.set_xlim(low - 0.02 * wide if low < 0 else low, low + 1.02 * wide)
     top = 0.0
     for row in rows:
@@ -99,8 +99,8 @@ def _draw(rows: Sequence[Row], width: int, label: str) -> Figure:
     axes.axvline(0.0, color=MUTED, linewidth=0.8)
     axes.set_xlabel(label)
     if len(keys) > 1:
-        legend(made, 2 if width <= NARROW and len(keys) > 3 else len(keys))
-    return made
+        legend(figure, 2 if width <= NARROW and len(keys) > 3 else len(keys))
+    return figure
 
 
 def _range(rows: Sequence[Row]) -> tuple[float, float]:

@@ -43,7 +43,9 @@ def steps(subject: ReportSubject) -> Drawing | str:
     bars = steps_of(subject)
     if not bars:
         return "a probe measures each device alone, and waiting is what devices do together"
-    scale, unit = (1.0, "s") if max(step.step_time_s for step in bars) >= 10 else (1e3, "ms")
+    scale, unit = 1e3, "ms"
+    if max(step.step_time_s for step in bars) >= 10:
+        scale, unit = 1.0, "s"
     rows = []
     for step in bars:
         rows.append(Row(f"{step.title} {Shares(step.batches)}", per_s(step.throughput)))
@@ -100,10 +102,13 @@ def rounds(subject: ReportSubject) -> Drawing | str:
     rows = []
     for tried in balance.rounds:
         batches = "/".join(map(pieces_text, tried.batches, tried.micro_batches))
-        rate = tried.measured.throughput.median if tried.measured else 0.0
-        gave = format_rate(rate) if tried.measured else "out of memory"
+        rate = 0.0
+        text = "out of memory"
+        if tried.measured:
+            rate = tried.measured.throughput.median
+            text = format_rate(rate)
         marks = {_PREDICTED: tried.predicted_throughput}
-        rows.append(Row(f"{tried.number}. {batches}", gave, [Bar(_MEASURED, 0.0, rate)], marks))
+        rows.append(Row(f"{tried.number}. {batches}", text, [Bar(_MEASURED, 0.0, rate)], marks))
     return rows_chart(rows, "throughput, samples/s")
 
 

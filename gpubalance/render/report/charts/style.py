@@ -66,7 +66,9 @@ def look(device: int) -> dict[str, Any]:
 
 def device_name(device: Device, width: int = WIDE) -> str:
     """`GPU:0 GeForce GTX 1080 Ti`, short enough for a legend; `GPU:0` in a narrow chart."""
-    return device.label if width <= NARROW else f"{device.label} {clean(device.name, _NAME_LENGTH)}"
+    if width <= NARROW:
+        return device.label
+    return f"{device.label} {clean(device.name, _NAME_LENGTH)}"
 
 
 def long_name(device: Device, what: str) -> str:
@@ -126,7 +128,9 @@ def _settings(salt: str) -> dict[Any, Any]:
     }
 
 
-def figure(width: int, height: float, rows: Sequence[float] = (1,)) -> tuple[Figure, list[Axes]]:
+def new_figure(
+    width: int, height: float, rows: Sequence[float] = (1,)
+) -> tuple[Figure, list[Axes]]:
     """A figure of axes above each other, with these relative heights and a shared x axis."""
     from matplotlib.figure import Figure
 
