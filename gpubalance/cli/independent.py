@@ -73,7 +73,7 @@ def independent(
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import command
     from gpubalance.jobs.independent.independent import independent as job
-    from gpubalance.render.independent import independent_told
+    from gpubalance.render.independent import independent_summary
 
     def following(result: Independent) -> Following:
         """Without a joint split to compare with, the command that finds one."""
@@ -84,4 +84,4 @@ def independent(
 
     machine = gpus.machine()
     request = own.request(machine, gpus, settings, measuring)
-    measured(machine, request, care, reporting, job, independent_told, following)
+    measured(machine, request, care, reporting, job, independent_summary, following)

@@ -45,7 +45,7 @@ def plan(
     from gpubalance.devices.machine import check_hosts
     from gpubalance.devices.select import select
     from gpubalance.jobs.plan.plan import plan as job
-    from gpubalance.render.plan import plan_told
+    from gpubalance.render.plan import plan_summary
     from gpubalance.results.probe import Probe
     from gpubalance.results.records import read_record
 
@@ -60,7 +60,7 @@ def plan(
         found = _kept_probe(devices, settings_on(devices, settings), gpus.simulate)
     made = job(found, devices, split, joint)
     following = uses(made, gpus.simulate, output.output)
-    out.give(made, lambda plan: summed_up(plan, plan_told(plan, epoch.epoch), following))
+    out.give(made, lambda plan: summed_up(plan, plan_summary(plan, epoch.epoch), following))
 
 
 def _kept_probe(devices: Sequence[Device], settings: Settings, simulate: str | None) -> Probe:

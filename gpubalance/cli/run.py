@@ -150,7 +150,7 @@ def run(
     from gpubalance.devices.planned import forced
     from gpubalance.jobs.keep.saved import refuse_what_failed, solo_bests
     from gpubalance.jobs.run import run as run_job
-    from gpubalance.render.run import run_told
+    from gpubalance.render.run import run_summary
     from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_record
 
@@ -185,7 +185,7 @@ def run(
         care,
         reporting,
         lambda request, watch, journal: run_job(request, watch, journal, solo, model),
-        lambda run: run_told(run, epoch.epoch),
+        lambda run: run_summary(run, epoch.epoch),
         lambda _: (following, ()),
         noted,
     )

@@ -14,7 +14,7 @@ from gpubalance.jobs.keep.journal import journal_of
 from gpubalance.jobs.keep.saved import best_probe, kept_probe, save
 from gpubalance.jobs.phases import estimate, queues
 from gpubalance.jobs.probe.probe import probe
-from gpubalance.render.probe import probe_told
+from gpubalance.render.probe import probe_summary
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.settings.device import Device, DeviceProfile
@@ -61,7 +61,7 @@ def test_of_equal_devices_one_is_probed_and_that_is_said(*, parallel: bool) -> N
     result, events = probed(request_of(QUICK, QUICK, parallel=parallel))
     assert measured_on(events) == {0}
     assert TEXT in [event.text for event in events if isinstance(event, Doing)]
-    assert TEXT in list(probe_told(result))
+    assert TEXT in list(probe_summary(result))
     first, second = result.probes
     assert (first.same_as, second.same_as) == (None, "GPU:0")
     assert (second.device, second.children, second.elapsed_s) == (1, 0, 0.0)
