@@ -12,7 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine import cuda_libraries, runtime
+from gpubalance.engine import cuda_libraries, gpus, runtime
+from gpubalance.engine.strategies import build_strategy
 from gpubalance.system import versions
 
 _TIMES = 3  # the first is slower: it makes buffers, streams and NCCL's rings
@@ -22,7 +23,7 @@ def inspect() -> dict[str, Any]:
     """TensorFlow's build, and whether each CUDA library that it wants can be loaded. No device is
     used.
     """
-    build, libraries = tf.sysconfig.get_build_info(), runtime.wanted_libraries()
+    build, libraries = tf.sysconfig.get_build_info(), gpus.wanted_libraries()
     problems = {name: one if isinstance(one, str) else None for name, one in libraries.items()}
     cudnn = next((one for name, one in libraries.items() if name.startswith("libcudnn")), "")
     return {
@@ -68,7 +69,7 @@ def copy(
 
 def reduce(names: Sequence[str], nbytes: int) -> dict[str, Any]:
     """Sums integers, exact in float32, over the devices with the strategy's own all-reduce."""
-    strategy = runtime.build_strategy(tuple(names), "auto")
+    strategy = build_strategy(tuple(names), "auto")
     random = np.random.default_rng()
     parts = [random.integers(0, 1000, max(1, nbytes // 4)).astype(np.float32) for _ in names]
 

@@ -131,7 +131,7 @@ class Ensemble:
 
     def _place(self, batch: Any, size: int) -> None:
         """Measures the models and decides. Raises NothingFits."""
-        from gpubalance.engine.runtime import memory_bytes, memory_limits_bytes
+        from gpubalance.engine.memory import memory_bytes, memory_limits_bytes
 
         self._there, self.placement, self._size = [], (), 0
         whole = memory_limits_bytes(self.devices, self._names)
@@ -198,7 +198,7 @@ class Ensemble:
         import tensorflow as tf
 
         from gpubalance.engine.failures import memory_row
-        from gpubalance.engine.runtime import memory_bytes, reset_memory_peak
+        from gpubalance.engine.memory import memory_bytes, reset_memory_peak
 
         times_s: list[float | None] = [None] * len(limits)
         working = [

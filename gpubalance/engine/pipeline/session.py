@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine import keras_inside, runtime
+from gpubalance.engine import keras_inside, memory, runtime
 from gpubalance.engine.data import samples_for
 from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.models import facts_of, make_model
@@ -59,7 +59,7 @@ class LayersSession:
 
     def facts(self) -> dict[str, Any]:
         """What a result records about the model, and the model's blocks; see Session."""
-        limits = runtime.memory_limits_bytes(self._devices, self._names)
+        limits = memory.memory_limits_bytes(self._devices, self._names)
         return {
             "model": facts_of(self._model),
             "memory_limit_bytes": limits,
@@ -159,7 +159,7 @@ class LayersSession:
         """
         pace = self._pipeline and self._pipeline.pace
         by_profile = pace.peak_bytes if pace else [None] * len(self._devices)
-        return runtime.memory_peaks(self._devices, self._names, by_profile)
+        return memory.memory_peaks(self._devices, self._names, by_profile)
 
 
 def time_alone(
@@ -178,12 +178,12 @@ def time_alone(
     order = Task(0, "forward", 0), Task(0, "backward", 0)
     pipeline.prepare(micro)
     first = Step(pipeline, [micro])
-    before = runtime.memory_bytes(name, "current")
-    runtime.reset_memory_peak(name)
+    before = memory.memory_bytes(name, "current")
+    memory.reset_memory_peak(name)
     first.do(order[0])
-    held = runtime.memory_bytes(name, "current")
+    held = memory.memory_bytes(name, "current")
     first.do(order[1])
-    peak = runtime.memory_bytes(name, "peak")
+    peak = memory.memory_bytes(name, "peak")
     pipeline.step([micro], [order])  # unmeasured, to fill caches
     steps = [
         pipeline.step([micro], [order], stamped=True).measured()
