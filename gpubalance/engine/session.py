@@ -11,16 +11,14 @@ from typing import Any
 import psutil
 import tensorflow as tf
 
-from gpubalance.engine import data, hosts, memory, runtime
+from gpubalance.engine import data, hosts, memory, models, runtime, trace
 from gpubalance.engine.device_time import DeviceTime
 from gpubalance.engine.feed import Dealt
-from gpubalance.engine.models import facts_of, make_model
 from gpubalance.engine.place import place_of
 from gpubalance.engine.step.functions import Functions, count_step
 from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.points import stamped_times
 from gpubalance.engine.supply import UNLIKE_AT_ONCE, Supply
-from gpubalance.engine.trace import record_trace
 from gpubalance.results.decomposition import UNTRIED, Decomposition
 from gpubalance.results.timing import Pulled, Timing
 from gpubalance.settings.cluster import Cluster
@@ -69,7 +67,7 @@ class Session:
             clock.counts = self._in_cluster
         self._time = DeviceTime(self._clocks)
         with strategy.scope():
-            self._model = make_model(settings)
+            self._model = models.make_model(settings)
         self.source = data.samples_for(settings, self._model, strategy, self._names[0], seed=seed)
         self._functions = Functions(self._model, self._place, xla=settings.xla)
         self._verdict = self._build(verdict)
@@ -93,7 +91,7 @@ class Session:
     def facts(self) -> dict[str, Any]:
         """What a result records about the model, and what it takes of the devices."""
         return {
-            "model": facts_of(self._model) | {"step": self._verdict.fingerprint},
+            "model": models.facts_of(self._model) | {"step": self._verdict.fingerprint},
             "memory_limit_bytes": self._limits,
             "pack_bytes": self._functions.pack_bytes if self._place.replicas > 1 else None,
             "verdict": self._verdict,
@@ -163,7 +161,7 @@ class Session:
             return None
         self._wait()
         gpus = sum(name.startswith("GPU") for name in self._names)
-        return record_trace(self._run, self._wait, tracing, gpus=gpus)
+        return trace.record_trace(self._run, self._wait, tracing, gpus=gpus)
 
     @property
     def computed_steps(self) -> int:
