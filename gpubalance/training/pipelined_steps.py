@@ -121,7 +121,7 @@ class PipelinedSteps(KerasFunctions):
             return float(self.model._compile_loss(labels, outputs, *weights))
 
     def _outputs(self, micro: MicroBatch) -> tuple[Any, Any]:
-        return self._guarded(lambda: self._pipeline.infer(micro))  # type: ignore[no-any-return]
+        return self._guarded(lambda: self._pipeline.cut.infer(micro))  # type: ignore[no-any-return]
 
     def _guarded(self, work: Callable[[], Any]) -> Any:
         """The result of the work. An out-of-memory error names the device and what it was doing."""

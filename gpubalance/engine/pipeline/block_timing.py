@@ -1,0 +1,80 @@
+"""Times blocks of a model alone on a device, and measures their memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from gpubalance.engine import memory, runtime
+from gpubalance.engine.pipeline.calls import Calls, bytes_of
+from gpubalance.engine.pipeline.micro_batches import MicroBatch
+from gpubalance.engine.pipeline.pipeline import Pipeline
+from gpubalance.engine.pipeline.step import Step
+from gpubalance.planning.pipeline.timeline import Task
+from gpubalance.results.timing import BlockTimed
+
+
+def time_alone(
+    pipeline: Pipeline, calls: Calls, micro: MicroBatch, *, seconds: float, at_least: int
+) -> BlockTimed:
+    """Times steps of blocks on one device for `seconds` and at least so many times.
+
+    It measures their memory before. Other blocks' outputs are random. Then it moves the variables
+    back to the host's memory.
+    """
+    cut = pipeline.cut
+    (section,) = cut.sections
+    inputs = {slot: micro.inputs[slot] for slot in section.inputs}
+    for slot in section.takes:
+        inputs[slot] = _random(calls.tensors[slot], micro.samples)
+    micro = cut.held(MicroBatch(inputs, micro.labels, micro.samples))
+    pipeline.prepare(micro)
+    forward = Task(0, "forward", 0)
+    backward = Task(0, "backward", 0)
+    name = section.device
+    first = Step(cut, [micro])
+    before = memory.memory_bytes(name, "current")
+    memory.reset_memory_peak(name)
+    first.do(forward)
+    held = memory.memory_bytes(name, "current")
+    first.do(backward)
+    peak = memory.memory_bytes(name, "peak")
+    orders = [(forward, backward)]
+    pipeline.step([micro], orders)  # unmeasured, to fill caches
+    forward_s = []
+    backward_s = []
+    update_s = []
+    for _ in runtime.rounds(seconds, at_least):
+        timeline = pipeline.step([micro], orders, stamped=True).measured()
+        (update,) = timeline.updates
+        timed_forward, timed_backward = timeline.tasks
+        forward_s.append(timed_forward.end_s - timed_forward.start_s)
+        backward_s.append(timed_backward.end_s - timed_backward.start_s)
+        update_s.append(update.end_s - update.start_s)
+    slots = cut.update.optimizer.variables if section.trained else []
+    section.place("CPU:0")
+    return BlockTimed(
+        block=cut.segments[0].first,
+        micro_batch=micro.samples,
+        forward_s=tuple(forward_s),
+        backward_s=tuple(backward_s),
+        update_s=tuple(update_s),
+        fixed_bytes=sum(map(bytes_of, [*section.variables, *section.trained, *slots])),
+        held_bytes=_rise(before, held),
+        working_bytes=_rise(held, peak),
+    )
+
+
+def _rise(before: int | None, after: int | None) -> int | None:
+    if before is None or after is None:
+        return None
+    return max(0, after - before)
+
+
+def _random(symbol: Any, samples: int) -> Any:
+    shape = [samples] + [size or 1 for size in symbol.shape[1:]]
+    dtype = tf.as_dtype(symbol.dtype)
+    if dtype.is_floating:
+        return tf.random.uniform(shape, dtype=dtype)
+    return tf.zeros(shape, dtype)
