@@ -38,12 +38,11 @@ class Samples:
             self._inputs = model.inputs[0]
         else:
             self._inputs = keras.tree.lists_to_tuples(model.input)
-        self._vocabulary = 2  # inputs must be below it
-        embeddings = [
-            layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding)
-        ]
-        if embeddings:
-            self._vocabulary = min(int(layer.input_dim) for layer in embeddings)
+        vocabularies = []
+        for layer in model._flatten_layers():
+            if isinstance(layer, keras.layers.Embedding):
+                vocabularies.append(int(layer.input_dim))
+        self._vocabulary = min(vocabularies, default=2)  # inputs must be below it
 
     def make(self, count: int, *, salt: int = 0) -> Any:
         """`count` samples as NumPy arrays; the same for the same seed and salt."""

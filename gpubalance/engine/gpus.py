@@ -42,7 +42,9 @@ def set_up_gpus(devices: Sequence[Device], *, joins: bool) -> tuple[str, ...]:
             warnings.warn(f"{fault.message}: {fault.remedy} ({error})", stacklevel=2)
     # Asking which GPU is which starts TensorFlow's runtime, too early to join a cluster: there a
     # process has one GPU.
-    numbers = [0] if joins else _numbers_here(devices)
+    if joins:
+        return ("GPU:0",)
+    numbers = _numbers_here(devices)
     missing = _left_out(devices, numbers)
     if missing:
         row = known_error("left-out")

@@ -124,11 +124,10 @@ def nodes_in_order(function: Any) -> list[Any]:
 def run_as_graph(
     operation: Any, *, training: bool, arguments: Any, values: Mapping[int, Any]
 ) -> list[Any]:
-    """Runs one of a Functional's calls as the Functional does; `values` has the symbolic tensors'
-    values by their id.
+    """Runs one of a Functional's calls as the Functional does.
 
-    The training flag of the whole model overrides one that was given when the graph was built
-    (keras 20285).
+    `values` are those of the symbolic tensors, by their ids. The training flag of the whole model
+    overrides one that was given when the graph was built (keras 20285).
     """
     from keras.src.models.functional import operation_fn
 
@@ -136,9 +135,9 @@ def run_as_graph(
     return keras.tree.flatten(operation_fn(operation, training=training)(*args, **kwargs))  # type: ignore[no-any-return]
 
 
-def inputs_of(function: Any, given: Any) -> list[Any]:
+def inputs_of(function: Any, data: Any) -> list[Any]:
     """A Functional's flat inputs from a user's data, cast as it does, and by name from a dict."""
-    return list(function._standardize_inputs(given))
+    return list(function._standardize_inputs(data))
 
 
 def without_xla() -> contextlib.AbstractContextManager[None]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
 from gpubalance.engine.keras_inside import function_of, is_keras_own
 
-_NONE_SUITS = (
-    "its outputs do not tell what labels its train_step, loss and metrics take: random ones do "
-    "not suit them"
-)
+Shape: TypeAlias = tuple[int | None, ...]  # None is an open dimension
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,7 @@ class Target:
     0 classes are real numbers from 0 to 1.
     """
 
-    shape: tuple[int | None, ...]
+    shape: Shape
     classes: int
 
 
@@ -86,7 +83,10 @@ def random_targets(model: Any, suits: Callable[[list[Target]], bool]) -> list[Ta
     for targets in candidates:
         if suits(targets):
             return targets
-    raise ValueError(_NONE_SUITS)
+    raise ValueError(
+        "its outputs do not tell what labels its train_step, loss and metrics take: random ones do "
+        "not suit them"
+    )
 
 
 def _by_loss(loss: Any, tensor: Any) -> Target:
@@ -96,7 +96,7 @@ def _by_loss(loss: Any, tensor: Any) -> Target:
     return Target(_shape(tensor), 2 if "binary" in name.lower() else 0)
 
 
-def _shape(values: Any) -> tuple[int | None, ...]:
+def _shape(values: Any) -> Shape:
     """The shape of one sample."""
     return tuple(values.shape[1:])
 
@@ -125,7 +125,7 @@ def _usual(tensor: Any) -> Target:
     return Target(shape, 2 if activation == "sigmoid" else 0)
 
 
-def _loss_for(tensor: Any, label_shape: tuple[int | None, ...]) -> Any:
+def _loss_for(tensor: Any, label_shape: Shape) -> Any:
     """The loss for an output and its labels of that shape.
 
     Labels that lack the output's last dimension are class numbers.
@@ -170,19 +170,17 @@ def classes_of(model: Any, labels: Any) -> Iterator[tuple[str, Any, int]]:
             yield tensor.name, label, classes
 
 
-def _alike(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
+def _alike(one: Shape, other: Shape) -> bool:
     """Whether Keras makes two shapes equal: it adds or removes a last dimension of 1."""
     return _match(one, other) or _match(one, (*other, 1)) or _match((*one, 1), other)
 
 
-def _match(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
+def _match(one: Shape, other: Shape) -> bool:
     """Whether two shapes are equal; None matches any size."""
     if len(one) != len(other):
         return False
-    return all(
-        size == other_size or None in (size, other_size)
-        for size, other_size in zip(one, other, strict=True)
-    )
+    pairs = zip(one, other, strict=True)
+    return all(size == other_size or None in (size, other_size) for size, other_size in pairs)
 
 
 def _activation(tensor: Any) -> str:

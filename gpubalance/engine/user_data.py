@@ -38,11 +38,10 @@ _FORMS = "return a tf.data.Dataset, a PyDataset or arrays, as (x, y) or (x, y, s
 
 
 class UserData(Pool):
-    """A user's dataset for a model. Batches are (inputs, labels) or (inputs, labels, sample
-    weights).
+    """A user's dataset for a model.
 
-    A user's own `train_step` gets what there is. Faults in the data raise BadInput, when it is made
-    or when its first batch comes.
+    Batches are (inputs, labels) or (inputs, labels, sample weights); a user's own `train_step` gets
+    what there is. Faults in the data raise BadInput, when it is made or when its first batch comes.
     """
 
     def __init__(self, name: str, model: Any) -> None:
@@ -72,13 +71,13 @@ class UserData(Pool):
     @cached_property
     def own_batch(self) -> int | None:
         """The number of samples in the user's own batches; None if there are none, or unknown."""
-        given = self._given
+        data = self._given
         with self._named_errors():
-            if isinstance(given, keras.utils.PyDataset):
-                return len(keras.tree.flatten(given[0])[0])
-            if self._is_arrays or not is_batched(given, self._model):
+            if isinstance(data, keras.utils.PyDataset):
+                return len(keras.tree.flatten(data[0])[0])
+            if self._is_arrays or not is_batched(data, self._model):
                 return None
-            return static_batch_of(given) or batch_of(given)
+            return static_batch_of(data) or batch_of(data)
 
     def joined_from(self, global_batch: int) -> int | None:
         """The number of samples in the user's own batches, if they are regrouped for this size."""
@@ -130,12 +129,11 @@ class UserData(Pool):
 
         Also Keras' adapter that begins and ends an epoch of it.
         """
-        x, y, sample_weight = self._given, None, None
         if self._is_arrays:
-            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(self._given)
-        adapter = get_data_adapter(
-            x, y, sample_weight, batch_size=batch_size, shuffle=self._is_arrays
-        )
+            parts = keras.utils.unpack_x_y_sample_weight(self._given)
+            adapter = get_data_adapter(*parts, batch_size=batch_size, shuffle=True)
+        else:
+            adapter = get_data_adapter(self._given)
         data = adapter.get_tf_dataset()
         for spec in tf.nest.flatten(data.element_spec):
             if hasattr(spec, "shape") and spec.shape.rank is None:

@@ -86,9 +86,9 @@ class Calls:
         self.tensors += tensors
         return tuple(range(len(self.tensors) - len(tensors), len(self.tensors)))
 
-    def _read(self, function: Any, given: Sequence[int], path: str) -> tuple[int, ...]:
+    def _read(self, function: Any, inputs: Sequence[int], path: str) -> tuple[int, ...]:
         """Adds a Functional's calls on inputs of these slots, and returns its outputs' slots."""
-        slots = dict(zip(map(id, function.inputs), given, strict=True))
+        slots = dict(zip(map(id, function.inputs), inputs, strict=True))
         for node in keras_inside.nodes_in_order(function):
             name = path + node.operation.name
             inner = keras_inside.graph_of(node.operation)

@@ -42,26 +42,23 @@ class CutModel:
         self.links = links_between(blocks.graph, segments)
         self._packed = blocks.calls.packed
         self.sections: list[Section] = []
-        self._sections_on: dict[int, list[Section]] = {
-            device: [] for device in sorted({segment.device for segment in segments})
-        }
+        devices = sorted({segment.device for segment in segments})
+        trained: dict[int, list[Any]] = {device: [] for device in devices}
         loss = partial(part_of_loss, model._compile_loss)
         for segment in segments:
             span = blocks.span(segment.first, segment.last)
             name = names[segment.device]
             section = Section(blocks.calls, span, name, loss, optimizer.scale_loss)
             self.sections.append(section)
-            self._sections_on[segment.device].append(section)
+            trained[segment.device] += section.trained
         if optimizer.built:
             keras_inside.move_slots(optimizer)
         else:
-            here = {id(variable) for section in self.sections for variable in section.trained}
-            optimizer.build(
-                [variable for variable in model.trainable_variables if id(variable) in here]
-            )
-        trained: dict[int, list[Any]] = {}
-        for device, sections in self._sections_on.items():
-            trained[device] = [variable for section in sections for variable in section.trained]
+            here: set[int] = set()
+            for own in trained.values():
+                here.update(map(id, own))
+            variables = [variable for variable in model.trainable_variables if id(variable) in here]
+            optimizer.build(variables)
         self.update = Update(optimizer, names, trained)
         self._copying = ThreadPoolExecutor(2 * len(self.links) or 1)  # each link both ways
         self._numbers: dict[tuple[int, float], Any] = {}
@@ -69,7 +66,11 @@ class CutModel:
 
     def take_gradients(self, device: int) -> list[Gradient]:
         """A device's gradients, summed over micro-batches, which it forgets."""
-        return [grad for section in self._sections_on[device] for grad in section.take()]
+        grads: list[Gradient] = []
+        for section in self.sections:
+            if section.device == self.names[device]:
+                grads += section.take()
+        return grads
 
     def number(self, device: int, value: float) -> Any:
         """The number, float32, on a device, where it stays.
@@ -104,16 +105,14 @@ class CutModel:
         inputs = {}
         for slot, value in micro.inputs.items():
             takers = [section for section in self.sections if slot in section.inputs]
-            taker = takers[0] if takers else self.sections[0]
+            taker, *_ = takers or self.sections
             with tf.device(taker.device):
                 inputs[slot] = tf.identity(value)
         with tf.device(self.sections[-1].device):
             return MicroBatch(inputs, copied(micro.labels), micro.samples)
 
     def infer(self, micro: MicroBatch) -> tuple[Any, list[Any]]:
-        """The outputs for a micro-batch, in the model's structure, and what its layers add to the
-        loss.
-        """
+        """The model's outputs for a micro-batch, and what its layers add to the loss."""
         return self._infers(dict(micro.inputs))  # type: ignore[no-any-return]
 
     def _inferred(self, inputs: dict[int, Any]) -> tuple[Any, list[Any]]:

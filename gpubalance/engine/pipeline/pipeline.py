@@ -75,10 +75,9 @@ class Pipeline:
 
     def _work(self, step: Step, orders: Orders, patience_s: float | None) -> None:
         """Does the step's tasks on all devices, and raises the first error of any."""
-        working = {
-            self._threads.submit(step.work, device, orders[device])
-            for device in self.cut.update.devices
-        }
+        working = set()
+        for device in self.cut.update.devices:
+            working.add(self._threads.submit(step.work, device, orders[device]))
         while working:
             done, working = wait(
                 working, timeout=patience_s and patience_s / 4, return_when="FIRST_EXCEPTION"
@@ -93,13 +92,16 @@ class Pipeline:
                 raise TaskFailedError(device, doing)
 
     def prepare(self, micro: MicroBatch) -> None:
-        """Traces in this thread all that a step with such labels runs, and restores what layers
-        count meanwhile.
+        """Traces in this thread all that a step with such labels runs.
+
+        What layers count meanwhile is restored.
         """
         sections = self.cut.sections
         if all(section.is_traced(micro.labels) for section in sections):
             return
-        counted = [variable for section in sections for variable in section.counted]
+        counted: list[Any] = []
+        for section in sections:
+            counted += section.counted
         with tf.device("/CPU:0"):  # else untrained weights would be copied to a GPU
             before = [tf.identity(variable.value) for variable in counted]
         while not all(section.is_traced(micro.labels) for section in sections):

@@ -52,12 +52,11 @@ class _Layers(keras.layers.Layer):  # type: ignore[misc]
     def __init__(self, calls: Sequence[Call], run: Callable[..., Any]) -> None:
         super().__init__(name="section")
         self.autocast = False
-        operations = {id(call.operation): call.operation for call in calls}
-        self.parts = [
-            operation
-            for operation in operations.values()
-            if isinstance(operation, keras.layers.Layer)
-        ]
+        layers = {}
+        for call in calls:
+            if isinstance(call.operation, keras.layers.Layer):
+                layers[id(call.operation)] = call.operation
+        self.parts = list(layers.values())
         self._run_calls = run
         self.built = True
 
@@ -88,17 +87,19 @@ class Section:
         self.own = calls.calls[first:end]
         self.is_last = end == len(calls.calls)
         self._layers = _Layers(self.own, self._run)
-        taken = {slot: None for call in self.own for slot in call.takes}
+        taken: dict[int, None] = {}  # in order, each once
+        made: list[int] = []
+        for call in self.own:
+            taken |= dict.fromkeys(call.takes)
+            made += call.gives
         if self.is_last:
             taken |= dict.fromkeys(calls.outputs)
         self.inputs = tuple(slot for slot in taken if calls.made[slot] < 0)
         self.takes = tuple(slot for slot in taken if 0 <= calls.made[slot] < first)
-        made = [slot for call in self.own for slot in call.gives]
         self.gives = tuple(slot for slot in made if max(calls.takers[slot], default=-1) >= end)
         # Those of `takes` for which it returns a gradient.
-        self._wanted = [
-            slot for slot in self.takes if tf.as_dtype(calls.tensors[slot].dtype).is_floating
-        ]
+        dtypes = {slot: tf.as_dtype(calls.tensors[slot].dtype) for slot in self.takes}
+        self._wanted = [slot for slot in self.takes if dtypes[slot].is_floating]
         self.variables = list(self._layers.variables)
         self.trained = list(self._layers.trainable_variables)  # in the order of `take`'s gradients
         self._sums = Sums()

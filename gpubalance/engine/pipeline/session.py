@@ -100,8 +100,7 @@ class LayersSession:
         stamped: bool,
         patience_s: float | None = None,
     ) -> Iterator[Timing]:
-        """Trains in these segments, each device in its order, for `seconds` and at least so many
-        timings.
+        """Trains in these segments, each device in its order, and yields timings; see Session.
 
         A stamped timing is one step. Raises TaskFailedError; see Pipeline.
         """
