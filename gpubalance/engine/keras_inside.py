@@ -67,6 +67,12 @@ def function_of(loss: Any) -> Any:
     return getattr(loss, "fn", loss)
 
 
+def losses_of(compiled: Any) -> list[Any]:
+    """The losses that a model was compiled with, from its `_compile_loss`."""
+    losses = keras.tree.flatten(getattr(compiled, "_user_loss", None))
+    return [loss for loss in losses if loss is not None]
+
+
 def name_of(loss: Any) -> str:
     """The name of a loss: of a user's function, or of a class."""
     if isinstance(loss, str):

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.keras_inside import function_of, is_keras_own
+from gpubalance.engine.keras_inside import function_of, is_keras_own, losses_of
 
 Shape: TypeAlias = tuple[int | None, ...]  # None is an open dimension
 
@@ -73,9 +73,7 @@ def random_targets(model: Any, suits: Callable[[list[Target]], bool]) -> list[Ta
     By Keras' own losses, else the first that `suits`. Raises ValueError if none do.
     """
     outputs = model.outputs
-    losses = []
-    if model._compile_loss is not None:
-        losses = keras.tree.flatten(model._compile_loss._user_loss)
+    losses = losses_of(model._compile_loss)
     are_known = all(isinstance(loss, str) or is_keras_own(function_of(loss)) for loss in losses)
     if is_keras_own(type(model).train_step) and are_known and len(losses) == len(outputs):
         return [_by_loss(loss, tensor) for loss, tensor in zip(losses, outputs, strict=True)]

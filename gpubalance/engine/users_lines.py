@@ -49,14 +49,14 @@ def own_traceback(error: BaseException) -> str:
 
     The frames of a graph stand in its text.
     """
-    frames = list(traceback.extract_tb(error.__traceback__))
+    places = []
+    for frame in traceback.extract_tb(error.__traceback__):
+        places.append((frame.filename, frame.lineno, frame.name))
     for file, line, name in _FRAME.findall(str(error)):
-        frames.append(traceback.FrameSummary(file, int(line), name))
-    own: dict[Any, traceback.FrameSummary] = {}  # each once
-    for frame in frames:
-        if not _is_of_library(frame.filename):
-            own.setdefault((frame.filename, frame.lineno, frame.name), frame)
-    shown = "".join(traceback.format_list(list(own.values())))
+        places.append((file, int(line), name))
+    own = [place for place in dict.fromkeys(places) if not _is_of_library(place[0])]
+    # Without columns: no expression is underlined.
+    shown = "".join(traceback.format_list([traceback.FrameSummary(*place) for place in own]))
     if isinstance(error, tf.errors.OpError):
         return shown + reason_of(error)
     return (shown + "".join(traceback.format_exception_only(error))).rstrip()

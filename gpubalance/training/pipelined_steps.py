@@ -13,12 +13,11 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine.failures import TaskFailedError, memory_row
-from gpubalance.engine.keras_inside import is_keras_own, name_of
+from gpubalance.engine.keras_inside import is_keras_own, losses_of, name_of
 from gpubalance.engine.pipeline.blocks import Blocks
 from gpubalance.engine.pipeline.calls import Calls
 from gpubalance.engine.pipeline.micro_batches import (
     MicroBatch,
-    losses_of,
     micro_batch_of,
     reductions_of,
     refuse_model,

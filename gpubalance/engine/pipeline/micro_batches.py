@@ -83,7 +83,7 @@ def _refuse_compiled(model: Any) -> None:
             remedy='compile it with jit_compile=False; Keras saves True where "auto" took XLA on a '
             "GPU",
         )
-    losses = losses_of(model._compile_loss)
+    losses = keras_inside.losses_of(model._compile_loss)
     if not losses:
         raise Refused(
             f"the model {model.name} is compiled without a loss: what its layers add is not "
@@ -113,10 +113,5 @@ def refuse_loss(what: str) -> NoReturn:
 
 def reductions_of(compiled: Any) -> list[str | None]:
     """The reduction of each loss that a model was compiled with."""
-    return [getattr(loss, "reduction", "sum_over_batch_size") for loss in losses_of(compiled)]
-
-
-def losses_of(compiled: Any) -> list[Any]:
-    """The losses that a model was compiled with."""
-    losses = keras.tree.flatten(getattr(compiled, "_user_loss", None))
-    return [loss for loss in losses if loss is not None]
+    losses = keras_inside.losses_of(compiled)
+    return [getattr(loss, "reduction", "sum_over_batch_size") for loss in losses]

@@ -143,7 +143,7 @@ class Section:
         """
         kind = _kind_of(labels)
         if kind not in self._trains:
-            self._trains[kind] = self._both(tensors, labels)
+            self._trains[kind] = self._traced(tensors, labels)
         passes = self._trains[kind]
         return passes.forward(tensors, labels, samples, total)._replace(passes=passes)  # type: ignore[no-any-return]
 
@@ -169,7 +169,7 @@ class Section:
                         "weights",
                     )
 
-    def _both(self, tensors: Tensors, labels: Any) -> _Passes:
+    def _traced(self, tensors: Tensors, labels: Any) -> _Passes:
         taken = {}
         for slot, (_, *masks) in tensors.items():
             symbol = self._calls.tensors[slot]

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine import keras_inside
@@ -42,7 +43,7 @@ class Update:
             if any(variable.dtype == "float64" for variable in own):
                 self._dtype = tf.float64
         self._trained: dict[int, list[Any]] = {}
-        self._order: list[int] = []  # puts all devices' gradients in the optimizer's order
+        self._order: Any = ()  # puts all devices' gradients in the optimizer's order
         # Of each device that has gradients.
         self._summarize: dict[int, TracedFunction] = {}
         self._apply: dict[int, TracedFunction] = {}
@@ -81,11 +82,12 @@ class Update:
             if self.meets:
                 summarize = partial(self._summarized, device)
                 self._summarize[device] = TracedFunction(summarize, specs)
-        known = {id(variable): at for at, variable in enumerate(self._inner._trainable_variables)}
+        known = enumerate(self._inner._trainable_variables)
+        place_of = {id(variable): place for place, variable in known}
         places = []
         for other in self.devices:
-            places += [known[id(variable)] for variable in self._trained.get(other, ())]
-        self._order = sorted(range(len(places)), key=places.__getitem__)
+            places += [place_of[id(variable)] for variable in self._trained.get(other, ())]
+        self._order = np.argsort(places)
 
     def summary(self, device: int, grads: Sequence[Gradient]) -> Summary:
         """What the other devices need to know of a device's gradients."""
