@@ -20,10 +20,7 @@ def static_batch_of(data: Any) -> int | None:
 
 
 def batch_of(data: Any) -> int | None:
-    """The size that the dataset's own `batch` gives its batches; None if unknown.
-
-    Some may be smaller.
-    """
+    """The size that a dataset's own `batch` asks for; None if unknown. Some may be smaller."""
     size = getattr(data, "_batch_size", None)
     if size is not None:
         return int(size)

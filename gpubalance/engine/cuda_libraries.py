@@ -32,7 +32,7 @@ _NAMES = {
 def wanted(cuda: str | None, cudnn: str | None) -> tuple[str, ...]:
     """File names of the libraries for a build with these versions, such as `12.5.1` and `9`.
 
-    None without CUDA.
+    There are none without CUDA.
     """
     built_for = numbers(cuda)
     if not built_for:

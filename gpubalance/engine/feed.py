@@ -199,11 +199,11 @@ def _cut(batch: Any, place: Any) -> Any:
 
 
 def _weights(shares: Shares, samples: int, *, whole: bool) -> list[tuple[float, ...]]:
-    """Each replica's weight in the global mean loss, those of its first and each other micro-batch.
+    """Each replica's weights in the global mean loss.
 
-    The weights of all replicas sum to 1. For a `whole` batch only the first replica counts: else
-    every replica would add the same rows to an embedding's gradient, which optimizers square before
-    they add.
+    They are its own, that of its first micro-batch and that of each other one; those of all
+    replicas sum to 1. For a `whole` batch only the first replica counts: else every replica would
+    add the same rows to an embedding's gradient, which optimizers square before they add.
     """
     if whole:
         return [(float(not replica),) * WEIGHTS for replica in range(len(shares.batches))]

@@ -70,7 +70,8 @@ def as_outputs(model: Any, values: list[Any]) -> Any:
 def random_targets(model: Any, suits: Callable[[list[Target]], bool]) -> list[Target]:
     """The labels of each output that a compiled model takes.
 
-    By Keras' own losses, else the first that `suits`. Raises ValueError if none do.
+    They follow from Keras' own losses; else they are the first that `suits`. Raises ValueError if
+    none do.
     """
     outputs = model.outputs
     losses = losses_of(model._compile_loss)

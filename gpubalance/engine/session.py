@@ -118,7 +118,7 @@ class Session:
         at_once: bool = False,
         pipeline: bool = False,
     ) -> Iterator[Timing]:
-        """Trains with this split, and yields `at_least` so many timings until `seconds` are over.
+        """Trains with this split for `seconds`, and yields timings, `at_least` so many.
 
         `at_once`: other workers train meanwhile, and the caller must end it. With `pipeline`
         batches come from the user's own pipeline instead of lying on the devices. A stamped timing
@@ -210,7 +210,7 @@ class Session:
         self._ended_s = time.perf_counter()
 
     def _train_on_what_is_ready(self) -> None:
-        """Trains on what came while nothing was trained: it would count as if it came meanwhile.
+        """Trains on batches that came while nothing was trained, as they would count as new ones.
 
         That is over when the host has to wait for a batch; of a pipeline that keeps up it never is.
         """
@@ -223,9 +223,9 @@ class Session:
         self._ended_s = time.perf_counter()
 
     def _goes_on(self, own: bool) -> bool:
-        """The first process's answer: another's could have it take a step more than the others.
+        """The first process's answer, for all of them.
 
-        It would wait for them for ever.
+        A process that takes a step more than the others would wait for them for ever.
         """
         return bool(self._all_say(own)[0])
 

@@ -61,7 +61,7 @@ def ancestors(
 def reaches(loss: Any, samples: Collection[Any], until: Container[int]) -> bool:
     """Whether a loss is divided by what is computed from the batch's values.
 
-    The mean of chosen samples is.
+    The mean of chosen samples is such a loss.
     """
     if not tf.is_symbolic_tensor(loss):
         return False
@@ -107,8 +107,8 @@ def is_size_of_samples(op: Any) -> bool:
 def has_fixed_rows(grad: Any) -> bool:
     """Whether a gradient has the same rows for each part of a batch.
 
-    An embedding of positions has, not one of words. One device gets such a row once, summed over
-    all samples, but a row for each occurrence of a word. Optimizers square and clip each row that
-    they get.
+    That of an embedding of positions has, not that of words. One device gets such a row once,
+    summed over all samples, but a row for each occurrence of a word. Optimizers square and clip
+    each row that they get.
     """
     return isinstance(grad, tf.IndexedSlices) and SAMPLES not in sources(grad.indices)

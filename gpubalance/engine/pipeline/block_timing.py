@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.engine import memory, runtime
-from gpubalance.engine.pipeline.calls import Calls, bytes_of
+from gpubalance.engine.pipeline.calls import Calls, variable_bytes
 from gpubalance.engine.pipeline.micro_batches import MicroBatch
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.engine.pipeline.step import Step
@@ -60,7 +60,7 @@ def time_alone(
         forward_s=tuple(forward_s),
         backward_s=tuple(backward_s),
         update_s=tuple(update_s),
-        fixed_bytes=sum(map(bytes_of, [*section.variables, *section.trained, *slots])),
+        fixed_bytes=sum(map(variable_bytes, [*section.variables, *section.trained, *slots])),
         held_bytes=_rise(before, held),
         working_bytes=_rise(held, peak),
     )

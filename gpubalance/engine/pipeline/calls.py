@@ -125,7 +125,7 @@ class Calls:
             for variable in call.variables:
                 if id(variable) not in seen:
                     seen.add(id(variable))
-                    weights += bytes_of(variable)
+                    weights += variable_bytes(variable)
             rows.append((operations_of(call, self), weights, sum(map(self.bytes_of, call.gives))))
         return np.array(rows, float)
 
@@ -162,7 +162,7 @@ def _fits(tensor: Any, symbol: Any) -> bool:
     return are_floating or bool(tensor.dtype == symbol.dtype)
 
 
-def bytes_of(variable: Any) -> int:
+def variable_bytes(variable: Any) -> int:
     """A variable's bytes."""
     return int(math.prod(variable.shape) * tf.as_dtype(variable.dtype).size)
 
