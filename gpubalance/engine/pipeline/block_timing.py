@@ -8,11 +8,14 @@ import tensorflow as tf
 
 from gpubalance.engine import memory, runtime
 from gpubalance.engine.pipeline.calls import Calls, variable_bytes
+from gpubalance.engine.pipeline.cut_model import CutModel
 from gpubalance.engine.pipeline.micro_batches import MicroBatch
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.engine.pipeline.step import Step
 from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.results.timing import BlockTimed
+
+_PASSES = (Task(0, "forward", 0), Task(0, "backward", 0))
 
 
 def time_alone(
@@ -30,27 +33,17 @@ def time_alone(
         inputs[slot] = _random(calls.tensors[slot], micro.samples)
     micro = cut.held(MicroBatch(inputs, micro.labels, micro.samples))
     pipeline.prepare(micro)
-    forward = Task(0, "forward", 0)
-    backward = Task(0, "backward", 0)
-    name = section.device
-    first = Step(cut, [micro])
-    before = memory.memory_bytes(name, "current")
-    memory.reset_memory_peak(name)
-    first.do(forward)
-    held = memory.memory_bytes(name, "current")
-    first.do(backward)
-    peak = memory.memory_bytes(name, "peak")
-    orders = [(forward, backward)]
-    pipeline.step([micro], orders)  # unmeasured, to fill caches
+    held_bytes, working_bytes = _memory_of_passes(cut, micro)
+    pipeline.step([micro], [_PASSES])  # unmeasured, to fill caches
     forward_s = []
     backward_s = []
     update_s = []
     for _ in runtime.rounds(seconds, at_least):
-        timeline = pipeline.step([micro], orders, stamped=True).measured()
+        timeline = pipeline.step([micro], [_PASSES], stamped=True).measured()
+        forward, backward = timeline.tasks
         (update,) = timeline.updates
-        timed_forward, timed_backward = timeline.tasks
-        forward_s.append(timed_forward.end_s - timed_forward.start_s)
-        backward_s.append(timed_backward.end_s - timed_backward.start_s)
+        forward_s.append(forward.end_s - forward.start_s)
+        backward_s.append(backward.end_s - backward.start_s)
         update_s.append(update.end_s - update.start_s)
     slots = cut.update.optimizer.variables if section.trained else []
     section.place("CPU:0")
@@ -61,9 +54,23 @@ def time_alone(
         backward_s=tuple(backward_s),
         update_s=tuple(update_s),
         fixed_bytes=sum(map(variable_bytes, [*section.variables, *section.trained, *slots])),
-        held_bytes=_rise(before, held),
-        working_bytes=_rise(held, peak),
+        held_bytes=held_bytes,
+        working_bytes=working_bytes,
     )
+
+
+def _memory_of_passes(cut: CutModel, micro: MicroBatch) -> tuple[int | None, int | None]:
+    """The bytes that a forward pass keeps, and those that a backward pass takes beside these."""
+    name = cut.sections[0].device
+    forward, backward = _PASSES
+    step = Step(cut, [micro])
+    before = memory.memory_bytes(name, "current")
+    memory.reset_memory_peak(name)
+    step.do(forward)
+    held = memory.memory_bytes(name, "current")
+    step.do(backward)
+    peak = memory.memory_bytes(name, "peak")
+    return _rise(before, held), _rise(held, peak)
 
 
 def _rise(before: int | None, after: int | None) -> int | None:

@@ -190,17 +190,9 @@ class Section:
         with tf.GradientTape() as tape:
             tape.watch(taken)
             values = self.values(tensors, training=True)
-            parts = []
-            loss = None
-            scaled = []
             with tf.device(self.device):
-                if self.is_last:
-                    outputs = self._calls.packed(values)
-                    parts.append(self._loss(outputs, samples, total, *labels))
-                parts += [added * (samples / total) for added in self.added()]
-                if parts:
-                    loss = tf.add_n(parts)
-                    scaled.append(self._scale(loss))
+                loss = self._loss_of(values, labels, samples, total)
+                scaled = [] if loss is None else [self._scale(loss)]
         gives = {slot: values[slot] for slot in self.gives}
         finals = {}
         if self.is_last:
@@ -225,6 +217,16 @@ class Section:
         backward = TracedFunction(gradients, specs)
         self._backward = backward, tuple(targets)
         return Passed(with_masks(gives), finals, loss, backward.needs)
+
+    def _loss_of(self, values: Tensors, labels: Any, samples: Any, total: Any) -> Any:
+        """What it adds to the batch's loss, None if nothing."""
+        parts = []
+        if self.is_last:
+            outputs = self._calls.packed(values)
+            parts.append(self._loss(outputs, samples, total, *labels))
+        for added in self.added():
+            parts.append(added * (samples / total))
+        return tf.add_n(parts) if parts else None
 
     def added(self) -> list[Any]:
         """What its layers have added to the loss in that call.

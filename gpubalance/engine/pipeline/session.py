@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -17,7 +18,9 @@ from gpubalance.engine.pipeline.block_timing import time_alone
 from gpubalance.engine.pipeline.blocks import blocks_of
 from gpubalance.engine.pipeline.calls import Calls
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of, refuse_model
+from gpubalance.engine.pipeline.pace import Pace
 from gpubalance.engine.pipeline.pipeline import Pipeline
+from gpubalance.engine.pipeline.step import Step
 from gpubalance.planning.pipeline.problem import Segment
 from gpubalance.planning.pipeline.timeline import Orders
 from gpubalance.results.timing import BlockTimed, Timing
@@ -109,31 +112,35 @@ class LayersSession:
             self._pipeline = self._pipeline_of(segments)
         pipeline = self._pipeline
         batch = [pipeline.cut.held(self._micro_batch(micro_batch))] * micro_batches
+        train = partial(pipeline.step, batch, order, patience_s=patience_s)
         if (order, micro_batch) != self._warm_for:
             self._warm_for = None
             pipeline.follow(self._devices, self._joint, micro_batch, seed=self._seed)
-            # Unmeasured: it is traced, and caches fill.
-            pipeline.step(batch, order, patience_s=patience_s)
+            train()  # unmeasured: it is traced, and caches fill
             self._warm_for = order, micro_batch
-        pace = pipeline.pace
-        if pace:
-            pace.steps = pace.late_steps = 0
+        if pipeline.pace:
+            pipeline.pace.steps = pipeline.pace.late_steps = 0
         steps = 1 if stamped else steps_per_timing
         for _ in runtime.rounds(seconds, at_least):
-            began_s = pace.next_s if pace else time.perf_counter()
-            for _ in range(steps):
-                done = pipeline.step(batch, order, stamped=stamped, patience_s=patience_s)
-            runtime.wait_for(self._names)
-            ended_s = pace.free_s if pace else time.perf_counter()
-            timeline = done.timeline if stamped else None
-            yield Timing(
-                steps=steps,
-                seconds=ended_s - began_s,
-                input_wait_s=0.0,
-                step_s=timeline and timeline.step_time_s,
-                loss_is_finite=all(math.isfinite(float(loss)) for loss in done.losses),
-                timeline=timeline,
-            )
+            yield self._timing(train, steps, pipeline.pace, stamped=stamped)
+
+    def _timing(
+        self, train: Callable[..., Step], steps: int, pace: Pace | None, *, stamped: bool
+    ) -> Timing:
+        began_s = pace.next_s if pace else time.perf_counter()
+        for _ in range(steps):
+            step = train(stamped=stamped)
+        runtime.wait_for(self._names)
+        ended_s = pace.free_s if pace else time.perf_counter()
+        timeline = step.timeline if stamped else None
+        return Timing(
+            steps=steps,
+            seconds=ended_s - began_s,
+            input_wait_s=0.0,
+            step_s=timeline and timeline.step_time_s,
+            loss_is_finite=all(math.isfinite(float(loss)) for loss in step.losses),
+            timeline=timeline,
+        )
 
     def _pipeline_of(self, segments: Sequence[Segment]) -> Pipeline:
         """A new one, with a copy of the model's optimizer without variables."""
