@@ -179,7 +179,7 @@ def _batches_of(epochs: Any) -> Any:
     import tensorflow as tf
     from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
-    from gpubalance.engine.datasets import Batches
+    from gpubalance.engine.iterators import Batches
 
     data = epochs._distributed_dataset
     if not isinstance(epochs.data_adapter, GeneratorDataAdapter):

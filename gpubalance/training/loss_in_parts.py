@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.keras_inside import is_keras_own, name_of
-from gpubalance.engine.pipeline.micro_batches import losses_of, reductions_of
+from gpubalance.engine.keras_inside import is_keras_own, losses_of, name_of
+from gpubalance.engine.pipeline.micro_batches import reductions_of
 from gpubalance.engine.step.parity import NEITHER, TRIED
 from gpubalance.errors import BadInput
 from gpubalance.training.warn import warn_user

@@ -133,7 +133,7 @@ class PipelinedSteps(KerasFunctions):
     def _outputs(self, micro_batch: MicroBatch) -> tuple[Any, Any]:
         """The outputs of a micro-batch, and what each layer adds to the loss."""
         with self._memory_guard():
-            return self._pipeline.infer(micro_batch)
+            return self._pipeline.cut.infer(micro_batch)
 
     @contextmanager
     def _memory_guard(self) -> Iterator[None]:

@@ -222,10 +222,10 @@ def _load_engine() -> Failed | None:
 
 
 def _checked(request: Check) -> Record:
-    from gpubalance.engine import checks, runtime
+    from gpubalance.engine import checks, gpus, runtime
 
     if isinstance(request, Survey):
-        missing, growth = runtime.survey(request.devices)
+        missing, growth = gpus.survey(request.devices)
         return Surveyed(missing=missing, memory_growth=growth)
     if isinstance(request, Inspect):
         return Inspected(**checks.inspect())
