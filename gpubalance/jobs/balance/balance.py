@@ -19,9 +19,10 @@ from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_changed, warning
 from gpubalance.jobs.plan.beside import best_at
-from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates, Tried
-from gpubalance.jobs.plan.plan import plan_of
+from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
+from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.problem import best_split, check_asked
+from gpubalance.jobs.plan.record import plan_of
 from gpubalance.numbers.units import format_rate
 from gpubalance.planning.leaving import without_some
 from gpubalance.planning.problem import Allocation
@@ -127,7 +128,7 @@ class Balancing:
         counted = len(self.rounds) - min(self._ran_out, len(self.request.devices))
         return counted >= self.request.rounds
 
-    def _worth_a_round(self, best: Tried | None) -> Allocation | None:
+    def _worth_a_round(self, best: MeasuredSplit | None) -> Allocation | None:
         """The next split to measure: one that promises more; one whose devices may need much less
         sync than all that are in use; one whose place among the best is in doubt; or None.
 
@@ -169,9 +170,9 @@ class Balancing:
             return None
         return without_some(self.known.problem, above)
 
-    def _not_steady(self, tried: Tried) -> None:
+    def _not_steady(self, tried: MeasuredSplit) -> None:
         """Goes on with the median of all measurements, as the devices' speed comes and goes."""
-        rates = [one.throughput.median for one in tried.seen]
+        rates = [one.throughput.median for one in tried.current]
         least, most, count = format_rate(min(rates)), format_rate(max(rates)), len(rates)
         split = tried.planned.split
         self.warnings.append(
@@ -180,12 +181,12 @@ class Balancing:
         self.watch(Doing(self.warnings[-1].message))
         self.known.count_all()
 
-    def _choose_packs(self, best: Tried) -> None:
+    def _choose_packs(self, best: MeasuredSplit) -> None:
         """Goes on with the size of packs that is best for this split, and with what it gave."""
         self.packs_are_chosen = True
         split = best.planned.split
         found = choose_packs(
-            self.together, self.journal, split, best.seen[-1], self.request.round_s
+            self.together, self.journal, split, best.current[-1], self.request.round_s
         )
         if found is not None:
             self.known.forget_together()
@@ -353,10 +354,10 @@ class Balancing:
             if self.known.best(proven=True) is not None:
                 error.partial = self.so_far()
             elif isinstance(error.partial, Run):
-                error.partial = self._result(Tried(planned, (error.partial,)))
+                error.partial = self._result(MeasuredSplit(planned, (error.partial,)))
             raise
 
-    def _result(self, tried: Tried) -> Plan:
+    def _result(self, tried: MeasuredSplit) -> Plan:
         known, run = self.known, tried.run
         plan = plan_of(known, tried.as_measured)
         joined_from = self.pipeline.joined_from if self.pipeline else None
