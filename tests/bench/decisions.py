@@ -14,7 +14,7 @@ from random import Random
 from typing import NamedTuple, cast
 
 from gpubalance.errors import Interrupted
-from gpubalance.jobs.balance.balance import Balancing
+from gpubalance.jobs.balance.balancing import Balancing
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.probe.result import fitted
 from gpubalance.planning.curve import octaves

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from gpubalance.jobs.balance.balance import Balancing
+from gpubalance.jobs.balance.balancing import Balancing
 from gpubalance.jobs.balance.together import Together
 from gpubalance.numbers.stats import half_width
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest

@@ -173,7 +173,7 @@ def best_split(problem: Problem) -> Allocation:
             remedies.append(f"the nearest that is possible: {' or '.join(nearest)}")
         if error.above is None and allocated(replace(problem, micro_batches=AUTO_MICRO_BATCHES)):
             remedies.append("--accumulate auto does it, in micro-batches")
-        raise UsageError(_why_not(problem, error), remedy="; ".join(remedies)) from None
+        raise UsageError(_why_not(problem, error), remedy="; or ".join(remedies)) from None
     except TooFineError as error:
         raise UsageError(
             str(error),
