@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubalance.jobs.durations import phases_of
-from gpubalance.jobs.keep.saved import kept_probe
+from gpubalance.jobs.keep.probes import kept_probe
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import best_split, check_asked
 from gpubalance.jobs.probe.order import phase_names

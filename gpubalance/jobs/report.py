@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
-from gpubalance.jobs.keep.saved import find_device, kept_probes
+from gpubalance.jobs.keep.probes import find_device, kept_probes
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.records import Reported, read_reported

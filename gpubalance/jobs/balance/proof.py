@@ -9,7 +9,7 @@ from gpubalance.jobs.balance.result import result_of, result_so_far
 from gpubalance.jobs.balance.rounds import Rounds
 from gpubalance.jobs.balance.together import TriedSplit
 from gpubalance.jobs.events import Doing, PhaseBegun
-from gpubalance.jobs.keep.saved import solo_bests_of
+from gpubalance.jobs.keep.probes import solo_bests_of
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
 from gpubalance.jobs.plan.measured_split import MeasuredSplit

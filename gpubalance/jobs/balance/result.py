@@ -47,7 +47,7 @@ def _warnings(rounds: Rounds, pipeline: InputPipeline | None, global_batch: int)
     warnings = []
     for device, change in rounds.known.changed():
         warnings.append(speed_changed(rounds.devices[device], change))
-    warnings += resumed(rounds.journal.again[TriedSplit], "rounds")
+    warnings += resumed(rounds.journal.reused[TriedSplit], "rounds")
     if pipeline is not None:
         warnings += batches_joined(pipeline.joined_from, global_batch)
     return warnings + rounds.warnings

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from gpubalance.errors import GpubalanceError, NothingFits
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.jobs.keep.journal import Journal, journal_of
-from gpubalance.jobs.keep.saved import holds_nothing, kept_probe
+from gpubalance.jobs.keep.command_journal import journal_of
+from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.probes import holds_nothing, kept_probe
 from gpubalance.jobs.probe.probe import probe as probe_stage
 from gpubalance.results.probe import Probe
 from gpubalance.settings.requests import BalanceRequest

@@ -165,14 +165,14 @@ class LayersJob:
         """Adds a window to the series, measured or left by an interrupted command. Raises
         OutOfMemory.
         """
-        before = self.journal.again[Window]
+        before = self.journal.reused[Window]
 
         def measured() -> Window:
             self.party.ask(series.warm_up)
             return self.party.ask(lambda worker: series.window(worker, length))
 
         series.add(self.journal.get_or_make(f"{what} {series.key}", Window, measured))
-        self.again[what.partition(" ")[0]] += self.journal.again[Window] - before
+        self.again[what.partition(" ")[0]] += self.journal.reused[Window] - before
         self.series = series
 
     def _ran_out(self, placed: Placement, device: int | None) -> None:

@@ -167,9 +167,9 @@ class JointRun:
         key = content_key(
             "window", self.proof, *uuids, *of_step, series.name, str(series.split), number
         )
-        before = self.journal.again[Window]
+        before = self.journal.reused[Window]
         series.add(self.journal.get_or_make(key, Window, measured))
-        self.again += series is self.own and self.journal.again[Window] > before
+        self.again += series is self.own and self.journal.reused[Window] > before
 
     def _warm_up_even(self) -> None:
         """Finds the largest even split that fits and warms it up; if not even one does, says so and

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from gpubalance.jobs.keep.saved import holds_nothing
+from gpubalance.jobs.keep.probes import holds_nothing
 from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.problem import find_probes, problem_of
 from gpubalance.planning.model import Curve, Line

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpubalance.errors import BadInput, NothingFits, UsageError
-from gpubalance.jobs.keep.saved import find_device, holds_nothing
+from gpubalance.jobs.keep.probes import find_device, holds_nothing
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.allocate import allocate, allocated
 from gpubalance.planning.memory import joint_bytes, joint_limit

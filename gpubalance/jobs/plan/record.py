@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpubalance.devices.hosts import reached_by
-from gpubalance.jobs.keep.saved import holds_nothing
+from gpubalance.jobs.keep.probes import holds_nothing
 from gpubalance.jobs.measure.warnings import warning
 from gpubalance.jobs.plan.beside import best_at, by_global_batch, by_goodput, even_split
 from gpubalance.jobs.plan.estimates import DeviceEstimates

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpubalance.jobs.events import CommandBegun, CommandEnded, Doing, QueueSeen, Watch
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.saved import find_device, kept_probes
+from gpubalance.jobs.keep.probes import find_device, kept_probes
 from gpubalance.jobs.queue.command_log import CommandLog
 from gpubalance.jobs.queue.result import ended_seconds, result_of
 from gpubalance.planning.queue import Outlook, outlook, relative_times
