@@ -1,4 +1,4 @@
-"""The events that a job emits while it works: the command line shows them, no job waits for that."""
+"""The events that a job emits while it works. The command line shows them; no job waits for it."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from gpubalance.jobs.balance.next_split import next_split
 from gpubalance.jobs.balance.packs import choose_packs
 from gpubalance.jobs.balance.proof import prove
 from gpubalance.jobs.balance.result import result_of, result_so_far
-from gpubalance.jobs.balance.rounds import Rounds
+from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.journal import Journal
@@ -44,7 +44,7 @@ class Balancing:
         as_asked = probe.model_copy(update={"settings": request.settings})
         self.known = DeviceEstimates(as_asked, request.devices, request.plan)
         self.together = Together(request, probe.model, party, watch, model_is_told)
-        self.rounds = Rounds(probe, self.known, self.together, journal)
+        self.rounds = BalanceRounds(probe, self.known, self.together, journal)
         self.packs_are_chosen = False
         self.pipeline: InputPipeline | None = None
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpubalance.errors import GpubalanceError, OutOfMemory
 from gpubalance.jobs.balance.result import result_of, result_so_far
-from gpubalance.jobs.balance.rounds import Rounds
+from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.balance.together import TriedSplit
 from gpubalance.jobs.events import Doing, PhaseBegun
 from gpubalance.jobs.keep.probes import solo_bests_of
@@ -19,7 +19,7 @@ from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.shares import Shares
 
 
-def prove(rounds: Rounds, planned: Allocation) -> None:
+def prove(rounds: BalanceRounds, planned: Allocation) -> None:
     """Runs a split in turns with the even split, then checks its devices' speed.
 
     A device may have changed its speed during the run: its present speed decides. If the even split
@@ -48,7 +48,7 @@ def prove(rounds: Rounds, planned: Allocation) -> None:
         rounds.take(planned, TriedSplit(split=planned.split, measured=now))
 
 
-def _proof(rounds: Rounds, planned: Allocation) -> tuple[Run, Measurement]:
+def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement]:
     """The run of the split in turns with the even split, and what its devices do at its end."""
     split = planned.split
     rounds.watch(PhaseBegun("proof"))
@@ -67,7 +67,7 @@ def _proof(rounds: Rounds, planned: Allocation) -> tuple[Run, Measurement]:
         raise
 
 
-def _prove_even(rounds: Rounds, planned: Allocation, proof: Run) -> None:
+def _prove_even(rounds: BalanceRounds, planned: Allocation, proof: Run) -> None:
     """Proves the even split, which was faster than the planned one, if it is as asked."""
     even = proof.baselines.even
     if even is None:

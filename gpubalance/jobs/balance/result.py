@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpubalance.jobs.balance.rounds import Rounds
+from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.balance.together import TriedSplit
 from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_changed
 from gpubalance.jobs.plan.beside import best_at
@@ -14,13 +14,15 @@ from gpubalance.results.run import InputPipeline, Run
 from gpubalance.settings.requests import Settings
 
 
-def result_so_far(rounds: Rounds, pipeline: InputPipeline | None = None) -> Plan | None:
+def result_so_far(rounds: BalanceRounds, pipeline: InputPipeline | None = None) -> Plan | None:
     """The plan of the best proven split, else of the best measured one; None before either."""
     best = rounds.known.best(proven=True) or rounds.known.best()
     return None if best is None else result_of(rounds, best, pipeline)
 
 
-def result_of(rounds: Rounds, best: MeasuredSplit, pipeline: InputPipeline | None = None) -> Plan:
+def result_of(
+    rounds: BalanceRounds, best: MeasuredSplit, pipeline: InputPipeline | None = None
+) -> Plan:
     """The plan of that split, with how it was found; `pipeline` is the user's own, alone."""
     known = rounds.known
     run = best.run
@@ -43,7 +45,9 @@ def result_of(rounds: Rounds, best: MeasuredSplit, pipeline: InputPipeline | Non
     return plan.model_copy(update=changes)
 
 
-def _warnings(rounds: Rounds, pipeline: InputPipeline | None, global_batch: int) -> list[Warning_]:
+def _warnings(
+    rounds: BalanceRounds, pipeline: InputPipeline | None, global_batch: int
+) -> list[Warning_]:
     warnings = []
     for device, change in rounds.known.changed():
         warnings.append(speed_changed(rounds.devices[device], change))

@@ -21,7 +21,7 @@ from gpubalance.settings.shares import Shares
 
 
 @dataclass
-class Rounds:
+class BalanceRounds:
     """What a balance has done so far: the splits that it tried, and the number of its proofs.
 
     What they gave goes to `known`.
