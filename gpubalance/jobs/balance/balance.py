@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from gpubalance.jobs.balance.balancing import Balancing
+from gpubalance.jobs.balance.course import find_and_prove
+from gpubalance.jobs.balance.result import result_so_far
 from gpubalance.jobs.balance.reuse import new_probe, probe_from_before
+from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.endings import attach_partial, lost_gpus_told
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.journal import Journal
@@ -27,8 +29,8 @@ def balance(request: BalanceRequest, watch: Watch, journal: Journal) -> Plan:
     with party_for(request, watch, limit, journal=journal) as party:
         kept = probe_from_before(request, watch, journal)
         probe = kept or new_probe(request, limit, watch, journal, party)
-        balancing = Balancing(request, probe, party, watch, journal, model_is_told=kept is None)
-        with attach_partial(balancing.so_far), lost_gpus_told(request.devices):
-            plan = balancing.run()
+        rounds = BalanceRounds(request, probe, party, watch, journal, model_is_told=kept is None)
+        with attach_partial(lambda: result_so_far(rounds)), lost_gpus_told(request.devices):
+            plan = find_and_prove(rounds)
             keep_balance(request, plan)
             return plan

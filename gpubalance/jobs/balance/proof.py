@@ -53,7 +53,7 @@ def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement
     split = planned.split
     rounds.watch(PhaseBegun("proof"))
     rounds.watch(Doing(f"proving {split}, in turns with the even split"))
-    solo = solo_bests_of(rounds.probe, rounds.devices, split)
+    solo = solo_bests_of(rounds.probe, rounds.request.devices, split)
     asked = rounds.together.run_request(split)
     party = rounds.together.gather(split)
     proof = JointRun(asked, party, rounds.watch, rounds.journal, solo, rounds.proofs)
@@ -72,7 +72,7 @@ def _prove_even(rounds: BalanceRounds, planned: Allocation, proof: Run) -> None:
     even = proof.baselines.even
     if even is None:
         return
-    split = _split_of(even, len(rounds.devices))
+    split = _split_of(even, len(rounds.request.devices))
     is_as_asked = _is_as_asked(split, rounds.known)
     rounds.warn(
         "even-is-faster" if is_as_asked else "even-is-faster/not-asked",

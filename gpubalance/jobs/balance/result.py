@@ -10,20 +10,18 @@ from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.record import plan_of
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan
-from gpubalance.results.run import InputPipeline, Run
+from gpubalance.results.run import Run
 from gpubalance.settings.requests import Settings
 
 
-def result_so_far(rounds: BalanceRounds, pipeline: InputPipeline | None = None) -> Plan | None:
+def result_so_far(rounds: BalanceRounds) -> Plan | None:
     """The plan of the best proven split, else of the best measured one; None before either."""
     best = rounds.known.best(proven=True) or rounds.known.best()
-    return None if best is None else result_of(rounds, best, pipeline)
+    return None if best is None else result_of(rounds, best)
 
 
-def result_of(
-    rounds: BalanceRounds, best: MeasuredSplit, pipeline: InputPipeline | None = None
-) -> Plan:
-    """The plan of that split, with how it was found; `pipeline` is the user's own, alone."""
+def result_of(rounds: BalanceRounds, best: MeasuredSplit) -> Plan:
+    """The plan of that split, with how it was found."""
     known = rounds.known
     run = best.run
     plan = plan_of(known, best.as_measured)
@@ -38,22 +36,20 @@ def result_of(
     changes = {
         "predicted": predicted,
         "settings": _settings_of(run, rounds.together.request.settings),
-        "pipeline": pipeline or plan.pipeline,
+        "pipeline": rounds.pipeline or plan.pipeline,
         "balance": Balance(rounds=tuple(rounds.records), run=run, solo_gap=solo_gap),
-        "warnings": (*plan.warnings, *_warnings(rounds, pipeline, plan.global_batch)),
+        "warnings": (*plan.warnings, *_warnings(rounds, plan.global_batch)),
     }
     return plan.model_copy(update=changes)
 
 
-def _warnings(
-    rounds: BalanceRounds, pipeline: InputPipeline | None, global_batch: int
-) -> list[Warning_]:
+def _warnings(rounds: BalanceRounds, global_batch: int) -> list[Warning_]:
     warnings = []
     for device, change in rounds.known.changed():
-        warnings.append(speed_changed(rounds.devices[device], change))
+        warnings.append(speed_changed(rounds.request.devices[device], change))
     warnings += resumed(rounds.journal.reused[TriedSplit], "rounds")
-    if pipeline is not None:
-        warnings += batches_joined(pipeline.joined_from, global_batch)
+    if rounds.pipeline is not None:
+        warnings += batches_joined(rounds.pipeline.joined_from, global_batch)
     return warnings + rounds.warnings
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.balance.together import Together, TriedSplit
-from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone
+from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.measure.warnings import warning
 from gpubalance.jobs.plan.estimates import DeviceEstimates
@@ -17,28 +15,42 @@ from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Round
 from gpubalance.results.probe import Probe
+from gpubalance.results.run import InputPipeline
+from gpubalance.settings.requests import BalanceRequest
 from gpubalance.settings.shares import Shares
+from gpubalance.workers.party import Party
 
 
-@dataclass
 class BalanceRounds:
-    """What a balance has done so far: the splits that it tried, and the number of its proofs.
+    """What a balance has done and found so far: its rounds, its proofs, what is known of devices.
 
-    What they gave goes to `known`.
+    `party` is regrouped for each split; its owner ends it. A new probe has told what it found of
+    the model.
     """
 
-    probe: Probe
-    known: DeviceEstimates
-    together: Together
-    journal: Journal
-    records: list[Round] = field(default_factory=list)
-    failed: set[Shares] = field(default_factory=set)
-    proofs: int = 0
-    warnings: list[Warning_] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.devices = self.together.request.devices
-        self.watch = self.together.watch
+    def __init__(
+        self,
+        request: BalanceRequest,
+        probe: Probe,
+        party: Party,
+        watch: Watch,
+        journal: Journal,
+        *,
+        model_is_told: bool = True,
+    ) -> None:
+        self.request = request
+        self.probe = probe
+        self.watch = watch
+        self.journal = journal
+        # The probe's own settings do not say how gradients are summed, which takes memory.
+        as_asked = probe.model_copy(update={"settings": request.settings})
+        self.known = DeviceEstimates(as_asked, request.devices, request.plan)
+        self.together = Together(request, probe.model, party, watch, model_is_told)
+        self.records: list[Round] = []
+        self.failed: set[Shares] = set()
+        self.proofs = 0
+        self.pipeline: InputPipeline | None = None
+        self.warnings: list[Warning_] = []
 
     @property
     def ran_out(self) -> int:
@@ -51,8 +63,8 @@ class BalanceRounds:
 
         One a device may run out of memory without counting: it tells what fits.
         """
-        counted = len(self.records) - min(self.ran_out, len(self.devices))
-        return counted >= self.together.request.rounds
+        counted = len(self.records) - min(self.ran_out, len(self.request.devices))
+        return counted >= self.request.rounds
 
     def key(self, what: str, split: Shares) -> str:
         """Under which what comes now is kept.
@@ -97,7 +109,9 @@ class BalanceRounds:
         split = planned.split
         self.watch(PhaseBegun("rounds"))
         why = " once more" if self.known.has(split) else ""
-        left_out = [self.devices[device].label for device in self.known.tried_without(split)]
+        left_out = [
+            self.request.devices[device].label for device in self.known.tried_without(split)
+        ]
         if left_out:
             why = f", as sync may be less without {', '.join(left_out)}"
         self.watch(Doing(f"round {len(self.records) + 1}: {split}{why}"))
@@ -108,7 +122,7 @@ class BalanceRounds:
 
     def _measured(self, split: Shares) -> TriedSplit:
         try:
-            measured = self.together.measure(split, self.together.request.round_s)
+            measured = self.together.measure(split, self.request.round_s)
         except OutOfMemory as error:
             return self.out_of_memory(split, error)
         return TriedSplit(split=split, measured=measured)
@@ -152,13 +166,13 @@ class BalanceRounds:
             measured=measured,
         )
         self.records.append(record)
-        self.watch(RoundDone(record, self.devices))
+        self.watch(RoundDone(record, self.request.devices))
         if measured is not None:
             self.known.learn(planned, measured)
             return
         self.failed.add(split)
         self.known.ran_out(split, tried.limits)
         for device, limit in tried.limits:
-            ran_out = f"{self.devices[device].label} ran out of memory"
+            ran_out = f"{self.request.devices[device].label} ran out of memory"
             where = f"at batch {split.micro_batches[device]} in the joint run"
             self.watch(Doing(f"{ran_out} {where}: planning with up to {limit}"))

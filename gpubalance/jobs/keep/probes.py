@@ -20,7 +20,7 @@ ALL = math.inf  # the `up_to` that only a probe without a limit reaches
 
 def kept_probes() -> Iterator[Probe]:
     """The probes that can be read, the latest first."""
-    return saved("probes", Probe)
+    return saved(Probe)
 
 
 def find_device(probe: Probe, device: Device) -> DeviceProbe | None:

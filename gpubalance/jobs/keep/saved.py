@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from gpubalance.errors import BadInput
 from gpubalance.jobs.keep.journal import content_key
@@ -23,7 +23,7 @@ from gpubalance.system.state import delete_oldest, state_folder, sweep, write_wh
 _KEPT = 100
 
 Result = TypeVar("Result", Probe, Plan, Run)
-Folder = Literal["probes", "runs", "balances"]
+_FOLDERS = {Probe: "probes", Run: "runs", Plan: "balances"}
 
 
 def identity(device: Device) -> tuple[object, ...]:
@@ -34,26 +34,28 @@ def identity(device: Device) -> tuple[object, ...]:
 def save(result: Probe | Run) -> Path | None:
     """Keeps a result instead of the oldest of its kind. Returns None if it can't be written."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%f")
-    return _put(state_folder(f"{result.kind}s") / f"{stamp}-{os.getpid()}.json", result)
+    return _put(f"{stamp}-{os.getpid()}.json", result)
 
 
-def _put(path: Path, result: Probe | Run | Plan) -> Path | None:
+def _put(name: str, result: Probe | Run | Plan) -> Path | None:
+    folder = state_folder(_FOLDERS[type(result)])
+    path = folder / name
     try:
-        sweep(path.parent)
-        delete_oldest(path.parent, "*.json", _KEPT)
+        sweep(folder)
+        delete_oldest(folder, "*.json", _KEPT)
         write_whole(path, result.model_dump_json(indent=1))
     except OSError:
         return None
     return path
 
 
-def saved(folder: Folder, kind: type[Result], pattern: str = "*.json") -> Iterator[Result]:
-    """The results there that can be read, the latest first.
+def saved(kind: type[Result], pattern: str = "*.json") -> Iterator[Result]:
+    """The kept results of that kind that can be read, the latest first.
 
     `pattern` picks some by the names of their files.
     """
-    paths = [(path.stat().st_mtime, path) for path in state_folder(folder).glob(pattern)]
-    for _, path in sorted(paths, reverse=True):
+    paths = state_folder(_FOLDERS[kind]).glob(pattern)
+    for path in sorted(paths, key=lambda path: (path.stat().st_mtime, path), reverse=True):
         with suppress(BadInput):  # damaged
             yield read_record(path, kind)
 
@@ -66,7 +68,7 @@ def keep_balance(request: BalanceRequest, plan: Plan) -> None:
     """
     if plan.sync_s is not None:
         name = _name(plan.probed, request.devices, request.settings, request.joint)
-        _put(state_folder("balances") / name, plan)
+        _put(name, plan)
 
 
 def balance_by(
@@ -78,7 +80,7 @@ def balance_by(
     whatever that was.
     """
     name = _name(probe.created, devices, probe.settings, joint)
-    return next(saved("balances", Plan, name), None)
+    return next(saved(Plan, name), None)
 
 
 def _name(
@@ -95,8 +97,8 @@ def best_joint_run(devices: Sequence[Device], model: Model, settings: Settings) 
     With this model and these settings.
     """
     wanted = {identity(device) for device in devices}
-    runs = list(saved("runs", Run))
-    for plan in saved("balances", Plan):
+    runs = list(saved(Run))
+    for plan in saved(Plan):
         if plan.run is not None:
             runs.append(plan.run)
     alike = []
