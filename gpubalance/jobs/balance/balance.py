@@ -27,9 +27,9 @@ def balance(request: BalanceRequest, watch: Watch, journal: Journal) -> Plan:
     limit = TimeLimit(request.measuring.time_limit_s)
     journal.watch = watch
     with party_for(request, watch, limit, journal=journal) as party:
-        kept = probe_from_before(request, watch, journal)
-        probe = kept or new_probe(request, limit, watch, journal, party)
-        rounds = BalanceRounds(request, probe, party, watch, journal, model_is_told=kept is None)
+        earlier = probe_from_before(request, watch, journal)
+        probe = earlier or new_probe(request, limit, watch, journal, party)
+        rounds = BalanceRounds(request, probe, party, watch, journal, model_is_told=earlier is None)
         with attach_partial(lambda: result_so_far(rounds)), lost_gpus_told(request.devices):
             plan = find_and_prove(rounds)
             keep_balance(request, plan)

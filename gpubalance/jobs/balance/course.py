@@ -45,7 +45,7 @@ def _choose_packs(rounds: BalanceRounds, best: MeasuredSplit) -> None:
     """Goes on with the size of packs that is best for this split, and with what it gave."""
     split = best.planned.split
     round_s = rounds.request.round_s
-    found = choose_packs(rounds.together, rounds.journal, split, best.current[-1], round_s)
-    if found is not None:
+    measured = choose_packs(rounds.together, rounds.journal, split, best.current[-1], round_s)
+    if measured is not None:
         rounds.known.forget_together()
-        rounds.known.learn(best.planned, found)
+        rounds.known.learn(best.planned, measured)

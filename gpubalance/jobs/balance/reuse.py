@@ -24,12 +24,12 @@ def probe_from_before(request: BalanceRequest, watch: Watch, journal: Journal) -
 
     A kept one is of these devices and settings.
     """
-    kept = journal.load("probe", Probe) or kept_probe(request)
-    if kept is not None:
+    earlier = journal.load("probe", Probe) or kept_probe(request)
+    if earlier is not None:
         journal.tell_resumed()
-        text = f"planning with the probe of {kept.created}; --fresh makes a new one"
+        text = f"planning with the probe of {earlier.created}; --fresh makes a new one"
         watch(Doing(text, stays=True))
-    return kept
+    return earlier
 
 
 def new_probe(

@@ -109,11 +109,10 @@ class BalanceRounds:
         split = planned.split
         self.watch(PhaseBegun("rounds"))
         why = " once more" if self.known.has(split) else ""
-        left_out = [
-            self.request.devices[device].label for device in self.known.tried_without(split)
-        ]
+        left_out = self.known.tried_without(split)
         if left_out:
-            why = f", as sync may be less without {', '.join(left_out)}"
+            labels = ", ".join(self.request.devices[device].label for device in left_out)
+            why = f", as sync may be less without {labels}"
         self.watch(Doing(f"round {len(self.records) + 1}: {split}{why}"))
         tried = self._measured(split)
         if not self.records:

@@ -98,15 +98,18 @@ def _device(
             points.append(
                 PointRatio(batch=batch, baseline=before_rate, other=after_rate, ratio=at_batch)
             )
-    found = None
+    whole = None
     if same:
-        found = _record(_SAME)
+        whole = _record(_SAME)
     elif parts:
-        found = _record(mean_ratio(parts))
-    return DeviceRatio(baseline=mine, other=theirs, ratio=found, points=tuple(points))
+        whole = _record(mean_ratio(parts))
+    return DeviceRatio(baseline=mine, other=theirs, ratio=whole, points=tuple(points))
 
 
-def _record(found: Ratio) -> ThroughputRatio:
+def _record(computed: Ratio) -> ThroughputRatio:
     return ThroughputRatio(
-        value=found.value, ci95=found.ci95, detectable=found.detectable, verdict=found.verdict
+        value=computed.value,
+        ci95=computed.ci95,
+        detectable=computed.detectable,
+        verdict=computed.verdict,
     )

@@ -79,7 +79,10 @@ def read_contender(path: Path) -> Contender:
         compared.append(device_figures(device, part, limits.get(part.device), source))
         timed += rates.values()
     # A plan says again what its run says.
-    concerning = {(one.code, one.message): one for one in warnings if one.code not in _BESIDE}
+    concerning = {}
+    for warning in warnings:
+        if warning.code not in _BESIDE:
+            concerning[warning.code, warning.message] = warning
     result = ComparedResult(
         **figures_of(source)
         | {
@@ -95,10 +98,10 @@ def read_contender(path: Path) -> Contender:
 
 def _alone(part: UsedDevice) -> dict[int, Timed]:
     if isinstance(part, DeviceProbe):
-        return {
-            point.batch: (point.throughput.median, point.step_time_s.samples)
-            for point in part.curve
-        }
+        rates = {}
+        for point in part.curve:
+            rates[point.batch] = (point.throughput.median, point.step_time_s.samples)
+        return rates
     if isinstance(part, OwnModel) and part.throughput and part.step_time_s:
         return {0: (part.throughput, part.step_time_s.samples)}
     return {}

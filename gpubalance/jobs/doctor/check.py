@@ -76,9 +76,9 @@ def failed(code: str, error: Exception, where: str = "") -> Check:
     return check(code, "failure", detail, row.remedy if row else None)
 
 
-def guarded(code: str, found: Iterable[T], where: str = "") -> Iterator[T | Check]:
+def guarded(code: str, findings: Iterable[T], where: str = "") -> Iterator[T | Check]:
     """What is found, and a failed check if that raises: it is no reason to lose the others."""
     try:
-        yield from found
+        yield from findings
     except Exception as error:  # noqa: BLE001
         yield failed(code, error, where)

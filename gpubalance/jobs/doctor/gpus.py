@@ -47,19 +47,21 @@ def gpu_checks(gpus: Sequence[Gpu]) -> list[Check]:
     """
     labels: dict[Check, list[str]] = {}
     for gpu in gpus:
-        for found in _checks(gpu):
-            labels.setdefault(found, []).append(f"GPU:{gpu.index}")
-    topics = list(dict.fromkeys(found.code for found in labels))
+        for outcome in _checks(gpu):
+            labels.setdefault(outcome, []).append(f"GPU:{gpu.index}")
+    topics = list(dict.fromkeys(outcome.code for outcome in labels))
     checks = []
-    for found in sorted(labels, key=lambda found: (topics.index(found.code), _is_fine(found))):
-        where = ", ".join(labels[found])
-        detail = f"{found.detail} ({where})" if _is_fine(found) else f"{where} {found.detail}"
-        checks.append(found.model_copy(update={"detail": detail}))
+    for outcome in sorted(
+        labels, key=lambda outcome: (topics.index(outcome.code), _is_fine(outcome))
+    ):
+        where = ", ".join(labels[outcome])
+        detail = f"{outcome.detail} ({where})" if _is_fine(outcome) else f"{where} {outcome.detail}"
+        checks.append(outcome.model_copy(update={"detail": detail}))
     return checks
 
 
-def _is_fine(found: Check) -> bool:
-    return found.status in _FINE
+def _is_fine(outcome: Check) -> bool:
+    return outcome.status in _FINE
 
 
 def _checks(gpu: Gpu) -> Iterator[Check]:
@@ -86,9 +88,9 @@ def _processes(gpu: Gpu) -> Check:
         return _unknown("processes")
     if not gpu.processes:
         return ok("processes", "none")
-    held = [
-        f"PID {process.pid} holds {format_bytes(process.memory_bytes)}" for process in gpu.processes
-    ]
+    held = []
+    for process in gpu.processes:
+        held.append(f"PID {process.pid} holds {format_bytes(process.memory_bytes)}")
     return check(
         "processes",
         "warning",

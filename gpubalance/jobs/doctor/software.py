@@ -24,50 +24,55 @@ Version = tuple[int, ...]
 
 
 def software_checks(
-    found: Inspected, reading: Reading | None, gpus: Sequence[Gpu]
+    inspected: Inspected, reading: Reading | None, gpus: Sequence[Gpu]
 ) -> Iterator[Check]:
     """The checks of TensorFlow, and of what it needs for GPUs.
 
     The latter if there are any and it is built for them.
     """
     built = "built without CUDA"
-    if found.cuda:
-        built = f"built for CUDA {found.cuda} and cuDNN {found.cudnn}"
-    detail = f"{found.tensorflow} with Keras {found.keras}, {built}"
-    if gpus and found.cuda is None:
+    if inspected.cuda:
+        built = f"built for CUDA {inspected.cuda} and cuDNN {inspected.cudnn}"
+    detail = f"{inspected.tensorflow} with Keras {inspected.keras}, {built}"
+    if gpus and inspected.cuda is None:
         remedy = "pip install --force-reinstall 'gpubalance[cuda]'"
         yield check("tensorflow", "failure", detail, remedy)
         return
     yield ok("tensorflow", detail)
     if reading is not None and gpus:
-        yield driver_for_build(found, reading)
-        yield libraries(found)
-        yield cudnn(found, gpus)
-        yield capabilities(found, gpus)
+        yield driver_for_build(inspected, reading)
+        yield libraries(inspected)
+        yield cudnn(inspected, gpus)
+        yield capabilities(inspected, gpus)
 
 
-def driver_for_build(found: Inspected, reading: Reading) -> Check:
+def driver_for_build(inspected: Inspected, reading: Reading) -> Check:
     """The check of the driver's CUDA version against the one that TensorFlow is built for."""
     code = "tensorflow-driver"
     serves = reading.cuda_driver_version
     if not serves:
         return skipped(code, "the driver does not say which CUDA it serves")
     driver = reading.driver_version
-    problem = too_old(driver, serves, found.cuda)
+    problem = too_old(driver, serves, inspected.cuda)
     if problem:
         return explained(code, "driver-too-old", problem)
-    if numbers(driver)[:1] == (_CRASHING_BRANCH,) and numbers(found.tensorflow) >= _CRASHES_FROM:
-        crashes = f"TensorFlow {found.tensorflow} may crash on it"
-        detail = f"driver {driver} serves CUDA {found.cuda}, and {crashes}"
+    if (
+        numbers(driver)[:1] == (_CRASHING_BRANCH,)
+        and numbers(inspected.tensorflow) >= _CRASHES_FROM
+    ):
+        crashes = f"TensorFlow {inspected.tensorflow} may crash on it"
+        detail = f"driver {driver} serves CUDA {inspected.cuda}, and {crashes}"
         return explained(code, "driver-crashes", detail, "warning")
-    return ok(code, f"{found.cuda} is served by driver {driver or 'of unknown version'}")
+    return ok(code, f"{inspected.cuda} is served by driver {driver or 'of unknown version'}")
 
 
-def libraries(found: Inspected) -> Check:
+def libraries(inspected: Inspected) -> Check:
     """The check that each CUDA library which TensorFlow wants can be loaded."""
-    problems = {name: problem for name, problem in found.libraries.items() if problem is not None}
+    problems = {
+        name: problem for name, problem in inspected.libraries.items() if problem is not None
+    }
     if not problems:
-        return ok("cuda-libraries", f"all {len(found.libraries)} load")
+        return ok("cuda-libraries", f"all {len(inspected.libraries)} load")
     detail = f"can't be loaded: {', '.join(problems)}"
     for name, problem in problems.items():
         if f"{name}: cannot open" not in problem:  # it is there, and broken
@@ -76,23 +81,25 @@ def libraries(found: Inspected) -> Check:
     return explained("cuda-libraries", "cuda-library-missing", detail)
 
 
-def cudnn(found: Inspected, gpus: Sequence[Gpu]) -> Check:
+def cudnn(inspected: Inspected, gpus: Sequence[Gpu]) -> Check:
     """The check of the loaded cuDNN against TensorFlow's build and each GPU's capability."""
-    loaded = numbers(found.cudnn_loaded)
+    loaded = numbers(inspected.cudnn_loaded)
     if not loaded:
         return skipped("cudnn", "cuDNN was not loaded")
-    if loaded[:2] < numbers(found.cudnn)[:2]:
-        where = f" from {found.cudnn_file}" if found.cudnn_file else ""
-        detail = f"{found.cudnn_loaded} was loaded{where}, TensorFlow is built for {found.cudnn}"
+    if loaded[:2] < numbers(inspected.cudnn)[:2]:
+        where = f" from {inspected.cudnn_file}" if inspected.cudnn_file else ""
+        detail = (
+            f"{inspected.cudnn_loaded} was loaded{where}, TensorFlow is built for {inspected.cudnn}"
+        )
         return explained("cudnn", "cudnn-too-old", detail)
     old = [gpu for gpu in gpus if (0,) < numbers(gpu.compute_capability) < _OLD_BEFORE]
     if old and loaded[:2] >= _CUDNN_WITHOUT_OLD:
-        detail = f"{found.cudnn_loaded} has no code for {_with_capability(old)}"
+        detail = f"{inspected.cudnn_loaded} has no code for {_with_capability(old)}"
         return explained("cudnn", "cudnn-without-this-gpu", detail)
-    return ok("cudnn", f"{found.cudnn_loaded}, which has code for these GPUs")
+    return ok("cudnn", f"{inspected.cudnn_loaded}, which has code for these GPUs")
 
 
-def capabilities(found: Inspected, gpus: Sequence[Gpu]) -> Check:
+def capabilities(inspected: Inspected, gpus: Sequence[Gpu]) -> Check:
     """The check that the build has code for each GPU, or PTX that the driver compiles for it.
 
     Code (`sm_60`) runs on GPUs of its major version that are not older, PTX (`compute_90`) on every
@@ -100,14 +107,14 @@ def capabilities(found: Inspected, gpus: Sequence[Gpu]) -> Check:
     """
     code = "compute-capability"
     known = [gpu for gpu in gpus if gpu.compute_capability]
-    if not known or not found.capabilities:
+    if not known or not inspected.capabilities:
         return skipped(code, "the driver does not say the compute capability")
-    built_for = _versions(found.capabilities, "sm|compute")
+    built_for = _versions(inspected.capabilities, "sm|compute")
     slow = [gpu for gpu in known if not _has_code(gpu, built_for)]
-    oldest_ptx = min(_versions(found.capabilities, "compute"), default=None)
+    oldest_ptx = min(_versions(inspected.capabilities, "compute"), default=None)
     without = [gpu for gpu in slow if oldest_ptx is None or _capability(gpu) < oldest_ptx]
     if without:
-        built = ", ".join(found.capabilities)
+        built = ", ".join(inspected.capabilities)
         detail = f"none for {_with_capability(without)}. It is built for {built}"
         return explained(code, "capability-too-old", detail)
     too_new = [gpu for gpu in slow if _capability(gpu) >= _PTX_FAILS_FROM]
@@ -143,6 +150,5 @@ def _versions(capabilities: Sequence[str], kinds: str) -> list[Version]:
 
 
 def _with_capability(gpus: Sequence[Gpu]) -> str:
-    return ", ".join(
-        f"GPU:{gpu.index} (compute capability {gpu.compute_capability})" for gpu in gpus
-    )
+    texts = [f"GPU:{gpu.index} (compute capability {gpu.compute_capability})" for gpu in gpus]
+    return ", ".join(texts)

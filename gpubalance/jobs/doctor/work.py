@@ -25,11 +25,11 @@ _STEP_WITHIN_S = 300.0  # the first one: tracing, and cuDNN's search for algorit
 _GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 
-def tensorflow_devices(found: Surveyed, devices: Sequence[Device]) -> Iterator[Check]:
+def tensorflow_devices(surveyed: Surveyed, devices: Sequence[Device]) -> Iterator[Check]:
     """The checks of TensorFlow's list of GPUs against NVML's, and of memory growth."""
     present = []
     for device in devices:
-        why = found.missing.get(device.uuid)
+        why = surveyed.missing.get(device.uuid)
         if why is None:
             present.append(device.label)
         else:
@@ -38,7 +38,7 @@ def tensorflow_devices(found: Surveyed, devices: Sequence[Device]) -> Iterator[C
             yield check("tensorflow-devices", "failure", detail, row.remedy)
     if present:
         yield ok("tensorflow-devices", f"it has {', '.join(present)}, like NVML")
-        yield memory_growth(found.memory_growth, os.environ.get(_GROWTH))
+        yield memory_growth(surveyed.memory_growth, os.environ.get(_GROWTH))
 
 
 def memory_growth(on: bool | None, wished: str | None) -> Check:
@@ -111,7 +111,7 @@ class DoctorSteps:
 
 
 def _failures(checks: Sequence[Check]) -> list[Check]:
-    return [found for found in checks if found.status == "failure"]
+    return [outcome for outcome in checks if outcome.status == "failure"]
 
 
 def links(devices: Sequence[Device], seen: Mapping[str, PcieLink]) -> Iterator[Check]:

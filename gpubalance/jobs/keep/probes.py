@@ -109,12 +109,12 @@ def _by_margin(limit: BatchLimit) -> bool:
 
 
 def refuse_what_failed(
-    devices: Sequence[Device], split: Shares, settings: Settings, again: str
+    devices: Sequence[Device], split: Shares, settings: Settings, probe_again: str
 ) -> None:
     """Raises NothingFits for a share that failed in the best probe.
 
     A joint run takes more memory than a device alone, so it does not hold such a share either.
-    `again` is the command that probes again.
+    `probe_again` is the command that probes again.
     """
     probe = best_probe([devices[number] for number in split.used], settings)
     if probe is None:
@@ -128,7 +128,7 @@ def refuse_what_failed(
             raise NothingFits(
                 f"{device.label} does not hold {share} samples at a time: in the probe of "
                 f"{probe.created} {limit.fails} failed and {limit.fits or 'nothing'} fit",
-                remedy=f"give it less; if it has more memory now, probe again: {again}",
+                remedy=f"give it less; if it has more memory now, probe again: {probe_again}",
             )
 
 

@@ -48,7 +48,8 @@ def time_blocks(
     """
     measured = []
     for number, device in enumerate(request.devices):
-        following = [*parties, after][number + 1]
+        is_last = number + 1 == len(parties)
+        following = after if is_last else parties[number + 1]
         make = partial(_timed, request, count, device, parties[number], following, watch)
         measured.append(journal.get_or_make(f"blocks of {device.uuid}", MeasuredBlocks, make))
     return measured

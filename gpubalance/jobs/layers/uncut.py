@@ -59,9 +59,10 @@ def _split(
 ) -> tuple[SplitBaseline | None, str | None]:
     """The batch split over all devices, or why there is none."""
     holding = {best.device for best in solo}
-    missing = [
-        device.label for number, device in enumerate(request.devices) if number not in holding
-    ]
+    missing = []
+    for number, device in enumerate(request.devices):
+        if number not in holding:
+            missing.append(device.label)
     if missing:
         do_not = "do not" if len(missing) > 1 else "does not"
         return None, f"{' and '.join(missing)} {do_not} hold the whole model"

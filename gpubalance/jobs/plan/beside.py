@@ -79,7 +79,7 @@ def by_global_batch(problem: Problem) -> Iterator[SplitPrediction]:
 
 def by_goodput(
     problem: Problem,
-    found: Allocation,
+    planned: Allocation,
     even: SplitPrediction | None,
     devices: Sequence[Device],
     noise_scale: float,
@@ -88,9 +88,9 @@ def by_goodput(
 
     The chosen one, the one with the most samples/s, the even split, and the best device alone.
     """
-    yield _goodput("chosen", found.split.batches, found.throughput, noise_scale)
+    yield _goodput("chosen", planned.split.batches, planned.throughput, noise_scale)
     fastest = allocated(replace(problem, objective=throughput))
-    if fastest is not None and fastest.split != found.split:
+    if fastest is not None and fastest.split != planned.split:
         batches = fastest.split.batches
         yield _goodput("most samples/s", batches, fastest.throughput, noise_scale)
     if even is not None:

@@ -34,11 +34,11 @@ _MOST_EXPLAINED = 16
 _WORTH_OFFERING = 0.05
 
 
-def plan_of(known: DeviceEstimates, found: Allocation) -> Plan:
+def plan_of(known: DeviceEstimates, planned: Allocation) -> Plan:
     """The record of a split, with what is predicted for it by what is known."""
     probe = known.probe
     problem = known.problem
-    sync_s = known.sync_s(found.split)
+    sync_s = known.sync_s(planned.split)
     return Plan(
         created=now(),
         probed=probe.created,
@@ -48,28 +48,28 @@ def plan_of(known: DeviceEstimates, found: Allocation) -> Plan:
         environment=probe.environment,
         model=probe.model,
         devices=known.devices,
-        batches=found.split.batches,
-        micro_batches=found.split.micro_batches,
-        global_batch=found.split.global_batch,
+        batches=planned.split.batches,
+        micro_batches=planned.split.micro_batches,
+        global_batch=planned.split.global_batch,
         batch_multiple=problem.multiple,
         margin_bytes=known.request.margin_bytes,
         sync_s=sync_s,
-        shares=_shares(problem, found, known.probes),
-        predicted=_predicted(known, problem, found),
-        left_out=_left_out(problem, found),
-        accumulation=_accumulation(problem, found),
-        learning_rate=_learning_rate(known, found.split.global_batch),
+        shares=_shares(problem, planned, known.probes),
+        predicted=_predicted(known, problem, planned),
+        left_out=_left_out(problem, planned),
+        accumulation=_accumulation(problem, planned),
+        learning_rate=_learning_rate(known, planned.split.global_batch),
         pipeline=probe.pipeline,
         reached_by=reached_by(),
-        warnings=_warnings(known, found, sync_s),
+        warnings=_warnings(known, planned, sync_s),
     )
 
 
 def _warnings(
-    known: DeviceEstimates, found: Allocation, sync_s: float | None
+    known: DeviceEstimates, planned: Allocation, sync_s: float | None
 ) -> tuple[Warning_, ...]:
     warnings = []
-    if sync_s is None and len(found.split.used) > 1:
+    if sync_s is None and len(planned.split.used) > 1:
         warnings.append(warning("sync-unknown"))
     if any(point.unlike for probe in known.probes for point in probe.curve):
         warnings.append(warning("batches-differ"))
@@ -77,21 +77,21 @@ def _warnings(
 
 
 def _shares(
-    problem: Problem, found: Allocation, probes: Sequence[DeviceProbe]
+    problem: Problem, planned: Allocation, probes: Sequence[DeviceProbe]
 ) -> tuple[Share, ...]:
     shares = []
     for device, load in enumerate(problem.loads):
-        batch = found.split.batches[device]
-        binds = found.binds[device]
+        batch = planned.split.batches[device]
+        binds = planned.binds[device]
         is_memory = _is_memory(probes[device], load, problem.multiple)
         share = Share(
             device=device,
             batch=batch,
-            micro_batch=found.split.micro_batches[device],
+            micro_batch=planned.split.micro_batches[device],
             limit=load.limit,
-            compute_s=found.compute_s[device],
+            compute_s=planned.compute_s[device],
             update_s=load.update_s if batch else 0.0,
-            utilisation=found.compute_s[device] / found.step_time_s,
+            utilisation=planned.compute_s[device] / planned.step_time_s,
             binds="max batch" if binds == "memory" and not is_memory else binds,
         )
         shares.append(share)
@@ -109,32 +109,32 @@ def _is_memory(probe: DeviceProbe, load: Load, multiple: int) -> bool:
     return load.limit < (limit.fits or 0) // multiple * multiple
 
 
-def _predicted(known: DeviceEstimates, problem: Problem, found: Allocation) -> Predicted:
-    split = found.split
-    busy_s = [found.compute_s[device] + problem.loads[device].update_s for device in split.used]
-    sync_s = found.step_time_s - max(busy_s)
+def _predicted(known: DeviceEstimates, problem: Problem, planned: Allocation) -> Predicted:
+    split = planned.split
+    busy_s = [planned.compute_s[device] + problem.loads[device].update_s for device in split.used]
+    sync_s = planned.step_time_s - max(busy_s)
     even = even_split(problem, split, sync_s)
     even_batch = even.split.global_batch if even else None
     solo_sum = _solo_sum(known.probes)
     noise_scale = known.request.noise_scale
     goodputs: tuple[Goodput, ...] = ()
     if noise_scale:
-        goodputs = tuple(by_goodput(problem, found, even, known.devices, noise_scale))
+        goodputs = tuple(by_goodput(problem, planned, even, known.devices, noise_scale))
     return Predicted(
-        step_time_s=found.step_time_s,
-        throughput=found.throughput,
+        step_time_s=planned.step_time_s,
+        throughput=planned.throughput,
         sync_s=sync_s,
         imbalance=max(busy_s) * len(busy_s) / sum(busy_s),
         even=even,
         best_at_even=best_at(problem, split.used, even_batch, split),
         best_at_own=best_at(problem, range(len(problem.loads)), known.probe.own_batch, split),
-        speedup_over_even=even and found.throughput / even.throughput,
+        speedup_over_even=even and planned.throughput / even.throughput,
         solo_sum=solo_sum,
-        scaling_efficiency=solo_sum and found.throughput / solo_sum,
+        scaling_efficiency=solo_sum and planned.throughput / solo_sum,
         by_global_batch=tuple(by_global_batch(problem)),
         noise_scale=noise_scale,
         efficiency=noise_scale and efficiency(split.global_batch, noise_scale),
-        goodput=noise_scale and problem.value(found),
+        goodput=noise_scale and problem.value(planned),
         by_goodput=goodputs,
     )
 
@@ -150,7 +150,7 @@ def _solo_sum(probes: Sequence[DeviceProbe]) -> float | None:
     return total
 
 
-def _accumulation(problem: Problem, found: Allocation) -> Accumulation | None:
+def _accumulation(problem: Problem, planned: Allocation) -> Accumulation | None:
     """What accumulation would gain; None if little, or if it is not for us to choose.
 
     It is to choose if it was not asked for, and the global batch is free to grow.
@@ -160,7 +160,7 @@ def _accumulation(problem: Problem, found: Allocation) -> Accumulation | None:
     best = allocated(replace(problem, micro_batches=AUTO_MICRO_BATCHES, within=AUTO_WITHIN))
     if best is None or not best.split.accumulates:
         return None
-    gain = problem.value(best) / problem.value(found) - 1
+    gain = problem.value(best) / problem.value(planned) - 1
     if gain < _WORTH_OFFERING:
         return None
     return Accumulation(
@@ -171,11 +171,11 @@ def _accumulation(problem: Problem, found: Allocation) -> Accumulation | None:
     )
 
 
-def _left_out(problem: Problem, found: Allocation) -> tuple[LeftOut, ...]:
+def _left_out(problem: Problem, planned: Allocation) -> tuple[LeftOut, ...]:
     # Allow the same number of micro-batches with a device as without it, or their gain would be
     # taken for the device's.
-    problem = replace(problem, micro_batches=max(found.split.counts), within=0.0)
-    used = frozenset(found.split.used)
+    problem = replace(problem, micro_batches=max(planned.split.counts), within=0.0)
+    used = frozenset(planned.split.used)
     left_out: list[LeftOut] = []
     for device in range(len(problem.loads)):
         if device in used:
