@@ -6,32 +6,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpubalance.devices.gpus import Gpu, Reading
-from gpubalance.devices.link import watched_links
 from gpubalance.devices.machine import read_gpus, select
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import Interrupted
-from gpubalance.jobs.doctor.between import all_reduce, copies
 from gpubalance.jobs.doctor.check import guarded, skipped
 from gpubalance.jobs.doctor.gpus import driver_checks, gpu_checks
 from gpubalance.jobs.doctor.host import host_checks
+from gpubalance.jobs.doctor.on_devices import Finding, checks_on_devices
 from gpubalance.jobs.doctor.software import software_checks
-from gpubalance.jobs.doctor.work import DoctorSteps, links, tensorflow_devices
+from gpubalance.jobs.doctor.work import tensorflow_devices
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.results.checkup import AllReduceTime, Check, Checkup, CopyTime
+from gpubalance.results.checkup import Check, Checkup, CopyTime
 from gpubalance.results.common import now
-from gpubalance.settings.choices import default_model
-from gpubalance.settings.device import Device, JointProfile, hosts_of
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.device import Device, JointProfile
 from gpubalance.workers.messages import Inspect, Inspected, Survey, Surveyed
 from gpubalance.workers.party import Party
 
 _INSTEAD = 2  # plain CPU devices, used if there is no GPU
-# Those of the model `probe`: what the all-reduce moves if no training step has told the size.
-_GRADIENT_BYTES = 78_900_000 * 4
-
-_BETWEEN = ("peer-to-peer", "all-reduce")
-
-Finding = Check | CopyTime | AllReduceTime
 
 
 def doctor(
@@ -106,11 +97,7 @@ class _Patient:
             yield from guarded("tensorflow", self._software(party, devices))
             if self.devices and not devices[0].simulated:
                 yield from guarded("tensorflow-devices", self._survey(party, devices))
-            if self.devices:
-                yield from self._work(party, model)
-            else:
-                why = "not tried: TensorFlow has none of the devices"
-                yield from _all_skipped(why, "training-step", *_BETWEEN)
+            yield from checks_on_devices(party, self.devices, self.joint, model, self.watch)
 
     def _gpus(self, names: Sequence[str] | None) -> Iterator[Check]:
         self.watch(Doing("reading the GPUs through NVML"))
@@ -144,30 +131,3 @@ class _Patient:
         surveyed = party.ask(lambda worker: worker.ask(Survey(devices=worker.devices), Surveyed))
         self.devices = tuple(device for device in devices if device.uuid not in surveyed.missing)
         yield from tensorflow_devices(surveyed, devices)
-
-    def _work(self, party: Party, model: str | None) -> Iterator[Finding]:
-        devices = self.devices
-        if model is None:
-            model = default_model(simulated=devices[0].simulated)
-        steps = DoctorSteps(Settings(model=model), self.watch)
-        gpus = [device for device in devices if device.told_by_nvml]
-        with watched_links([device.uuid for device in gpus]) as seen:
-            yield from steps.checks(devices, self.joint)
-        yield from guarded("pcie-link", links(gpus, seen))
-        if any(device.uuid.startswith("MIG-") for device in devices):
-            devices = devices[:1]  # CUDA shows a process one MIG slice only
-        if len(devices) == 1:
-            yield from _all_skipped("there is one device", *_BETWEEN)
-            return
-        if len(hosts_of(devices)) > 1:
-            why = "not tried: the step has summed its gradients between the hosts"
-            yield from _all_skipped(why, *_BETWEEN)
-            return
-        party.regroup(devices)
-        size = steps.size or _GRADIENT_BYTES
-        yield from guarded("peer-to-peer", copies(party, devices, self.watch))
-        yield from guarded("all-reduce", all_reduce(party, devices, size, self.watch))
-
-
-def _all_skipped(why: str, *topics: str) -> Iterator[Check]:
-    return (skipped(topic, why) for topic in topics)

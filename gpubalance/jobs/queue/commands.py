@@ -65,26 +65,25 @@ class Commands:
         self._largest = self._memory.index(max(self._memory))
 
     def _with_earlier(self) -> dict[int, QueuedCommand]:
-        """All commands; those that ended well in an earlier run as they ended then.
-
-        They keep that try if its device is here too.
-        """
+        """All commands; those that ended well in an earlier run as they ended then."""
         earlier = self._journal.load_all(QueuedCommand)
-        earlier_devices = self._journal.load_all(Device)
+        devices = self._journal.load_all(Device)
         commands = {}
         for number, text in enumerate(self._request.commands, 1):
             command = QueuedCommand(number=number, command=text)
             key = _key(command)
             if key in earlier:
-                command = earlier[key]
-                device = earlier_devices.get(key)
-                tries = []
-                if command.tries and device in self._devices:
-                    place = self._devices.index(device)
-                    tries = [command.tries[-1].model_copy(update={"device": place})]
-                command = command.model_copy(update={"resumed": True, "tries": tuple(tries)})
+                command = self._resumed(earlier[key], devices.get(key))
             commands[number] = command
         return commands
+
+    def _resumed(self, earlier: QueuedCommand, device: Device | None) -> QueuedCommand:
+        """A command that ended well before, with its last try if that device is here too."""
+        tries = []
+        if device in self._devices and earlier.tries:
+            place = self._devices.index(device)
+            tries = [earlier.tries[-1].model_copy(update={"device": place})]
+        return earlier.model_copy(update={"resumed": True, "tries": tuple(tries)})
 
     def run(self) -> None:
         """Runs all of them.
@@ -205,16 +204,16 @@ class Commands:
         return Outlook(free_s, expected.each_s)
 
     def _report(self) -> None:
-        running = tuple(
-            RunningCommand(device, running.command, running.began_s, running.log.last)
-            for device, running in sorted(self._running.items())
-        )
+        now_running = []
+        for device, running in sorted(self._running.items()):
+            command = RunningCommand(device, running.command, running.began_s, running.log.last)
+            now_running.append(command)
         waiting = len(self._waiting) + len(self._retries)
-        ended = len(self._commands) - waiting - len(running)
+        ended = len(self._commands) - waiting - len(now_running)
         left_s = None
         if any(self._ended_s()):
             left_s = self._outlook().rest_s(len(self._waiting))
-        self._watch(QueueSeen(self._devices, waiting, ended, running, left_s))
+        self._watch(QueueSeen(self._devices, waiting, ended, tuple(now_running), left_s))
 
 
 def _key(command: QueuedCommand) -> str:
