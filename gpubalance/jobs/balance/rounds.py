@@ -6,7 +6,6 @@ from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.balance.together import Together, TriedSplit
 from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
-from gpubalance.jobs.measure.warnings import warning
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.record import plan_of
@@ -16,6 +15,7 @@ from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Round
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import InputPipeline
+from gpubalance.results.warnings import warning
 from gpubalance.settings.requests import BalanceRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party

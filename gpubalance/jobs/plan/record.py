@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from gpubalance.devices.hosts import reached_by
 from gpubalance.jobs.keep.probes import holds_nothing
-from gpubalance.jobs.measure.warnings import warning
 from gpubalance.jobs.plan.beside import best_at, by_global_batch, by_goodput, even_split
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_WITHIN
@@ -26,6 +25,7 @@ from gpubalance.results.plan import (
     Share,
 )
 from gpubalance.results.probe import DeviceProbe
+from gpubalance.results.warnings import warning
 
 # The most devices without samples for which the gain is computed: each costs two runs of the
 # solver.

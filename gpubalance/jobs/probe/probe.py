@@ -24,7 +24,6 @@ from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.keep.verdicts import KeptVerdicts
 from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
 from gpubalance.jobs.measure.trace import not_traced, trace
-from gpubalance.jobs.measure.warnings import warning
 from gpubalance.jobs.plan.problem import check_asked
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.jobs.probe.order import phase_names, queues, stand_ins
@@ -34,6 +33,7 @@ from gpubalance.render.probe import not_probed_text
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.run import InputPipeline
+from gpubalance.results.warnings import warning
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
