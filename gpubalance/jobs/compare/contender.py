@@ -14,6 +14,7 @@ from gpubalance.jobs.compare.figures import (
     used_devices,
 )
 from gpubalance.numbers.steady import unquiet
+from gpubalance.results.common import Warning_
 from gpubalance.results.comparison import ComparedResult
 from gpubalance.results.independent import Independent, OwnModel
 from gpubalance.results.layers import Layers
@@ -78,22 +79,22 @@ def read_contender(path: Path) -> Contender:
     for device, part, rates in zip(devices, used, alone, strict=True):
         compared.append(device_figures(device, part, limits.get(part.device), source))
         timed += rates.values()
-    # A plan says again what its run says.
+    figures = figures_of(source)
+    figures["file"] = name
+    figures["kind"] = "prediction" if isinstance(source, Plan) else source.kind
+    figures["devices"] = tuple(compared)
+    figures["not_quiet"] = _not_quiet(timed or parts, probed=isinstance(source, Probe))
+    figures["warnings"] = _concerning(warnings)
+    return Contender(ComparedResult(**figures), source, devices, parts, alone)
+
+
+def _concerning(warnings: Sequence[Warning_]) -> tuple[Warning_, ...]:
+    """The warnings that concern the compared figures, each once: a plan repeats its run's."""
     concerning = {}
     for warning in warnings:
         if warning.code not in _BESIDE:
             concerning[warning.code, warning.message] = warning
-    result = ComparedResult(
-        **figures_of(source)
-        | {
-            "file": name,
-            "kind": "prediction" if isinstance(source, Plan) else source.kind,
-            "devices": tuple(compared),
-            "not_quiet": _not_quiet(timed or parts, probed=isinstance(source, Probe)),
-            "warnings": tuple(concerning.values()),
-        }
-    )
-    return Contender(result, source, devices, parts, alone)
+    return tuple(concerning.values())
 
 
 def _alone(part: UsedDevice) -> dict[int, Timed]:

@@ -68,9 +68,10 @@ def driver_for_build(inspected: Inspected, reading: Reading) -> Check:
 
 def libraries(inspected: Inspected) -> Check:
     """The check that each CUDA library which TensorFlow wants can be loaded."""
-    problems = {
-        name: problem for name, problem in inspected.libraries.items() if problem is not None
-    }
+    problems = {}
+    for name, problem in inspected.libraries.items():
+        if problem is not None:
+            problems[name] = problem
     if not problems:
         return ok("cuda-libraries", f"all {len(inspected.libraries)} load")
     detail = f"can't be loaded: {', '.join(problems)}"
