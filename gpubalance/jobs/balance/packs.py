@@ -1,6 +1,5 @@
-"""The size of packs in which a balance's devices sum their gradients.
-
-That of arithmetic is tried beside two others.
+"""The size of packs in which a balance's devices sum their gradients: that of arithmetic beside two
+others.
 """
 
 from __future__ import annotations

@@ -50,9 +50,8 @@ class Together:
     model_is_told: bool = True
 
     def gather(self, split: Shares) -> Party:
-        """The party, regrouped to the devices with samples in this split.
-
-        Raises PlanMismatch for another model.
+        """The party, regrouped to the devices with samples in this split. Raises PlanMismatch for
+        another model.
         """
         self.party.regroup([self.request.devices[i] for i in split.used])
         if not self.party.alive:
@@ -96,7 +95,8 @@ class Together:
     def fitting(
         self, split: Shares, error: OutOfMemory, *, believed: bool
     ) -> list[tuple[int, int]]:
-        """(device, micro-batch that fits beside the others) of each device that was given more.
+        """(device, micro-batch that fits) of each device that was given more than it holds beside
+        the others.
 
         Empty if the failure was chance: if it is not `believed`, and the whole split fits when it
         is tried once more. Raises NothingFits if no split fits, or the fault that only looks like a
