@@ -40,7 +40,7 @@ class OwnModels(Record):
         """The request. Raises UsageError for a single device, and unless there are a batch and a
         model for each.
         """
-        from gpubalance.jobs.keep.saved import sensible_batch
+        from gpubalance.jobs.keep.probes import sensible_batch
         from gpubalance.settings.user_shares import shares_of
 
         asked = asked_of(machine, gpus, settings, least=2)

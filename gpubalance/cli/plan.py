@@ -68,7 +68,7 @@ def _kept_probe(devices: Sequence[Device], settings: Settings, simulate: str | N
     settings.
     """
     from gpubalance.cli.next_command import command
-    from gpubalance.jobs.keep.saved import best_probe
+    from gpubalance.jobs.keep.probes import best_probe
 
     found = best_probe(devices, settings)
     if found is None:

@@ -148,7 +148,7 @@ def run(
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import command
     from gpubalance.devices.planned import forced
-    from gpubalance.jobs.keep.saved import refuse_what_failed, solo_bests
+    from gpubalance.jobs.keep.probes import refuse_what_failed, solo_bests
     from gpubalance.jobs.run import run as run_job
     from gpubalance.render.run import run_summary
     from gpubalance.results.plan import Plan

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from gpubalance.engine.keras_inside import is_keras_own, losses_of, name_of
 from gpubalance.engine.pipeline.micro_batches import reductions_of
-from gpubalance.engine.step.parity import NEITHER, TRIED
+from gpubalance.engine.step.findings import NEITHER
+from gpubalance.engine.step.parity import TRIED
 from gpubalance.errors import BadInput
 from gpubalance.training.warn import warn_user
 

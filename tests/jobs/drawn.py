@@ -13,7 +13,8 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.engine.pace import ComputeTimes, noise_seed
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.events import Event, Watch
-from gpubalance.jobs.keep.journal import Journal, free_journal
+from gpubalance.jobs.keep.command_journal import free_journal
+from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.measure.timings import Timings, Window
 from gpubalance.results.common import Model

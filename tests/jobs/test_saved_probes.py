@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpubalance.jobs.keep.saved import ALL, best_probe, find_device, save, solo_bests
+from gpubalance.jobs.keep.probes import ALL, best_probe, find_device, solo_bests
+from gpubalance.jobs.keep.saved import save
 from gpubalance.render.rates import gain_sentences
 from gpubalance.results.probe import DeviceProbe, Probe, Trial
 from gpubalance.results.run import Run, alone_in_use

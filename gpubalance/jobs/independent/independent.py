@@ -274,7 +274,7 @@ class Turns:
             if run
             else None,
             complete=self.complete,
-            warnings=(*resumed(self.journal.again[AllAtOnce]), *figures, *self.noted),
+            warnings=(*resumed(self.journal.reused[AllAtOnce]), *figures, *self.noted),
         )
 
     def _own_model(self, one: OwnReplica, origin_s: float) -> OwnModel:

@@ -24,7 +24,7 @@ from gpubalance.jobs.measure.joint import party_for
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.timings import Window
 from gpubalance.jobs.measure.turns import in_turns
-from gpubalance.jobs.measure.warnings import of_figures, resumed, warning
+from gpubalance.jobs.measure.warnings import of_figures, resumed
 from gpubalance.numbers.stats import mean
 from gpubalance.planning.pipeline.place import Placement
 from gpubalance.planning.pipeline.timeline import bubble_bound
@@ -36,6 +36,7 @@ from gpubalance.results.layers import (
     PredictedStep,
     SplitBaseline,
 )
+from gpubalance.results.warnings import warning
 from gpubalance.settings.requests import LayersRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Ready
@@ -165,14 +166,14 @@ class LayersJob:
         """Adds a window to the series, measured or left by an interrupted command. Raises
         OutOfMemory.
         """
-        before = self.journal.again[Window]
+        before = self.journal.reused[Window]
 
         def measured() -> Window:
             self.party.ask(series.warm_up)
             return self.party.ask(lambda worker: series.window(worker, length))
 
         series.add(self.journal.get_or_make(f"{what} {series.key}", Window, measured))
-        self.again[what.partition(" ")[0]] += self.journal.again[Window] - before
+        self.again[what.partition(" ")[0]] += self.journal.reused[Window] - before
         self.series = series
 
     def _ran_out(self, placed: Placement, device: int | None) -> None:

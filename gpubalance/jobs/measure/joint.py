@@ -18,7 +18,7 @@ from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.timings import Window
 from gpubalance.jobs.measure.turns import in_turns
-from gpubalance.jobs.measure.warnings import batches_joined, of_figures, resumed, warning
+from gpubalance.jobs.measure.warnings import batches_joined, of_figures, resumed
 from gpubalance.numbers.ratio import ratio
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.run import (
@@ -29,6 +29,7 @@ from gpubalance.results.run import (
     SoloBest,
     alone_in_use,
 )
+from gpubalance.results.warnings import warning
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, LayersRequest, RunRequest
 from gpubalance.settings.shares import Shares
@@ -167,9 +168,9 @@ class JointRun:
         key = content_key(
             "window", self.proof, *uuids, *of_step, series.name, str(series.split), number
         )
-        before = self.journal.again[Window]
+        before = self.journal.reused[Window]
         series.add(self.journal.get_or_make(key, Window, measured))
-        self.again += series is self.own and self.journal.again[Window] > before
+        self.again += series is self.own and self.journal.reused[Window] > before
 
     def _warm_up_even(self) -> None:
         """Finds the largest even split that fits and warms it up; if not even one does, says so and
