@@ -216,9 +216,9 @@ class UserData(Pool):
         )
 
 
-def _is_arrays(given: Any) -> bool:
+def _is_arrays(value: Any) -> bool:
     """Whether it is (x, y) or (x, y, sample_weight), each an array or a structure of arrays."""
-    if not isinstance(given, tuple) or len(given) not in (2, 3):
+    if not isinstance(value, tuple) or len(value) not in (2, 3):
         return False
-    parts = [part for part in keras.tree.flatten(given) if part is not None]
+    parts = [part for part in keras.tree.flatten(value) if part is not None]
     return bool(parts) and all(len(getattr(part, "shape", ())) > 0 for part in parts)

@@ -10,10 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine import keras_inside, memory, runtime
-from gpubalance.engine.data import samples_for
+from gpubalance.engine import data, keras_inside, memory, models, runtime
 from gpubalance.engine.failures import TaskFailedError
-from gpubalance.engine.models import facts_of, make_model
 from gpubalance.engine.pipeline.block_timing import time_alone
 from gpubalance.engine.pipeline.blocks import blocks_of
 from gpubalance.engine.pipeline.calls import Calls
@@ -52,11 +50,11 @@ class LayersSession:
         self._seed = seed
         self._names = runtime.set_up(devices, settings, seed=seed)
         with tf.device("/CPU:0"), keras_inside.without_xla():
-            self._model = make_model(settings, takes_data=False)
+            self._model = models.make_model(settings, takes_data=False)
             calls = Calls(self._model)
             refuse_model(self._model)
             strategy = tf.distribute.get_strategy()
-            self._samples = samples_for(
+            self._samples = data.samples_for(
                 settings, self._model, strategy, "CPU:0", seed=seed, takes_data=False
             )
         self._blocks = blocks_of(calls, cuts)
@@ -66,7 +64,7 @@ class LayersSession:
     def facts(self) -> dict[str, Any]:
         """What a result records about the model, and the model's blocks; see Session."""
         return {
-            "model": facts_of(self._model),
+            "model": models.facts_of(self._model),
             "memory_limit_bytes": memory.memory_limits_bytes(self._devices, self._names),
             "graph": self._blocks.graph,
         }
