@@ -36,14 +36,14 @@ def balance(
     from gpubalance.cli.next_command import uses
     from gpubalance.cli.script import check_script, following_script, write_script
     from gpubalance.jobs.balance.balance import balance as job
-    from gpubalance.render.plan import plan_told
+    from gpubalance.render.plan import plan_summary
 
     machine = gpus.machine()
     asked = asked_of(machine, gpus, settings)
     request = BalanceRequest(**asked, plan=split, measuring=measuring, **dict(search))
 
     def told(plan: Plan) -> Iterable[Part]:
-        return plan_told(plan, epoch.epoch)
+        return plan_summary(plan, epoch.epoch)
 
     if scripting.script is not None:
         check_script(scripting.script, request.settings)

@@ -18,7 +18,8 @@ from gpubalance.cli.output import say, unwritable
 from gpubalance.errors import EnvironmentFault
 from gpubalance.jobs import events
 from gpubalance.jobs.events import Watch
-from gpubalance.render.tensorboard import Summaries, Summary
+from gpubalance.render.scalars import Summary
+from gpubalance.render.tensorboard import Summaries
 from gpubalance.settings.requests import Settings
 from gpubalance.text import clean_lines
 

@@ -26,7 +26,7 @@ def check(
     from gpubalance.cli.progress import Progress
     from gpubalance.devices.machine import find_machine
     from gpubalance.jobs.check import check as job
-    from gpubalance.render.check import check_told
+    from gpubalance.render.check import check_summary
     from gpubalance.results.check import ModelCheck
 
     if not settings.model:
@@ -41,7 +41,7 @@ def check(
         own = ["--model", request.settings.model]
         own += ["--data", request.settings.data] if request.settings.data else []
         following = f"{program()} balance {shlex.join(own)}" if found.refused is None else ""
-        return summed_up(found, check_told(found), (following, ()))
+        return summed_up(found, check_summary(found), (following, ()))
 
     with out.left_by_an_error(text), Progress(quiet=reporting.quiet) as tell:
         found = job(request, tell)

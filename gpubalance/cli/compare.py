@@ -48,8 +48,8 @@ class Gate(Record):
 def compare(baseline: Baseline, others: Others, gate: Gate, output: Printed) -> None:
     """Example: gpubalance compare before.json after.json --fail-slower 5%"""
     from gpubalance.cli.output import Output, width
-    from gpubalance.jobs.compare.compare import check_regression
     from gpubalance.jobs.compare.compare import compare as compare_job
+    from gpubalance.jobs.compare.regression import check_regression
     from gpubalance.render.compare import comparison_text
 
     out = Output(output, quiet=True)

@@ -28,7 +28,7 @@ def doctor(
     from gpubalance.cli.progress import Progress
     from gpubalance.devices.hosts import connect_hosts
     from gpubalance.jobs.doctor.doctor import doctor as doctor_job
-    from gpubalance.jobs.doctor.doctor import doctor_of
+    from gpubalance.jobs.doctor.hosts import doctor_of
     from gpubalance.render.doctor import checkup_text
     from gpubalance.results.checkup import Checkups
 

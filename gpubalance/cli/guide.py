@@ -61,21 +61,20 @@ def _show(text: str) -> None:
     from rich.markdown import Markdown, TableElement
     from rich.table import Table
 
-    class Folded(TableElement):
-        """A table that breaks long words: Rich would cut them, and with them the names
-        of fields.
-        """
+    class FoldedTable(TableElement):
+        """A table that breaks long words, such as names of fields, which Rich would cut."""
 
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
             for part in super().__rich_console__(console, options):
-                for column in part.columns if isinstance(part, Table) else ():
-                    column.overflow = "fold"
+                if isinstance(part, Table):
+                    for column in part.columns:
+                        column.overflow = "fold"
                 yield part
 
-    class Chapter(Markdown):
+    class FoldedText(Markdown):
         """A text whose tables lose nothing, however narrow the terminal is."""
 
-        elements = {**Markdown.elements, "table_open": Folded}  # noqa: RUF012  (Rich declares it so)
+        elements = {**Markdown.elements, "table_open": FoldedTable}  # noqa: RUF012  (Rich declares it so)
 
     console = Console()
     console.width = min(console.width, _WIDEST)
@@ -83,4 +82,4 @@ def _show(text: str) -> None:
     # As git does: colours, and no pager for text that fits the screen.
     os.environ.setdefault("LESS", "-FRX")
     with console.pager(styles=styled):
-        console.print(Chapter(text))
+        console.print(FoldedText(text))

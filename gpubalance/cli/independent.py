@@ -40,8 +40,8 @@ class OwnModels(Record):
         """The request. Raises UsageError for a single device, and unless there are a batch and a
         model for each.
         """
-        from gpubalance.jobs.keep.saved import sensible_batch
-        from gpubalance.training.sizes import shares_of
+        from gpubalance.jobs.keep.probes import sensible_batch
+        from gpubalance.settings.user_shares import shares_of
 
         asked = asked_of(machine, gpus, settings, least=2)
         devices, one = asked["devices"], asked["settings"]
@@ -73,7 +73,7 @@ def independent(
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import command
     from gpubalance.jobs.independent.independent import independent as job
-    from gpubalance.render.independent import independent_told
+    from gpubalance.render.independent import independent_summary
 
     def following(result: Independent) -> Following:
         """Without a joint split to compare with, the command that finds one."""
@@ -84,4 +84,4 @@ def independent(
 
     machine = gpus.machine()
     request = own.request(machine, gpus, settings, measuring)
-    measured(machine, request, care, reporting, job, independent_told, following)
+    measured(machine, request, care, reporting, job, independent_summary, following)

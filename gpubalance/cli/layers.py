@@ -23,7 +23,7 @@ def layers(
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import layers_uses
     from gpubalance.jobs.layers.layers import layers as job
-    from gpubalance.render.layers import layers_told
+    from gpubalance.render.layers import layers_summary
 
     machine = gpus.machine()
     request = LayersRequest(
@@ -31,7 +31,7 @@ def layers(
     )
     _check_one_host(request.devices)
     following = layers_uses(reporting.output, gpus.simulate, request.settings)
-    measured(machine, request, care, reporting, job, layers_told, lambda _: following)
+    measured(machine, request, care, reporting, job, layers_summary, lambda _: following)
 
 
 def _check_one_host(devices: tuple[Device, ...]) -> None:

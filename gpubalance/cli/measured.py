@@ -16,9 +16,10 @@ from gpubalance.cli.progress import Progress
 from gpubalance.devices.hosts import are_reached
 from gpubalance.devices.machine import Machine, held
 from gpubalance.errors import UsageError
+from gpubalance.jobs.estimate import estimate
 from gpubalance.jobs.events import Event, Watch
-from gpubalance.jobs.keep.journal import journal_of
-from gpubalance.jobs.phases import Phases, estimate
+from gpubalance.jobs.keep.command_journal import journal_of
+from gpubalance.jobs.phases import Phases
 from gpubalance.numbers.units import format_duration
 from gpubalance.render.table import WIDTH, Part, prose, table
 from gpubalance.results.common import Warning_

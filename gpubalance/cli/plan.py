@@ -42,9 +42,10 @@ def plan(
     from gpubalance.cli.next_command import uses
     from gpubalance.cli.output import Output, summed_up
     from gpubalance.devices.hosts import connect_hosts
-    from gpubalance.devices.machine import check_hosts, select
+    from gpubalance.devices.machine import check_hosts
+    from gpubalance.devices.select import select
     from gpubalance.jobs.plan.plan import plan as job
-    from gpubalance.render.plan import plan_told
+    from gpubalance.render.plan import plan_summary
     from gpubalance.results.probe import Probe
     from gpubalance.results.records import read_record
 
@@ -59,7 +60,7 @@ def plan(
         found = _kept_probe(devices, settings_on(devices, settings), gpus.simulate)
     made = job(found, devices, split, joint)
     following = uses(made, gpus.simulate, output.output)
-    out.give(made, lambda plan: summed_up(plan, plan_told(plan, epoch.epoch), following))
+    out.give(made, lambda plan: summed_up(plan, plan_summary(plan, epoch.epoch), following))
 
 
 def _kept_probe(devices: Sequence[Device], settings: Settings, simulate: str | None) -> Probe:
@@ -67,7 +68,7 @@ def _kept_probe(devices: Sequence[Device], settings: Settings, simulate: str | N
     settings.
     """
     from gpubalance.cli.next_command import command
-    from gpubalance.jobs.keep.saved import best_probe
+    from gpubalance.jobs.keep.probes import best_probe
 
     found = best_probe(devices, settings)
     if found is None:

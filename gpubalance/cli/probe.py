@@ -24,7 +24,7 @@ def probe(
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import command
     from gpubalance.jobs.probe.probe import probe as job
-    from gpubalance.render.probe import probe_told
+    from gpubalance.render.probe import probe_summary
 
     def following(result: Probe) -> Following:
         refused = any(warning.code == "not-for-a-split" for warning in result.warnings)
@@ -35,4 +35,4 @@ def probe(
 
     machine = gpus.machine()
     request = ProbeRequest(**asked_of(machine, gpus, settings), **dict(probing))
-    measured(machine, request, care, reporting, job, probe_told, following)
+    measured(machine, request, care, reporting, job, probe_summary, following)

@@ -35,13 +35,13 @@ def queue(
     from gpubalance.cli.output import Output, summed_up
     from gpubalance.cli.progress import Progress
     from gpubalance.devices.machine import held
-    from gpubalance.jobs.queue import journal_of_queue, logs_of
-    from gpubalance.jobs.queue import queue as queue_job
-    from gpubalance.render.queue import queue_told
+    from gpubalance.jobs.queue.queue import journal_of_queue, logs_of
+    from gpubalance.jobs.queue.queue import queue as queue_job
+    from gpubalance.render.queue import queue_summary
     from gpubalance.results.queue import Queue
 
     def text(result: Queue) -> str:
-        return summed_up(result, queue_told(result), ("", ()))
+        return summed_up(result, queue_summary(result), ("", ()))
 
     lines = _read(commands)
     machine = gpus.machine()

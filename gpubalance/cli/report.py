@@ -86,9 +86,9 @@ def report(results: Results, wanted: ReportOptions) -> None:
 def _summary(subject: ReportSubject) -> str:
     """What the command that wrote the result printed, below the file's name."""
     from gpubalance.cli.output import summed_up
-    from gpubalance.render.report.words import told_of
+    from gpubalance.render.report.words import summary_of
 
-    summary = summed_up(subject.result, told_of(subject.result), ("", ()))
+    summary = summed_up(subject.result, summary_of(subject.result), ("", ()))
     return f"{clean_lines(subject.name)}:\n{summary}"
 
 

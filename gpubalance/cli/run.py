@@ -53,7 +53,7 @@ class GivenSplit(Record):
         """The run that the options ask for. Raises UsageError for what is no split of
         the devices.
         """
-        from gpubalance.training.sizes import shares_of
+        from gpubalance.settings.user_shares import shares_of
 
         asked = asked_of(machine, gpus, settings)
         number = len(asked["devices"])
@@ -118,7 +118,7 @@ def unlike_samples(
     Raises PlanMismatch for samples from another function, unless forced.
     """
     from gpubalance.results.common import Warning_
-    from gpubalance.workers.code import code_key
+    from gpubalance.settings.code import code_key
 
     known = plan.settings
     if known.data is None or plan.code in ("", code_key(settings.model, settings.data)):
@@ -148,9 +148,9 @@ def run(
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import command
     from gpubalance.devices.planned import forced
-    from gpubalance.jobs.keep.saved import refuse_what_failed, solo_bests
+    from gpubalance.jobs.keep.probes import refuse_what_failed, solo_bests
     from gpubalance.jobs.run import run as run_job
-    from gpubalance.render.run import run_told
+    from gpubalance.render.run import run_summary
     from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_record
 
@@ -185,7 +185,7 @@ def run(
         care,
         reporting,
         lambda request, watch, journal: run_job(request, watch, journal, solo, model),
-        lambda run: run_told(run, epoch.epoch),
+        lambda run: run_summary(run, epoch.epoch),
         lambda _: (following, ()),
         noted,
     )

@@ -24,12 +24,12 @@ def first_alike(devices: Sequence[Device]) -> list[int]:
 
 
 def _kind(device: Device) -> Facts:
-    facts = _told(device.uuid) if device.told_by_nvml else ()
+    facts = _speed_facts(device.uuid) if device.told_by_nvml else ()
     return device.host, device.simulated, device.name, device.memory_bytes, device.profile, facts
 
 
 @cache  # what is announced and what is then probed must be the same devices
-def _told(uuid: str) -> Facts:
+def _speed_facts(uuid: str) -> Facts:
     """What NVML says of a GPU that decides how fast it is, beside its name and memory."""
 
     def facts(card: Card) -> Facts:

@@ -27,10 +27,10 @@ class MigSlice(Record):
 
 
 class Gpu(Record):
-    """One GPU; what NVML does not say is null. `index` is NVML's, in PCI bus order, unlike CUDA's
-    default.
+    """One GPU; what NVML does not say is null.
 
-    `unusable` is the reason why the GPU as a whole can't be used.
+    `index` is NVML's, in PCI bus order, unlike CUDA's default. `unusable` is the reason why the GPU
+    as a whole can't be used.
     """
 
     index: int
@@ -52,15 +52,11 @@ class Gpu(Record):
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """What can be measured alone: the GPU itself, its MIG slices (under its own index), or
-        nothing.
-        """
-        if self.mig:
-            return tuple(
-                self._device(piece.uuid, piece.name, piece.memory_bytes)
-                for piece in self.mig_slices
-            )
-        return () if self.unusable else (self.device,)
+        """What can be measured alone: the GPU, its MIG slices (under its own index), or nothing."""
+        if not self.mig:
+            return () if self.unusable else (self.device,)
+        slices = self.mig_slices
+        return tuple(self._device(own.uuid, own.name, own.memory_bytes) for own in slices)
 
     def _device(self, uuid: str, name: str | None, memory_bytes: int | None) -> Device:
         return Device(
@@ -74,8 +70,9 @@ class Gpu(Record):
 
 
 class Reading(Record):
-    """The GPUs, or why there are none: the `problem`, its `remedy`, and its `code` in the table of
-    known errors.
+    """The GPUs, or why there are none.
+
+    That is the `problem`, its `remedy`, and its `code` in the table of known errors.
     """
 
     driver_version: str | None = None
@@ -88,8 +85,9 @@ class Reading(Record):
 
 
 def normal_bus_id(text: str) -> str | None:
-    """`0000:01:00.0`, as Linux and TensorFlow write it, for NVML's `00000000:01:00.0` or lspci's
-    `01:00.0`.
+    """`0000:01:00.0`, as Linux and TensorFlow write it, for a bus id in another form.
+
+    NVML writes `00000000:01:00.0`, lspci `01:00.0`.
     """
     match = _BUS_ID.fullmatch(text)
     if not match:

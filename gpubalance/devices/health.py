@@ -1,27 +1,24 @@
-"""What NVML says about one GPU beyond the list: its settings, its state and what it could do.
-Changes nothing.
-"""
+"""What NVML says about one GPU beyond the list: its settings, its state and what it could do."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from gpubalance.devices.nvml import Card, with_gpu
-from gpubalance.devices.telemetry import ecc_errors, throttle_reasons
+from gpubalance.devices.readings import ecc_errors, throttle_reasons
 from gpubalance.settings.choices import Precision
 from gpubalance.settings.record import Record
 
 _PCI = Path("/sys/bus/pci/devices")
-_NVIDIA, _DISPLAY_CLASSES = "0x10de", ("0x0300", "0x0302")  # VGA and 3D controllers
+_NVIDIA = "0x10de"
+_DISPLAY_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers
 _READ = 0  # pynvml's own name, NVML_P2P_CAPS_INDEX_READ, is a tuple by mistake
 _TF32_FROM = (8, 0)  # compute capability; older cards take it for float32
 _PER_CORE_AND_CYCLE = 2  # a fused multiply-add counts as two
 
 
 class Health(Record):
-    """What, beside its model, decides how well a GPU works. Null is what NVML does not say. Powers
-    are in watts.
-    """
+    """What, beside its model, decides how well a GPU works. Null is what NVML does not say."""
 
     display: bool | None = None
     persistence: bool | None = None
@@ -34,27 +31,30 @@ class Health(Record):
 
 def read_health(uuid: str) -> Health | None:
     """The GPU's health now; None if NVML does not start or loses the GPU while it is read."""
+    return with_gpu(uuid, _health)
 
-    def health(card: Card) -> Health:
-        """NVML's answers, with powers in watts."""
-        nvml = card.nvml
-        cap, default = card.ask("EnforcedPowerLimit"), card.ask("PowerManagementDefaultLimit")
-        return Health(
-            display=card.ask("DisplayActive"),
-            persistence=card.ask("PersistenceMode"),
-            power_cap_w=cap / 1000 if cap else None,
-            power_default_w=default / 1000 if default else None,
-            throttle_reasons=throttle_reasons(card),
-            ecc_corrected=ecc_errors(card, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-            ecc_uncorrected=ecc_errors(card, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-        )
 
-    return with_gpu(uuid, health)
+def _health(card: Card) -> Health:
+    nvml = card.nvml
+    return Health(
+        display=card.ask("DisplayActive"),
+        persistence=card.ask("PersistenceMode"),
+        power_cap_w=_watts(card.ask("EnforcedPowerLimit")),
+        power_default_w=_watts(card.ask("PowerManagementDefaultLimit")),
+        throttle_reasons=throttle_reasons(card),
+        ecc_corrected=ecc_errors(card, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+        ecc_uncorrected=ecc_errors(card, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+    )
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return milliwatts / 1000 if milliwatts else None
 
 
 def read_peer_to_peer(source: str, target: str) -> str | None:
-    """Whether a GPU may read another's memory: `direct`, or NVML's reason why not; None if NVML
-    does not say.
+    """Whether a GPU may read another's memory: `direct`, or NVML's reason why not.
+
+    None if NVML does not say.
     """
 
     def status_of(card: Card) -> str | None:
@@ -74,40 +74,37 @@ def read_peer_to_peer(source: str, target: str) -> str | None:
 
 
 def peak_flops(uuid: str, precision: Precision) -> float | None:
-    """Peak FLOP/s in float32: 2 · CUDA cores · maximum SM clock. None if NVML does not give both,
-    as for MIG slices.
+    """Peak FLOP/s in float32: 2 · CUDA cores · maximum SM clock.
 
-    Also None where a card multiplies in another precision, newer ones in TF32: that takes tensor
-    cores, whose number and rate NVML does not give, and which differ between cards of one compute
-    capability (a GeForce's accumulate at half the rate of its professional twin). The clock is the
-    highest that the card can be set to; under load it seldom holds it.
+    None if NVML does not give both, as for MIG slices. Also None where a card multiplies in another
+    precision, newer ones in TF32: that takes tensor cores, whose number and rate NVML does not
+    give, and which differ between cards of one compute capability (a GeForce's accumulate at half
+    the rate of its professional twin). The clock is the highest that the card can be set to; under
+    load it seldom holds it.
     """
 
     def float32(card: Card) -> float | None:
         capability = card.ask("CudaComputeCapability")
         if precision == "tf32" and (capability is None or capability >= _TF32_FROM):
             return None
-        cores, clock_mhz = (
-            card.ask("NumGpuCores"),
-            card.ask("MaxClockInfo", card.nvml.NVML_CLOCK_SM),
-        )
-        return (
-            float(_PER_CORE_AND_CYCLE * cores * clock_mhz * 1_000_000)
-            if cores and clock_mhz
-            else None
-        )
+        cores = card.ask("NumGpuCores")
+        clock_mhz = card.ask("MaxClockInfo", card.nvml.NVML_CLOCK_SM)
+        if not cores or not clock_mhz:
+            return None
+        return float(_PER_CORE_AND_CYCLE * cores * clock_mhz * 1_000_000)
 
     return with_gpu(uuid, float32) if precision in ("float32", "tf32") else None
 
 
 def nvidia_cards(folder: Path = _PCI) -> tuple[str, ...]:
     """Bus ids of NVIDIA's cards on the PCI bus, with or without a driver."""
+    return tuple(card.name for card in sorted(folder.glob("*")) if _is_nvidia_card(card))
 
-    def is_card(device: Path) -> bool:
-        try:
-            vendor, kind = ((device / name).read_text().strip() for name in ("vendor", "class"))
-        except OSError:
-            return False
-        return vendor == _NVIDIA and kind.startswith(_DISPLAY_CLASSES)
 
-    return tuple(device.name for device in sorted(folder.glob("*")) if is_card(device))
+def _is_nvidia_card(card: Path) -> bool:
+    try:
+        vendor = (card / "vendor").read_text().strip()
+        kind = (card / "class").read_text().strip()
+    except OSError:
+        return False
+    return vendor == _NVIDIA and kind.startswith(_DISPLAY_CLASSES)

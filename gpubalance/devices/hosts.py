@@ -1,5 +1,8 @@
-"""Other hosts, and the command prefix that reaches them: `ssh {host}`, `ip netns exec {host}`, or
-Ray.
+"""Other hosts, and the command prefix that reaches them: `ssh {host}`, `ip netns exec {host}`, Ray.
+
+How hosts are reached is set once for the whole program, by `connect_hosts`, before it uses a
+device. It is the only such value: each process, result and printed command needs it, and handing it
+to all of them would take it through every request, party and renderer.
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,7 +29,8 @@ _ONE_LOGIN = SSH.replace(
     "-o", "-o ControlMaster=auto -o ControlPersist=60 -o ControlPath=~/.ssh/gpubalance-%C -o", 1
 )
 RAY = "ray"
-_HOST, _GPUS = "{host}", "{gpus}"
+_HOST = "{host}"
+_GPUS = "{gpus}"
 # Ray itself waits for minutes if another program listens at the address
 _RAY_ANSWERS_WITHIN_S = 60.0
 _SAME = "install the same versions on all hosts of a run"
@@ -35,55 +40,71 @@ _NO_CLUSTER = (
 )
 
 
-class _Reach(NamedTuple):
-    """The words before a Python program that run it on a host; the prefix and the
-    options as typed.
-    """
+@dataclass(frozen=True)
+class Reach:
+    """How other hosts are reached."""
 
-    words: tuple[str, ...] = ()
     # None if all devices are on this host
     by: Literal["command", "ray"] | None = None
+    # What runs a Python program on a host when they stand before it
+    words: tuple[str, ...] = ()
+    # The prefix as typed, and the options with which another command reaches the same hosts
     via: str = ""
     options: tuple[str, ...] = ()
 
 
-class _Connected:
-    """Set once for this program."""
-
-    reach = _Reach()
+_reach = Reach()
 
 
 def connect_hosts(hosts: str | None, via: str | None) -> tuple[str, ...]:
-    """Returns the hosts in `alpha,beta`, and from now on reaches devices that name one by the
-    prefix `via`, or ssh.
+    """Returns the hosts in `alpha,beta`, and from now on reaches them by the prefix `via`, or ssh.
 
     `ray`, or Ray's own `ray://…`, stands for the nodes of that cluster. Without hosts all devices
     are here. Raises UsageError for an invalid host name, and for a prefix that has no `{host}` or
     is no command line; EnvironmentFault if Ray is not installed or there is no cluster.
     """
+    global _reach
     if hosts is None and via is not None:
         raise UsageError("--via needs --hosts", remedy="name the hosts: --hosts alpha,beta")
-    if hosts is None:
-        _Connected.reach = _Reach()
-        return ()
-    how = _over_ray if hosts.partition("://")[0] == RAY else _by_command
-    names, _Connected.reach = how(hosts, via)
+    names: tuple[str, ...] = ()
+    reach = Reach()
+    if hosts is not None and hosts.partition("://")[0] == RAY:
+        names, reach = _over_ray(hosts, via)
+    elif hosts is not None:
+        names, reach = _by_command(hosts, via)
+    _reach = reach
     return names
 
 
-def _by_command(hosts: str, via: str | None) -> tuple[tuple[str, ...], _Reach]:
-    names, typed = _names(hosts), via or SSH
+def _by_command(hosts: str, via: str | None) -> tuple[tuple[str, ...], Reach]:
+    names = _names(hosts)
+    typed = via or SSH
+    usual = f"such as --via '{SSH}'"
     try:
         words = shlex.split(_ONE_LOGIN if typed == SSH else typed)
     except ValueError as error:
-        raise UsageError(f"--via {via!r}: {error}", remedy=f"such as --via '{SSH}'") from None
+        raise UsageError(f"--via {via!r}: {error}", remedy=usual) from None
     if not any(_HOST in word for word in words):
-        raise UsageError(f"--via {via!r} has no {_HOST}", remedy=f"such as --via '{SSH}'")
-    options = "--hosts", hosts, *(["--via", via] if via else [])
-    return names, _Reach((*words, sys.executable), "command", typed, options)
+        raise UsageError(f"--via {via!r} has no {_HOST}", remedy=usual)
+    options = ["--hosts", hosts]
+    if via:
+        options += ["--via", via]
+    words.append(sys.executable)
+    return names, Reach("command", tuple(words), typed, tuple(options))
 
 
-def _over_ray(cluster: str, via: str | None) -> tuple[tuple[str, ...], _Reach]:
+def _names(hosts: str) -> tuple[str, ...]:
+    names = [name.strip() for name in hosts.split(",")]
+    for name in names:
+        try:
+            TypeAdapter(Host).validate_python(name)
+        except ValidationError:
+            why = f"--hosts {clean(hosts, 80)!r}: {clean(name, 80)!r} is no host's name"
+            raise UsageError(why, remedy="--hosts alpha,beta") from None
+    return tuple(dict.fromkeys(names))
+
+
+def _over_ray(cluster: str, via: str | None) -> tuple[tuple[str, ...], Reach]:
     if via is not None:
         raise UsageError(
             "--via and a Ray cluster: Ray reaches its hosts itself", remedy="leave --via out"
@@ -93,43 +114,42 @@ def _over_ray(cluster: str, via: str | None) -> tuple[tuple[str, ...], _Reach]:
         raise EnvironmentFault(f"--hosts {cluster}: Ray is not installed", remedy=remedy)
     # `auto` knows RAY_ADDRESS and starts no cluster
     address = "auto" if cluster == RAY else cluster
-    joins = [sys.executable, str(Path(__file__).with_name("over_ray.py")), address]
+    joins = (sys.executable, str(Path(__file__).with_name("over_ray.py")), address)
     try:
-        asked = subprocess.run(  # noqa: S603  (our own)
+        done = subprocess.run(  # noqa: S603  (our own)
             [*joins, "nodes"],
             check=False,
             capture_output=True,
             text=True,
             timeout=_RAY_ANSWERS_WITHIN_S,
         )
-        why = clean(asked.stderr.strip().rpartition("\n")[2], 200) if asked.returncode else ""
     except subprocess.TimeoutExpired:
         why = f"Ray did not answer within {_RAY_ANSWERS_WITHIN_S:g} s"
-    if why:
+        raise EnvironmentFault(f"--hosts {cluster}: {why}", remedy=_NO_CLUSTER) from None
+    if done.returncode:
+        why = clean(done.stderr.strip().rpartition("\n")[2], 200)
         raise EnvironmentFault(f"--hosts {cluster}: {why}", remedy=_NO_CLUSTER)
-    return tuple(json.loads(asked.stdout)), _Reach(
-        (*joins, "on", _HOST, _GPUS), "ray", options=("--hosts", cluster)
-    )
+    words = (*joins, "on", _HOST, _GPUS)
+    return tuple(json.loads(done.stdout)), Reach("ray", words, options=("--hosts", cluster))
 
 
 def are_reached() -> bool:
     """Whether devices that name a host are on other machines."""
-    return _Connected.reach.by is not None
+    return _reach.by is not None
 
 
 def reached_by() -> Literal["command", "ray"] | None:
     """How other machines are reached: by a command prefix or Ray; None if all devices are here."""
-    return _Connected.reach.by
+    return _reach.by
 
 
 def typed_for_hosts() -> tuple[str, ...]:
     """The options with which another command reaches the same hosts."""
-    return _Connected.reach.options
+    return _reach.options
 
 
 def command_on(host: Host | None, program: str, gpus: int = 0) -> list[str] | None:
-    """The command here that runs our Python file `program` on that host, which has it at the same
-    place.
+    """The command here that runs our Python file `program` on that host, at the same place.
 
     None if the devices are on this host. `gpus` is how many GPUs it uses, which Ray reserves. None
     of the words means anything to a shell, so any number of shells may read them on the way, as
@@ -137,24 +157,13 @@ def command_on(host: Host | None, program: str, gpus: int = 0) -> list[str] | No
     """
     if host is None or not are_reached():
         return None
-    words = [word.replace(_HOST, host).replace(_GPUS, str(gpus)) for word in _Connected.reach.words]
+    words = [word.replace(_HOST, host).replace(_GPUS, str(gpus)) for word in _reach.words]
     return [*words, program, host]
-
-
-def _names(hosts: str) -> tuple[str, ...]:
-    found = tuple(name.strip() for name in hosts.split(","))
-    for name in found:
-        try:
-            TypeAdapter(Host).validate_python(name)
-        except ValidationError:
-            why = f"--hosts {clean(hosts, 80)!r}: {clean(name, 80)!r} is no host's name"
-            raise UsageError(why, remedy="--hosts alpha,beta") from None
-    return tuple(dict.fromkeys(found))
 
 
 def unreachable(host: Host, how: str, remedy: str = "") -> EnvironmentFault:
     """The error for a host whose prefix failed; `how` says in which way."""
-    if reached_by() == RAY:
+    if _reach.by == RAY:
         by_ray = (
             "`ray status` must show the node\ngpubalance and Ray are needed there, in the same "
             "versions as here"
@@ -162,7 +171,7 @@ def unreachable(host: Host, how: str, remedy: str = "") -> EnvironmentFault:
         return EnvironmentFault(
             f"{host} can't be reached: the process that Ray starts there {how}", remedy=by_ray
         )
-    typed = _Connected.reach.via.replace(_HOST, host)
+    typed = _reach.via.replace(_HOST, host)
     by_hand = (
         f"this must answer when it is typed by hand: {typed} {sys.executable} -m gpubalance "
         "--version\n"
@@ -175,11 +184,11 @@ def check_installed(
     host: Host, there: Mapping[str, str | None], here: Mapping[str, str | None]
 ) -> None:
     """Raises EnvironmentFault if that host's versions differ from the ones here."""
-    other = [
-        f"{name} {there.get(name) or 'is not installed'} (here {version or 'none'})"
-        for name, version in here.items()
-        if version != there.get(name)
-    ]
+    other = []
+    for name, version in here.items():
+        if there.get(name) != version:
+            installed = there.get(name) or "is not installed"
+            other.append(f"{name} {installed} (here {version or 'none'})")
     if other:
         raise EnvironmentFault(f"{host} has {', '.join(other)}", remedy=_SAME)
 

@@ -1,6 +1,4 @@
-"""The PCIe link of a GPU: its lanes and generation now, and what the card itself could. Changes
-nothing.
-"""
+"""The PCIe link of a GPU: what it is now, and what the card itself could. Changes nothing."""
 
 from __future__ import annotations
 
@@ -35,16 +33,25 @@ def own_link(device: Device, folder: Path = _PCI) -> PcieLink | None:
     By its documentation NVML's largest width is that of card and slot together, so Linux is asked
     for the card's own too. NVML's largest generation of the GPU is the card's.
     """
+    link = with_gpu(device.uuid, _largest_link)
+    if link is None:
+        return None
+    return link._replace(width=max(link.width, _width_in(folder, device)))
 
-    def link(card: Card) -> PcieLink | None:
-        width, generation = card.ask("MaxPcieLinkWidth"), card.ask("GpuMaxPcieLinkGeneration")
-        return (
-            PcieLink(max(width, _width_in(folder, device)), generation)
-            if width and generation
-            else None
-        )
 
-    return with_gpu(device.uuid, link)
+def _largest_link(card: Card) -> PcieLink | None:
+    return _link(card, "MaxPcieLinkWidth", "GpuMaxPcieLinkGeneration")
+
+
+def _link_now(card: Card) -> PcieLink | None:
+    return _link(card, "CurrPcieLinkWidth", "CurrPcieLinkGeneration")
+
+
+def _link(card: Card, width_name: str, generation_name: str) -> PcieLink | None:
+    """What NVML's calls of these names say; None if one of them does not."""
+    width = card.ask(width_name)
+    generation = card.ask(generation_name)
+    return PcieLink(width, generation) if width and generation else None
 
 
 def _width_in(folder: Path, device: Device) -> int:
@@ -58,22 +65,22 @@ def _width_in(folder: Path, device: Device) -> int:
 
 @contextmanager
 def watched_links(uuids: Sequence[str]) -> Iterator[dict[str, PcieLink]]:
-    """The fastest link of each of the GPUs while the block runs, by UUID; without those that NVML
-    does not tell.
+    """The fastest link of each of the GPUs while the block runs, by UUID.
 
-    An idle GPU lowers its generation to save power, so the block must have them work.
+    It has none of a GPU of which NVML does not tell. An idle GPU lowers its generation to save
+    power, so the block must have them work.
     """
-    fastest = dict[str, PcieLink]()
+    fastest: dict[str, PcieLink] = {}
     ended = threading.Event()
 
     def look() -> None:
         while not ended.wait(_EVERY_S):
             for uuid in uuids:
-                now = with_gpu(uuid, _link_now)
-                if now is not None:
-                    before = fastest.get(uuid, now)
-                    width = max(before.width, now.width)
-                    fastest[uuid] = PcieLink(width, max(before.generation, now.generation))
+                link = with_gpu(uuid, _link_now)
+                if link is not None:
+                    before = fastest.get(uuid, link)
+                    width = max(before.width, link.width)
+                    fastest[uuid] = PcieLink(width, max(before.generation, link.generation))
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
@@ -82,8 +89,3 @@ def watched_links(uuids: Sequence[str]) -> Iterator[dict[str, PcieLink]]:
     finally:
         ended.set()
         thread.join(_ENDS_WITHIN_S)
-
-
-def _link_now(card: Card) -> PcieLink | None:
-    width, generation = card.ask("CurrPcieLinkWidth"), card.ask("CurrPcieLinkGeneration")
-    return PcieLink(width, generation) if width and generation else None

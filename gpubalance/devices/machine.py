@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubalance.devices.gpus import Gpu, GpuProcess, Reading, normal_bus_id
+from gpubalance.devices.gpus import Gpu, GpuProcess, Reading
 from gpubalance.devices.nvml import read, without
 from gpubalance.devices.profile import OPTION, simulated_devices
+from gpubalance.devices.select import select
+from gpubalance.devices.visible import mark_hidden
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.remedies import known_error, match
 from gpubalance.results.common import Warning_
@@ -22,15 +23,14 @@ from gpubalance.system.lock import Lock
 from gpubalance.system.versions import software, too_old
 from gpubalance.text import clean
 
-_UUID_KIND = re.compile(r"^(gpu|mig)-")
-_SHORTEST_PREFIX = 3
 _SIMULATE = "without a GPU: {option}FILE (a profile, see configs/) or {option}N (plain CPU devices)"
 
 
 @dataclass(frozen=True)
 class Machine:
-    """All devices here, what a joint run adds to simulated ones, the driver's version, and NVML's
-    GPUs.
+    """All devices here, the driver's version, and NVML's GPUs.
+
+    `joint` is what a joint run adds to simulated devices.
     """
 
     devices: tuple[Device, ...]
@@ -39,14 +39,15 @@ class Machine:
     gpus: tuple[Gpu, ...] = ()
 
     def select(self, gpus: Sequence[str] | None) -> tuple[Device, ...]:
-        """The devices that --gpus names, all for None. Raises UsageError if one is not here or
-        can't be used.
+        """The devices that --gpus names, all for None.
+
+        Raises UsageError if one is not here or can't be used.
         """
         try:
             return select(gpus, self.devices)
         except UsageError as error:
-            why = [f"GPU {gpu.index} can't be used: {gpu.unusable}" for gpu in self._left_out]
-            error.remedy = "\n".join([error.remedy, *why])
+            for gpu in self._left_out:
+                error.remedy += f"\nGPU {gpu.index} can't be used: {gpu.unusable}"
             raise
 
     @property
@@ -60,41 +61,30 @@ class Machine:
         Raises EnvironmentFault for a GPU that others use, if `strict`, and BadInput for a malformed
         TF_CONFIG.
         """
-        used = tuple(self._in_use(devices))
+        used = list(self._in_use(devices))
         if used and strict:
             others = "; ".join(warning.message for warning in used)
             raise EnvironmentFault(
                 others, remedy="end what you don't need there, or leave out --strict"
             )
-        missing = [
-            Warning_(
-                code="gpu-left-out",
-                message=(
-                    f"GPU {gpu.index} ({gpu.name or 'unknown GPU'}) is left out: {gpu.unusable}"
-                ),
-                next=(
-                    "name the devices that you mean (--gpus), or make it usable: gpubalance "
-                    "doctor says how"
-                ),
-            )
-            for gpu in self._left_out
-            if set(devices) == set(self.devices)  # whoever names devices knows
-        ]
-        return (*_cluster_ignored(), *missing, *used)
+        warnings = list(_cluster_ignored())
+        if set(devices) == set(self.devices):  # whoever names devices knows
+            warnings += [_gpu_left_out(gpu) for gpu in self._left_out]
+        return tuple(warnings + used)
 
     def _in_use(self, devices: Sequence[Device]) -> Iterator[Warning_]:
-        """A warning for each device on which other processes compute or hold memory. They are left
-        alone.
+        """A warning for each device on which other processes compute or hold memory.
 
-        A MIG slice shows its GPU's processes, as NVML does not say which slice they are on.
+        They are left alone. A MIG slice shows its GPU's processes, as NVML does not say which slice
+        they are on.
         """
-        there = {gpu.index: gpu.processes or () for gpu in self.gpus}
+        processes = {gpu.index: gpu.processes or () for gpu in self.gpus}
         for device in devices:
-            others = there.get(device.index)
+            others = [_process_text(process) for process in processes.get(device.index, ())]
             if others:
                 yield Warning_(
                     code="gpu-in-use",
-                    message=f"{device.label} is used by {', '.join(map(_process_text, others))}",
+                    message=f"{device.label} is used by {', '.join(others)}",
                     next=(
                         "figures and limits cover only what is left: end what you don't need, and "
                         "measure again"
@@ -102,24 +92,33 @@ class Machine:
                 )
 
 
+def _gpu_left_out(gpu: Gpu) -> Warning_:
+    return Warning_(
+        code="gpu-left-out",
+        message=f"GPU {gpu.index} ({gpu.name or 'unknown GPU'}) is left out: {gpu.unusable}",
+        next=(
+            "name the devices that you mean (--gpus), or make it usable: gpubalance doctor says how"
+        ),
+    )
+
+
 def _process_text(process: GpuProcess) -> str:
     """`process 4242 (python train.py, 3000 MiB)`."""
-    size = (
-        "memory not told"
-        if process.memory_bytes is None
-        else f"{process.memory_bytes / (1 << 20):.0f} MiB"
-    )
+    size = "memory not told"
+    if process.memory_bytes is not None:
+        size = f"{process.memory_bytes / (1 << 20):.0f} MiB"
     name = f"{clean(process.name, 40)}, " if process.name else ""
     return f"process {process.pid} ({name}{size})"
 
 
 def _cluster_ignored() -> Iterator[Warning_]:
-    """A warning if the environment names a cluster. Whoever set one that can't be read believes
-    that it works.
+    """A warning if the environment names a cluster.
+
+    Whoever set one that can't be read believes that it works.
     """
-    found = tf_config_of(os.environ)
-    if found is not None:
-        count = sum(map(len, found.cluster.values()))
+    config = tf_config_of(os.environ)
+    if config is not None:
+        count = sum(map(len, config.cluster.values()))
         yield Warning_(
             code="tf-config-ignored",
             message=(
@@ -140,7 +139,8 @@ def held(devices: Sequence[Device]) -> Iterator[None]:
     with ExitStack() as stack:
         for device in devices:
             if device.told_by_nvml:
-                stack.callback(Lock(device.uuid, f"{device.label} ({device.name})").release)
+                lock = Lock(device.uuid, f"{device.label} ({device.name})")
+                stack.callback(lock.release)
         yield
 
 
@@ -152,37 +152,39 @@ def read_gpus() -> Reading:
 def find_machine(
     simulate: int | str | Path | None, hosts: Sequence[str] = (), *, option: str = OPTION
 ) -> Machine:
-    """The devices here, or simulated ones, which may be on these `hosts`: a number of plain ones is
-    on each of them.
+    """The devices here, or simulated ones, which may be on these `hosts`.
 
-    Errors call `simulate` by that `option`.
+    A number of plain ones is on each host. Errors call `simulate` by that `option`.
 
     Raises EnvironmentFault if no GPU can be used, BadInput for a bad profile, and UsageError for
     one whose devices are not on these hosts.
     """
-    if simulate is not None:
-        devices, joint = simulated_devices(simulate, hosts, option)
-        check_hosts(devices, hosts, "the profile's")
-        return Machine(devices, joint, None)
-    return machine_of(read_gpus(), option=option)
+    if simulate is None:
+        return machine_of(read_gpus(), option=option)
+    devices, joint = simulated_devices(simulate, hosts, option)
+    check_hosts(devices, hosts, "the profile's")
+    return Machine(devices, joint, None)
 
 
 def check_hosts(devices: Sequence[Device], hosts: Sequence[str], whose: str) -> None:
     """Raises UsageError if hosts are given and these devices are not on them."""
+    if not hosts:
+        return
     named = [host for host in hosts_of(devices) if host is not None]
-    if hosts and not named:
+    if not named:
         raise UsageError(
             f"--hosts is given, but {whose} devices name no host",
             remedy='a profile gives each a host = "…"',
         )
-    missing = [host for host in named if host not in hosts] if hosts else []
+    missing = [host for host in named if host not in hosts]
     if missing:
         raise UsageError(f"--hosts has no {', '.join(missing)}, which {whose} devices are on")
 
 
 def machine_of(reading: Reading, whose: str = "", option: str = OPTION) -> Machine:
-    """The GPUs that can be used. Raises EnvironmentFault, which begins with `whose` they are, if
-    there are none.
+    """The GPUs that can be used.
+
+    Raises EnvironmentFault, which begins with `whose` they are, if there are none.
     """
     simulate = _SIMULATE.format(option=option)
     if reading.problem:
@@ -197,128 +199,9 @@ def machine_of(reading: Reading, whose: str = "", option: str = OPTION) -> Machi
     usable = tuple(device for gpu in reading.gpus for device in gpu.devices)
     if not usable:
         why = "; ".join(f"GPU {gpu.index}: {gpu.unusable}" for gpu in reading.gpus)
-        found = (match(gpu.unusable or "") for gpu in reading.gpus)
-        remedies = dict.fromkeys(row.remedy for row in found if row)
+        rows = [match(gpu.unusable or "") for gpu in reading.gpus]
+        remedies = dict.fromkeys(row.remedy for row in rows if row)
         raise EnvironmentFault(
             f"{whose}no GPU can be used: {why}", remedy="\n".join([*remedies, simulate])
         )
     return Machine(usable, JointProfile(), reading.driver_version, reading.gpus)
-
-
-_VARIABLE = "CUDA_VISIBLE_DEVICES"
-
-
-def mark_hidden(reading: Reading, environment: Mapping[str, str]) -> Reading:
-    """The reading with each hidden GPU marked as unusable, and why.
-
-    The list is read as CUDA reads it: up to the first entry that names no GPU. UUIDs, or their
-    beginnings, are exact. Numbers follow CUDA's order, which is NVML's only with
-    CUDA_DEVICE_ORDER=PCI_BUS_ID or if all GPUs are of one model; otherwise a number's meaning can't
-    be known here, and every GPU is marked with what to set.
-    """
-    listed = environment.get(_VARIABLE)
-    if listed is None or not reading.gpus:
-        return reading
-    entries = [entry.strip() for entry in listed.split(",")]
-    by_number = any(entry.isdigit() for entry in entries)
-    if by_number and not _numbered_as_nvml(reading, environment):
-        why = (
-            f"{_VARIABLE}={listed} means CUDA's order, fastest first: set UUIDs, or "
-            "CUDA_DEVICE_ORDER=PCI_BUS_ID"
-        )
-        return _marked(reading, set(), why)
-    shown: set[str] = set()
-    for entry in entries:
-        named = [gpu for gpu in reading.gpus if _names(entry, gpu)]
-        if len(named) != 1:
-            break
-        shown.add(named[0].uuid)
-    return _marked(reading, shown, f"hidden by {_VARIABLE}={listed}")
-
-
-def _numbered_as_nvml(reading: Reading, environment: Mapping[str, str]) -> bool:
-    alike = len({gpu.name for gpu in reading.gpus}) == 1
-    return alike or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-
-
-def _names(entry: str, gpu: Gpu) -> bool:
-    if entry.isdigit():
-        # `int` rejects thousands of digits
-        return entry.lstrip("0") == (str(gpu.index) if gpu.index else "")
-    uuids = [gpu.uuid, *(piece.uuid for piece in gpu.mig_slices)]
-    return len(entry) > len("GPU-") and any(
-        uuid.lower().startswith(entry.lower()) for uuid in uuids
-    )
-
-
-def _marked(reading: Reading, shown: set[str], why: str) -> Reading:
-    gpus = [
-        gpu
-        if gpu.uuid in shown
-        else gpu.model_copy(update={"unusable": gpu.unusable or why, "mig_slices": ()})
-        for gpu in reading.gpus
-    ]
-    return reading.model_copy(update={"gpus": tuple(gpus)})
-
-
-def select(tokens: Sequence[str] | None, devices: Sequence[Device]) -> tuple[Device, ...]:
-    """The devices that `tokens` name, in the tokens' order; all devices for None.
-
-    A token is an index (`alpha:0` on a named host), a bus id, a UUID, or the beginning of a UUID:
-    at least three characters after an optional `GPU-`. Raises UsageError, with the candidates, for
-    a token that names no device or several, and for a device named twice.
-    """
-    if tokens is None:
-        return tuple(devices)
-    if not tokens:
-        raise UsageError("no device is named", remedy=_choice(devices))
-    chosen: list[Device] = []
-    for token in tokens:
-        device = _only(token, devices)
-        if any(device.uuid == earlier.uuid for earlier in chosen):
-            raise UsageError(f"{device.label} is named twice", remedy="name each device once")
-        chosen.append(device)
-    return tuple(chosen)
-
-
-def _only(token: str, devices: Sequence[Device]) -> Device:
-    shown = clean(token, limit=80)
-    found = _matches(token.strip().casefold(), devices)
-    if not found:
-        raise UsageError(f"there is no device {shown!r}", remedy=_choice(devices))
-    if len(found) > 1:
-        raise UsageError(f"{shown!r} names {len(found)} devices", remedy=_choice(found))
-    return found[0]
-
-
-def _matches(token: str, devices: Sequence[Device]) -> list[Device]:
-    """The devices with that index, else that bus id, else that UUID, else a UUID that begins so.
-
-    The order matters: `123` may be an index and the beginning of a UUID, and one UUID may be the
-    beginning of another.
-    """
-    bus_id = normal_bus_id(token)
-    begins = _UUID_KIND.sub("", token)
-    long_enough = len(begins) >= _SHORTEST_PREFIX
-    for readings in (
-        [d for d in devices if token == d.called.casefold()],
-        [d for d in devices if bus_id is not None and bus_id == d.bus_id],
-        [d for d in devices if token == d.uuid.casefold()],
-        [d for d in devices if long_enough and _begins(d.uuid.casefold(), token)],
-    ):
-        if readings:
-            return readings
-    return []
-
-
-def _begins(uuid: str, token: str) -> bool:
-    return uuid.startswith(token) or _UUID_KIND.sub("", uuid).startswith(token)
-
-
-def _choice(devices: Iterable[Device]) -> str:
-    rows = [f"  {d.called}  {clean(d.name)}  {clean(d.uuid)}" for d in devices]
-    return (
-        "\n".join(["name one of these by index, UUID or bus id:", *rows])
-        if rows
-        else "there are no devices here"
-    )

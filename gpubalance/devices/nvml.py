@@ -51,12 +51,14 @@ def read(*, gpus: bool = True) -> Reading:
 
     try:
         with _started() as nvml:
-            versions, count = _versions(nvml), nvml.nvmlDeviceGetCount() if gpus else 0
-            if gpus and not count:
+            versions = _versions(nvml)
+            if not gpus:
+                return versions
+            count = nvml.nvmlDeviceGetCount()
+            if not count:
                 return without("no-gpu-seen", versions=versions)
-            return versions.model_copy(
-                update={"gpus": tuple(_gpu(nvml, index) for index in range(count))}
-            )
+            listed = tuple(_gpu(nvml, index) for index in range(count))
+            return versions.model_copy(update={"gpus": listed})
     except pynvml.NVMLError as error:
         return _not_working(pynvml, error)
 
@@ -65,13 +67,14 @@ class Card:
     """A GPU or MIG slice that NVML knows by this `handle`; `nvml` is pynvml."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
-        self.nvml, self._handle = nvml, handle
+        self.nvml = nvml
+        self._handle = handle
 
     def ask(self, names: str, *arguments: Any) -> Any:
-        """What the first of these calls of NVML says, `nvmlDeviceGet…`; None if each fails, or
-        pynvml has none.
+        """What the first of these calls of NVML says, `nvmlDeviceGet…`.
 
-        Raises NVMLError only for a GPU that no longer answers anything.
+        None if each fails, or pynvml has none. Raises NVMLError only for a GPU that no longer
+        answers anything.
         """
         for name in names.split():
             call = getattr(self.nvml, f"nvmlDeviceGet{name}", None)
@@ -112,8 +115,9 @@ def _ask(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def kernel_module_version(text: str) -> str | None:
-    """The loaded driver's version in the text of /proc/driver/nvidia/version (closed or open kernel
-    module).
+    """The loaded driver's version in the text of /proc/driver/nvidia/version.
+
+    The kernel module is the closed or the open one.
     """
     match = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
     return match[1] if match else None
@@ -129,8 +133,9 @@ def _versions(nvml: Any) -> Reading:
 
 
 def without(code: str, problem: str = "", versions: Reading | None = None) -> Reading:
-    """A reading without GPUs, and why: the `problem`, if that is more than the row of known errors
-    says.
+    """A reading without GPUs, and why.
+
+    The `problem` is given if it is more than the row of known errors says.
     """
     row = known_error(code)
     why = {"problem": problem or row.message, "remedy": row.remedy, "code": code}
@@ -165,16 +170,17 @@ def _loaded_version() -> str:
 
 def _gpu(nvml: Any, index: int) -> Gpu:
     """Reads one GPU. If it is lost meanwhile, what it said before is kept."""
-    told: dict[str, Any] = {}
+    facts: dict[str, Any] = {"uuid": None}
     try:
         for field, value in _facts(Card(nvml, nvml.nvmlDeviceGetHandleByIndex(index))):
-            told[field] = value
-        if not told["uuid"]:
-            told["unusable"] = "its UUID cannot be read"
+            facts[field] = value
+        if not facts["uuid"]:
+            facts["unusable"] = "its UUID cannot be read"
     except nvml.NVMLError as error:
         code = _CODES.get(error.value)
-        told["unusable"] = _reason(code) if code else f"NVML cannot open it: {error}"
-    return Gpu(index=index, **told | {"uuid": told.get("uuid") or f"unknown-{index}"})
+        facts["unusable"] = _reason(code) if code else f"NVML cannot open it: {error}"
+    facts["uuid"] = facts["uuid"] or f"unknown-{index}"
+    return Gpu(index=index, **facts)
 
 
 def _reason(code: str) -> str:
@@ -187,10 +193,12 @@ def _facts(card: Card) -> Iterator[tuple[str, Any]]:
     yield "uuid", card.text("UUID")
     yield "name", card.text("Name")
     pci = card.ask("PciInfo_v3")
-    # Decoded on access
-    yield "bus_id", normal_bus_id(_text(_ask(card.nvml, lambda: pci.busId)) or "") if pci else None
+    if pci:
+        bus_id = _text(_ask(card.nvml, lambda: pci.busId))  # decoded on access
+        yield "bus_id", normal_bus_id(bus_id or "")
     capability = card.ask("CudaComputeCapability")
-    yield "compute_capability", ".".join(map(str, capability)) if capability else None
+    if capability:
+        yield "compute_capability", ".".join(map(str, capability))
     memory = card.ask("MemoryInfo")
     if memory and memory.total:
         yield "memory_bytes", memory.total
@@ -206,43 +214,40 @@ def _facts(card: Card) -> Iterator[tuple[str, Any]]:
 def _slices(card: Card) -> Iterator[MigSlice]:
     for index in range(card.ask("MaxMigDeviceCount") or 0):
         handle = card.ask("MigDeviceHandleByIndex", index)
+        if not handle:
+            continue
         piece = Card(card.nvml, handle)
-        uuid = piece.text("UUID") if handle else None
+        uuid = piece.text("UUID")
         if uuid:
             memory = piece.ask("MemoryInfo")
-            yield MigSlice(
-                uuid=uuid,
-                name=piece.text("Name"),
-                memory_bytes=(memory.total or None) if memory else None,
-            )
+            memory_bytes = memory.total if memory else 0
+            name = piece.text("Name")
+            yield MigSlice(uuid=uuid, name=name, memory_bytes=memory_bytes or None)
 
 
 def _processes(card: Card) -> tuple[GpuProcess, ...] | None:
     """Other processes that compute or draw on the GPU; None if the driver lists neither kind."""
     # Drivers before 510 know only the second version of the call
-    told = [
-        card.ask(f"{kind}RunningProcesses_v3 {kind}RunningProcesses_v2")
-        for kind in ("Compute", "Graphics")
-    ]
-    if all(processes is None for processes in told):
+    compute = card.ask("ComputeRunningProcesses_v3 ComputeRunningProcesses_v2")
+    graphics = card.ask("GraphicsRunningProcesses_v3 GraphicsRunningProcesses_v2")
+    if compute is None and graphics is None:
         return None
-    memory: dict[int, int | None] = {}
-    for process in (process for processes in told for process in processes or ()):
-        if process.pid not in (0, _NO_PID, os.getpid()):
-            # A process that does both is listed twice, each time with its whole memory
-            sizes = [
-                size
-                for size in (memory.get(process.pid), process.usedGpuMemory)
-                if size is not None
-            ]
-            memory[process.pid] = max(sizes, default=None)
+    sizes: dict[int, int | None] = {}
+    for process in list(compute or ()) + list(graphics or ()):
+        if process.pid in (0, _NO_PID, os.getpid()):
+            continue
+        # A process that does both is listed twice, each time with its whole memory
+        size = process.usedGpuMemory
+        before = sizes.get(process.pid)
+        sizes[process.pid] = before if size is None else max(size, before or 0)
     name = card.nvml.nvmlSystemGetProcessName
     return tuple(
         GpuProcess(pid=pid, name=_text(_ask(card.nvml, name, pid)), memory_bytes=size)
-        for pid, size in sorted(memory.items())
+        for pid, size in sorted(sizes.items())
     )
 
 
 def _text(answer: Any) -> str | None:
-    text = answer or ""
-    return clean(text.decode(errors="replace") if isinstance(text, bytes) else text) or None
+    if isinstance(answer, bytes):
+        answer = answer.decode(errors="replace")
+    return clean(answer or "") or None

@@ -1,5 +1,4 @@
-"""Ray as a command prefix: `over_ray ADDRESS on HOST GPUS PROGRAM…` runs Python with these words on
-that node.
+"""Ray as a command prefix: `over_ray ADDRESS on HOST GPUS PROGRAM…` runs Python on that node.
 
 It is a process of its own, so that nothing else imports Ray. An actor on the node starts the
 program, and this process passes on its input, output and exit code. It joins a running cluster and
@@ -68,9 +67,7 @@ class Relay:
 
 
 def main() -> None:
-    """`ADDRESS nodes` prints those with GPUs, else all, as JSON; `ADDRESS on HOST GPUS WORDS…` runs
-    Python there.
-    """
+    """`ADDRESS nodes` prints those with GPUs, else all; `ADDRESS on …` runs a program there."""
     out = os.dup(1)
     os.dup2(2, 1)  # keeps what Ray prints out of the answer
     address, what, *words = sys.argv[1:]
@@ -93,13 +90,13 @@ def _joined(address: str) -> Any:
     token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
     if "RAY_AUTH_TOKEN" in os.environ or token.is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # before Ray is imported
-    given = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
-    host, _, port = given.removeprefix("ray://").rpartition(":")
+    cluster = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
+    host, _, port = cluster.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():  # Ray itself would try for minutes
         try:
             socket.create_connection((host, int(port)), _ANSWERS_WITHIN_S).close()
         except OSError as error:
-            _give_up(f"finds no cluster at {given}: {error.strerror or error}")
+            _give_up(f"finds no cluster at {cluster}: {error.strerror or error}")
     import ray
 
     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -108,21 +105,21 @@ def _joined(address: str) -> Any:
 
 
 def _nodes(ray: Any) -> dict[str, Any]:
-    """The living nodes by the name each was started with, else by host; by address if several have
-    that name.
+    """The living nodes by the name each was started with, else by host.
+
+    Where several have one name it is their address.
     """
     by_name: dict[str, list[Any]] = {}
     for node in ray.nodes():
-        named = node["NodeName"] != node["NodeManagerAddress"]
         if node["Alive"]:
-            by_name.setdefault(node["NodeName" if named else "NodeManagerHostname"], []).append(
-                node
-            )
-    return {
-        name if len(nodes) == 1 else node["NodeManagerAddress"]: node
-        for name, nodes in by_name.items()
-        for node in nodes
-    }
+            is_named = node["NodeName"] != node["NodeManagerAddress"]
+            name = node["NodeName" if is_named else "NodeManagerHostname"]
+            by_name.setdefault(name, []).append(node)
+    living = {}
+    for name, nodes in by_name.items():
+        for node in nodes:
+            living[name if len(nodes) == 1 else node["NodeManagerAddress"]] = node
+    return living
 
 
 def _relay_on(ray: Any, host: str, gpus: int, program: list[str]) -> Any:
@@ -143,16 +140,15 @@ def _relay_on(ray: Any, host: str, gpus: int, program: list[str]) -> Any:
     try:
         ray.get(relay.__ray_ready__.remote(), timeout=_STARTS_WITHIN_S)
     except ray.exceptions.GetTimeoutError:
-        _give_up(
-            f"started nothing within {_STARTS_WITHIN_S:g} "
-            f"s{f': {gpus} GPUs are not free' if gpus else ''}"
-        )
+        why = f": {gpus} GPUs are not free" if gpus else ""
+        _give_up(f"started nothing within {_STARTS_WITHIN_S:g} s{why}")
     return relay
 
 
 def _run(ray: Any, relay: Any, out: int) -> int:
-    """Copies both ways until the program ends. Returns its exit code; above 128 a
-    signal ended it.
+    """Copies both ways until the program ends.
+
+    Returns its exit code; above 128 a signal ended it.
     """
 
     def copy_in() -> None:

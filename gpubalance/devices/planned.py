@@ -17,25 +17,29 @@ MAKE_ONE = "gpubalance balance makes a plan for what is here"
 
 
 def reach_planned(plan: Plan, hosts: str | None, via: str | None) -> None:
-    """Reaches the hosts of a plan's split: the ones typed, else the plan's. Only the user may name
-    a prefix.
+    """Reaches the hosts of a plan's split: the ones typed, else the plan's.
 
-    Simulated hosts are this machine, unless the plan was made on others. Raises PlanMismatch if a
-    host is missing or the plan names none, and whatever `reach` raises.
+    Only the user may name a prefix. Simulated hosts are this machine, unless the plan was made on
+    others. Raises PlanMismatch if a host is missing or the plan names none, and whatever
+    `connect_hosts` raises.
     """
     used = [plan.devices[number] for number in plan.split.used]
     named = [host for host in hosts_of(used) if host is not None]
     if hosts is None and named:
-        by_ray = plan.reached_by == "ray" and via is None
         are_others = via is not None or plan.reached_by is not None or not used[0].simulated
-        hosts = "ray" if by_ray else ",".join(named) if are_others else None
+        if plan.reached_by == "ray" and via is None:
+            hosts = "ray"
+        elif are_others:
+            hosts = ",".join(named)
     if hosts is not None and not named:
         raise PlanMismatch(
             "the plan is for the devices of one host, which it does not name",
             remedy="leave --hosts out",
         )
     reached = connect_hosts(hosts, via)
-    missing = [host for host in named if host not in reached] if reached else []
+    if not reached:
+        return
+    missing = [host for host in named if host not in reached]
     if missing:
         raise PlanMismatch(
             f"the plan is for devices on {', '.join(missing)}, and --hosts names "
@@ -52,8 +56,10 @@ def planned_devices(
     `used` must be here. Raises PlanMismatch with each difference.
     """
     here = {device.uuid: device for device in devices}
-    needed = [plan.devices[number] for number in used]
-    differences = [line for device in needed for line in _changes(device, here.get(device.uuid))]
+    differences: list[str] = []
+    for number in used:
+        device = plan.devices[number]
+        differences += _differences(device, here.get(device.uuid))
     if differences:
         what = "plan" if isinstance(plan, Plan) else "cut"
         raise PlanMismatch(
@@ -64,14 +70,13 @@ def planned_devices(
 
 def forced(plan: Plan, devices: Sequence[Device]) -> Iterator[Warning_]:
     """A warning if a plan's split runs on other devices than those it was made for."""
-    pairs = zip(plan.devices, devices, plan.batches, strict=True)
-    found = [
-        line for planned, device, batch in pairs if batch for line in _changes(planned, device)
-    ]
-    if found:
+    differences: list[str] = []
+    for number in plan.split.used:
+        differences += _differences(plan.devices[number], devices[number])
+    if differences:
         yield Warning_(
             code="plan-forced",
-            message=f"the plan is for other devices: {'; '.join(found)}",
+            message=f"the plan is for other devices: {'; '.join(differences)}",
             next=MAKE_ONE,
         )
 
@@ -81,61 +86,59 @@ def nearest_devices(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]
 
     Raises PlanMismatch if there are too few.
     """
-    left, nearest = list(devices), list(plan.devices)
+    left = list(devices)
+    nearest = list(plan.devices)
     missing = list(plan.split.used)
     if len(missing) > len(left):
         raise PlanMismatch(
             f"the plan is for {len(missing)} devices, and there are {len(left)} here",
             remedy=MAKE_ONE,
         )
+    # By UUID, else by index, else any
     for key in (attrgetter("uuid"), attrgetter("called"), lambda _: None):
         for number in list(missing):
-            alike = [device for device in left if key(device) == key(plan.devices[number])]
-            if alike:
-                nearest[number] = alike[0]
-                left.remove(alike[0])
+            wanted = key(plan.devices[number])
+            device = next((device for device in left if key(device) == wanted), None)
+            if device is not None:
+                nearest[number] = device
+                left.remove(device)
                 missing.remove(number)
     return tuple(nearest)
 
 
-def _changes(planned: Device, found: Device | None) -> Iterator[str]:
+def _differences(planned: Device, here: Device | None) -> Iterator[str]:
+    """What differs between a plan's device and the one that takes its place."""
     where = f"{planned.label} ({planned.name}, {planned.uuid})"
-    if found is None:
+    if here is None:
         yield f"{where} is not here"
         return
-    if planned.uuid != found.uuid:
-        yield f"{where} is now {found.label} ({found.name}, {found.uuid})"
-    if planned.name != found.name:
-        yield f"{where} has another name: {found.name}, not {planned.name}"
-    if planned.memory_bytes != found.memory_bytes:
-        was, is_now = format_bytes(planned.memory_bytes), format_bytes(found.memory_bytes)
-        yield f"{where} has another memory: {is_now}, not {was}"
-    if planned.profile != found.profile:
+    if planned.uuid != here.uuid:
+        yield f"{where} is now {here.label} ({here.name}, {here.uuid})"
+    if planned.name != here.name:
+        yield f"{where} has another name: {here.name}, not {planned.name}"
+    if planned.memory_bytes != here.memory_bytes:
+        memory = format_bytes(here.memory_bytes)
+        yield f"{where} has another memory: {memory}, not {format_bytes(planned.memory_bytes)}"
+    if planned.profile != here.profile:
         yield f"{where} has another profile"
 
 
 def check_model(
-    planned: Model | None, found: Model, *, what: str = "plan", remedy: str = ""
+    planned: Model | None, model: Model, *, what: str = "plan", remedy: str = ""
 ) -> None:
-    """Raises PlanMismatch if the model has changed: its batch limits and times no
-    longer hold then.
-    """
-    if planned is not None and not planned.is_like(found):
+    """Raises PlanMismatch if the model has changed: then its limits and times no longer hold."""
+    if planned is not None and not planned.is_like(model):
         why = (
-            f"the {what} is for a model {model_text(planned, found)}, this is "
-            f"{model_text(found, planned)}"
+            f"the {what} is for a model {model_text(planned, model)}, this is "
+            f"{model_text(model, planned)}"
         )
         raise PlanMismatch(why, remedy=remedy)
 
 
 def model_text(model: Model, other: Model) -> str:
-    """`small with 648 parameters`, and the shapes of its samples if the other one's are known and
-    differ.
-    """
+    """`small with 648 parameters`, with its samples' shapes if the other's are known to differ."""
+    text = f"{model.name} with {model.parameters:,} parameters"
     shapes = model.input_shapes
-    samples = (
-        f", of samples of {shapes_text(shapes)}"
-        if shapes and other.input_shapes not in (None, shapes)
-        else ""
-    )
-    return f"{model.name} with {model.parameters:,} parameters{samples}"
+    if shapes and other.input_shapes not in (None, shapes):
+        text += f", of samples of {shapes_text(shapes)}"
+    return text

@@ -16,8 +16,9 @@ from gpubalance.settings.record import Record, first_fault
 from gpubalance.system.files import read_toml
 from gpubalance.text import clean
 
-# What a source of simulated devices is called
-OPTION, IN_A_SCRIPT = "--simulate ", "simulate="
+# What a source of simulated devices is called, on the command line and in a script
+OPTION = "--simulate "
+IN_A_SCRIPT = "simulate="
 _MOST_DEVICES = 64
 
 
@@ -33,8 +34,9 @@ class ProfileDevice(DeviceProfile):
 
 
 class Profile(Record):
-    """A profile file: its devices, and what a joint run of them adds. Either all devices name a
-    host or none does.
+    """A profile file: its devices, and what a joint run of them adds.
+
+    Either all devices name a host or none does.
     """
 
     device: Annotated[tuple[ProfileDevice, ...], Field(min_length=1, max_length=_MOST_DEVICES)]
@@ -42,9 +44,10 @@ class Profile(Record):
 
     @model_validator(mode="after")
     def _all_have_hosts_or_none(self) -> Profile:
-        without = [number for number, one in enumerate(self.device) if one.host is None]
-        if without and len(without) < len(self.device):
-            raise ValueError(f"device {without[0] + 1} has no host, and other devices name theirs")
+        hosts = [device.host for device in self.device]
+        if None in hosts and len(set(hosts)) > 1:
+            number = hosts.index(None) + 1
+            raise ValueError(f"device {number} has no host, and other devices name theirs")
         return self
 
 
@@ -62,20 +65,20 @@ def load_profile(path: Path, option: str = OPTION) -> Profile:
 
 
 def _counted_from_1(fault: str) -> str:
-    """The fault of a device, as one counts the tables in the file: `device 2: beta_s: Field
-    required`.
-    """
-    return re.sub(r"^device\.(\d+)\.?", lambda found: f"device {int(found[1]) + 1}: ", fault)
+    """The fault of a device by its place in the file: `device 2: beta_s: Field required`."""
+    match = re.match(r"device\.(\d+)\.?", fault)
+    if match is None:
+        return fault
+    return f"device {int(match[1]) + 1}: {fault[match.end() :]}"
 
 
 def simulated_devices(
     source: int | str | Path, hosts: Sequence[Host] = (), option: str = OPTION
 ) -> tuple[tuple[Device, ...], JointProfile]:
-    """The devices of a profile file or, for a number N, that many plain CPU devices without pace or
-    limit.
+    """The devices of a profile file or, for a number N, that many plain CPU devices.
 
-    With `hosts`, N plain devices are on each of them; a profile says itself where its devices are.
-    Errors call the source by that `option`.
+    Plain ones have no pace and no limit. With `hosts`, N of them are on each; a profile says itself
+    where its devices are. Errors call the source by that `option`.
     """
     # A script may pass anything
     if isinstance(source, bool) or not isinstance(source, int | str | Path):
@@ -86,9 +89,8 @@ def simulated_devices(
     if source.isascii() and source.removeprefix("-").isdigit():
         if len(source) > 9 or not 1 <= int(source) <= _MOST_DEVICES:
             raise UsageError(f"{option}{clean(source, 40)}: from 1 to {_MOST_DEVICES} devices")
-        numbers = range(int(source))
         places: Sequence[Host | None] = hosts or [None]
-        devices = [_plain(number, host) for host in places for number in numbers]
+        devices = [_plain(number, host) for host in places for number in range(int(source))]
         return tuple(devices), JointProfile()
     profile = load_profile(Path(source), option)
     return tuple(_on_their_hosts(profile.device)), profile.joint
@@ -96,22 +98,32 @@ def simulated_devices(
 
 def _plain(number: int, host: Host | None) -> Device:
     """The plain CPU device of that number on a host."""
-    uuid = f"CPU-{number}" if host is None else f"CPU-{host}-{number}"
-    return Device(index=number, uuid=uuid, name="CPU", memory_bytes=None, simulated=True, host=host)
+    return Device(
+        index=number,
+        uuid=_uuid("CPU", host, number),
+        name="CPU",
+        memory_bytes=None,
+        simulated=True,
+        host=host,
+    )
 
 
-def _on_their_hosts(listed: Sequence[ProfileDevice]) -> Iterator[Device]:
+def _on_their_hosts(devices: Sequence[ProfileDevice]) -> Iterator[Device]:
     """The devices, each numbered on its own host."""
     counts = Counter[str | None]()
-    for one in listed:
-        number = counts[one.host]
-        counts[one.host] += 1
+    for device in devices:
+        number = counts[device.host]
+        counts[device.host] += 1
         yield Device(
             index=number,
-            uuid=f"SIM-{number}" if one.host is None else f"SIM-{one.host}-{number}",
-            name=clean(one.name),
-            memory_bytes=one.memory,
+            uuid=_uuid("SIM", device.host, number),
+            name=clean(device.name),
+            memory_bytes=device.memory,
             simulated=True,
-            host=one.host,
-            profile=one.own,
+            host=device.host,
+            profile=device.own,
         )
+
+
+def _uuid(kind: str, host: Host | None, number: int) -> str:
+    return f"{kind}-{number}" if host is None else f"{kind}-{host}-{number}"

@@ -1,22 +1,18 @@
-"""Watches one GPU while something else measures, and adds its readings up. Changes
-nothing on it.
-"""
+"""Watches one GPU while something else measures, and adds its readings up. Changes nothing."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from gpubalance.devices.nvml import Card, with_gpu
+from gpubalance.devices.readings import Counters, read_counters, read_gauges
 from gpubalance.numbers.stats import median
-from gpubalance.results.telemetry import Moment, Telemetry, throttling
-
-T = TypeVar("T")
+from gpubalance.results.telemetry import Moment, Telemetry
 
 INTERVAL_S = 0.2
 PATIENCE_S = 0.3  # the longest that a hung call delays the end of a block
@@ -27,49 +23,11 @@ _CLOCK_MOVES = 0.01
 _DEGREES_MOVE = 2
 
 
-def _counters(card: Card) -> Counters:
-    uncorrected = ecc_errors(card, card.nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
-    return Counters(
-        time.monotonic(), energy_mj=card.ask("TotalEnergyConsumption"), ecc_uncorrected=uncorrected
-    )
-
-
-def ecc_errors(card: Card, kind: int) -> int | None:
-    """Errors of that kind since the driver was loaded; None if the GPU has no ECC or it is off."""
-    errors: int | None = card.ask("TotalEccErrors", kind, card.nvml.NVML_VOLATILE_ECC)
-    return errors
-
-
-def throttle_reasons(card: Card) -> tuple[str, ...] | None:
-    """Why the clocks are lower than they could be; None if NVML does not say."""
-    mask = card.ask("CurrentClocksEventReasons CurrentClocksThrottleReasons")
-    return None if mask is None else throttling([mask])
-
-
-def _moment(card: Card, at_s: float) -> Moment:
-    power_mw = card.ask("PowerUsage")
-    return Moment(
-        at_s=at_s,
-        temperature_c=card.ask("TemperatureV Temperature", card.nvml.NVML_TEMPERATURE_GPU),
-        power_w=None if power_mw is None else power_mw / 1000,
-        sm_clock_mhz=card.ask("ClockInfo", card.nvml.NVML_CLOCK_SM),
-        memory_clock_mhz=card.ask("ClockInfo", card.nvml.NVML_CLOCK_MEM),
-        throttle_reasons=throttle_reasons(card),
-    )
-
-
-class Counters(NamedTuple):
-    """A GPU's counters at a moment, `at_s` on any clock."""
-
-    at_s: float
-    energy_mj: int | None
-    ecc_uncorrected: int | None
-
-
 @dataclass
 class _Stretch:
-    """What one GPU counted while it was watched without a pause. A power reading holds until the
-    next one.
+    """What one GPU counted while it was watched without a pause.
+
+    A power reading holds until the next one.
     """
 
     first: Counters
@@ -85,11 +43,10 @@ class _Stretch:
 
 
 class TelemetryRecorder:
-    """Adds up the readings of one GPU. It counts values, so that a day takes little more memory
-    than a minute.
+    """Adds up the readings of one GPU.
 
-    Its readings are those of NVML while `watching`: none if NVML does not start, or does not know
-    the GPU.
+    It counts values, so that a day takes little more memory than a minute. Its readings are those
+    of NVML while `watching`: none if NVML does not start, or does not know the GPU.
     """
 
     def __init__(self) -> None:
@@ -109,26 +66,25 @@ class TelemetryRecorder:
         The block waits for NVML neither at its start nor at its end: the figures begin with NVML's
         first answer, and end when a call hangs or the GPU is lost.
         """
-        stop, left, lock = threading.Event(), threading.Event(), threading.Lock()
-
-        def add(to: Callable[[T], None], reading: T) -> None:
-            """Adds a reading, unless the block is left: a thread that hung may come back at any
-            time.
-            """
-            with lock:
-                if not left.is_set():
-                    to(reading)
+        stop = threading.Event()
+        left = threading.Event()
+        lock = threading.Lock()
 
         def poll(card: Card) -> None:
-            """Reads until the block ends. The counters still belong to it then, the gauges no
-            longer.
-            """
-            while not left.is_set():
-                counters = _counters(card)
-                add(self.count, counters)
+            """Reads until the block ends: counters still belong to it then, gauges no longer."""
+            while True:
+                counters = read_counters(card)
+                with lock:
+                    if left.is_set():  # this call hung
+                        return
+                    self.count(counters)
                 if stop.is_set():
                     return
-                add(self.gauge, _moment(card, counters.at_s))
+                moment = read_gauges(card, counters.at_s)
+                with lock:
+                    if left.is_set():
+                        return
+                    self.gauge(moment)
                 stop.wait(interval_s)
 
         # A daemon, so that a hung call does not hold up the process's end
@@ -177,12 +133,20 @@ class TelemetryRecorder:
 
     def moves(self, since_s: float) -> bool:
         """Whether the GPU got warmer or colder, or its clock changed, since then."""
-        seen = [moment for moment in self._moments if moment.at_s >= since_s]
-        warm = [one.temperature_c for one in seen if one.temperature_c is not None]
-        clocks = [one.sm_clock_mhz for one in seen if one.sm_clock_mhz]
-        cut = len(clocks) // 2
-        shifts = cut > 0 and abs(median(clocks[cut:]) / median(clocks[:cut]) - 1) > _CLOCK_MOVES
-        return shifts or (bool(warm) and max(warm) - min(warm) >= _DEGREES_MOVE)
+        temperatures: list[int] = []
+        clocks: list[int] = []
+        for moment in self._moments:
+            if moment.at_s >= since_s:
+                if moment.temperature_c is not None:
+                    temperatures.append(moment.temperature_c)
+                if moment.sm_clock_mhz:
+                    clocks.append(moment.sm_clock_mhz)
+        if temperatures and max(temperatures) - min(temperatures) >= _DEGREES_MOVE:
+            return True
+        if len(clocks) < 2:
+            return False
+        half = len(clocks) // 2
+        return abs(median(clocks[half:]) / median(clocks[:half]) - 1) > _CLOCK_MOVES
 
     def telemetry(self, origin_s: float | None = None) -> Telemetry | None:
         """The summary of all readings, at NVML's resolution; None without any.
@@ -191,34 +155,39 @@ class TelemetryRecorder:
         """
         if not self.readings:
             return None
-        first, last = self._stretches[0].first, self._stretches[-1].last
+        first = self._stretches[0].first
+        last = self._stretches[-1].last
         origin_s = first.at_s if origin_s is None else origin_s
-        powers, reasons = self._seen["power_w"], self._seen["throttle_reasons"]
+        powers = self._seen["power_w"]
+        reasons = self._seen["throttle_reasons"]
         energy_j = sum(stretch.energy_j for stretch in self._stretches)
+        duration_s = sum(stretch.last.at_s - stretch.first.at_s for stretch in self._stretches)
+        course = [
+            moment.model_copy(update={"at_s": round(moment.at_s - origin_s, 3)})
+            for moment in self._moments
+        ]
+        uncorrected = None
+        if last is not first:
+            uncorrected = _rise(first.ecc_uncorrected, last.ecc_uncorrected)
         return Telemetry(
             readings=self.readings,
-            duration_s=round(sum(one.last.at_s - one.first.at_s for one in self._stretches), 3),
+            duration_s=round(duration_s, 3),
             temperature_c=max(self._seen["temperature_c"], default=None),
             power_w=round(sum(powers.elements()) / powers.total(), 3) if powers else None,
             energy_j=round(energy_j, 3) or None,
             sm_clock_mhz=_middle(self._seen["sm_clock_mhz"]),
             memory_clock_mhz=_middle(self._seen["memory_clock_mhz"]),
             throttle_reasons=tuple(sorted(set().union(*reasons))) if reasons else None,
-            ecc_uncorrected=_rise(first.ecc_uncorrected, last.ecc_uncorrected)
-            if last is not first
-            else None,
-            course=tuple(
-                one.model_copy(update={"at_s": round(one.at_s - origin_s, 3)})
-                for one in self._moments
-            ),
+            ecc_uncorrected=uncorrected,
+            course=tuple(course),
         )
 
 
 def _rise(first: int | None, last: int | None) -> int | None:
-    """How much a counter rose; None if either value is unknown or it fell, as it was reset
-    meanwhile.
-    """
-    return last - first if first is not None and last is not None and last >= first else None
+    """How much a counter rose; None if a value is unknown, or it fell as it was reset meanwhile."""
+    if first is None or last is None or last < first:
+        return None
+    return last - first
 
 
 def _middle(values: Counter[int]) -> int | None:

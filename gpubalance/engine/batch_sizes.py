@@ -20,12 +20,11 @@ def static_batch_of(data: Any) -> int | None:
 
 
 def batch_of(data: Any) -> int | None:
-    """The size that the dataset's own `batch` gives its batches, of which some may be smaller; None
-    if unknown.
-    """
+    """The size that a dataset's own `batch` asks for; None if unknown. Some may be smaller."""
     size = getattr(data, "_batch_size", None)
     if size is not None:
         return int(size)
-    hands_on = not _HANDED_ON.isdisjoint(kind.__name__ for kind in type(data).__mro__)
-    sizes = {batch_of(one) for one in data._inputs()} if hands_on else set()
+    if _HANDED_ON.isdisjoint(kind.__name__ for kind in type(data).__mro__):
+        return None
+    sizes = {batch_of(source) for source in data._inputs()}
     return sizes.pop() if len(sizes) == 1 else None

@@ -1,6 +1,4 @@
-"""The checks that `doctor` makes in a worker: TensorFlow's libraries, copies between devices, an
-all-reduce.
-"""
+"""The checks that `doctor` makes in a worker: TensorFlow's libraries, copies, an all-reduce."""
 
 from __future__ import annotations
 
@@ -12,19 +10,29 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine import cuda_libraries, runtime
+from gpubalance.engine import cuda_libraries, gpus, runtime
+from gpubalance.engine.strategies import build_strategy
 from gpubalance.system import versions
 
 _TIMES = 3  # the first is slower: it makes buffers, streams and NCCL's rings
 
 
 def inspect() -> dict[str, Any]:
-    """TensorFlow's build, and whether each CUDA library that it wants can be loaded. No device is
-    used.
+    """TensorFlow's build, and whether each CUDA library that it wants can be loaded.
+
+    No device is used.
     """
-    build, libraries = tf.sysconfig.get_build_info(), runtime.wanted_libraries()
-    problems = {name: one if isinstance(one, str) else None for name, one in libraries.items()}
-    cudnn = next((one for name, one in libraries.items() if name.startswith("libcudnn")), "")
+    build = tf.sysconfig.get_build_info()
+    problems: dict[str, str | None] = {}
+    cudnn_version = cudnn_file = None
+    for name, library in gpus.wanted_libraries().items():
+        if isinstance(library, str):
+            problems[name] = library
+            continue
+        problems[name] = None
+        if name.startswith("libcudnn"):
+            cudnn_version = cuda_libraries.cudnn_version(library)
+            cudnn_file = library._name
     return {
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
@@ -32,8 +40,8 @@ def inspect() -> dict[str, Any]:
         "cudnn": versions.least_cudnn() or build.get("cudnn_version"),
         "capabilities": tuple(build.get("cuda_compute_capabilities", ())),
         "libraries": problems,
-        "cudnn_loaded": None if isinstance(cudnn, str) else cuda_libraries.cudnn_version(cudnn),
-        "cudnn_file": None if isinstance(cudnn, str) else cudnn._name,
+        "cudnn_loaded": cudnn_version,
+        "cudnn_file": cudnn_file,
     }
 
 
@@ -46,9 +54,7 @@ def move(values: Any, target: str) -> Any:
 def copy(
     source: str, target: str, nbytes: int, move: Callable[[Any, str], Any] = move
 ) -> dict[str, Any]:
-    """Makes random bytes on the host, puts them on `source`, moves them to `target`, and reads them
-    back from there.
-    """
+    """Moves random bytes from `source` to `target`, and compares what is read back from there."""
     # Without zeros, which a broken copy gives.
     sent = np.random.default_rng().integers(1, 256, nbytes, np.uint8)
     # A tensor for each copy, as TensorFlow keeps what it has copied of one, and copies nothing the
@@ -68,7 +74,7 @@ def copy(
 
 def reduce(names: Sequence[str], nbytes: int) -> dict[str, Any]:
     """Sums integers, exact in float32, over the devices with the strategy's own all-reduce."""
-    strategy = runtime.build_strategy(tuple(names), "auto")
+    strategy = build_strategy(tuple(names), "auto")
     random = np.random.default_rng()
     parts = [random.integers(0, 1000, max(1, nbytes // 4)).astype(np.float32) for _ in names]
 
@@ -89,16 +95,12 @@ def reduce(names: Sequence[str], nbytes: int) -> dict[str, Any]:
     summed, seconds = _fastest(names, lambda: step(values))
     total = np.sum(parts, axis=0, dtype=np.float32)
     results = strategy.experimental_local_results(summed)
-    return {
-        "differing": tuple(int(np.count_nonzero(r.numpy() != total)) for r in results),
-        "seconds": seconds,
-    }
+    differing = [int(np.count_nonzero(result.numpy() != total)) for result in results]
+    return {"differing": tuple(differing), "seconds": seconds}
 
 
 def _fastest(names: Sequence[str], act: Callable[[], Any]) -> tuple[Any, float]:
-    """The last of some results, and the seconds that the fastest took until these devices were
-    done.
-    """
+    """The last of some results, and the seconds of the fastest, until these devices were done."""
     seconds = []
     for _ in range(_TIMES):
         runtime.wait_for(names)

@@ -1,6 +1,4 @@
-"""Loads the CUDA libraries that TensorFlow's build wants, in TensorFlow's way, to see which are
-missing.
-"""
+"""Loads the CUDA libraries that TensorFlow's build wants, to see which are missing."""
 
 from __future__ import annotations
 
@@ -12,14 +10,6 @@ from gpubalance.system.versions import numbers
 
 # Each library's file name, by CUDA's major version: not all have CUDA's number.
 _NAMES = {
-    11: (
-        "cudart.so.11.0",
-        "cublas.so.11",
-        "cublasLt.so.11",
-        "cufft.so.10",
-        "cusolver.so.11",
-        "cusparse.so.11",
-    ),
     12: (
         "cudart.so.12",
         "cublas.so.12",
@@ -40,8 +30,9 @@ _NAMES = {
 
 
 def wanted(cuda: str | None, cudnn: str | None) -> tuple[str, ...]:
-    """File names of the libraries for a build with these versions, such as `12.5.1` and `9`; none
-    without CUDA.
+    """File names of the libraries for a build with these versions, such as `12.5.1` and `9`.
+
+    There are none without CUDA.
     """
     built_for = numbers(cuda)
     if not built_for:
@@ -57,13 +48,15 @@ def load(name: str, packages: Path, environment: Mapping[str, str]) -> ctypes.CD
     Searches where TensorFlow does: LD_LIBRARY_PATH, NVIDIA's wheels under `packages` (the
     site-packages folder), then the system's paths.
     """
-    folders = [
-        Path(folder) for folder in environment.get("LD_LIBRARY_PATH", "").split(":") if folder
-    ]
-    found = [folder / name for folder in folders if (folder / name).exists()]
-    found += sorted(packages.glob(f"nvidia/*/lib/{name}"))
+    files = []
+    for folder in environment.get("LD_LIBRARY_PATH", "").split(":"):
+        file = Path(folder) / name
+        if folder and file.exists():
+            files.append(str(file))
+    files += map(str, sorted(packages.glob(f"nvidia/*/lib/{name}")))
+    files.append(name)
     try:
-        return ctypes.CDLL(str(found[0]) if found else name)
+        return ctypes.CDLL(files[0])
     except OSError as error:
         return str(error)
 

@@ -1,6 +1,4 @@
-"""The samples that a model is measured with: the user's, or random ones that fit it; and what lies
-on the devices.
-"""
+"""The samples that a model is measured with: the user's, or random ones that fit it."""
 
 from __future__ import annotations
 
@@ -11,8 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.datasets import Batches
 from gpubalance.engine.feed import AT_ONCE, Dealt, Feed
+from gpubalance.engine.iterators import Batches
 from gpubalance.engine.keras_inside import graph_of, is_keras_own
 from gpubalance.engine.labels import Target, as_outputs, compile_for, random_targets
 from gpubalance.engine.step import built, parity
@@ -32,48 +30,50 @@ class Samples:
     samples = own_batch = None  # as many as are asked for
 
     def __init__(self, model: Any, targets: Sequence[Target], *, seed: int) -> None:
+        self._model = model
+        self._targets = targets
+        self._seed = seed
         # In the structure of a call, with tuples for lists, which tf.data would stack.
-        is_sequential = isinstance(model, keras.Sequential)
-        self._inputs = model.inputs[0] if is_sequential else keras.tree.lists_to_tuples(model.input)
-        self._model, self._targets, self._seed = model, targets, seed
-        embeddings = [
-            one for one in model._flatten_layers() if isinstance(one, keras.layers.Embedding)
-        ]
-        # Inputs must be below it.
-        self._vocabulary = min((int(one.input_dim) for one in embeddings), default=2)
+        if isinstance(model, keras.Sequential):
+            self._inputs = model.inputs[0]
+        else:
+            self._inputs = keras.tree.lists_to_tuples(model.input)
+        vocabularies = []
+        for layer in model._flatten_layers():
+            if isinstance(layer, keras.layers.Embedding):
+                vocabularies.append(int(layer.input_dim))
+        self._vocabulary = min(vocabularies, default=2)  # inputs must be below it
 
     def make(self, count: int, *, salt: int = 0) -> Any:
         """`count` samples as NumPy arrays; the same for the same seed and salt."""
         random = np.random.default_rng([self._seed, salt])
 
         def values(shape: Sequence[int | None], dtype: tf.DType, below: int) -> Any:
-            """Integers from 0 to below `below`, booleans, or fractions from 0 to 1, as the dtype
-            asks.
-            """
+            """Integers below `below`, booleans, or fractions below 1, as the dtype asks."""
             size: Any = (count, *shape)
-            is_whole = dtype.is_integer or dtype.is_bool
-            highest = 2 if dtype.is_bool else below
-            made: Any = (
-                random.integers(0, highest, size) if is_whole else random.random(size, np.float32)
-            )
-            return made.astype(dtype.as_numpy_dtype)
+            if dtype.is_bool:
+                numbers = random.integers(0, 2, size)
+            elif dtype.is_integer:
+                numbers = random.integers(0, below, size)
+            else:
+                numbers = random.random(size, np.float32)
+            return numbers.astype(dtype.as_numpy_dtype)
 
-        inputs = tf.nest.map_structure(
-            lambda spec: values(spec.shape[1:], tf.as_dtype(spec.dtype), self._vocabulary),
-            self._inputs,
-        )
-        # int64, as TensorFlow keeps int32 in the host's memory and would copy it to a GPU in every
-        # step.
-        labels = [
-            values(one.shape, tf.int64 if one.classes else tf.float32, one.classes)
-            for one in self._targets
-        ]
+        def input_values(spec: Any) -> Any:
+            return values(spec.shape[1:], tf.as_dtype(spec.dtype), self._vocabulary)
+
+        inputs = tf.nest.map_structure(input_values, self._inputs)
+        labels = []
+        for target in self._targets:
+            # TensorFlow keeps int32 in the host's memory: it would copy it to a GPU in every step.
+            dtype = tf.int64 if target.classes else tf.float32
+            labels.append(values(target.shape, dtype, target.classes))
         return inputs, as_outputs(self._model, labels)
 
     longest = make
 
     def stream(self, global_batch: int) -> Iterator[Any]:
-        """Some samples again and again, in batches from a pipeline on the host, without end."""
+        """The same samples again and again, in batches from a pipeline on the host."""
         endless = tf.data.Dataset.from_tensor_slices(self.make(_POOL)).repeat()
         return Batches(endless.batch(global_batch).prefetch(tf.data.AUTOTUNE))
 
@@ -90,12 +90,12 @@ def held(feed: Feed, source: Any, memory_bytes: Sequence[int]) -> list[Dealt]:
     if isinstance(source, Samples):  # one batch is like the other
         batch = as_tensors(source.make(samples))
         return [feed.deal(batch) for _ in range(AT_ONCE)]
-    bytes_each = sum(int(values.nbytes) for values in tf.nest.flatten(source.make(1)))
-    sizes = [batch * bytes_each for batch in feed.split.batches[feed.here]]
-    most = min(
-        int(_HELD_PART * memory / size) for memory, size in zip(memory_bytes, sizes, strict=True)
-    )
-    count = next(fewer for fewer in (7, 5, AT_ONCE) if fewer <= max(AT_ONCE, most))
+    sample_bytes = sum(int(values.nbytes) for values in tf.nest.flatten(source.make(1)))
+    count = 7
+    for memory, batch in zip(memory_bytes, feed.split.batches[feed.here], strict=True):
+        most = int(_HELD_PART * memory / (batch * sample_bytes))
+        while count > max(AT_ONCE, most):
+            count -= 2
     return [feed.deal(as_tensors(source.make(samples, salt=number))) for number in range(count)]
 
 
@@ -117,10 +117,9 @@ def samples_for(
     seed: int,
     takes_data: bool = True,
 ) -> Source:
-    """The user's samples, or random ones that suit the model, which is compiled for them if it is
-    not yet.
+    """The user's samples, or random ones that suit the model. Raises BadInput if none suit.
 
-    Raises BadInput if none suit.
+    The model is compiled for them if it is not yet.
     """
     try:
         if settings.data is None:
@@ -133,14 +132,17 @@ def samples_for(
     except ValueError as error:
         if settings.data:
             raise BadInput(f"--data {settings.data}: {error}") from None
-        remedy = "give samples of your own: --data FILE.py:FUNCTION" if takes_data else ""
+        remedy = ""
+        if takes_data:
+            remedy = "give samples of your own: --data FILE.py:FUNCTION"
         raise BadInput(f"--model {settings.model}: {error}", remedy=remedy) from None
     return source
 
 
 def build(settings: Settings, model: Any, strategy: Any, batch: Any) -> None:
-    """Creates all variables that training needs. Raises BadInput, in Keras' words, for samples that
-    do not fit.
+    """Creates all variables that training needs.
+
+    Raises BadInput, in Keras' words, for samples that do not fit.
     """
     try:
         built.build(model, strategy, batch, trains=True)
@@ -148,9 +150,9 @@ def build(settings: Settings, model: Any, strategy: Any, batch: Any) -> None:
         is_usual = graph_of(model) is not None and is_keras_own(type(model).train_step)
         if settings.data is None or not is_usual or isinstance(error, GpubalanceError):
             raise
-        told = " ".join(str(error).partition("Arguments received by")[0].split())
+        reason, _, _ = str(error).partition("Arguments received by")
         raise BadInput(
-            f"--data {settings.data} does not fit the model and its loss: {clean(told, 300)}",
+            f"--data {settings.data} does not fit the model and its loss: {clean(reason, 300)}",
             remedy="give x and y as the model's fit takes them",
         ) from None
 

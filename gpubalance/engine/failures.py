@@ -1,6 +1,4 @@
-"""Turns what went wrong while a model was built, measured or checked into the error that ends the
-command.
-"""
+"""Turns what went wrong in the engine into the error that ends the command."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOfMemory
-from gpubalance.remedies import KnownError, match
+from gpubalance.remedies import KnownError, known_error, match
 from gpubalance.settings.requests import Settings
 
 # What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes raise InvalidArgument or Python's
@@ -19,8 +17,7 @@ from gpubalance.settings.requests import Settings
 _OF_THE_DEVICE = (tf.errors.InternalError, tf.errors.UnavailableError, tf.errors.AbortedError)
 # What TensorFlow raises when another process of a cluster has ended or fallen silent.
 _OF_A_PEER = (*_OF_THE_DEVICE[1:], tf.errors.CancelledError, tf.errors.DeadlineExceededError)
-# The device that a copy goes to, whose memory is full: its key names the one that it comes from
-# first.
+# The device that a copy goes to, whose memory is full: the key names the source first.
 _COPIED_TO = re.compile(r"Key: [^;\s]+;[0-9a-f]+;([^;\s]+);")
 _DEVICE = (
     re.compile(r"device:(GPU:\d+)", re.IGNORECASE),
@@ -42,11 +39,16 @@ class TaskFailedError(Exception):
         self.doing = doing
 
 
+def used_before(how: str) -> EnvironmentFault:
+    """The error of a process whose TensorFlow, set up only once, lacks what a split needs."""
+    row = known_error("used-before")
+    return EnvironmentFault(f"{row.message}, and {how}", cause=row.cause, remedy=row.remedy)
+
+
 def explain(
     error: BaseException, settings: Settings | None = None, names: Sequence[str] = ()
 ) -> GpubalanceError:
-    """The error: OutOfMemory, BadInput for the user's model or flags, else EnvironmentFault. Logs
-    the traceback.
+    """OutOfMemory, BadInput for the user's model or flags, or EnvironmentFault; logs the traceback.
 
     `settings` are those of the training that failed, None for a check of `doctor`. `names` are
     TensorFlow's for the replicas' devices, `GPU:0`.
@@ -55,14 +57,15 @@ def explain(
         return error
     traceback.print_exception(error)
     if settings is None:
-        found: GpubalanceError = EnvironmentFault(f"{type(error).__name__}: {_line(error)}")
+        fault: GpubalanceError = EnvironmentFault(f"{type(error).__name__}: {_line(error)}")
     else:
-        found = _of_training(error, settings, names)
+        fault = _of_training(error, settings, names)
     # The table knows TensorFlow's and Keras' texts; a user's own exception may say anything.
-    row = None if found.remedy else match(str(error))
+    row = None if fault.remedy else match(str(error))
     if row:
-        found.cause, found.remedy = row.cause, row.remedy
-    return found
+        fault.cause = row.cause
+        fault.remedy = row.remedy
+    return fault
 
 
 def tells_of_a_peer(error: BaseException) -> bool:
@@ -71,20 +74,22 @@ def tells_of_a_peer(error: BaseException) -> bool:
 
 
 def _of_training(error: BaseException, settings: Settings, names: Sequence[str]) -> GpubalanceError:
-    text, line, model, errors = str(error), _line(error), settings.model, tf.errors
+    text = str(error)
+    line = _line(error)
+    model = settings.model
     if isinstance(error, MemoryError):
         return EnvironmentFault(
             f"this host's memory does not hold it: {line}", remedy="use smaller batches"
         )
-    cancelled = isinstance(error, errors.CancelledError) and "RESOURCE_EXHAUSTED" in text
-    if cancelled or isinstance(error, errors.ResourceExhaustedError):
+    cancelled = isinstance(error, tf.errors.CancelledError) and "RESOURCE_EXHAUSTED" in text
+    if cancelled or isinstance(error, tf.errors.ResourceExhaustedError):
         return OutOfMemory(line, replica=failing_replica(text, names))
     row = memory_row(error)
     if row:
-        told = _shown(next(one for one in text.splitlines() if match(one) is row))
-        message = f"training {model} failed on the device: {told}"
+        reason = _shown(next(part for part in text.splitlines() if match(part) is row))
+        message = f"training {model} failed on the device: {reason}"
         fault = EnvironmentFault(message, cause=row.cause, remedy=row.remedy)
-        return OutOfMemory(told, replica=failing_replica(text, names), fault=fault)
+        return OutOfMemory(reason, replica=failing_replica(text, names), fault=fault)
     if isinstance(error, _OF_THE_DEVICE) and "ompil" not in text:
         return EnvironmentFault(f"training {model} failed on the device: {line}")
     if settings.xla and "xla" in text.lower():
@@ -96,22 +101,20 @@ def _of_training(error: BaseException, settings: Settings, names: Sequence[str])
         # It needs Keras, which is not there for every worker.
         from gpubalance.engine.users_lines import own_traceback
 
-        missing = (
-            f"install {error.name}, or start in its folder"
-            if isinstance(error, ModuleNotFoundError)
-            else ""
-        )
-        return BadInput(f"--model {model} failed:\n{own_traceback(error)}", remedy=missing)
+        remedy = ""
+        if isinstance(error, ModuleNotFoundError):
+            remedy = f"install {error.name}, or start in its folder"
+        return BadInput(f"--model {model} failed:\n{own_traceback(error)}", remedy=remedy)
     if settings.data:
         return BadInput(f"--data {settings.data} does not fit the model {model}: {line}")
     return EnvironmentFault(f"training {model} failed: {type(error).__name__}: {line}")
 
 
 def memory_row(error: BaseException) -> KnownError | None:
-    """The row of an error by which cuDNN, cuBLAS or NCCL may tell of a lack of memory,
-    else None.
-    """
-    row = match(str(error)) if isinstance(error, tf.errors.OpError) else None
+    """The row of an error by which cuDNN, cuBLAS or NCCL may report a lack of memory, else None."""
+    if not isinstance(error, tf.errors.OpError):
+        return None
+    row = match(str(error))
     return row if row and row.memory else None
 
 
@@ -120,22 +123,24 @@ def failing_replica(text: str, names: Sequence[str]) -> int | None:
 
     `names` are TensorFlow's names of the replicas' devices; in a text of GPUs the CPU is the host.
     """
-    simulated, copied = _SIMULATED.search(text), _COPIED_TO.search(text)
+    simulated = _SIMULATED.search(text)
     if simulated:
         return int(simulated[1])
+    copied = _COPIED_TO.search(text)
     if copied:
         text = copied[1]
     for pattern in _DEVICE:
-        found = pattern.search(text)
-        name = found[1].upper().replace("_", ":") if found else ""
-        if name in names:
-            return names.index(name)
+        device = pattern.search(text)
+        if device:
+            name = device[1].upper().replace("_", ":")
+            if name in names:
+                return names.index(name)
     node = _NODE.search(text)
     return int(node[1]) if node else None
 
 
 def _line(error: BaseException) -> str:
-    """What an error says in one line: its first one, of a step's error the one before the node."""
+    """An error's text in one line: its first, or for a step's error the one before the node."""
     before, node, _ = str(error).strip().partition("\n\t [[{{node")
     lines = before.splitlines() or [""]
     return _shown(lines[-1 if node else 0])

@@ -1,6 +1,4 @@
-"""Deals global batches out in the split's proportion, and brings them to the devices
-ahead of time.
-"""
+"""Deals global batches out in the split's proportion, and brings them to the devices in time."""
 
 from __future__ import annotations
 
@@ -44,10 +42,10 @@ class Layout:
 
 @dataclass(frozen=True)
 class Dealt:
-    """A global batch, dealt out: `values` has the samples and the weights of each replica of this
-    process, there.
+    """A global batch, dealt out.
 
-    A batch with too few samples to be dealt out is `whole` on each replica.
+    `values` has the samples and the weights of each replica of this process, on its device. A batch
+    with too few samples to be dealt out is `whole` on each replica.
     """
 
     values: tuple[tuple[Any, Any], ...]
@@ -58,8 +56,7 @@ class Dealt:
 
 
 class Feed:
-    """Takes global batches from iterators, and brings the next ones to the devices ahead of time,
-    in a thread.
+    """Takes global batches from iterators; a thread brings the next ones to the devices.
 
     The devices are those of the place that this process has. A share has at least `least` samples,
     as a verdict says; a batch that is too small for that is `whole` on each device. tf.data's own
@@ -70,7 +67,8 @@ class Feed:
     least = 1
 
     def __init__(self, place: Place, split: Shares) -> None:
-        self.names, self.here = place.names, place.here
+        self.names = place.names
+        self.here = place.here
         self.split = split
         self.dealing: Shares | None = None  # of the last batch that began to be dealt out
         self._likes: dict[Any, str] = {}  # of all shapes that have come
@@ -84,10 +82,10 @@ class Feed:
     def take(self, iterator: Iterator[Any]) -> tuple[Any, Dealt]:
         """The next global batch, as it came and dealt out. Raises StopIteration."""
         self.look_ahead(iterator, 1)
-        found = self._ahead[iterator].popleft().result()
-        if found is None:
+        taken = self._ahead[iterator].popleft().result()
+        if taken is None:
             raise StopIteration
-        return found  # type: ignore[no-any-return]
+        return taken  # type: ignore[no-any-return]
 
     def look_ahead(self, iterator: Iterator[Any], batches: int = _AHEAD) -> None:
         """Has so many of the next global batches brought to the devices, while these compute."""
@@ -99,19 +97,22 @@ class Feed:
 
     def stop(self) -> None:
         """Forgets what is on its way, and leaves all iterators alone from now on."""
-        on_their_way = [
-            future for ahead in self._ahead.values() for future in ahead if not future.cancel()
-        ]
-        wait(on_their_way)
+        running: list[Future[Any]] = []
+        for ahead in self._ahead.values():
+            running += [future for future in ahead if not future.cancel()]
+        wait(running)
         self._ahead.clear()
 
     def _next(self, iterator: Iterator[Any], split: Shares, least: int) -> tuple[Any, Dealt] | None:
         batch = cleaned(next(iterator, None))
-        return None if batch is None else (batch, self._deal(batch, split, least))
+        if batch is None:
+            return None
+        return batch, self._deal(batch, split, least)
 
     def deal(self, batch: Any) -> Dealt:
-        """Deals a batch in order, the first samples to the first replica. Raises BadInput if it
-        can't be dealt out.
+        """Deals a batch in order, the first samples to the first replica.
+
+        Raises BadInput if it can't be dealt out.
         """
         return self._deal(batch, self.split, self.least)
 
@@ -124,37 +125,35 @@ class Feed:
         devices = len(split.batches)
         whole = samples < least * devices
         if whole:
-            shares, ends = Shares((samples,) * devices), (samples,) * devices
+            shares = Shares((samples,) * devices)
+            places = [(0, samples)] * devices
         else:
-            batches = proportional_split(samples, split.batches, least)
-            shares = Shares(
-                batches, tuple(map(min, batches, split.micro_batches)) if split.accumulates else ()
-            )
-            ends = tuple(accumulate(batches))
-        places = [(end - batch, end) for batch, end in zip(shares.batches, ends, strict=True)]
+            shares = _shares(samples, split, least)
+            places = _places(shares)
         with tf.device("/CPU:0"):
             here = tf.constant(places[self.here], tf.int32)
             weights = tf.constant(_weights(shares, samples, whole=whole)[self.here], tf.float64)
-        layout, self.dealing = self._layout_of(batch), shares
+        layout = self._layout_of(batch)
+        self.dealing = shares
         return Dealt(layout.cut(batch, here, weights), layout, shares, samples, whole)
 
     def _layout_of(self, batch: Any) -> Layout:
         shapes = _shapes(batch)
         if shapes not in self._likes:
-            like = str(tf.nest.map_structure(lambda one: (one.dtype.name, one.shape.rank), batch))
+            kinds = tf.nest.map_structure(lambda part: (part.dtype.name, part.shape.rank), batch)
+            like = str(kinds)
             self._likes[shapes] = like
             self._widen(like, batch)
         return self._layouts[self._likes[shapes]]
 
     def _widen(self, like: str, batch: Any) -> None:
         """Makes the layout of such batches one of this batch too."""
-        found = self._layouts.get(like)
-        own = tf.nest.map_structure(
-            lambda one: tf.TensorSpec([None, *one.shape[1:]], one.dtype), batch
-        )
-        wider = own if found is None else tf.nest.map_structure(_either, found.signature, own)
-        if found is not None and wider == found.signature:
-            return
+        wider = tf.nest.map_structure(open_spec, batch)
+        if like in self._layouts:
+            signature = self._layouts[like].signature
+            wider = tf.nest.map_structure(_either, signature, wider)
+            if wider == signature:
+                return
         # One call for each batch: separate operations would cost a step more than the cutting
         # itself.
         places = tf.TensorSpec((len(self.names), 2), tf.int32)
@@ -169,23 +168,42 @@ class Feed:
         for number, name in enumerate(self.names):
             # Else the whole global batch would go to each GPU and be cut there.
             with tf.device("/CPU:0"):
-                begin, end = tf.unstack(places[number])
-                part = (
-                    tf.nest.map_structure(lambda one, at=slice(begin, end): one[at], batch),
-                    weights[number],
-                )
+                part = _cut(batch, places[number]), weights[number]
             with tf.device(name):
                 parts.append(tf.nest.map_structure(tf.identity, part))
         return tuple(parts)
 
 
-def _weights(shares: Shares, samples: int, *, whole: bool) -> list[tuple[float, ...]]:
-    """Each replica's weight in the global mean loss, then those of its first micro-batch and of
-    each other one.
+def open_spec(tensor: Any) -> tf.TensorSpec:
+    """What a function takes such a tensor as, of any number of samples."""
+    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
-    Those of all replicas sum to 1. For a `whole` batch only the first replica counts: else every
-    replica would add the same rows to an embedding's gradient, which optimizers square before they
-    add.
+
+def _shares(samples: int, split: Shares, least: int) -> Shares:
+    """So many samples in the split's proportion, each share of at least so many."""
+    batches = proportional_split(samples, split.batches, least)
+    if not split.accumulates:
+        return Shares(batches)
+    return Shares(batches, tuple(map(min, batches, split.micro_batches)))
+
+
+def _places(shares: Shares) -> list[tuple[int, int]]:
+    """Where each replica's samples begin and end in the global batch."""
+    ends = accumulate(shares.batches)
+    return [(end - batch, end) for batch, end in zip(shares.batches, ends, strict=True)]
+
+
+def _cut(batch: Any, place: Any) -> Any:
+    begin, end = tf.unstack(place)
+    return tf.nest.map_structure(lambda tensor: tensor[begin:end], batch)
+
+
+def _weights(shares: Shares, samples: int, *, whole: bool) -> list[tuple[float, ...]]:
+    """Each replica's weights in the global mean loss.
+
+    They are its own, that of its first micro-batch and that of each other one; those of all
+    replicas sum to 1. For a `whole` batch only the first replica counts: else every replica would
+    add the same rows to an embedding's gradient, which optimizers square before they add.
     """
     if whole:
         return [(float(not replica),) * WEIGHTS for replica in range(len(shares.batches))]
@@ -194,9 +212,7 @@ def _weights(shares: Shares, samples: int, *, whole: bool) -> list[tuple[float, 
 
 
 def _shapes(batch: Any) -> Any:
-    """A key that is cheap to make, equal for batches of the same structure, dtypes and shapes but
-    for their samples.
-    """
+    """A key that is cheap to make: equal if only the numbers of samples differ."""
     if isinstance(batch, dict):
         return tuple((name, _shapes(batch[name])) for name in sorted(batch))
     if isinstance(batch, tuple | list):
@@ -205,5 +221,6 @@ def _shapes(batch: Any) -> Any:
 
 
 def _either(one: tf.TensorSpec, other: tf.TensorSpec) -> tf.TensorSpec:
-    sizes = [a if a == b else None for a, b in zip(one.shape, other.shape, strict=True)]
+    pairs = zip(one.shape, other.shape, strict=True)
+    sizes = [size if size == other_size else None for size, other_size in pairs]
     return tf.TensorSpec(sizes, one.dtype)

@@ -1,6 +1,4 @@
-"""Joins processes of one device each, on one host or several, to train one model with TensorFlow's
-collectives.
-"""
+"""Joins processes of one device each, on one host or several, to train one model."""
 
 from __future__ import annotations
 
@@ -21,12 +19,11 @@ _SHUTDOWN_S = 5
 
 
 def join(cluster: Cluster, kind: str, all_reduce: AllReduce) -> Any:
-    """The strategy of the whole cluster, once all its processes are there. Must be the first use of
-    TensorFlow.
+    """The strategy of the whole cluster, once all its processes are there.
 
-    Stock MultiWorkerMirroredStrategy wants the same number of devices in every process: here each
-    has one, of that `kind`, `CPU` or `GPU`. The wait has no time limit: if a peer never comes, the
-    parent must end the process.
+    Must be the first use of TensorFlow. Stock MultiWorkerMirroredStrategy wants the same number of
+    devices in every process: here each has one, of that `kind`, `CPU` or `GPU`. The wait has no
+    time limit: if a peer never comes, the parent must end the process.
     """
     # TensorFlow's own coordination service, which the strategy then leaves alone: its own deadlines
     # are minutes. It has no public interface.
@@ -47,17 +44,17 @@ def join(cluster: Cluster, kind: str, all_reduce: AllReduce) -> Any:
         rpc_layer="grpc",
         num_accelerators={kind: 1},
     )
-    chosen = implementation_of(all_reduce, kind)
-    options = tf.distribute.experimental.CommunicationOptions(implementation=chosen)
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=implementation_of(all_reduce, kind)
+    )
     return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
 
 
 def implementation_of(all_reduce: AllReduce, kind: str) -> Any:
-    """How TensorFlow's collectives sum between hosts: `auto` is NCCL for GPUs, the ring over gRPC
-    for CPUs.
+    """How TensorFlow's collectives sum between hosts.
 
-    TensorFlow's own AUTO is the ring for GPUs too: CollectiveParamResolverLocal takes NCCL only if
-    it is asked for.
+    `auto` is NCCL for GPUs, the ring over gRPC for CPUs. TensorFlow's own AUTO is the ring for GPUs
+    too: CollectiveParamResolverLocal takes NCCL only if it is asked for.
     """
     collectives = tf.distribute.experimental.CommunicationImplementation
     by_nccl = all_reduce == "nccl" or (all_reduce == "auto" and kind == "GPU")
@@ -65,9 +62,7 @@ def implementation_of(all_reduce: AllReduce, kind: str) -> Any:
 
 
 def what_all_say(strategy: Any, cluster: Cluster | None) -> Callable[[float], tuple[float, ...]]:
-    """A function that all processes call together; it returns the numbers of all of them, in the
-    order of ranks.
-    """
+    """A function that all processes call together; it returns all their numbers, by rank."""
     if cluster is None:
         return lambda number: (number,)
     count = len(cluster.addresses)
@@ -77,9 +72,9 @@ def what_all_say(strategy: Any, cluster: Cluster | None) -> Callable[[float], tu
         own = strategy.run(tf.identity, args=(numbers,))
         return strategy.reduce(tf.distribute.ReduceOp.SUM, own, axis=None)
 
-    def said(number: float) -> tuple[float, ...]:
+    def gather(number: float) -> tuple[float, ...]:
         numbers = [0.0] * count
         numbers[cluster.rank] = float(number)
         return tuple(total(tf.constant(numbers, tf.float64)).numpy().tolist())
 
-    return said
+    return gather

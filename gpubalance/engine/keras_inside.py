@@ -1,5 +1,4 @@
-"""The Keras internals that every step depends on: those of the versions that `runtime.use_devices`
-takes.
+"""The Keras internals that every step depends on, of the versions that `runtime` accepts.
 
 One is where an optimizer sums gradients. It clips them and looks for infinities before it sums them
 over the replicas, so each replica would clip its own part. Here the sum comes first, and the
@@ -21,25 +20,22 @@ import tensorflow as tf
 from keras.src import backend
 from keras.src.backend.common import global_state
 
-from gpubalance.engine.step.part import replaced
+from gpubalance.engine.replaced import replaced
 from gpubalance.errors import BadInput
 
-# The mask that a layer put on a tensor, or None; puts a mask on a tensor, for the layers that take
-# it.
-mask_of, put_mask = backend.get_keras_mask, backend.set_keras_mask
+mask_of = backend.get_keras_mask  # that a layer put on a tensor, or None
+put_mask = backend.set_keras_mask
 SUM = "_all_reduce_sum_gradients"
 # Options of an optimizer that do not work under a strategy, and what to do instead.
 _NOT_OVER_DEVICES = {
     "gradient_accumulation_steps": "leave it out; a plan's micro-batches do the same within a step",
-    "ema_overwrite_frequency": (
-        "leave it out: the weights become their averages when the training ends"
-    ),
+    "ema_overwrite_frequency": "leave it out: the weights become their averages when the training "
+    "ends",
 }
 
 
 def summing(optimizer: Any) -> Any:
-    """The optimizer whose method SUM sums gradients over the replicas: itself, or the one inside a
-    LossScaleOptimizer.
+    """The optimizer whose method SUM sums gradients: itself, or that in a LossScaleOptimizer.
 
     With `list` in place of that method, `apply` takes gradients that are already summed.
 
@@ -56,16 +52,14 @@ def summing(optimizer: Any) -> Any:
 
 
 def follow_floatx() -> None:
-    """Has the policy be that of Keras' floatx again, when a layer next needs one: as if no policy
-    had been set.
-    """
+    """Makes the policy that of Keras' floatx again, as if no policy had been set."""
     global_state.set_global_attribute("dtype_policy", None)
 
 
 def is_keras_own(thing: Any) -> bool:
     """Whether a function, or the class of a layer, metric or loss, comes with Keras."""
-    of = thing if hasattr(thing, "__name__") else type(thing)
-    return str(getattr(of, "__module__", "")).startswith("keras.")
+    named = thing if hasattr(thing, "__name__") else type(thing)
+    return str(getattr(named, "__module__", "")).startswith("keras.")
 
 
 def function_of(loss: Any) -> Any:
@@ -73,58 +67,60 @@ def function_of(loss: Any) -> Any:
     return getattr(loss, "fn", loss)
 
 
+def losses_of(compiled: Any) -> list[Any]:
+    """The losses that a model was compiled with, from its `_compile_loss`."""
+    losses = keras.tree.flatten(getattr(compiled, "_user_loss", None))
+    return [loss for loss in losses if loss is not None]
+
+
 def name_of(loss: Any) -> str:
     """The name of a loss: of a user's function, or of a class."""
     if isinstance(loss, str):
         return loss
-    of = loss.fn if type(loss).__name__ == "LossFunctionWrapper" else loss
-    return str(getattr(of, "__name__", type(of).__name__))
+    if type(loss).__name__ == "LossFunctionWrapper":
+        loss = loss.fn
+    return str(getattr(loss, "__name__", type(loss).__name__))
 
 
 def users_parts(model: Any) -> list[str]:
-    """The names of layers and losses with code of the user's, and of a graph's operations that mix
-    samples.
-    """
+    """The names of layers and losses with user's code, and of operations that mix samples."""
     layers = model._flatten_layers()
-    graphs = (graph_of(layer) for layer in layers)
-    nodes = [node for graph in graphs if graph is not None for node in nodes_in_order(graph)]
-    operations = [node for node in nodes if not isinstance(node.operation, keras.Layer)]
-    mixing = [
-        one.operation.name
-        for one in operations
-        if any(to.shape[:1] != (None,) for to in one.output_tensors)
-    ]
     names = [layer.name for layer in layers if layer is not model and _is_users(layer)]
-    return [
-        *names,
-        *mixing,
-        *(["compute_loss"] if type(model).compute_loss is not keras.Model.compute_loss else []),
-    ]
+    for layer in layers:
+        graph = graph_of(layer)
+        if graph is not None:
+            names += [node.operation.name for node in nodes_in_order(graph) if _mixes_samples(node)]
+    if type(model).compute_loss is not keras.Model.compute_loss:
+        names.append("compute_loss")
+    return names
+
+
+def _mixes_samples(node: Any) -> bool:
+    if isinstance(node.operation, keras.Layer):
+        return False
+    return any(tensor.shape[:1] != (None,) for tensor in node.output_tensors)
 
 
 def _is_users(layer: Any) -> bool:
-    given = (
-        getattr(layer, name, None) for name in ("activation", "activity_regularizer", "function")
-    )
-    return not all(is_keras_own(one) for one in (layer, *given) if one is not None)
+    parts = [layer]
+    for name in ("activation", "activity_regularizer", "function"):
+        parts.append(getattr(layer, name, None))
+    return not all(part is None or is_keras_own(part) for part in parts)
 
 
 def graph_of(operation: Any) -> Any | None:
-    """The Functional that a model runs; None for a layer, and for a model with a `call`
-    of its own.
-    """
+    """The Functional that a model runs; None for a layer, and a model with a `call` of its own."""
     from keras.src.models.functional import Functional
 
-    if isinstance(operation, keras.Sequential):
-        return operation._functional if type(operation).call is keras.Sequential.call else None
-    is_graph = isinstance(operation, Functional) and type(operation).call is Functional.call
-    return operation if is_graph else None
+    if isinstance(operation, keras.Sequential) and type(operation).call is keras.Sequential.call:
+        return operation._functional
+    if isinstance(operation, Functional) and type(operation).call is Functional.call:
+        return operation
+    return None
 
 
 def nodes_in_order(function: Any) -> list[Any]:
-    """A Functional's calls, depth first from its outputs: each comes after its inputs, and a branch
-    is in one piece.
-    """
+    """A Functional's calls, each after its inputs, depth first: a branch is in one piece."""
     from keras.src.ops.function import _build_map
 
     nodes, _ = _build_map(function.inputs, function.outputs)
@@ -134,11 +130,10 @@ def nodes_in_order(function: Any) -> list[Any]:
 def run_as_graph(
     operation: Any, *, training: bool, arguments: Any, values: Mapping[int, Any]
 ) -> list[Any]:
-    """Runs one of a Functional's calls as the Functional does; `values` has the symbolic tensors'
-    values by their id.
+    """Runs one of a Functional's calls as the Functional does.
 
-    The training flag of the whole model overrides one that was given when the graph was built
-    (keras 20285).
+    `values` are those of the symbolic tensors, by their ids. The training flag of the whole model
+    overrides one that was given when the graph was built (keras 20285).
     """
     from keras.src.models.functional import operation_fn
 
@@ -146,24 +141,18 @@ def run_as_graph(
     return keras.tree.flatten(operation_fn(operation, training=training)(*args, **kwargs))  # type: ignore[no-any-return]
 
 
-def inputs_of(function: Any, given: Any) -> list[Any]:
-    """A Functional's flat inputs from a user's data, cast as it does, and taken by name from a
-    dict.
-    """
-    return list(function._standardize_inputs(given))
+def inputs_of(function: Any, data: Any) -> list[Any]:
+    """A Functional's flat inputs from a user's data, cast as it does, and by name from a dict."""
+    return list(function._standardize_inputs(data))
 
 
 def without_xla() -> contextlib.AbstractContextManager[None]:
-    """Makes models compiled inside the block use XLA only if asked to: Keras' "auto" would choose
-    it on a GPU.
-    """
+    """Makes models compiled in the block use XLA only if asked to: on a GPU Keras' "auto" would."""
     return replaced(keras.Model, _resolve_auto_jit_compile=lambda _: False)
 
 
 def move(variable: Any, device: str) -> None:
-    """Moves a variable's value to a device, for all layers that have it, and for an optimizer that
-    knows it.
-    """
+    """Moves a variable's value to a device, for all layers and optimizers that have it."""
     old = variable._value
     if old.device.endswith(f":{device}"):
         return
@@ -187,41 +176,43 @@ def move_slots(optimizer: Any) -> None:
         if isinstance(slots, list) and len(slots) == len(variables) and slots is not variables:
             for slot, variable in zip(slots, variables, strict=True):
                 if isinstance(slot, keras.Variable):
-                    move(slot, variable._value.device.rpartition("device:")[2])
+                    _, _, device = variable._value.device.rpartition("device:")
+                    move(slot, device)
 
 
 def twin_for(
     optimizer: Any, variables: Sequence[Any], device: str
 ) -> tuple[Any, list[tuple[Any, Any]]]:
-    """An optimizer with the same slots that updates only these of the variables that it knows, on
-    their device.
+    """An optimizer with the same slots that updates only these of its variables, on their device.
 
     It has copies there of what the optimizer keeps beside its slots (iterations, learning rate,
     loss scale): a tf.Variable, the second of each returned pair. It does not clip by a global norm.
     """
-    made, pairs = _twin(optimizer), []
+    twin = _shallow_copy(optimizer)
+    pairs: list[tuple[Any, Any]] = []
     for name, value in vars(optimizer).items():
         if isinstance(value, keras.Variable):
             with tf.device(device):
-                pairs.append((value, tf.Variable(value.value, trainable=False)))
-            vars(made)[name] = _twin(value, _value=pairs[-1][1])
+                copy = tf.Variable(value.value, trainable=False)
+            pairs.append((value, copy))
+            vars(twin)[name] = _shallow_copy(value, _value=copy)
     if "inner_optimizer" in vars(optimizer):
-        vars(made)["inner_optimizer"], of_inner = twin_for(
-            optimizer.inner_optimizer, variables, device
-        )
-        return made, [*pairs, *of_inner]
-    kept = {id(variable) for variable in variables}
-    places = [place for place, one in enumerate(optimizer._trainable_variables) if id(one) in kept]
+        inner, inner_pairs = twin_for(optimizer.inner_optimizer, variables, device)
+        vars(twin)["inner_optimizer"] = inner
+        return twin, pairs + inner_pairs
+    wanted = {id(variable) for variable in variables}
+    trainable = enumerate(optimizer._trainable_variables)
+    places = [place for place, variable in trainable if id(variable) in wanted]
     for name in ("_trainable_variables", "_model_variables_moving_average"):
         known = getattr(optimizer, name, None)
         if known is not None:
-            vars(made)[name] = [known[place] for place in places]
-    vars(made)["global_clipnorm"] = None
-    return made, pairs
+            vars(twin)[name] = [known[place] for place in places]
+    vars(twin)["global_clipnorm"] = None
+    return twin, pairs
 
 
-def _twin(one: Any, **changed: Any) -> Any:
-    """A shallow copy, which Keras' own classes do not make."""
-    made = object.__new__(type(one))
-    vars(made).update(vars(one), **changed)
-    return made
+def _shallow_copy(original: Any, **changed: Any) -> Any:
+    """A copy, which Keras' own classes do not make."""
+    copy = object.__new__(type(original))
+    vars(copy).update(vars(original), **changed)
+    return copy

@@ -4,42 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.keras_inside import function_of, is_keras_own
+from gpubalance.engine.keras_inside import function_of, is_keras_own, losses_of
 
-_NONE_SUITS = (
-    "its outputs do not tell what labels its train_step, loss and metrics take: random ones do "
-    "not suit them"
-)
+Shape: TypeAlias = tuple[int | None, ...]  # None is an open dimension
 
 
 @dataclass(frozen=True)
 class Target:
-    """One output's labels: their shape for one sample, and the number of classes (0: real numbers
-    from 0 to 1).
+    """One output's labels: the shape of a sample's, and how many classes they have.
+
+    0 classes are real numbers from 0 to 1.
     """
 
-    shape: tuple[int | None, ...]
+    shape: Shape
     classes: int
 
 
 def compile_for(model: Any, labels: Any = None) -> list[Target]:
-    """Compiles a model with its optimizer, else Adam, and a loss that suits each output, or its
-    labels, as in a batch.
+    """Compiles a model with its optimizer, else Adam, and a loss for each output, or its labels.
 
     Returns the labels that suit its outputs; empty if some are given. Softmax outputs get sparse
     categorical cross-entropy, sigmoid ones the binary one, others squared error. The last layer's
     activation decides. Raises ValueError for an output of unknown shape, and for labels that suit
     no output.
     """
-    targets = [_usual(tensor) for tensor in model.outputs] if labels is None else []
-    shapes = [one.shape for one in targets] or [
-        tuple(one.shape[1:]) for one in in_order(model, labels)
-    ]
+    targets: list[Target] = []
+    if labels is None:
+        targets = [_usual(tensor) for tensor in model.outputs]
+        shapes = [target.shape for target in targets]
+    else:
+        shapes = [_shape(label) for label in in_order(model, labels)]
     losses = [_loss_for(*pair) for pair in zip(model.outputs, shapes, strict=True)]
     optimizer = getattr(model, "optimizer", None) or keras.optimizers.Adam()
     model.compile(optimizer, as_outputs(model, losses), jit_compile=False)
@@ -47,9 +46,7 @@ def compile_for(model: Any, labels: Any = None) -> list[Target]:
 
 
 def in_order(model: Any, labels: Any) -> list[Any]:
-    """Labels in the order of the model's outputs. Raises ValueError if there is not one
-    for each.
-    """
+    """Labels by the model's outputs. Raises ValueError unless there is one for each."""
     names = getattr(model, "output_names", ())  # a Sequential has none
     if isinstance(labels, dict) and names:
         if set(labels) != set(names):
@@ -71,36 +68,35 @@ def as_outputs(model: Any, values: list[Any]) -> Any:
 
 
 def random_targets(model: Any, suits: Callable[[list[Target]], bool]) -> list[Target]:
-    """The labels of each output that a compiled model takes: by Keras' own losses, else the first
-    that `suits`.
+    """The labels of each output that a compiled model takes.
 
-    Raises ValueError if none do.
+    They follow from Keras' own losses; else they are the first that `suits`. Raises ValueError if
+    none do.
     """
     outputs = model.outputs
-    losses = (
-        [] if model._compile_loss is None else keras.tree.flatten(model._compile_loss._user_loss)
-    )
-    are_known = all(isinstance(one, str) or is_keras_own(function_of(one)) for one in losses)
+    losses = losses_of(model._compile_loss)
+    are_known = all(isinstance(loss, str) or is_keras_own(function_of(loss)) for loss in losses)
     if is_keras_own(type(model).train_step) and are_known and len(losses) == len(outputs):
         return [_by_loss(loss, tensor) for loss, tensor in zip(losses, outputs, strict=True)]
-    candidates = [[kind(tensor) for tensor in outputs] for kind in (_like_it, _usual, _classes)]
-    found = next(filter(suits, candidates), None)
-    if found is None:
-        raise ValueError(_NONE_SUITS)
-    return found
+    candidates = [list(map(labels_for, outputs)) for labels_for in (_like_it, _usual, _classes)]
+    for targets in candidates:
+        if suits(targets):
+            return targets
+    raise ValueError(
+        "its outputs do not tell what labels its train_step, loss and metrics take: random ones do "
+        "not suit them"
+    )
 
 
 def _by_loss(loss: Any, tensor: Any) -> Target:
-    name = (loss if isinstance(loss, str) else getattr(loss, "name", None) or loss.__name__).lower()
-    return (
-        _classes(tensor)
-        if "sparse" in name
-        else Target(_shape(tensor), 2 if "binary" in name else 0)
-    )
+    name = loss if isinstance(loss, str) else getattr(loss, "name", None) or loss.__name__
+    if "sparse" in name.lower():
+        return _classes(tensor)
+    return Target(_shape(tensor), 2 if "binary" in name.lower() else 0)
 
 
-def _shape(values: Any) -> tuple[int | None, ...]:
-    """That of one sample."""
+def _shape(values: Any) -> Shape:
+    """The shape of one sample."""
     return tuple(values.shape[1:])
 
 
@@ -114,7 +110,8 @@ def _classes(tensor: Any) -> Target:
 
 def _usual(tensor: Any) -> Target:
     """The labels that usually belong to an output."""
-    shape, activation = _shape(tensor), _activation(tensor)
+    shape = _shape(tensor)
+    activation = _activation(tensor)
     if None in shape:
         raise ValueError(
             f"output {tensor.name} has the shape {tuple(tensor.shape)}: only the batch may be "
@@ -127,58 +124,66 @@ def _usual(tensor: Any) -> Target:
     return Target(shape, 2 if activation == "sigmoid" else 0)
 
 
-def _loss_for(tensor: Any, given: tuple[int | None, ...]) -> Any:
-    """The loss for an output and its labels: labels that lack the output's last dimension are class
-    numbers.
+def _loss_for(tensor: Any, label_shape: Shape) -> Any:
+    """The loss for an output and its labels of that shape.
+
+    Labels that lack the output's last dimension are class numbers.
     """
-    shape, activation, losses = _shape(tensor), _activation(tensor), keras.losses
-    fits = _alike(given, shape)
+    shape = _shape(tensor)
+    activation = _activation(tensor)
+    fits = _alike(label_shape, shape)
     if activation == "softmax" and fits:
-        return losses.CategoricalCrossentropy()
-    if len(shape) and (shape[-1] or 0) > 1 and _alike(given, shape[:-1]):
-        return losses.SparseCategoricalCrossentropy(from_logits=activation != "softmax")
+        return keras.losses.CategoricalCrossentropy()
+    if shape and (shape[-1] or 0) > 1 and _alike(label_shape, shape[:-1]):
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=activation != "softmax")
     if not fits:
         raise ValueError(
-            f"labels of shape {given} a sample for the output {tensor.name}, whose shape is {shape}"
+            f"labels of shape {label_shape} a sample for the output {tensor.name}, "
+            f"whose shape is {shape}"
         )
-    return (losses.BinaryCrossentropy if activation == "sigmoid" else losses.MeanSquaredError)()
+    if activation == "sigmoid":
+        return keras.losses.BinaryCrossentropy()
+    return keras.losses.MeanSquaredError()
 
 
 def classes_of(model: Any, labels: Any) -> Iterator[tuple[str, Any, int]]:
-    """Of each output whose labels are class numbers its name, the labels and how many classes it
-    has.
+    """For each output whose labels are class numbers: its name, labels and how many classes it has.
 
     Nothing if the loss ignores a class, or takes none; ours does for a model without a loss.
     """
     loss = getattr(model, "loss", None)
-    name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
-    if loss is not None and (
-        "sparse" not in name.lower() or getattr(loss, "ignore_class", None) is not None
-    ):
-        return
+    if loss is not None:
+        name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+        ignores_class = getattr(loss, "ignore_class", None) is not None
+        if "sparse" not in name.lower() or ignores_class:
+            return
     try:
-        pairs = list(zip(model.outputs, in_order(model, labels), strict=True))
+        ordered = in_order(model, labels)
     except ValueError:  # is told when the model is compiled for them, or built with them
         return
-    for tensor, label in pairs:
-        shape, given, classes = _shape(tensor), _shape(label), tensor.shape[-1] or 0
-        if classes > 1 and not _alike(given, shape) and _alike(given, shape[:-1]):
+    for tensor, label in zip(model.outputs, ordered, strict=True):
+        shape = _shape(tensor)
+        label_shape = _shape(label)
+        classes = tensor.shape[-1] or 0
+        if classes > 1 and not _alike(label_shape, shape) and _alike(label_shape, shape[:-1]):
             yield tensor.name, label, classes
 
 
-def _alike(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
-    """Whether Keras makes two shapes equal: it adds or removes a last dimension of 1. None matches
-    any size.
-    """
-    pairs = ((one, other), (one, (*other, 1)), ((*one, 1), other))
-    same_rank = (zip(*pair, strict=True) for pair in pairs if len(pair[0]) == len(pair[1]))
-    return any(all(None in (a, b) or a == b for a, b in sizes) for sizes in same_rank)
+def _alike(one: Shape, other: Shape) -> bool:
+    """Whether Keras makes two shapes equal: it adds or removes a last dimension of 1."""
+    return _match(one, other) or _match(one, (*other, 1)) or _match((*one, 1), other)
+
+
+def _match(one: Shape, other: Shape) -> bool:
+    """Whether two shapes are equal; None matches any size."""
+    if len(one) != len(other):
+        return False
+    pairs = zip(one, other, strict=True)
+    return all(size == other_size or None in (size, other_size) for size, other_size in pairs)
 
 
 def _activation(tensor: Any) -> str:
-    """The name of the activation behind an output: its layer's own, or that of an Activation or
-    Softmax layer.
-    """
+    """The name of the activation behind an output, of its layer or as a layer of its own."""
     layer = tensor._keras_history.operation
     if isinstance(layer, keras.layers.Softmax):
         return "softmax"

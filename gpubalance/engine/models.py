@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine import precision
@@ -29,31 +29,29 @@ def make_model(settings: Settings, *, takes_data: bool = True) -> Any:
     name = settings.model
     model = _maker(name)()
     if not isinstance(model, keras.Model):
-        gave = f"--model {name} gave a value of type {type(model).__name__}"
-        raise BadInput(f"{gave}, not a Keras model", remedy="return a Keras model there")
-    own = "give samples of your own, --data FILE.py:FUNCTION, or " if takes_data else ""
-    problem = next(_problems(model, needs_shapes=settings.data is None, own=own), None)
-    if problem:
-        raise BadInput(f"--model {name}{problem[0]}", remedy=problem[1])
-    _refuse_another_precision(model, settings)
+        raise BadInput(
+            f"--model {name} gave a value of type {type(model).__name__}, not a Keras model",
+            remedy="return a Keras model there",
+        )
+    own_samples = "give samples of your own, --data FILE.py:FUNCTION, or " if takes_data else ""
+    problems = list(_problems(model, needs_shapes=settings.data is None, own_samples=own_samples))
+    if problems:
+        problem, remedy = problems[0]
+        raise BadInput(f"--model {name}{problem}", remedy=remedy)
+    # That of a policy that the user's code sets, or that the model was saved with.
+    own_precision = precision.of(model)
+    if own_precision not in (None, settings.precision):
+        raise BadInput(
+            f"--model {name} trains in {own_precision}, and is measured in {settings.precision}",
+            remedy=f"--precision {own_precision} measures what it trains in",
+        )
     return model
 
 
-def _refuse_another_precision(model: Any, settings: Settings) -> None:
-    """Raises BadInput for a model with another policy: one that the user's code sets, or that was
-    saved with it.
-    """
-    own = precision.of(model)
-    if own not in (None, settings.precision):
-        raise BadInput(
-            f"--model {settings.model} trains in {own}, and is measured in {settings.precision}",
-            remedy=f"--precision {own} measures what it trains in",
-        )
-
-
 def _maker(name: str) -> Callable[[], Any]:
-    """The function that makes the model of that name, whose import may build one. Raises BadInput
-    if there is none.
+    """The function that makes the model of that name. Raises BadInput if there is none.
+
+    A file of the user's may build one when it is imported.
     """
     if name in _BUILT_IN:
         return _BUILT_IN[name]
@@ -62,26 +60,23 @@ def _maker(name: str) -> Callable[[], Any]:
         return user_function(name, "--model")
     if name.lower().endswith(SAVED_MODEL):
         return lambda: _saved_model(Path(name))
-    applications = {n: f for n, f in vars(keras.applications).items() if inspect.isfunction(f)}
+    applications = dict(inspect.getmembers(keras.applications, inspect.isfunction))
     refuse_unknown_model(name, applications)
     return lambda: applications[name](weights=None)
 
 
 def probe_model() -> Any:
-    """A deliberately heavy classifier of 28×28×1 images: 78.9 M parameters, about 4 GFLOP forward a
-    sample.
-    """
+    """A heavy classifier of 28×28×1 images: 78.9 M parameters, about 4 GFLOP forward a sample."""
     return _vgg("probe", (32, 64, 128, 256), (512,) * 4, (2048,) * 5 + (1024,))
 
 
 def small_model() -> Any:
-    """The probe model's structure with under a ten-thousandth of its work, so that a profile's pace
-    sets the time.
+    """The probe model's structure with so little work that a profile's pace sets the time.
 
     It trains with SGD: Adam's update, traced for each weight on each device, would be three
     quarters of the start.
     """
-    model = _vgg("small", (1, 1, 1, 1), (2,) * 4, (8,) * 5 + (8,), keras.layers.AveragePooling2D(4))
+    model = _vgg("small", (1, 1, 1, 1), (2,) * 4, (8,) * 6, keras.layers.AveragePooling2D(4))
     model.optimizer = keras.optimizers.SGD()
     return model
 
@@ -90,25 +85,24 @@ def _vgg(
     name: str, first: tuple[int, ...], second: tuple[int, ...], dense: tuple[int, ...], *before: Any
 ) -> Any:
     layers = keras.layers
-
-    def convolved(counts: tuple[int, ...]) -> list[Any]:
-        made = [layers.Conv2D(filters, 3, padding="same", activation="relu") for filters in counts]
-        return [*made, layers.MaxPooling2D(2)]
-
-    body = [*convolved(first), *convolved(second), layers.Flatten()]
-    body += [layers.Dense(units, activation="relu") for units in dense]
+    body = [layers.Input((28, 28, 1)), *before]
+    for counts in (first, second):
+        for filters in counts:
+            body.append(layers.Conv2D(filters, 3, padding="same", activation="relu"))
+        body.append(layers.MaxPooling2D(2))
+    body.append(layers.Flatten())
+    for units in dense:
+        body.append(layers.Dense(units, activation="relu"))
     # The probabilities stay in float32 under mixed precision, as a loss in float16 is inaccurate.
-    last = layers.Dense(10, activation="softmax", dtype="float32")
-    return keras.Sequential([layers.Input((28, 28, 1)), *before, *body, last], name=name)
+    body.append(layers.Dense(10, activation="softmax", dtype="float32"))
+    return keras.Sequential(body, name=name)
 
 
 _BUILT_IN = {"probe": probe_model, "small": small_model}
 
 
 def _saved_model(path: Path) -> Any:
-    """Loads a saved model. Raises BadInput for a file that is not there or that Keras' safe mode
-    refuses.
-    """
+    """Loads a saved model. Raises BadInput for a file that is missing or that safe mode refuses."""
     if not path.is_file():
         raise BadInput(f"--model: there is no file {path}")
     try:
@@ -121,9 +115,7 @@ def _saved_model(path: Path) -> Any:
 
 
 def input_shapes(model: Any) -> tuple[tuple[int | None, ...], ...] | None:
-    """The shape of one sample of each input, None for an open dimension; None if the model does not
-    say.
-    """
+    """The shape of a sample of each input, None for an open dimension; None if there are none."""
     try:
         tensors = tf.nest.flatten(model.inputs or ())
     except (AttributeError, ValueError):  # a subclassed model, or a Sequential that is not built
@@ -133,36 +125,36 @@ def input_shapes(model: Any) -> tuple[tuple[int | None, ...], ...] | None:
 
 def facts_of(model: Any) -> dict[str, Any]:
     """What a result records about the model. `gradient_bytes` is what an all-reduce moves."""
-    variables = model.trainable_variables
-    sizes = [int(np.prod(v.shape)) for v in variables]
+    parameters = gradient_bytes = 0
+    for variable in model.trainable_variables:
+        size = math.prod(variable.shape)
+        parameters += size
+        gradient_bytes += size * tf.as_dtype(variable.dtype).size
     return {
         "name": str(model.name),
-        "parameters": sum(sizes),
-        "gradient_bytes": sum(
-            n * tf.as_dtype(v.dtype).size for n, v in zip(sizes, variables, strict=True)
-        ),
+        "parameters": parameters,
+        "gradient_bytes": gradient_bytes,
         "input_shapes": input_shapes(model),
     }
 
 
-def _problems(model: Any, *, needs_shapes: bool, own: str) -> Iterator[tuple[str, str]]:
+def _problems(model: Any, *, needs_shapes: bool, own_samples: str) -> Iterator[tuple[str, str]]:
     """Why a model can't be trained, and what to do: for random samples its shapes must be known."""
     inputs = tf.nest.flatten(getattr(model, "inputs", None) or ())
     if needs_shapes and not (model.built and inputs):
-        begins = f"{own}return a functional or Sequential model that begins with an Input"
-        yield ": its input shapes are unknown", begins
+        remedy = f"{own_samples}return a functional or Sequential model that begins with an Input"
+        yield ": its input shapes are unknown", remedy
     for tensor in inputs:
-        of_input, shape = f": input {tensor.name}", tuple(tensor.shape)
+        of_input = f": input {tensor.name}"
+        batch, *sizes = tensor.shape
         if tf.as_dtype(tensor.dtype) == tf.string:
             yield f"{of_input} is text", "let it take numbers"
-        if shape[0] is not None:
+        if batch is not None:
             remedy = "leave the batch open: keras.Input(shape) without batch_size"
-            yield f"{of_input} takes batches of {shape[0]} only", remedy
-        if needs_shapes and None in shape[1:]:
-            sizes = (
-                f"{own or 'give '}the Input its sizes: for random samples only the batch may be "
-                "unknown"
-            )
-            yield f"{of_input} has the shape {shape}", sizes
+            yield f"{of_input} takes batches of {batch} only", remedy
+        if needs_shapes and None in sizes:
+            remedy = "the Input its sizes: for random samples only the batch may be unknown"
+            problem = f"{of_input} has the shape {tuple(tensor.shape)}"
+            yield problem, f"{own_samples or 'give '}{remedy}"
     if model.built and not model.trainable_variables:
         yield " has no weights to train", "give it a layer with weights, such as Dense"

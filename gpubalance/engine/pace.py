@@ -61,18 +61,14 @@ class Clock:
 
 
 class ComputeTimes:
-    """The compute times of a simulated device's successive steps: its profile's time, with drift
-    and noise.
-    """
+    """The compute times of a simulated device's steps: its profile's, with drift and noise."""
 
     def __init__(self, profile: DeviceProfile, *, seed: int) -> None:
         self._profile = profile
         self._random = random.Random(seed)  # noqa: S311  (noise, not a secret)
 
     def next_s(self, batch: int, micro_batches: int = 1, *, elapsed_s: float = 0.0) -> float:
-        """The seconds of the next step, `elapsed_s` after the first began. Each step draws its own
-        noise.
-        """
+        """The seconds of the next step, `elapsed_s` after the first began, with its own noise."""
         profile = self._profile
         factor = profile.drift_at(elapsed_s)
         if profile.noise:
@@ -82,8 +78,7 @@ class ComputeTimes:
 
 @dataclass(eq=False)
 class PacedClock(Clock):
-    """A simulated device's clock: it sleeps until its profile's time, and knows what the memory
-    there does not hold.
+    """A simulated device's clock: it sleeps until its profile's time, and knows its memory.
 
     All replicas' clocks are `together`. `in_cluster`: the others are elsewhere, and their times
     unknown. `at_once`: other devices compute meanwhile, as replicas of a joint run do, or in other
@@ -111,10 +106,8 @@ class PacedClock(Clock):
 
     def lacks(self, micro_batch: int) -> str:
         """Why the profile's memory does not hold this many samples; else empty."""
-        needed, memory = (
-            self.profile.memory_at(micro_batch, self.joint.extra_memory),
-            self.profile.memory,
-        )
+        memory = self.profile.memory
+        needed = self.profile.memory_at(micro_batch, self.joint.extra_memory)
         if memory is None or needed <= memory:
             return ""
         return f"OOM on replica {self.replica}: batch {micro_batch} needs {needed} of {memory} B"
@@ -125,22 +118,19 @@ class PacedClock(Clock):
         if self._first_s is None:
             self._first_s = self.free_s = now
         micro_batches = -(-int(batch) // int(micro_batch))  # the first one may be smaller
-        self._compute_s = self._times.next_s(
-            int(batch), micro_batches, elapsed_s=now - self._first_s
-        )
-        self._compute_s *= self.joint.contention if self.at_once else 1.0
+        elapsed_s = now - self._first_s
+        self._compute_s = self._times.next_s(int(batch), micro_batches, elapsed_s=elapsed_s)
+        if self.at_once:
+            self._compute_s *= self.joint.contention
         self._came_s = now
         # The host waits for the last of the devices, a GPU that ended earlier does not: its next
         # step is queued.
-        self._began_s = self.free_s + self._counted_s(
-            now - max(one.free_s for one in self.together)
-        )
+        all_free_s = max(clock.free_s for clock in self.together)
+        self._began_s = self.free_s + self._counted_s(now - all_free_s)
         return self._began_s
 
     def computed(self) -> float:
-        """Sleeps until the profile's compute time is over; real compute that takes longer counts in
-        full.
-        """
+        """Sleeps until the profile's compute time is over; a longer real one counts in full."""
         over_s = max(0.0, time.perf_counter() - self._came_s - self._compute_s)
         self._late = over_s > LATE_BY * self._compute_s
         self._computed_s = self._began_s + self._compute_s + over_s
@@ -154,11 +144,10 @@ class PacedClock(Clock):
         In a cluster the sync counts from when the sum is there, on top of the real all-reduce's
         time.
         """
-        began_s = (
-            time.perf_counter()
-            if self.in_cluster
-            else max(one._computed_s for one in self.together)
-        )
+        if self.in_cluster:
+            began_s = time.perf_counter()
+        else:
+            began_s = max(clock._computed_s for clock in self.together)
         self._summed_s = self._on_time(began_s + self.joint.sync_s)
         return self._summed_s
 
@@ -170,25 +159,24 @@ class PacedClock(Clock):
         return self.free_s
 
     def _on_time(self, target_s: float) -> float:
-        """Sleeps until the target, and returns it, or a later end if the host is too
-        late for it.
-        """
+        """Sleeps until the target, and returns it, or a later end if the host is late for it."""
         counted_s = self._counted_s(sleep_until(target_s))
         self._late = self._late or counted_s > 0
         return target_s + counted_s
 
     def _counted_s(self, late_s: float) -> float:
-        """The part of the host's lateness that counts as the device's time: the host's work between
-        steps does not.
+        """The part of the host's lateness that counts as the device's time.
+
+        The host's work between steps does not.
         """
-        ahead_s = _AHEAD * max(one._compute_s for one in self.together)
-        return max(0.0, late_s - ahead_s) if late_s > QUEUED_WITHIN_S else 0.0
+        if late_s <= QUEUED_WITHIN_S:
+            return 0.0
+        ahead_s = _AHEAD * max(clock._compute_s for clock in self.together)
+        return max(0.0, late_s - ahead_s)
 
 
 def sleep_until(target_s: float) -> float:
-    """Sleeps until then; returns by how many seconds it was called too late, below 0 if it slept,
-    however long.
-    """
+    """Sleeps until then; returns by how many seconds it was called late, below 0 if it slept."""
     late_s = time.perf_counter() - target_s
     if late_s < 0:
         time.sleep(-late_s)
@@ -196,9 +184,7 @@ def sleep_until(target_s: float) -> float:
 
 
 def noise_seed(seed: int, replica: int) -> int:
-    """The seed of one replica's noise: each replica has its own, the same in every run with this
-    seed.
-    """
+    """The seed of one replica's noise, the same in every run with this seed."""
     return seed * 1009 + replica
 
 
@@ -210,14 +196,15 @@ def clocks(
     in_cluster: bool = False,
 ) -> list[Clock]:
     """A clock for each replica, in order. In a cluster each process uses only its own."""
+    at_once = len(profiles) > 1
+    joint = joint.among(profiles) if at_once else JointProfile(contention=joint.contention)
     together: list[PacedClock] = []
-    joined = len(profiles) > 1
-    own = joint.among(profiles) if joined else JointProfile(contention=joint.contention)
-    made = [
-        PacedClock(replica, profile, own, together, seed, joined, in_cluster)
-        if profile
-        else Clock()
-        for replica, profile in enumerate(profiles)
-    ]
-    together += (one for one in made if isinstance(one, PacedClock))
-    return made
+    all_clocks: list[Clock] = []
+    for replica, profile in enumerate(profiles):
+        if profile is None:
+            all_clocks.append(Clock())
+        else:
+            clock = PacedClock(replica, profile, joint, together, seed, at_once, in_cluster)
+            together.append(clock)
+            all_clocks.append(clock)
+    return all_clocks

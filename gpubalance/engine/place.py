@@ -1,6 +1,4 @@
-"""The devices of a strategy, as the step and its data need them, and those of a user's
-own process.
-"""
+"""The devices of a strategy, as the step and its data need them."""
 
 from __future__ import annotations
 
@@ -10,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpubalance.devices.environment import gpu_environment
+from gpubalance.engine.failures import used_before
 from gpubalance.engine.pace import Clock, clocks
-from gpubalance.engine.runtime import build_strategy, use_devices, used_before
+from gpubalance.engine.runtime import use_devices
+from gpubalance.engine.strategies import build_strategy
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.summing import AS_USUAL, Summing
@@ -26,10 +26,9 @@ _simulated: list[int] = []
 
 @dataclass(frozen=True)
 class Place:
-    """A strategy over the devices that get samples, their clocks, and TensorFlow's names for this
-    process's devices.
+    """A strategy over the devices that get samples, and their clocks.
 
-    In a cluster each process has one of the devices.
+    `names` are TensorFlow's for this process's devices: in a cluster each process has one device.
     """
 
     strategy: Any
@@ -64,13 +63,16 @@ def place_of(
     *,
     seed: int = 0,
 ) -> Place:
-    """The place of all these devices, of which this process has those that TensorFlow calls by
-    these names.
-    """
-    profiles, labels = [one.profile for one in devices], tuple(one.label for one in devices)
-    made = clocks(profiles, joint, seed=seed, in_cluster=cluster is not None)
-    strategy = build_strategy(names, summing.all_reduce, cluster)
-    return Place(strategy, names, tuple(made), labels, cluster, summing)
+    """The place of all these devices; TensorFlow's `names` are those of this process's."""
+    profiles = [device.profile for device in devices]
+    return Place(
+        strategy=build_strategy(names, summing.all_reduce, cluster),
+        names=names,
+        clocks=tuple(clocks(profiles, joint, seed=seed, in_cluster=cluster is not None)),
+        labels=tuple(device.label for device in devices),
+        cluster=cluster,
+        summing=summing,
+    )
 
 
 def take_names(devices: Sequence[Device]) -> tuple[str, ...]:
@@ -79,12 +81,14 @@ def take_names(devices: Sequence[Device]) -> tuple[str, ...]:
     Raises EnvironmentFault if it was used before without them.
     """
     if devices[0].simulated:
-        _simulated.extend(device.index for device in devices if device.index not in _simulated)
+        for device in devices:
+            if device.index not in _simulated:
+                _simulated.append(device.index)
         return use_devices(devices, cpus=[_simulated.index(device.index) for device in devices])
-    gpus = [device.uuid for device in devices]
+    uuids = [device.uuid for device in devices]
     if not _shown:
         os.environ.update(gpu_environment(devices))
-        _shown.extend(gpus)
-    if not set(gpus) <= set(_shown):
+        _shown.extend(uuids)
+    if not set(uuids) <= set(_shown):
         raise used_before("does not see all of its GPUs")
     return use_devices(devices)

@@ -22,17 +22,14 @@ _GOLDEN = 0.6180339887
 
 
 class Pool:
-    """Reads the user's own batches as needed. If they differ in shape, they are padded
-    with zeros.
-    """
+    """Reads the user's own batches as needed; those that differ in shape are padded with zeros."""
 
     where: str  # what errors say that the samples come from
 
     def __init__(self, begin_epoch: Callable[[], Iterator[Any]], *, looks_at: int = 1) -> None:
-        """`begin_epoch` gives all batches once more; `looks_at` of them are read at once, unless
-        that takes long.
-        """
-        self._begin_epoch, self._batches = begin_epoch, begin_epoch()
+        """`begin_epoch` gives all batches once more; `looks_at` are read now, if that is quick."""
+        self._begin_epoch = begin_epoch
+        self._batches = begin_epoch()
         self._like: Any = None  # a batch, for its structure
         # Each one's arrays, of one sample, in that structure's order.
         self._samples: list[tuple[Any, ...]] = []
@@ -44,8 +41,7 @@ class Pool:
         self._read(1, 1, looks_at)
 
     def make(self, count: int, *, salt: int = 0) -> Any:
-        """`count` samples as NumPy arrays, the `salt`th such batch; samples repeat if there are too
-        few.
+        """`count` samples as NumPy arrays, the `salt`th such batch; too few samples repeat.
 
         If batches differ in shape, each is equally likely to be in it. Raises BadInput for an empty
         dataset.
@@ -54,9 +50,10 @@ class Pool:
         if not self._samples:
             remedy = "return one with samples: at least as many as the global batch"
             raise BadInput(f"{self.where}: the dataset is empty", remedy=remedy)
-        return self._from(
-            int(salt * _GOLDEN % 1 * len(self._samples)) if self.differs else salt * count, count
-        )
+        start = salt * count
+        if self.differs:
+            start = int(salt * _GOLDEN % 1 * len(self._samples))
+        return self._from(start, count)
 
     def longest(self, count: int) -> Any:
         """The same, beginning with the largest in shape of the samples that were looked at."""
@@ -79,15 +76,11 @@ class Pool:
         return len(self._samples) if self._ended else None
 
     def let_go(self) -> None:
-        """Ends the user's pipeline, which holds batches and buffers: more samples come from another
-        run of it.
-        """
+        """Ends the user's pipeline, which holds buffers; more samples come from another run."""
         self._batches = islice(self._begin_epoch(), self._sizes.total(), None)
 
     def _read(self, least: int, wanted: int, batches: int = 0) -> None:
-        """Reads at least so many samples, and in the spare time those that are wanted, of so many
-        batches.
-        """
+        """Reads at least so many samples; in the spare time those `wanted`, of so many batches."""
         while len(self._samples) < least and self._next():
             pass
         began = time.monotonic()
@@ -105,25 +98,27 @@ class Pool:
         if self._ended:
             return False
         self._like = batch
-        values = [one.numpy() for one in tf.nest.flatten(batch)]
-        self._bytes += sum(one.nbytes for one in values)
-        self._shapes.add(tuple(one.shape[1:] for one in values))
-        self._sizes[len(values[0])] += 1
-        self._samples += (tuple(one[at : at + 1] for one in values) for at in range(len(values[0])))
+        arrays = [tensor.numpy() for tensor in tf.nest.flatten(batch)]
+        self._bytes += sum(array.nbytes for array in arrays)
+        self._shapes.add(tuple(array.shape[1:] for array in arrays))
+        size = len(arrays[0])
+        self._sizes[size] += 1
+        for place in range(size):
+            self._samples.append(tuple(array[place : place + 1] for array in arrays))
         return True
 
     def _from(self, start: int, count: int) -> Any:
         """`count` samples in order from `start` on, beginning again after the last."""
         chosen = [self._samples[(start + place) % len(self._samples)] for place in range(count)]
-        return tf.nest.pack_sequence_as(
-            self._like, [_together(values) for values in zip(*chosen, strict=True)]
-        )
+        arrays = [_together(values) for values in zip(*chosen, strict=True)]
+        return tf.nest.pack_sequence_as(self._like, arrays)
 
 
 def _together(samples: Sequence[Any]) -> Any:
     """The samples' values as one array, each padded to the longest."""
-    sizes = [max(lengths) for lengths in zip(*(one.shape[1:] for one in samples), strict=True)]
-    whole = np.zeros((len(samples), *sizes), samples[0].dtype)
-    for place, one in enumerate(samples):
-        whole[(slice(place, place + 1), *map(slice, one.shape[1:]))] = one
+    largest = np.max([sample.shape[1:] for sample in samples], axis=0)
+    whole = np.zeros((len(samples), *largest.astype(int)), samples[0].dtype)
+    for place, sample in enumerate(samples):
+        rows = tuple(map(slice, sample.shape))
+        whole[place : place + 1][rows] = sample
     return whole

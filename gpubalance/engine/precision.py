@@ -29,18 +29,17 @@ def policy_of(precision: Precision) -> str:
 
 
 def of(model: keras.Model) -> Precision | None:
-    """The precision that the model trains in here; None if it is none of ours, as for weights of
-    float64 only.
+    """The precision that the model trains in here; None if it is none of ours, such as float64.
 
     By its layers with weights of floating dtypes: those of a saved model have the policy that they
     were saved with, some of a mixed model stay float32, and those that look up or hash have
     integers. Inputs, and models of layers, have the process' policy by themselves.
     """
-    layers = [layer for layer in model._flatten_layers() if _has_precision(layer)] or [model]
-    policies = [layer.dtype_policy.name for layer in layers]
-    mixed = [name for name in policies if _is_mixed(name)]
-    if mixed:
-        return cast("Precision", mixed[0])
+    layers = [layer for layer in model._flatten_layers() if _has_precision(layer)]
+    policies = [layer.dtype_policy.name for layer in layers or [model]]
+    for name in policies:
+        if _is_mixed(name):
+            return cast("Precision", name)
     if "float32" not in policies:
         return None
     is_tf32 = tf.config.experimental.tensor_float_32_execution_enabled()

@@ -1,6 +1,4 @@
-"""Runs TensorFlow's profiler around some steps, and puts its files where TensorBoard looks for
-them.
-"""
+"""Runs TensorFlow's profiler around some steps, and puts its files where TensorBoard looks."""
 
 from __future__ import annotations
 
@@ -25,15 +23,15 @@ def record_trace(
     Returns why fewer than `gpus` GPUs are in the trace, None if all are. Raises OSError if it can't
     be written, and TensorFlow's own errors if its profiler does not start.
     """
-    folder, profiler = Path(tracing.folder), tf.profiler.experimental
+    profiler = tf.profiler.experimental
+    folder = Path(tracing.folder)
     target = folder / TRACES / tracing.name
     target.parent.mkdir(parents=True, exist_ok=True)
     # The profiler names its folder by the second: two at once would write into the same one.
     with tempfile.TemporaryDirectory(prefix=".trace-", dir=folder) as temporary:
         with profiler.Profile(temporary):
             for number in range(tracing.steps):
-                # `_r` marks the root of a step, under which TensorBoard groups events by
-                # `step_num`.
+                # `_r` marks a step's root: TensorBoard groups events under it by `step_num`.
                 with profiler.Trace("train", step_num=number, _r=1):
                     step()
             wait()
@@ -43,20 +41,21 @@ def record_trace(
 
 
 def missing_gpus(folder: Path, gpus: int) -> str | None:
-    """The trace's own reason for missing GPUs, None if none is missing. Without CUPTI there is no
-    error in it.
+    """The trace's own reason for missing GPUs, None if none is missing.
+
+    Without CUPTI there is no error in it.
     """
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    traced, errors = set(), []
+    traced = set()
+    errors = []
     for path in folder.glob("*.xplane.pb"):
         space = xplane_pb2.XSpace.FromString(path.read_bytes())
-        errors += list(space.errors)
-        traced |= {
-            p.name
-            for p in space.planes
-            if p.name.startswith(_GPU_PLANE) and any(one.events for one in p.lines)
-        }
+        errors += space.errors
+        for plane in space.planes:
+            has_events = any(line.events for line in plane.lines)
+            if plane.name.startswith(_GPU_PLANE) and has_events:
+                traced.add(plane.name)
     if len(traced) >= gpus:
         return None
     return "; ".join(errors) or f"CUPTI told of {len(traced)} of {gpus} GPUs"

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.step.part import replaced
+from gpubalance.engine.replaced import replaced
 from gpubalance.engine.users_lines import users_line
 from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.settings.choices import refuse_name
@@ -49,23 +49,22 @@ def user_function(name: str, option: str) -> Callable[[], Any]:
     place, _, attribute = name.rpartition(":")
     load = _load_file if place.endswith(".py") else _load_module
     module = load(place, option, _harmless(place, attribute))
-    found = getattr(module, attribute, None)
-    if found is None:
-        names = [
-            n
-            for n, f in vars(module).items()
-            if inspect.isfunction(f) and f.__module__ == module.__name__
-        ]
+    value = getattr(module, attribute, None)
+    if value is None:
+        names = []
+        for own_name, own in vars(module).items():
+            if inspect.isfunction(own) and own.__module__ == module.__name__:
+                names.append(own_name)
         raise BadInput(
             f"{place} has no function {attribute!r}", remedy=f"it has: {', '.join(names) or 'none'}"
         )
-    if callable(found) and not isinstance(found, keras.Model):
-        _refuse_arguments(option, name, found)
-        return found  # type: ignore[no-any-return]
+    if callable(value) and not isinstance(value, keras.Model):
+        _refuse_arguments(option, name, value)
+        return value  # type: ignore[no-any-return]
     if option == "--data":
-        return lambda: found
+        return lambda: value
     raise BadInput(
-        f"{option} {name} is a {type(found).__name__}, not a function",
+        f"{option} {name} is a {type(value).__name__}, not a function",
         remedy=f"wrap it in one: each device builds its own, def build(): return {attribute}",
     )
 
@@ -77,10 +76,8 @@ def _refuse_arguments(option: str, name: str, function: Callable[..., Any]) -> N
     except TypeError as error:
         raise BadInput(
             f"{option} {name} needs arguments: {error}",
-            remedy=(
-                "it must be callable without arguments: give them defaults, or wrap it in a "
-                "function"
-            ),
+            remedy="it must be callable without arguments: give them defaults, or wrap it in a "
+            "function",
         ) from None
     except ValueError:  # one of C's, without a signature
         return
@@ -101,10 +98,8 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
 
         def _refuse(*_args: object, **_options: object) -> None:
             file, line = users_line()
-            where = f"{Path(file).name}, line {line}"
-            refused.append(
-                BadInput(f"importing {place} {does} ({where}): it was stopped there", remedy=guard)
-            )
+            message = f"importing {place} {does} ({Path(file).name}, line {line})"
+            refused.append(BadInput(f"{message}: it was stopped there", remedy=guard))
             raise refused[0]
 
         return _refuse
@@ -112,7 +107,8 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
     try:
         with ExitStack() as harmless:
             for does, owner, *methods in _HARMFUL:
-                harmless.enter_context(replaced(owner, **dict.fromkeys(methods, refuser(does))))
+                refusers = dict.fromkeys(methods, refuser(does))
+                harmless.enter_context(replaced(owner, **refusers))
             yield
     except Exception as error:
         if refused:  # TensorFlow replaces an error raised in a function that it traces
@@ -152,9 +148,7 @@ def _load_module(name: str, option: str, harmless: AbstractContextManager[None])
         if error.name and (name == error.name or name.startswith(error.name + ".")):
             raise BadInput(
                 f"{option}: there is no module {name!r} on the path or in this folder",
-                remedy=(
-                    "start in the folder that it is in, install it, or name its file: "
-                    "file.py:function"
-                ),
+                remedy="start in the folder that it is in, install it, or name its file: "
+                "file.py:function",
             ) from None
         raise  # the user's module lacks another one: its own traceback says so

@@ -15,15 +15,18 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.step.part import replaced
+from gpubalance.engine.replaced import replaced
 from gpubalance.results.timing import Remedy
 from gpubalance.text import clean
 
 # Frames in these folders are skipped: `split.fit` and Keras' `test_on_batch`, for example, open a
 # scope.
-_LIBRARIES = tuple(
-    f"{folder}{os.sep}"
-    for folder in (Path(__file__).parents[1], Path(keras.__file__).parent, Path(tf.__file__).parent)
+_LIBRARIES = (
+    f"{Path(__file__).parents[1]}{os.sep}",
+    f"{Path(keras.__file__).parent}{os.sep}",
+    f"{Path(tf.__file__).parent}{os.sep}",
+    threading.__file__,
+    "<frozen ",
 )
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _IN_DATASET = "Error in user-defined function passed to"
@@ -42,83 +45,99 @@ def users_line() -> tuple[str, int]:
 
 
 def own_traceback(error: BaseException) -> str:
-    """The user's own frames of an error's traceback, and what it says; those of a graph stand in
-    its text.
+    """The user's own frames of an error's traceback, and its message.
+
+    The frames of a graph stand in its text.
     """
-    frames = [
-        (one.filename, one.lineno, one.name) for one in traceback.extract_tb(error.__traceback__)
-    ]
-    frames += [(file, int(line), name) for file, line, name in _FRAME.findall(str(error))]
-    own = dict.fromkeys(frame for frame in frames if not _is_of_library(frame[0]))
-    shown = traceback.format_list([traceback.FrameSummary(*frame) for frame in own])
+    places = []
+    for frame in traceback.extract_tb(error.__traceback__):
+        places.append((frame.filename, frame.lineno, frame.name))
+    for file, line, name in _FRAME.findall(str(error)):
+        places.append((file, int(line), name))
+    own = [place for place in dict.fromkeys(places) if not _is_of_library(place[0])]
+    # Without columns: no expression is underlined.
+    shown = "".join(traceback.format_list([traceback.FrameSummary(*place) for place in own]))
     if isinstance(error, tf.errors.OpError):
-        return "".join([*shown, reason_of(error)])
-    return "".join([*shown, *traceback.format_exception_only(error)]).rstrip()
+        return shown + reason_of(error)
+    return (shown + "".join(traceback.format_exception_only(error))).rstrip()
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error says, in one line and without TensorFlow's own names before it.
+    """An error's message in one line, without TensorFlow's own names before it.
 
     That is the first line, of a step's error the one before its node. It begins with the error's
     type, or another's.
     """
     text, node, _ = str(error).strip().partition("\n\t [[{{node")
     lines = text.splitlines() or [""]
-    line = _OF_TENSORFLOW.sub("", lines[0 if _IN_DATASET in lines[0] or not node else -1])
-    return clean(line if ":" in line[:60] else f"{type(error).__name__}: {line}", 300)
+    is_first = _IN_DATASET in lines[0] or not node
+    line = _OF_TENSORFLOW.sub("", lines[0 if is_first else -1])
+    if ":" not in line[:60]:
+        line = f"{type(error).__name__}: {line}"
+    return clean(line, 300)
 
 
 def _is_of_library(file: str) -> bool:
-    return (
-        file.startswith((*_LIBRARIES, threading.__file__, "<frozen "))
-        or "__autograph_generated_file" in file
-    )
+    return file.startswith(_LIBRARIES) or "__autograph_generated_file" in file
 
 
-class Made:
-    """The datasets that a user's function makes, each of another one, and on which lines."""
+class DatasetLines:
+    """On which lines a user's function makes its datasets, each of another one."""
 
     def __init__(self) -> None:
         # With the dataset, so that no other gets its id.
         self._lines: dict[int, tuple[Any, tuple[str, int]]] = {}
 
-    def noted(self) -> AbstractContextManager[None]:
+    def noting(self) -> AbstractContextManager[None]:
         """Notes all that are made inside the block."""
-        begin = tf.data.Dataset.__init__
+        original = tf.data.Dataset.__init__
 
-        def begun(dataset: Any, *arguments: Any, **named: Any) -> None:
-            """`__init__`, which notes the line first."""
+        def noting_init(dataset: Any, *arguments: Any, **named: Any) -> None:
             self._lines[id(dataset)] = dataset, users_line()
-            begin(dataset, *arguments, **named)
+            original(dataset, *arguments, **named)
 
-        return replaced(tf.data.Dataset, __init__=begun)
+        return replaced(tf.data.Dataset, __init__=noting_init)
 
     def usual_remedies(self, data: Any) -> tuple[Remedy, ...]:
         """What usually makes such data faster, at which lines; nothing is tried."""
         if isinstance(data, keras.utils.PyDataset):
+            if data.workers > 1:
+                return ()
             what = "workers= more than one, if __getitem__ may run in several threads"
-            return (Remedy(where=type(data).__name__, what=what),) if data.workers < 2 else ()
-        made = [one for one in _sources(data) if id(one) in self._lines]
-        maps = [one for one in made if type(one).__name__ in ("_MapDataset", "_ParallelMapDataset")]
-        alone = [one for one in maps if type(one).__name__ == "_MapDataset"]
-        is_cached = any("Cache" in type(one).__name__ or one.cardinality() < 0 for one in made)
-        cached = (
-            "cache() after this map, if its samples fit into memory and it draws nothing at random"
-        )
-        found = {
-            "map(…, num_parallel_calls=tf.data.AUTOTUNE)": alone,
-            cached: [] if is_cached else maps[:1],
-        }
-        return tuple(
-            Remedy(where=self._where(those), what=what) for what, those in found.items() if those
-        )
+            return (Remedy(where=type(data).__name__, what=what),)
+        maps = []
+        sequential_maps = []
+        can_be_cached = True
+        for dataset in _sources(data):
+            if id(dataset) not in self._lines:
+                continue
+            kind = type(dataset).__name__
+            if kind in ("_MapDataset", "_ParallelMapDataset"):
+                maps.append(dataset)
+            if kind == "_MapDataset":
+                sequential_maps.append(dataset)
+            if "Cache" in kind or dataset.cardinality() < 0:
+                can_be_cached = False
+        remedies = []
+        if sequential_maps:
+            what = "map(…, num_parallel_calls=tf.data.AUTOTUNE)"
+            remedies.append(Remedy(where=self._where(sequential_maps), what=what))
+        if maps and can_be_cached:
+            what = (
+                "cache() after this map, if its samples fit into memory and it draws nothing at "
+                "random"
+            )
+            remedies.append(Remedy(where=self._where(maps[:1]), what=what))
+        return tuple(remedies)
 
     def _where(self, datasets: list[Any]) -> str:
         """`train.py, line 12` or `train.py, lines 12 and 15`."""
-        lines = sorted({self._lines[id(one)][1] for one in datasets})
-        *first, last = [str(number) for _, number in lines]
-        several = f"s {', '.join(first)} and" if first else ""
-        return f"{Path(lines[0][0]).name}, line{several} {last}"
+        lines = sorted({self._lines[id(dataset)][1] for dataset in datasets})
+        file = Path(lines[0][0]).name
+        *others, last = [str(number) for _, number in lines]
+        if others:
+            return f"{file}, lines {', '.join(others)} and {last}"
+        return f"{file}, line {last}"
 
 
 def _sources(data: Any) -> Iterator[Any]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 from gpubalance.jobs.endings import attach_partial, refuse
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.measure.party import party_for
-from gpubalance.jobs.measure.warnings import warning
 from gpubalance.results.check import ModelCheck
 from gpubalance.results.common import now
+from gpubalance.results.warnings import warning
 from gpubalance.settings.requests import RunRequest
 from gpubalance.system.deadlines import TimeLimit
 

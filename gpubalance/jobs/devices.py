@@ -12,14 +12,15 @@ from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.common import Environment
 from gpubalance.settings.device import Device, Host, JointProfile
 from gpubalance.settings.record import Record
+from gpubalance.workers.check_messages import Survey, Surveyed
 from gpubalance.workers.hosts import ask
-from gpubalance.workers.messages import Survey, Surveyed
 from gpubalance.workers.party import Party
 
 
 class Listing(Record):
-    """The GPUs as NVML and TensorFlow see them, or the simulated devices. `host` is null for the
-    one it runs on.
+    """The GPUs as NVML and TensorFlow see them, or the simulated devices.
+
+    `host` is null for the one it runs on.
     """
 
     kind: str = "devices"
@@ -38,18 +39,17 @@ class Listings(Record):
 
 def list_devices_of(hosts: Sequence[Host]) -> tuple[Listings, list[EnvironmentFault]]:
     """Each host's own listing, and an error for each host that has no GPU or did not answer."""
-    listings, errors = [], []
+    listings = []
+    errors = []
     for host, answer in ask(dict.fromkeys(hosts, ("devices", "--json")), Listing).items():
         if isinstance(answer, EnvironmentFault):
             errors.append(answer)
             continue
         listings.append(answer)
-        if answer.nvidia and answer.nvidia.problem:
-            errors.append(
-                EnvironmentFault(
-                    f"{host}: {answer.nvidia.problem}", remedy=answer.nvidia.remedy or ""
-                )
-            )
+        reading = answer.nvidia
+        if reading and reading.problem:
+            message = f"{host}: {reading.problem}"
+            errors.append(EnvironmentFault(message, remedy=reading.remedy or ""))
     return Listings(hosts=tuple(listings)), errors
 
 
@@ -59,44 +59,44 @@ def machine_over(hosts: Sequence[Host]) -> Machine:
     Raises EnvironmentFault if no GPU can be used on one of them or it can't be reached, and
     UsageError if two are one.
     """
-    listed, errors = list_devices_of(hosts)
+    listings, errors = list_devices_of(hosts)
     if errors:
         raise errors[0]
-    devices, drivers = dict[str, Device](), dict[str, None]()
-    for one in listed.hosts:
-        machine = machine_of(one.nvidia or Reading(), f"{one.host}: ")
-        drivers[machine.driver or "unknown"] = None
+    devices: dict[str, Device] = {}  # by UUID
+    drivers = []
+    for listing in listings.hosts:
+        machine = machine_of(listing.nvidia or Reading(), f"{listing.host}: ")
+        drivers.append(machine.driver or "unknown")
         for device in machine.devices:
             if device.uuid in devices:
+                other = devices[device.uuid].host
                 raise UsageError(
-                    f"{devices[device.uuid].host} and {one.host} are one machine",
-                    remedy="name it once",
+                    f"{other} and {listing.host} are one machine", remedy="name it once"
                 )
-            devices[device.uuid] = device.model_copy(update={"host": one.host})
-    return Machine(tuple(devices.values()), JointProfile(), ", ".join(drivers))
+            devices[device.uuid] = device.model_copy(update={"host": listing.host})
+    return Machine(tuple(devices.values()), JointProfile(), ", ".join(dict.fromkeys(drivers)))
 
 
 def list_devices(simulate: str | None, hosts: Sequence[Host], watch: Watch) -> Listing:
-    """Asks NVML for the GPUs, and TensorFlow in a worker which of them work; or lists simulated
-    ones on these hosts.
+    """Asks NVML for the GPUs, and TensorFlow in a worker which of them work.
 
-    Raises what `find_machine` does for simulated devices.
+    Or lists simulated ones on these hosts: raises what `find_machine` does for them.
     """
     if simulate is not None:
         simulated = find_machine(simulate, hosts).devices
         return Listing(environment=environment_here(None), nvidia=None, simulated=simulated)
     reading = read_gpus()
-    here = environment_here(reading.driver_version)
-    candidates = [gpu.device for gpu in reading.gpus if not gpu.unusable]
-    if not candidates:
-        return Listing(environment=here, nvidia=reading, simulated=None)
-    watch(Doing("asking TensorFlow which of the GPUs it can use"))
-    missing = _missing(candidates)
-    why = {gpu.uuid: gpu.unusable or missing.get(gpu.uuid) for gpu in reading.gpus}
-    gpus = tuple(gpu.model_copy(update={"unusable": why[gpu.uuid]}) for gpu in reading.gpus)
-    return Listing(
-        environment=here, nvidia=reading.model_copy(update={"gpus": gpus}), simulated=None
-    )
+    usable = [gpu.device for gpu in reading.gpus if not gpu.unusable]
+    if usable:
+        watch(Doing("asking TensorFlow which of the GPUs it can use"))
+        missing = _missing(usable)
+        gpus = []
+        for gpu in reading.gpus:
+            unusable = gpu.unusable or missing.get(gpu.uuid)
+            gpus.append(gpu.model_copy(update={"unusable": unusable}))
+        reading = reading.model_copy(update={"gpus": tuple(gpus)})
+    environment = environment_here(reading.driver_version)
+    return Listing(environment=environment, nvidia=reading, simulated=None)
 
 
 def _missing(gpus: Sequence[Device]) -> dict[str, str]:
@@ -104,8 +104,9 @@ def _missing(gpus: Sequence[Device]) -> dict[str, str]:
     with Party(gpus, purpose="survey") as party:
         party.start()
         try:
-            return party.ask(
+            surveyed = party.ask(
                 lambda worker: worker.ask(Survey(devices=worker.devices), Surveyed)
-            ).missing
+            )
         except EnvironmentFault as error:  # TensorFlow itself does not work
             return {gpu.uuid: error.message for gpu in gpus}
+        return surveyed.missing

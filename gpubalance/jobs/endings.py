@@ -1,6 +1,4 @@
-"""How a command ends before its end: interrupted, by a lost GPU, by what some of its devices can't
-do.
-"""
+"""How a command ends early: interrupted, by a lost GPU, by what some of its devices can't do."""
 
 from __future__ import annotations
 
@@ -29,8 +27,7 @@ from gpubalance.workers.messages import Ready
 
 @contextmanager
 def attach_partial(partial: Callable[[], Any]) -> Iterator[None]:
-    """Every error that leaves the block carries what `partial` returns, unless it carries some
-    already.
+    """Every error that leaves the block carries what `partial` returns, unless it has its own.
 
     An interrupt of the main thread leaves it as Interrupted.
     """
@@ -56,31 +53,36 @@ Failed = Sequence[tuple[Device, GpubalanceError]]
 def one_error(kind: type[GpubalanceError], failed: Failed) -> GpubalanceError:
     """An error of that kind that names each device, with what to do for each."""
     several = len({device.label for device, _ in failed}) > 1
-    where = "{}: {}" if several else "{1}"
-    remedies = dict.fromkeys(where.format(device.label, error.remedy) for device, error in failed)
-    # Of a lack of memory the log says no more than the message does.
-    logs = [error.log for _, error in failed if not isinstance(error, OutOfMemory)]
+    messages = []
+    remedies = []
+    log = ""
+    for device, error in failed:
+        is_named = device.label in error.message
+        messages.append(error.message if is_named else f"{device.label}: {error.message}")
+        remedies.append(f"{device.label}: {error.remedy}" if several else error.remedy)
+        # Of a lack of memory the log says no more than the message does.
+        if not log and not isinstance(error, OutOfMemory):
+            log = error.log
     return kind(
-        "; ".join(dict.fromkeys(_named(device, error) for device, error in failed)),
+        "; ".join(dict.fromkeys(messages)),
         cause="" if several else failed[0][1].cause,
-        remedy="\n".join(remedies),
-        log=next(filter(None, logs), ""),
+        remedy="\n".join(dict.fromkeys(remedies)),
+        log=log,
     )
-
-
-def _named(device: Device, error: GpubalanceError) -> str:
-    return error.message if device.label in error.message else f"{device.label}: {error.message}"
 
 
 @contextmanager
 def lost_gpus_told(devices: Sequence[Device]) -> Iterator[None]:
-    """Raises GpuLost if a GPU is lost: from a worker that looks like a CUDA error, a crash or
-    silence.
+    """Raises GpuLost if a GPU is lost.
+
+    From a worker that looks like a CUDA error, a crash or silence.
     """
     try:
         yield
     except (EnvironmentFault, PartialResult, DeadlinePassed) as error:
-        lost = None if isinstance(error, GpuLost | TimeLimitPassed) else lost_gpu(devices)
+        if isinstance(error, GpuLost | TimeLimitPassed):
+            raise
+        lost = lost_gpu(devices)
         if lost is None:
             raise
         row = known_error("gpu-lost")
@@ -96,13 +98,18 @@ def lost_gpus_told(devices: Sequence[Device]) -> Iterator[None]:
 def lost_gpu(devices: Sequence[Device]) -> Device | None:
     """The first device that NVML no longer reaches; None if it reaches all, or does not answer."""
     gpus = [device for device in devices if device.told_by_nvml]
-    there = within_or(Reading(), read).gpus if gpus else ()
-    return next((device for device in gpus if there and _is_lost(device, there)), None)
+    if not gpus:
+        return None
+    present = within_or(Reading(), read).gpus
+    if not present:
+        return None
+    return next((device for device in gpus if _is_lost(device, present)), None)
 
 
 def _is_lost(device: Device, gpus: Sequence[Gpu]) -> bool:
     for gpu in gpus:
-        if device.uuid in (gpu.uuid, *(piece.uuid for piece in gpu.mig_slices)):
+        uuids = [gpu.uuid] + [slice_.uuid for slice_ in gpu.mig_slices]
+        if device.uuid in uuids:
             row = match(gpu.unusable or "")
             return row is not None and row.code in ("gpu-lost", "gpu-needs-reset")
     return True

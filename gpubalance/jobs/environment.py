@@ -17,25 +17,25 @@ def environment(driver: str | None) -> Environment:
 
     Records an allow-list of facts: no host name, user, paths or environment variables.
     """
-    found = software()
+    versions = software()
     return Environment(
         gpubalance=__version__,
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu=_cpu_name(),
         cpu_count=psutil.cpu_count() or 1,
-        tensorflow=found.tensorflow or "",
-        keras=found.keras or "",
-        cuda=found.cuda,
-        cudnn=found.cudnn,
+        tensorflow=versions.tensorflow or "",
+        keras=versions.keras or "",
+        cuda=versions.cuda,
+        cudnn=versions.cudnn,
         driver=driver,
     )
 
 
 def environment_here(driver: str | None) -> Environment | None:
     """The same; None if TensorFlow's or Keras' version is unknown."""
-    found = environment(driver)
-    return found if found.tensorflow and found.keras else None
+    here = environment(driver)
+    return here if here.tensorflow and here.keras else None
 
 
 def _cpu_name() -> str:
@@ -43,6 +43,7 @@ def _cpu_name() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""
-    )
+    for line in lines:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return ""

@@ -1,6 +1,4 @@
-"""The events that a job emits while it works. The command line shows them; no job waits
-for that.
-"""
+"""The events that a job emits while it works. The command line shows them; no job waits for it."""
 
 from __future__ import annotations
 
@@ -21,8 +19,9 @@ from gpubalance.settings.requests import Settings
 
 
 class Doing(NamedTuple):
-    """What the job is doing now, and why. `stays`: the text still matters after the command has
-    ended.
+    """What the job is doing now, and why.
+
+    `stays`: the text still matters after the command has ended.
     """
 
     text: str
@@ -30,10 +29,10 @@ class Doing(NamedTuple):
 
 
 class PhaseBegun(NamedTuple):
-    """A phase of the command begins. It will take about `seconds`, and the whole rest about
-    `left_s`.
+    """A phase of the command begins.
 
-    A job gives the name; `Phases` knows the rest.
+    It will take about `seconds`, and the whole rest about `left_s`. A job gives the name; `Phases`
+    knows the rest.
     """
 
     name: str
@@ -44,8 +43,9 @@ class PhaseBegun(NamedTuple):
 
 
 class TimeLeft(NamedTuple):
-    """About how many seconds the phase still needs; after `Phases` the whole command, `later_s` for
-    later phases.
+    """About how many seconds the phase still needs.
+
+    After `Phases` it is the whole command, of which `later_s` are for later phases.
     """
 
     seconds: float
@@ -70,8 +70,9 @@ class TimingDone(NamedTuple):
 
 
 class WindowDone(NamedTuple):
-    """A window of steps is measured. `name` is "even" for the even split and "" for the
-    run's own.
+    """A window of steps is measured.
+
+    `name` is "even" for the even split and "" for the run's own.
     """
 
     number: int
@@ -111,8 +112,9 @@ class DeviceDone(NamedTuple):
 
 
 class ModelBuilt(NamedTuple):
-    """A model of the user's is built for a balance, before anything is measured; `warned`: what is
-    not exact.
+    """A model of the user's is built for a balance, before anything is measured.
+
+    `warned` says what is not exact.
     """
 
     settings: Settings
@@ -135,8 +137,9 @@ class RoundDone(NamedTuple):
 
 
 class CutDone(NamedTuple):
-    """A cut of a model was tried on the way to the best one, with steps of
-    `global_batch` samples.
+    """A cut of a model was tried on the way to the best one.
+
+    Its steps have `global_batch` samples.
     """
 
     round: LayersRound
@@ -145,8 +148,9 @@ class CutDone(NamedTuple):
 
 
 class PipeWindowDone(NamedTuple):
-    """A window of a cut model is measured; throughput and step time are those of all windows so
-    far.
+    """A window of a cut model is measured.
+
+    Throughput and step time are those of all windows so far.
     """
 
     number: int
@@ -163,8 +167,9 @@ class CommandBegun(NamedTuple):
 
 
 class CommandEnded(NamedTuple):
-    """A command of a queue has ended there; for lack of memory it is tried once more on
-    `next_on`.
+    """A command of a queue has ended there.
+
+    For lack of memory it is tried once more on `next_on`.
     """
 
     device: Device
@@ -173,8 +178,9 @@ class CommandEnded(NamedTuple):
 
 
 class QueueSeen(NamedTuple):
-    """A queue while it runs: how many commands wait and how many have ended, what runs, and how
-    long all will take.
+    """A queue while it runs: how many commands wait and have ended, and what runs.
+
+    All of them will take about `left_s` more; None if nobody knows yet.
     """
 
     devices: tuple[Device, ...]
@@ -201,11 +207,11 @@ Watch = Callable[[Event], None]
 
 
 def one_at_a_time(watch: Watch) -> Watch:
-    """A `watch` that several threads may call: events reach the given one one after the other."""
+    """A watch that several threads may call: events reach `watch` one after the other."""
     lock = threading.Lock()
 
-    def tell(event: Event) -> None:
+    def locked(event: Event) -> None:
         with lock:
             watch(event)
 
-    return tell
+    return locked

@@ -11,21 +11,22 @@ from gpubalance.errors import Interrupted
 from gpubalance.results.plan import Plan
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import hosts_of
+from gpubalance.system.signals import signals_held
 from gpubalance.workers.hosts import Script, Tell, connected
 from gpubalance.workers.keeper import GRACE_S
-from gpubalance.workers.process import signals_held
 
 
 def launch(plan: Plan, command: Sequence[str], tell: Tell) -> int:
-    """Runs the command in all processes until they end. Returns the exit code of the first that
-    failed, else 0.
+    """Runs the command in all processes until they end.
 
-    A plan for one host takes one process, as one strategy has all its devices. An interrupt is
-    passed on to every process. Raises what `Script` does if a process can't start or its host is
-    lost: then all end.
+    Returns the exit code of the first that failed, else 0. A plan for one host takes one process,
+    as one strategy has all its devices. An interrupt is passed on to every process. Raises what
+    `Script` does if a process can't start or its host is lost: then all end.
     """
     devices = [plan.devices[number] for number in plan.split.used]
-    groups = [[device] for device in devices] if len(hosts_of(devices)) > 1 else [devices]
+    groups = [devices]
+    if len(hosts_of(devices)) > 1:
+        groups = [[device] for device in devices]
     codes: list[Future[int]] = []
     with ThreadPoolExecutor(len(groups)) as threads, connected(devices), ExitStack() as started:
         scripts = [started.enter_context(Script(group)) for group in groups]
@@ -33,15 +34,15 @@ def launch(plan: Plan, command: Sequence[str], tell: Tell) -> int:
         try:
             with signals_held():
                 for rank, script in enumerate(scripts):
-                    script.run(
-                        command,
-                        Cluster(addresses=addresses, rank=rank) if len(groups) > 1 else None,
-                    )
+                    cluster = None
+                    if len(scripts) > 1:
+                        cluster = Cluster(addresses=addresses, rank=rank)
+                    script.run(command, cluster)
                 codes += [threads.submit(script.code, tell) for script in scripts]
-            for one in as_completed(codes):
-                if one.exception() or one.result():
+            for ended in as_completed(codes):
+                if ended.exception() or ended.result():
                     wait(codes, GRACE_S)  # the others may say why
-                    return one.result()
+                    return ended.result()
             return 0
         except KeyboardInterrupt as interrupt:
             for script in scripts:

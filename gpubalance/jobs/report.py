@@ -4,52 +4,59 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 
-from gpubalance.jobs.keep.saved import find_device, kept_probes
+from gpubalance.jobs.keep.probes import find_device, kept_probes
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.records import Reported, read_reported
 from gpubalance.results.run import Run, SoloBest
 from gpubalance.results.subject import ReportSubject
 
-Found = tuple[Probe, str]
+# A probe, and where it is from.
+Source = tuple[Probe, str]
 
 
 def read_subjects(paths: Sequence[Path]) -> tuple[ReportSubject, ...]:
-    """Reads results, in the order of their files. Raises BadInput for a file that is not a whole
-    result.
+    """Reads results, in the order of their files.
 
     A plan or a run is shown with the probe that it is based on, from one of the files or from those
-    kept here.
+    kept here. Raises BadInput for a file that is not a whole result.
     """
     results = [read_reported(path) for path in paths]
-    each = [*zip(paths, results, strict=True)]
-    given = [(one, path.name) for path, one in each if isinstance(one, Probe)]
-    return tuple(_subject(path, result, given) for path, result in each)
+    probes = []
+    for path, result in zip(paths, results, strict=True):
+        if isinstance(result, Probe):
+            probes.append((result, path.name))
+    pairs = zip(paths, results, strict=True)
+    return tuple(_subject(path, result, probes) for path, result in pairs)
 
 
-def _subject(path: Path, result: Reported, given: Sequence[Found]) -> ReportSubject:
-    found: Found | None = (result, "this probe") if isinstance(result, Probe) else None
-    if isinstance(result, Plan | Run):
-        found = _its_probe(result, given)
-    if found is None:
+def _subject(path: Path, result: Reported, probes: Sequence[Source]) -> ReportSubject:
+    source: Source | None = None
+    if isinstance(result, Probe):
+        source = (result, "this probe")
+    elif isinstance(result, Plan | Run):
+        source = _its_probe(result, probes)
+    if source is None:
         return ReportSubject(path.name, result, (None,) * len(result.devices))
-    probe, where = found
-    probes = tuple(find_device(probe, device) for device in result.devices)
-    return ReportSubject(path.name, result, probes, where)
+    probe, where = source
+    entries = tuple(find_device(probe, device) for device in result.devices)
+    return ReportSubject(path.name, result, entries, where)
 
 
-def _its_probe(result: Plan | Run, given: Sequence[Found]) -> Found | None:
-    """The probe that the result is based on, from the files given or kept here; else a given probe
-    of its devices.
+def _its_probe(result: Plan | Run, probes: Sequence[Source]) -> Source | None:
+    """The probe that the result is based on, from the files or kept here.
+
+    Else a probe of its devices from the files.
     """
-    kept = ((probe, f"the probe of {probe.created} that is kept here") for probe in kept_probes())
-    for probe, where in chain(given, kept):
+    for probe, name in probes:
         if _has(probe, result) and _is_its_own(probe, result):
-            return probe, where
-    for probe, name in given:
+            return probe, name
+    for probe in kept_probes():
+        if _has(probe, result) and _is_its_own(probe, result):
+            return probe, f"the probe of {probe.created} that is kept here"
+    for probe, name in probes:
         if _has(probe, result) and probe.settings.alone == result.settings.alone:
             return probe, f"{name}, which is not the probe that this {result.kind} was made with"
     return None
@@ -61,18 +68,17 @@ def _has(probe: Probe, result: Plan | Run) -> bool:
 
 
 def _is_its_own(probe: Probe, result: Plan | Run) -> bool:
-    """Whether this probe has the same solo best, for each one that the run was compared with; or
-    made the plan.
-    """
+    """Whether this probe made the plan, or has each solo best that the run was compared with."""
     if isinstance(result, Plan):
         return probe.created == result.probed
-    bests = result.baselines.solo_best or ()
-    here = [(best, find_device(probe, result.devices[best.device])) for best in bests]
-    return result.baselines.solo_best is not None and all(_agrees(one, best) for best, one in here)
-
-
-def _agrees(one: DeviceProbe | None, best: SoloBest) -> bool:
-    here = one.solo_best if one else None
-    if here is None or here.batch != best.batch:
+    bests = result.baselines.solo_best
+    if bests is None:
         return False
-    return math.isclose(here.throughput, best.throughput, rel_tol=1e-6)
+    return all(_agrees(find_device(probe, result.devices[best.device]), best) for best in bests)
+
+
+def _agrees(entry: DeviceProbe | None, best: SoloBest) -> bool:
+    own = entry.solo_best if entry else None
+    if own is None or own.batch != best.batch:
+        return False
+    return math.isclose(own.throughput, best.throughput, rel_tol=1e-6)

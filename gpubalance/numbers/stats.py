@@ -1,5 +1,6 @@
-"""Statistics of step times, all above 0. Samples of one run are not independent: their intervals
-allow for it.
+"""Statistics of step times, all above 0.
+
+Samples of one run are not independent: their intervals allow for it.
 """
 
 from __future__ import annotations
@@ -55,10 +56,9 @@ class Spread(NamedTuple):
 
 
 def t95(freedom: float) -> float:
-    """The two-sided 95 % quantile of Student's t, for at least one degree of freedom; never below
-    the true one.
+    """The two-sided 95 % quantile of Student's t, for at least one degree of freedom.
 
-    Linear between whole degrees, and constant from 19 on.
+    Linear between whole degrees, constant from 19 on, and never below the true one.
     """
     whole = min(len(_T95) - 1, int(freedom))
     low, high = _T95[whole - 1], _T95[whole]
@@ -76,90 +76,88 @@ def spread(samples: Sequence[float]) -> Spread | None:
         return None
     logs = [math.log(sample) for sample in samples]
     middle = median(logs)
-    off = [x - middle for x in logs]
-    usual = sorted(map(abs, off))[-1 - len(off) // _FEW]
+    deviations = [log - middle for log in logs]
+    usual = sorted(map(abs, deviations))[-1 - len(deviations) // _FEW]
     far = max(usual, _FAR * _NORMAL_MAD * mad(logs))
-    near = [min(far, max(-far, x)) for x in off]
-    return max(_of_correlated(near), _of_batches(near))
+    clipped = [min(far, max(-far, deviation)) for deviation in deviations]
+    return max(_of_correlated(clipped), _of_batches(clipped))
 
 
 def _of_correlated(samples: Sequence[float]) -> Spread:
-    """√(π/2) · s / √n′, as for a normal median; these n samples are worth n′ = n · (1 − ρ)/(1 + ρ)
-    independent ones.
+    """√(π/2) · s / √n′, as for a normal median.
 
-    A short series underestimates ρ by (1 + 4ρ)/n (Kendall 1954). Here (2 + 4ρ)/n is added, as too
-    small a ρ does more harm; and s² is multiplied by n′/(n′ − 1), as correlated samples stay near
-    their own mean.
+    These n samples are worth n′ = n · (1 − ρ)/(1 + ρ) independent ones. A short series
+    underestimates ρ by (1 + 4ρ)/n (Kendall 1954). Here (2 + 4ρ)/n is added, as too small a ρ does
+    more harm; and s² is multiplied by n′/(n′ − 1), as correlated samples stay near their own mean.
     """
-    count, middle = len(samples), statistics.fmean(samples)
-    off = [sample - middle for sample in samples]
-    squares = sum(x * x for x in off)
-    found = sum(a * b for a, b in itertools.pairwise(off)) / squares if squares else 0.0
-    known = min(_MOST_CORRELATED, max(0.0, found + (2 + 4 * found) / count))
-    worth = max(_LEAST_INDEPENDENT, count * (1 - known) / (1 + known))
+    count = len(samples)
+    middle = mean(samples)
+    deviations = [sample - middle for sample in samples]
+    squares = sum(deviation * deviation for deviation in deviations)
+    products = sum(before * after for before, after in itertools.pairwise(deviations))
+    rho = products / squares if squares else 0.0
+    rho = min(_MOST_CORRELATED, max(0.0, rho + (2 + 4 * rho) / count))
+    worth = max(_LEAST_INDEPENDENT, count * (1 - rho) / (1 + rho))
     return Spread(math.sqrt(math.pi / 2 * squares / count / (worth - 1)), worth - 1)
 
 
 def _of_batches(samples: Sequence[float]) -> Spread:
-    """s/√k of the medians of k = 5 batches of consecutive samples (Law and Kelton, Simulation
-    Modeling, 9.5.3).
+    """s/√k of the medians of k = 5 batches of consecutive samples.
 
-    Multiplied by √(1 + (π − 2)/2 · k/n), as the mean of k medians of m varies less than one median
-    of k · m: the median of m normal samples has a variance of about πσ²/(2m − 2 + π).
+    See Law and Kelton, Simulation Modeling, 9.5.3. Multiplied by √(1 + (π − 2)/2 · k/n), as the
+    mean of k medians of m varies less than one median of k · m: the median of m normal samples has
+    a variance of about πσ²/(2m − 2 + π).
     """
     count = min(_BATCHES, len(samples))
     edges = [round(i * len(samples) / count) for i in range(count + 1)]
-    medians = [median(samples[a:b]) for a, b in itertools.pairwise(edges)]
+    medians = [median(samples[start:end]) for start, end in itertools.pairwise(edges)]
     short = math.sqrt(1 + (math.pi - 2) / 2 * count / len(samples))
     return Spread(statistics.stdev(medians) / math.sqrt(count) * short, count - 1)
 
 
 def spread_of_sum(parts: Sequence[tuple[float, Sequence[float]]]) -> Spread | None:
-    """How exactly a sum of rates is known, each given with its step times; None if one of them has
-    too few.
+    """How exactly a sum of rates is known, each with its step times; None if one has too few.
 
     The errors are added, as devices share a machine: what disturbs one may disturb all of them
     alike.
     """
-    found = [(rate, spread(samples)) for rate, samples in parts]
-    known = [(rate, one) for rate, one in found if one is not None]
-    if len(known) < len(found):
-        return None
-    whole = sum(rate for rate, _ in known)
-    return Spread(
-        sum(rate * one.error for rate, one in known) / whole, min(one.freedom for _, one in known)
-    )
+    error = total = 0.0
+    freedom = math.inf
+    for rate, samples in parts:
+        part = spread(samples)
+        if part is None:
+            return None
+        error += rate * part.error
+        total += rate
+        freedom = min(freedom, part.freedom)
+    return Spread(error / total, freedom)
 
 
 def interval_of_sum(parts: Sequence[tuple[float, Sequence[float]]]) -> tuple[float, float] | None:
-    """A 95 % confidence interval of a sum of rates, as in `spread_of_sum`; None if a part has too
-    few samples.
-    """
-    known, whole = spread_of_sum(parts), sum(rate for rate, _ in parts)
-    half = None if known is None else t95(known.freedom) * known.error
-    return None if half is None else (whole * math.exp(-half), whole * math.exp(half))
+    """A 95 % confidence interval of a sum of rates; None if a part has too few samples."""
+    known = spread_of_sum(parts)
+    if known is None:
+        return None
+    return _interval(sum(rate for rate, _ in parts), known)
 
 
 def interval95(samples: Sequence[float]) -> tuple[float, float] | None:
-    """A 95 % confidence interval of the median, median · exp(± t · error); None for fewer than
-    three samples.
-    """
-    half = _half(samples)
-    return (
-        None
-        if half is None
-        else (median(samples) * math.exp(-half), median(samples) * math.exp(half))
-    )
+    """A 95 % confidence interval of the median; None for fewer than three samples."""
+    known = spread(samples)
+    if known is None:
+        return None
+    return _interval(median(samples), known)
+
+
+def _interval(value: float, known: Spread) -> tuple[float, float]:
+    """value · exp(± t · error)."""
+    half = t95(known.freedom) * known.error
+    return value * math.exp(-half), value * math.exp(half)
 
 
 def half_width(samples: Sequence[float]) -> float | None:
-    """Half of `interval95`'s width as a fraction of the median: 0.01 is ± 1 %. None for fewer than
-    three samples.
-    """
-    half = _half(samples)
-    return None if half is None else math.sinh(half)
-
-
-def _half(samples: Sequence[float]) -> float | None:
+    """Half of `interval95`'s width as a fraction of the median: 0.01 is ± 1 %."""
     known = spread(samples)
-    return None if known is None else t95(known.freedom) * known.error
+    if known is None:
+        return None
+    return math.sinh(t95(known.freedom) * known.error)

@@ -23,8 +23,7 @@ _NORMAL_QUARTERS = 1.349
 
 
 def unquiet(samples: Sequence[float]) -> str | None:
-    """Why the samples look like a busy machine's, such as `timings vary by 12 %`; None if they are
-    quiet.
+    """Why the samples look like a busy machine's: `timings vary by 12 %`; None if they do not.
 
     More samples do not help: an interval narrows with time, yet a busy machine gives another result
     tomorrow.
@@ -35,27 +34,32 @@ def unquiet(samples: Sequence[float]) -> str | None:
     vary = (quarters[2] - quarters[0]) / _NORMAL_QUARTERS / median(samples)
     if vary > _QUIET:
         return f"timings vary by {format_percent(vary)}"
-    return None if is_steady(samples) else "timings did not keep their level"
+    if is_steady(samples):
+        return None
+    return "timings did not keep their level"
 
 
 def has_trend(samples: Sequence[float]) -> bool:
-    """Whether the samples rise or fall, clearly (Mann–Kendall, 99 %) and by enough to matter
-    (Theil–Sen, 1 %).
+    """Whether the samples rise or fall, clearly and by enough to matter.
 
-    The 99 % hold for independent samples: of series whose samples follow each other, every tenth
-    seems to have a trend.
+    Clearly is 99 % by Mann and Kendall, enough 1 % by Theil and Sen. The 99 % hold for independent
+    samples: of series whose samples follow each other, every tenth seems to have a trend.
     """
     n = len(samples)
     if n < 4:
         return False
-    rises = sum((b > a) - (b < a) for i, a in enumerate(samples) for b in samples[i + 1 :])
+    rises = falls = 0
+    for before, after in itertools.combinations(samples, 2):
+        rises += after > before
+        falls += after < before
     deviation = math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
-    return (abs(rises) - 1) / deviation >= _TREND_Z and abs(_slope(samples)) * n > _TREND_MATTERS
+    return (abs(rises - falls) - 1) / deviation >= _TREND_Z and abs(
+        _slope(samples)
+    ) * n > _TREND_MATTERS
 
 
 def is_steady(samples: Sequence[float]) -> bool:
-    """Whether the samples have no trend and no change of level beyond what correlated noise alone
-    causes.
+    """Whether the samples have no trend and no change of level beyond correlated noise.
 
     At most one in twenty steady series with a correlation of up to 0.7 is called unsteady:
     `scripts/bench compare`.
@@ -65,10 +69,11 @@ def is_steady(samples: Sequence[float]) -> bool:
 
 def _slope(samples: Sequence[float]) -> float:
     """The median growth from one sample to the next, as a fraction (Theil–Sen)."""
-    logs = [math.log(sample) for sample in samples]
-    return median(
-        [(b - a) / (j - i) for (i, a), (j, b) in itertools.combinations(enumerate(logs), 2)]
-    )
+    logs = enumerate(math.log(sample) for sample in samples)
+    slopes = []
+    for (place, log), (later_place, later_log) in itertools.combinations(logs, 2):
+        slopes.append((later_log - log) / (later_place - place))
+    return median(slopes)
 
 
 def _rises_beyond_noise(samples: Sequence[float]) -> bool:
@@ -78,31 +83,31 @@ def _rises_beyond_noise(samples: Sequence[float]) -> bool:
 
 
 def _shifts(samples: Sequence[float]) -> bool:
-    """Whether the samples change their level once and keep it, as when a card's clocks drop:
-    clearly, by 3 % or more.
+    """Whether the samples change their level once and keep it, as when a card's clocks drop.
 
-    Pettitt's rank statistic (Applied Statistics 28, 1979), the Mann–Whitney statistic of the
-    samples before a cut against those after it, must reach 3.5 standard deviations; the best fit of
-    two levels then places the cut. A trend misses a change near an end, as most pairs of samples
-    lie on one side of it.
+    The change must be clear, and 3 % or more. Pettitt's rank statistic (Applied Statistics 28,
+    1979), the Mann–Whitney statistic of the samples before a cut against those after it, must reach
+    3.5 standard deviations; the best fit of two levels then places the cut. A trend misses a change
+    near an end, as most pairs of samples lie on one side of it.
     """
     n = len(samples)
-    above = [sum((b > a) - (b < a) for b in samples) for a in samples]
-    scores = [
-        abs(u) / math.sqrt(k * (n - k) * (n + 1) / 3)
-        for k, u in enumerate(itertools.accumulate(above[:-1]), 1)
-    ]
-    cuts = [k for k, score in enumerate(scores, 1) if score >= _SHIFT_Z]
+    cuts = []
+    statistic = 0
+    for cut, last in enumerate(samples[:-1], 1):
+        statistic += sum(sample > last for sample in samples)
+        statistic -= sum(sample < last for sample in samples)
+        if abs(statistic) / math.sqrt(cut * (n - cut) * (n + 1) / 3) >= _SHIFT_Z:
+            cuts.append(cut)
     if not cuts:
         return False
-    cut = min(cuts, key=lambda k: _distance(samples[:k]) + _distance(samples[k:]))
+    cut = min(cuts, key=lambda cut: _distance(samples[:cut]) + _distance(samples[cut:]))
     before, after = median(samples[:cut]), median(samples[cut:])
-    noise = spread([sample / (before if i < cut else after) for i, sample in enumerate(samples)])
+    levelled = [sample / before for sample in samples[:cut]]
+    levelled += [sample / after for sample in samples[cut:]]
+    noise = spread(levelled)
     error = noise.error * n / math.sqrt(cut * (n - cut)) if noise else 0.0
-    return (
-        abs(after / before - 1) >= _SHIFT_MATTERS
-        and abs(math.log(after / before)) >= _SHIFT_ERRORS * error
-    )
+    change = after / before
+    return abs(change - 1) >= _SHIFT_MATTERS and abs(math.log(change)) >= _SHIFT_ERRORS * error
 
 
 def _distance(samples: Sequence[float]) -> float:

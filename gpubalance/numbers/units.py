@@ -1,6 +1,4 @@
-"""Converts numbers with units to and from text. Only the edge formats: elsewhere a name carries its
-unit.
-"""
+"""Converts numbers with units to and from text; elsewhere a name carries its unit."""
 
 from __future__ import annotations
 
@@ -25,10 +23,9 @@ NOT_AVAILABLE = "n/a"
 
 
 def parse_bytes(text: object) -> int:
-    """Reads bytes from `10.5 GiB`, `512 MiB` or a plain number. Only binary units, as GB is
-    ambiguous.
+    """Reads bytes from `10.5 GiB`, `512 MiB` or a plain number.
 
-    The ValueError for anything else says what is right.
+    Only binary units, as GB is ambiguous. The ValueError for anything else says what is right.
     """
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ValueError("a size is a number of bytes or text such as '10.5 GiB'")
@@ -48,23 +45,24 @@ def parse_bytes(text: object) -> int:
 
 
 def three_digits(value: float) -> str:
-    """`1.40`, `14.0`, `140`, `1400`: such numbers line up in columns and show how exact
-    they are.
-    """
+    """`1.40`, `14.0`, `140`, `1400`: such numbers line up and show how exact they are."""
     return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"
 
 
 def _scaled(value: float, units: Units) -> str:
     """In the largest of the units of which it is one or more when rounded, else in the last."""
-    scale, unit = next((one for one in units if abs(value) >= 0.9995 * one[0]), units[-1])
-    return f"{three_digits(value / scale)} {unit}"
+    large_enough = [unit for unit in units if abs(value) >= 0.9995 * unit[0]]
+    scale, name = large_enough[0] if large_enough else units[-1]
+    return f"{three_digits(value / scale)} {name}"
 
 
 def format_bytes(size: int | None) -> str:
     """`9.72 GiB`; `n/a` for an unknown size."""
     if size is None:
         return NOT_AVAILABLE
-    return _scaled(size, _BYTES) if size >= _BYTES[-1][0] else f"{size} B"
+    if size >= _BYTES[-1][0]:
+        return _scaled(size, _BYTES)
+    return f"{size} B"
 
 
 def format_seconds(seconds: float | None) -> str:
@@ -73,19 +71,21 @@ def format_seconds(seconds: float | None) -> str:
         return NOT_AVAILABLE
     if abs(seconds) < 1e-9:  # the difference of two times is only rounding
         return "0 s"
-    return _scaled(seconds, _SECONDS) if abs(seconds) >= 0.9995e-6 else f"{seconds * 1e6:.2g} µs"
+    if abs(seconds) >= 0.9995e-6:
+        return _scaled(seconds, _SECONDS)
+    return f"{seconds * 1e6:.2g} µs"
 
 
 def format_duration(seconds: float) -> str:
     """A rough duration to come: `1 s`, `99 s`, `2 min`."""
-    return f"{max(1, round(seconds))} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+    if seconds < 100:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min"
 
 
 def format_rate(rate: float | None) -> str:
     """Samples per second: `2127`, `91.3`; `n/a` for an unknown rate."""
-    if rate is None:
-        return NOT_AVAILABLE
-    return three_digits(rate)
+    return NOT_AVAILABLE if rate is None else three_digits(rate)
 
 
 def format_flops(rate: float | None) -> str:
@@ -95,4 +95,6 @@ def format_flops(rate: float | None) -> str:
 
 def format_percent(part: float | None, digits: int = 0) -> str:
     """`94 %` for 0.94; `n/a` for an unknown fraction."""
-    return NOT_AVAILABLE if part is None else f"{100 * part:.{digits}f} %"
+    if part is None:
+        return NOT_AVAILABLE
+    return f"{100 * part:.{digits}f} %"

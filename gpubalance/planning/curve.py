@@ -1,5 +1,6 @@
-"""Chooses the batch sizes that a throughput curve needs. Pure: measurements come in, the sizes
-still needed go out.
+"""Chooses the batch sizes that a throughput curve needs.
+
+Measurements come in, the sizes that are still needed go out.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from gpubalance.planning.model import LINE_WITHIN, fit_line
 
 # Three sizes an octave where the curve bends, one elsewhere.
 _THIRDS = (2 ** (1 / 3), 2 ** (2 / 3))
-# The knee: throughput is at least this fraction of the best, and an octave still changes it by this
-# fraction.
+# The knee: throughput is at least this part of the best, and an octave still changes it by that.
 _KNEE_FROM = 0.5
 _KNEE_CHANGES = 0.08
 # The largest batch replaces an octave that is this close below it.
@@ -27,13 +27,15 @@ def octaves(smallest: int, largest: int, multiple: int) -> list[int]:
 
     An octave within an eighth below the largest is left out.
     """
-    sizes, size = [], max(multiple, smallest // multiple * multiple)
+    size = max(multiple, smallest // multiple * multiple)
     last = max(multiple, largest // multiple * multiple)
+    sizes = []
     while size < last:
         sizes.append(size)
         size *= 2
-    near = len(sizes) > 1 and last <= _AS_GOOD * sizes[-1]
-    return [*(sizes[:-1] if near else sizes), last]
+    if len(sizes) > 1 and last <= _AS_GOOD * sizes[-1]:
+        sizes.pop()
+    return [*sizes, last]
 
 
 def wanted_precision(batch: int, largest: float) -> float:
@@ -46,47 +48,45 @@ def wanted_precision(batch: int, largest: float) -> float:
 
 
 def off_line(points: Sequence[tuple[int, float, float]]) -> set[int]:
-    """The batches whose step time is off the line through all points by more than its interval and
-    by more than 1 %.
+    """The batches whose step time is clearly off the line through all points.
 
-    Points are (batch, seconds, half of their interval as a fraction). Fewer than four can't tell a
-    line from a curve: all of them count as off.
+    That is by more than its interval and by more than 1 %. Points are (batch, seconds, half of
+    their interval as a fraction). Fewer than four can't tell a line from a curve: all of them count
+    as off.
     """
     if len(points) < _FEW:
         return {batch for batch, _, _ in points}
-    line = fit_line([(batch, time) for batch, time, _ in points])
-    return {
-        b for b, time, half in points if abs(line.step_time_s(b) / time - 1) > max(half, _ON_LINE)
-    }
+    line = fit_line([(batch, time_s) for batch, time_s, _ in points])
+    off = set()
+    for batch, time_s, half_width in points:
+        if abs(line.step_time_s(batch) / time_s - 1) > max(half_width, _ON_LINE):
+            off.add(batch)
+    return off
 
 
 def knee_sizes(
     points: Sequence[tuple[int, float]], multiple: int, off: Container[int]
 ) -> list[int]:
-    """The sizes between octaves that (batch, throughput) points still need: where throughput bends
-    to its plateau.
+    """The sizes between octaves that (batch, throughput) points still need, at the knee.
 
-    That is where it is at least half of the best and an octave changes it by more than 8 % of the
-    best, up or down. Such an octave is divided in thirds if one of its ends is `off` the line
-    through all; otherwise the line predicts what lies between. Sizes that were measured already are
-    left out.
+    There throughput bends to its plateau: that is where it is at least half of the best and an
+    octave changes it by more than 8 % of the best, up or down. Such an octave is divided in thirds
+    if one of its ends is `off` the line through all; otherwise the line predicts what lies between.
+    Sizes that were measured already are left out.
     """
     ordered = sorted(points)
     best = max((rate for _, rate in ordered), default=0.0)
     wanted: set[int] = set()
     for (low, before), (high, after) in pairwise(ordered):
-        bends = (
-            max(before, after) >= _KNEE_FROM * best and abs(after - before) > _KNEE_CHANGES * best
-        )
-        if bends and (low in off or high in off):
+        is_high = max(before, after) >= _KNEE_FROM * best
+        changes = abs(after - before) > _KNEE_CHANGES * best
+        if is_high and changes and (low in off or high in off):
             wanted.update(_between(low, high, multiple))
     return sorted(wanted - {batch for batch, _ in ordered})
 
 
 def _between(low: int, high: int, multiple: int) -> list[int]:
-    """The sizes that divide (low, high) in thirds of an octave; none if the two are nearer than
-    half an octave.
-    """
+    """The sizes that divide (low, high) in thirds of an octave; none within half an octave."""
     if high < 1.5 * low:
         return []
     sizes = [round(low * third / multiple) * multiple for third in _THIRDS]
@@ -101,8 +101,7 @@ def best_of(points: Sequence[tuple[int, float]]) -> tuple[int, float]:
 def sensible_size(
     points: Sequence[tuple[int, float]], multiple: int, within: float = 0.05
 ) -> int | None:
-    """The size between two measured ones at which throughput should come within that fraction of
-    the best.
+    """The size between two measured ones at which throughput should come `within` of the best.
 
     It lies on the straight line between the two over the logarithm of the batch, rounded up. None
     if a measured one is it.
@@ -111,22 +110,21 @@ def sensible_size(
     first = ordered.index(sensible_of(ordered, within))
     if first == 0:
         return None
-    (low, before), (high, after) = ordered[first - 1], ordered[first]
+    low, before = ordered[first - 1]
+    high, after = ordered[first]
     part = ((1 - within) * best_of(ordered)[1] - before) / (after - before)
     size = math.ceil(low * (high / low) ** part / multiple) * multiple
     return size if low < size < high else None
 
 
 def sensible_of(points: Sequence[tuple[int, float]], within: float = 0.05) -> tuple[int, float]:
-    """The smallest batch from which throughput stays within that fraction of the best, up to the
-    best batch.
-    """
-    ordered = sorted(points)
-    best_batch, best = best_of(ordered)
-    enough = [point for point in ordered if point[0] <= best_batch]
-    chosen = enough[-1]
-    for point in reversed(enough):
-        if point[1] < (1 - within) * best:
+    """The smallest batch from which throughput stays `within` of the best, up to the best batch."""
+    best_batch, best = best_of(points)
+    chosen = (best_batch, best)
+    for batch, throughput in sorted(points, reverse=True):
+        if batch > best_batch:
+            continue
+        if throughput < (1 - within) * best:
             break
-        chosen = point
+        chosen = (batch, throughput)
     return chosen

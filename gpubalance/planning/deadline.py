@@ -1,6 +1,4 @@
-"""The best deadline for a step: sorts granules by the time at which they are done, adds them up and
-values them.
-"""
+"""The best deadline for a step: granules in the order of time, added up and valued."""
 
 from __future__ import annotations
 
@@ -27,10 +25,9 @@ Value: TypeAlias = Callable[[Floats, Floats], Floats]
 def best_deadline(
     fleet: Fleet, value: Value, *, alone: bool = False, above: float = 0.0, at_once: int = _AT_ONCE
 ) -> tuple[float, float]:
-    """The deadline T, in seconds, with the highest value of (G(T), T), the shortest of equals, and
-    that value.
+    """The deadline T, in seconds, with the highest value of (G(T), T), and that value.
 
-    They are (∞, 0) if no value is above `above`.
+    Of equals it is the shortest; without a value above `above` they are (∞, 0).
 
     G(T) is the sum of what all devices have done by T, or with `alone` the most that one has done.
     It rises only when a granule is done, so the best T is one of these times. If they are too many
@@ -38,43 +35,58 @@ def best_deadline(
     less than the best so far are dropped until few granules remain. So the best is never left out.
     Raises TooFineError if too many granules remain.
     """
-
-    able = fleet.may_be_alone if alone else True
-
-    def done(deadlines_s: Floats) -> tuple[Floats, Floats]:
-        """G, and the same with each kind counted once."""
-        total, each_once = np.empty_like(deadlines_s), np.empty_like(deadlines_s)
-        for block in _blocks(fleet, deadlines_s.size):
-            units = fleet.most(deadlines_s[block]) * able
-            total[block] = units.max(axis=1) if alone else units @ fleet.count
-            each_once[block] = units.sum(axis=1)
-        return total, each_once
-
-    begin, end = np.array([0.0]), np.array([fleet.last_s])
-    times, values, best, granules = [], [], above, np.inf
+    begin = np.array([0.0])
+    end = np.array([fleet.last_s])
+    times = []
+    values = []
+    best = above
+    granules = np.inf
     while granules > max(at_once, _PARTS * begin.size * fleet.count.size):
         if begin.size > _MOST:
             raise TooFineError(f"{granules:,.0f} batch sizes are too many to compare")
         edges = begin[:, None] + (end - begin)[:, None] * np.linspace(0, 1, _PARTS + 1)
+        total, each_once = _done(fleet, edges.ravel(), alone=alone)
         times.append(edges.ravel())
-        total, each_once = done(edges.ravel())
         values.append(value(total, edges.ravel()))
         best = max(best, values[-1].max())
-        begin, end, total = edges[:, :-1], edges[:, 1:], total.reshape(edges.shape)
-        kept = (np.diff(total) > 0) & (np.nextafter(begin, end) < end)
-        kept &= value(total[:, 1:], begin) >= best * (1 - TIE)
-        begin, end = begin[kept], end[kept]
-        granules = np.diff(each_once.reshape(edges.shape))[kept].sum()
+        total = total.reshape(edges.shape)
+        each_once = each_once.reshape(edges.shape)
+        begin = edges[:, :-1]
+        end = edges[:, 1:]
+        is_left = (np.diff(total) > 0) & (np.nextafter(begin, end) < end)
+        is_left &= value(total[:, 1:], begin) >= best * (1 - TIE)
+        begin = begin[is_left]
+        end = end[is_left]
+        granules = np.diff(each_once)[is_left].sum()
     for block in _blocks(fleet, begin.size):
-        low, high = (fleet.most(deadlines_s[block]) * able for deadlines_s in (begin, end))
-        done_s, total = _in_order(fleet, low, high, low @ fleet.count, alone=alone)
+        low = _units(fleet, begin[block], alone=alone)
+        high = _units(fleet, end[block], alone=alone)
+        done_s, total = _in_order(fleet, low, high, alone=alone)
         times.append(done_s)
         values.append(value(total, done_s))
-    all_times, all_values = np.concatenate(times), np.concatenate(values)
+    all_times = np.concatenate(times)
+    all_values = np.concatenate(values)
     best = all_values.max()
     if best <= above:
         return np.inf, 0.0
     return float(all_times[all_values >= best * (1 - TIE)].min()), float(best)
+
+
+def _done(fleet: Fleet, deadlines_s: Floats, *, alone: bool) -> tuple[Floats, Floats]:
+    """G, and the same with each kind counted once."""
+    total = np.empty_like(deadlines_s)
+    each_once = np.empty_like(deadlines_s)
+    for block in _blocks(fleet, deadlines_s.size):
+        units = _units(fleet, deadlines_s[block], alone=alone)
+        total[block] = units.max(axis=1) if alone else units @ fleet.count
+        each_once[block] = units.sum(axis=1)
+    return total, each_once
+
+
+def _units(fleet: Fleet, deadlines_s: Floats, *, alone: bool) -> Floats:
+    """What each kind has done by the deadlines; `alone` counts only those that may be alone."""
+    units = fleet.most(deadlines_s)
+    return units * fleet.may_be_alone if alone else units
 
 
 def _blocks(fleet: Fleet, deadlines: int) -> Iterator[slice]:
@@ -83,23 +95,21 @@ def _blocks(fleet: Fleet, deadlines: int) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, deadlines, size))
 
 
-def _in_order(
-    fleet: Fleet, low: Floats, high: Floats, before: Floats, *, alone: bool
-) -> tuple[Floats, Floats]:
-    """When each granule in some intervals is done, and G from then on, if G was `before` at an
-    interval's start.
+def _in_order(fleet: Fleet, low: Floats, high: Floats, *, alone: bool) -> tuple[Floats, Floats]:
+    """When each granule in some intervals is done, and G from then on.
 
-    Of several granules done at once, all but the last have too small a G, which does no harm.
+    At an interval's start each kind has done `low` granules, at its end `high`. Of several granules
+    done at once, all but the last have too small a G, which does no harm.
     """
     counts = (high - low).astype(np.intp)
-    interval, kind = (np.repeat(at.ravel(), counts.ravel()) for at in np.indices(counts.shape))
-    units = np.arange(1.0, len(kind) + 1) - np.repeat(
-        np.cumsum(counts) - counts.ravel() - low.ravel(), counts.ravel()
-    )
-    times = fleet.time_s(units, kind)
+    each = counts.ravel()
+    interval, kind = np.indices(counts.shape).reshape(2, -1).repeat(each, axis=1)
+    units = np.arange(1.0, len(kind) + 1) - np.repeat(np.cumsum(each) - each - low.ravel(), each)
+    times_s = fleet.time_s(units, kind)
     if alone:
-        return times, units
-    order = np.argsort(times)  # intervals are in order too
+        return times_s, units
+    order = np.argsort(times_s)  # intervals are in order too
     done = np.cumsum(fleet.count[kind[order]])
-    earlier = np.cumsum(counts @ fleet.count) - counts @ fleet.count
-    return times[order], done + (before - earlier)[interval[order]]
+    inside = counts @ fleet.count
+    before = low @ fleet.count - (np.cumsum(inside) - inside)
+    return times_s[order], done + before[interval[order]]

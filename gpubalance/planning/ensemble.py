@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# Ways that are tried before the best so far is taken: for ten models on a few devices that is every
+# Ways that are tried before the best so far is taken. For ten models on a few devices that is every
 # way worth a look.
 _MOST_TRIED = 200_000
 
 
 class Trained(NamedTuple):
-    """A model on each device: the seconds of a batch, None where it can't be, and the bytes that it
-    takes there.
+    """A model on each device: the seconds of a batch, None where it can't be, and its bytes there.
 
     `held` are taken for as long as it is there, `working` also while it predicts; a device's models
     do so in turn.
@@ -22,55 +22,66 @@ class Trained(NamedTuple):
     held: Sequence[int]
     working: Sequence[int]
 
+    @property
+    def least_s(self) -> float:
+        """Its time on the device that is fastest with it."""
+        return min((time_s for time_s in self.times_s if time_s is not None), default=0.0)
+
+
+class _Load(NamedTuple):
+    """What the models placed on a device take of it."""
+
+    end_s: float = 0.0
+    held: int = 0
+    working: int = 0
+
 
 def place_models(models: Sequence[Trained], memory: Sequence[int | None]) -> tuple[int, ...] | None:
-    """The device of each model for which the device that needs longest needs least; None if they do
-    not fit.
+    """The device of each model for which the last device ends soonest; None if they do not fit.
 
     `memory` has the bytes of each device, None without a limit. Exact for up to some ten models:
     every way is tried but those that can't be better than the best so far, the longest models first
     and each on the devices that end soonest.
     """
-    order = sorted(
-        range(len(models)),
-        key=lambda n: -min((t for t in models[n].times_s if t is not None), default=0.0),
-    )
-    least_s = [min((t for t in one.times_s if t is not None), default=0.0) for one in models]
-    best: tuple[float, tuple[int, ...] | None] = (float("inf"), None)
+    order = sorted(range(len(models)), key=lambda number: -models[number].least_s)
+    best_s = math.inf
+    best: tuple[int, ...] | None = None
     tried = 0
-    devices = range(len(memory))
 
-    def extend(
-        depth: int,
-        loads_s: list[float],
-        held: list[int],
-        working: list[int],
-        chosen: dict[int, int],
-    ) -> None:
+    def place_rest(loads: list[_Load], chosen: tuple[int, ...]) -> None:
         """Tries each device for the next model of the order, and those after it on all."""
-        nonlocal best, tried
+        nonlocal best, best_s, tried
         tried += 1
-        rest_s = sum(least_s[n] for n in order[depth:])
-        if tried > _MOST_TRIED or max(*loads_s, (sum(loads_s) + rest_s) / len(loads_s)) >= best[0]:
+        ends_s = [load.end_s for load in loads]
+        rest = order[len(chosen) :]
+        rest_s = sum(models[number].least_s for number in rest)
+        mean_s = (sum(ends_s) + rest_s) / len(ends_s)
+        if tried > _MOST_TRIED or max(*ends_s, mean_s) >= best_s:
             return
-        if depth == len(order):
-            best = max(loads_s), tuple(chosen[n] for n in range(len(models)))
+        if not rest:
+            best_s = max(ends_s)
+            best = chosen
             return
-        number, model = order[depth], models[order[depth]]
-        ends_s = {
-            d: loads_s[d] + time_s for d, time_s in enumerate(model.times_s) if time_s is not None
-        }
-        for device in sorted(ends_s, key=lambda d: ends_s[d]):
-            limit = memory[device]
-            most = max(working[device], model.working[device])
-            if limit is None or held[device] + model.held[device] + most <= limit:
-                extend(
-                    depth + 1,
-                    [ends_s[device] if d == device else loads_s[d] for d in devices],
-                    [held[d] + model.held[d] * (d == device) for d in devices],
-                    [most if d == device else working[d] for d in devices],
-                    {**chosen, number: device},
-                )
+        for device, load in _ways(models[rest[0]], loads, memory):
+            place_rest([*loads[:device], load, *loads[device + 1 :]], (*chosen, device))
 
-    extend(0, [0.0] * len(memory), [0] * len(memory), [0] * len(memory), {})
-    return best[1]
+    place_rest([_Load()] * len(memory), ())
+    if best is None:
+        return None
+    device_of = dict(zip(order, best, strict=True))
+    return tuple(device_of[number] for number in range(len(models)))
+
+
+def _ways(
+    model: Trained, loads: Sequence[_Load], memory: Sequence[int | None]
+) -> list[tuple[int, _Load]]:
+    """The devices on which the model fits, with their loads then, the soonest to end first."""
+    ways = []
+    for device, (load, time_s, limit) in enumerate(zip(loads, model.times_s, memory, strict=True)):
+        if time_s is None:
+            continue
+        held = load.held + model.held[device]
+        working = max(load.working, model.working[device])
+        if limit is None or held + working <= limit:
+            ways.append((device, _Load(load.end_s + time_s, held, working)))
+    return sorted(ways, key=lambda way: way[1].end_s)

@@ -1,17 +1,15 @@
-"""How much each device has done by a deadline: the step times of many devices at once, and their
-inverse.
-"""
+"""How much each device has done by a deadline: many devices' step times, and their inverse."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpubalance.planning.model import Line
+from gpubalance.planning.model import Line, Piece
 from gpubalance.planning.problem import Load
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -27,11 +25,10 @@ _ALL = slice(None)
 
 
 class Fleet:
-    """Devices for the solver, in granules of `multiple` samples. Equal devices form one kind, with
-    a `count`.
+    """Devices for the solver, in granules of `multiple` samples.
 
-    Kinds are sorted by their properties, so that the order of the devices does not matter. A
-    required device has one granule as its `floor`.
+    Equal devices form one kind, with a `count`. Kinds are sorted by their properties, so that the
+    order of the devices does not matter. A required device has one granule as its `floor`.
 
     In micro-batches of m granules, u granules take q·t(m) + t(u − q·m) seconds with q = ⌈u/m⌉ − 1,
     and the update: t is the device's model, which never falls; the engine takes the remainder
@@ -48,49 +45,38 @@ class Fleet:
         micro_batches: int = 1,
         most: float = np.inf,
     ) -> None:
-        keys = [
-            (
-                _sizes(load, multiple, micro_batches),
-                _pieces(load, multiple),
-                load.update_s,
-                load.required,
-            )
-            for load in loads
-        ]
-        kinds = sorted(set(keys))
-        number = {key: kind for kind, key in enumerate(kinds)}
-        self.kind_of = np.array([number[key] for key in keys], dtype=np.intp)
+        kinds = [_DeviceKind.of(load, multiple, micro_batches) for load in loads]
+        different = sorted(set(kinds))
+        numbers = {kind: number for number, kind in enumerate(different)}
+        self.kind_of = np.array([numbers[kind] for kind in kinds], dtype=np.intp)
         self.count = np.bincount(self.kind_of).astype(float)
-        sizes, pieces, updates, required = zip(*kinds, strict=True)
-        self.update_s, self.floor = np.array(updates), np.array(required, dtype=float)
-        self._begins, self._low_s, self._slope_s = _table(pieces, (np.inf, np.inf, 0.0))
+        self.update_s = np.array([kind.update_s for kind in different])
+        self.floor = np.array([kind.required for kind in different], dtype=float)
+        never = (np.inf, np.inf, 0.0)
+        pieces = _table([kind.pieces for kind in different], never)
+        self._begins, self._low_s, self._slope_s = pieces
         self._micro_batches = micro_batches
-        self._sizes = _table(sizes, 0.0)
-        self._sizes_s = np.array([self.piece_s(size) - self.update_s for size in self._sizes])
+        self._sizes = _table([kind.sizes for kind in different], 0.0)
         self.limit: Floats = self._sizes[0]
         self.largest: Floats = np.minimum(self.limit * micro_batches, most)
-        there = self._sizes.T > 0
-        there[:, 0] = True  # a size of 0 for a device that can do nothing
-        self._kind, column = np.nonzero(there)  # of each size, by kind
-        self._size, self._size_s = (
-            self._sizes[column, self._kind],
-            self._sizes_s[column, self._kind],
-        )
+        is_size = self._sizes.T > 0
+        is_size[:, 0] = True  # a size of 0 for a device that can do nothing
+        self._kind, column = np.nonzero(is_size)  # of each size, by kind
+        self._size = self._sizes[column, self._kind]
+        self._size_s = self.piece_s(self._size, self._kind) - self.update_s[self._kind]
         self.width = len(self._kind)
 
     def piece_s(self, units: Floats, kinds: Ints | slice = _ALL) -> Floats:
-        """Seconds of so many granules each as the last micro-batch or the only one: t(u) and the
-        update.
-        """
+        """Seconds of granules as the last micro-batch or the only one: t(u) and the update."""
         return self._in_piece_s(units, self._piece(self._begins, units, kinds))
 
     def _piece(
         self, begins: Floats, reached: Floats, kinds: Ints | slice, moved: Floats | float = 0.0
     ) -> Ints | slice:
-        """The last piece that begins before what each kind has reached, as an index into the flat
-        table, by bisection.
+        """The last piece that begins before what each kind has reached, by bisection.
 
-        `begins` is in granules or in seconds. Every piece begins `moved` later than the table says.
+        It is an index into the flat table. `begins` is in granules or in seconds. Every piece
+        begins `moved` later than the table says.
         """
         if len(begins) == 1:
             return kinds
@@ -111,8 +97,7 @@ class Fleet:
     def _units_in(
         self, deadlines_s: Floats, begun_s: Floats | float = 0.0, kinds: Ints | slice = _ALL
     ) -> Floats:
-        """The most granules, up to the limit, that are done by a deadline if they begin at
-        `begun_s`.
+        """The most granules, up to the limit, that are done by a deadline if begun at `begun_s`.
 
         They are the last micro-batch. A division gives almost the number, if anything one too many:
         so t itself decides whether the last one is in time.
@@ -123,7 +108,8 @@ class Fleet:
             units = (after_s - (begun_s + self._low_s.ravel()[at])) / self._slope_s.ravel()[at]
         units += self._begins.ravel()[at] + _ROUNDED
         units = np.floor(np.minimum(np.fmax(units, 0.0), self.limit[kinds]))
-        done: Floats = units - ((begun_s + self._in_piece_s(units, at) > deadlines_s) & (units > 0))
+        is_late = begun_s + self._in_piece_s(units, at) > deadlines_s
+        done: Floats = units - (is_late & (units > 0))
         return done
 
     def time_s(self, units: Floats, kinds: Ints) -> Floats:
@@ -132,9 +118,9 @@ class Fleet:
             return self.piece_s(units, kinds)
         least: Floats = np.full(units.shape, np.inf)
         for sizes in self._sizes:
-            some = np.nonzero(units <= self._micro_batches * sizes[kinds])[0]
-            times = self.pieces_s(units[some], sizes[kinds[some]], kinds[some])
-            least[some] = np.minimum(least[some], times)
+            able = np.nonzero(units <= self._micro_batches * sizes[kinds])[0]
+            times_s = self.pieces_s(units[able], sizes[kinds[able]], kinds[able])
+            least[able] = np.minimum(least[able], times_s)
         return least
 
     def pieces_s(self, units: Floats, size: Floats, kinds: Ints) -> Floats:
@@ -145,33 +131,30 @@ class Fleet:
         return time_s
 
     def micro_batches(self, units: Floats, deadline_s: float) -> tuple[Floats, Floats]:
-        """The micro-batch of each device for so many granules, and the seconds that they take with
-        the update.
+        """The micro-batch of each device for so many granules, and their seconds with the update.
 
         It makes the fewest micro-batches that keep the deadline, as even as they can be in no more
         time.
         """
         kinds = self.kind_of
-        chosen, times = np.zeros(len(units)), np.zeros(len(units))
+        chosen = np.zeros(len(units))
+        chosen_s = np.zeros(len(units))
         for sizes in [units, *self._sizes[:, kinds]]:
             size = np.minimum(sizes, self.limit[kinds]).clip(1)
             time_s = self.pieces_s(units, size, kinds)
             even = np.maximum(1, np.ceil(units / np.ceil(units / size).clip(1)))
             even_s = self.pieces_s(units, even, kinds)
+            is_open = (chosen == 0) & (units > 0)
+            is_able = (units <= self._micro_batches * size) & (time_s <= deadline_s)
             as_soon = even_s <= time_s * (1 + TIE)
-            able = (
-                (chosen == 0)
-                & (units > 0)
-                & (units <= self._micro_batches * size)
-                & (time_s <= deadline_s)
-            )
-            chosen = np.where(able, np.where(as_soon, even, size), chosen)
-            times = np.where(able, np.where(as_soon, even_s, time_s), times)
-        return chosen, times
+            chosen = np.where(is_open & is_able, np.where(as_soon, even, size), chosen)
+            chosen_s = np.where(is_open & is_able, np.where(as_soon, even_s, time_s), chosen_s)
+        return chosen, chosen_s
 
     def most(self, deadlines_s: Floats) -> Floats:
-        """F(T), the most that each kind has done by a deadline, at [T, kind]: full micro-batches
-        and a remainder.
+        """F(T), the most that each kind has done by a deadline, at [T, kind].
+
+        That is full micro-batches and a remainder.
         """
         deadlines_s = deadlines_s[:, None]
         if self._micro_batches == 1:
@@ -184,9 +167,8 @@ class Fleet:
             last = self._units_in(deadlines_s, full * self._size_s, self._kind)
             each = full * self._size + np.minimum(last, self._size)
             each = np.minimum(each, self._micro_batches * self._size)
-            units = np.maximum.reduceat(
-                each, np.searchsorted(self._kind, np.arange(len(self.count))), axis=1
-            )
+            first_size = np.searchsorted(self._kind, np.arange(len(self.count)))
+            units = np.maximum.reduceat(each, first_size, axis=1)
         done: Floats = np.clip(units, self.floor, self.largest)
         return done
 
@@ -197,19 +179,17 @@ class Fleet:
 
     @property
     def may_be_alone(self) -> NDArray[np.bool_]:
-        """The kinds of which one device may do the whole step: those able to do a granule and all
-        that is required.
-        """
+        """The kinds of which one device may do the step: able to, and the only one required."""
         able: NDArray[np.bool_] = (self.limit >= 1) & (self.floor == self.required)
         return able
 
     @property
     def first_s(self) -> float:
-        """When the first granule can be done, or the last of the required devices' first ones; ∞ if
-        never.
-        """
-        begun_s = np.where(self.limit >= 1, self.piece_s(np.ones(len(self.count))), np.inf)
-        return float(begun_s[self.floor > 0].max() if self.required else begun_s.min())
+        """When the first granule can be done, or all required devices' first ones; ∞ if never."""
+        first_s = np.where(self.limit >= 1, self.piece_s(np.ones(len(self.count))), np.inf)
+        if self.required:
+            return float(first_s[self.floor > 0].max())
+        return float(first_s.min())
 
     @property
     def last_s(self) -> float:
@@ -218,35 +198,41 @@ class Fleet:
         return float(self.time_s(self.largest[able], able).max(initial=0.0))
 
 
-def _pieces(load: Load, multiple: int) -> tuple[tuple[float, float, float], ...]:
-    """A device's straight pieces: the granules at which one begins, its seconds there, and those of
-    a granule more.
+class _DeviceKind(NamedTuple):
+    """What equal devices have in common, in granules.
 
-    They include the update, so that a deadline is compared with one sum, and no rounding of a
-    difference decides.
+    `sizes` are the micro-batches that such a device may be given, the largest first. `pieces` are
+    its straight pieces, with the update in their seconds: so a deadline is compared with one sum,
+    and no rounding of a difference decides.
     """
-    pieces = load.model.pieces
-    return tuple(
-        (begin / multiple, low_s + load.update_s, slope_s * multiple)
-        for begin, low_s, slope_s in pieces
-    )
+
+    sizes: tuple[float, ...]
+    pieces: tuple[Piece, ...]
+    update_s: float
+    required: bool
+
+    @classmethod
+    def of(cls, load: Load, multiple: int, micro_batches: int) -> _DeviceKind:
+        pieces = []
+        for begin, low_s, slope_s in load.model.pieces:
+            pieces.append((begin / multiple, low_s + load.update_s, slope_s * multiple))
+        sizes = _sizes(load, multiple, micro_batches)
+        return cls(sizes, tuple(pieces), load.update_s, load.required)
 
 
 def _sizes(load: Load, multiple: int, micro_batches: int) -> tuple[float, ...]:
-    """The micro-batches that a device may be given, in granules, the largest first. On a line the
-    limit is best.
-    """
     limit = load.limit // multiple
     if isinstance(load.model, Line) or micro_batches == 1:
-        return (limit,)
-    sizes = {math.ceil(limit * part / _SIZES) for part in range(1, _SIZES + 1)}
-    sizes |= {batch // multiple for batch in load.model.batches}
-    return tuple(sorted((size for size in {limit, *sizes} if size <= limit), reverse=True))
+        return (limit,)  # on a line the limit is best
+    sizes = {limit}
+    sizes |= {math.ceil(limit * part / _SIZES) for part in range(1, _SIZES)}
+    sizes |= {min(limit, batch // multiple) for batch in load.model.batches}
+    return tuple(sorted(sizes, reverse=True))
 
 
-def _table(rows: Sequence[Sequence[Any]], fill: Any) -> Floats:
+def _table(rows: Sequence[Sequence[float | Piece]], fill: float | Piece) -> Floats:
     """Rows of different lengths as a transposed array, padded to a power of two with `fill`."""
-    most = 1 << (max(map(len, rows)) - 1).bit_length()
-    return np.ascontiguousarray(
-        np.array([[*row, *[fill] * (most - len(row))] for row in rows], dtype=float).T
-    )
+    longest = max(map(len, rows))
+    columns = 1 << (longest - 1).bit_length()
+    padded = [[*row] + [fill] * (columns - len(row)) for row in rows]
+    return np.ascontiguousarray(np.array(padded, dtype=float).T)

@@ -13,7 +13,7 @@ _WELL_BELOW = Fraction(3, 4)  # of the batch above it
 _LEAST_ERROR = Fraction(1, 4)
 # What TensorFlow's allocator held more in a joint run than alone, in gradients' bytes, on two of
 # the tests' fake GPUs with dense models of 72 MB: 1.8 to 2.2 summed all at once, and 0.6 to 1.2 in
-# packs, the more the larger they are.
+# packs, more for larger ones.
 _COPIES_AT_ONCE = 2
 _PACKS_AT_ONCE = 2
 
@@ -22,13 +22,12 @@ Points = Sequence[tuple[int, int]]  # (batch, peak bytes), by batch
 
 @dataclass(frozen=True)
 class MemoryCurve:
-    """Memory from the largest measured batch on: peak + slope · d + bend · d · (d + gap), for d
-    samples more.
+    """Memory from the largest measured batch on, for d samples more.
 
-    That is Newton's polynomial through the largest batch and two smaller ones, with `gap` between
-    the largest and the second. A downward bend is left out: if memory rises ever more slowly, as
-    after a workspace's plateau, the line is above it. So the curve overestimates rather than
-    underestimates.
+    It is peak + slope · d + bend · d · (d + gap), Newton's polynomial through the largest batch and
+    two smaller ones, with `gap` between the largest and the second. A downward bend is left out: if
+    memory rises ever more slowly, as after a workspace's plateau, the line is above it. So the
+    curve overestimates rather than underestimates.
     """
 
     batch: int
@@ -39,63 +38,64 @@ class MemoryCurve:
 
     @classmethod
     def through(cls, points: Points, memory_bytes: int) -> MemoryCurve | None:
-        """The curve through some of the points; None for fewer than two, or if memory does not
-        rise.
+        """The curve through some of the points; None for fewer than two, or if memory never rises.
 
         Fractions keep exactly linear memory exact.
         """
         chosen = _well_apart(points, memory_bytes)
         if len(chosen) < 2:
             return None
-        (large, high), (middle, low), *rest = chosen
+        large, high = chosen[0]
+        middle, low = chosen[1]
         slope = Fraction(high - low, large - middle)
+        if slope <= 0:
+            return None
         bend = Fraction(0)
-        for small, lowest in rest:
+        if len(chosen) == 3:
+            small, lowest = chosen[2]
             bend = (slope - Fraction(low - lowest, middle - small)) / (large - small)
-        return (
-            cls(large, high, slope, max(bend, Fraction(0)), large - middle) if slope > 0 else None
-        )
+        return cls(large, high, slope, max(bend, Fraction(0)), large - middle)
 
     def at(self, batch: int) -> Fraction:
         """The predicted bytes of a batch."""
         more = batch - self.batch
-        return (
-            self.peak_bytes
-            + self.slope * more
-            + (self.bend * more * (more + self.gap) if more > 0 else 0)
-        )
+        needs = self.peak_bytes + self.slope * more
+        if more > 0:
+            needs += self.bend * more * (more + self.gap)
+        return needs
 
     def largest_within(self, memory_bytes: int) -> int:
         """The largest batch that the curve puts within the memory; below 1 if there is none."""
         by_line = self.batch + math.floor((memory_bytes - self.peak_bytes) / self.slope)
-        return _last_within(self.at, memory_bytes, self.batch, by_line) if self.bend else by_line
+        return _last_within(self.at, memory_bytes, self.batch, by_line)
 
 
 def _well_apart(points: Points, memory_bytes: int) -> list[tuple[int, int]]:
-    """Up to three of the points, the largest first, each the nearest that is well below the one
-    before it.
+    """Up to three points, the largest first, each the nearest well below the one before it.
 
     Small batches hide the slope behind workspaces, and close ones behind the allocator's rounding.
     So well below means by a quarter, or by half as many bytes as the memory has left: near the
     limit, close ones will do.
     """
     chosen = list(points[-1:])
-    left = memory_bytes - chosen[0][1] if chosen else 0
-    while len(chosen) < 3 and (
-        below := [point for point in points if point[0] < chosen[-1][0]] if chosen else []
-    ):
+    while chosen and len(chosen) < 3:
+        left = memory_bytes - chosen[0][1]
         batch, peak = chosen[-1]
-        far = [p for p in below if p[0] <= batch * _WELL_BELOW or peak - p[1] >= left / 2 > 0]
-        chosen.append(far[-1] if far else below[0])
+        below = [point for point in points if point[0] < batch]
+        if not below:
+            break
+        nearest = below[0]
+        for small, low in below:
+            if small <= batch * _WELL_BELOW or peak - low >= left / 2 > 0:
+                nearest = (small, low)
+        chosen.append(nearest)
     return chosen
 
 
 def _last_within(
     bytes_of: Callable[[int], Fraction], memory_bytes: int, low: int, high: int
 ) -> int:
-    """The largest batch from `low` to `high` within the memory, by a rising function; `high` if it
-    is below `low`.
-    """
+    """The largest batch from `low` to `high` that fits, by a rising function; `high` if below."""
     if high <= low:
         return high
     return low + bisect.bisect_right(range(low + 1, high + 1), Fraction(memory_bytes), key=bytes_of)
@@ -132,9 +132,8 @@ def forecast(points: Points, memory_bytes: int) -> Forecast | None:
     stride = curve.batch - earlier.batch
 
     def at_worst(batch: int) -> Fraction:
-        return curve.at(batch) + error * max(
-            _LEAST_ERROR, Fraction(batch - curve.batch, stride) ** 3
-        )
+        times_the_error = Fraction(batch - curve.batch, stride) ** 3
+        return curve.at(batch) + error * max(_LEAST_ERROR, times_the_error)
 
     sure = _last_within(at_worst, memory_bytes, curve.batch, best)
     doubt = curve.largest_within(memory_bytes + math.ceil(error)) + 1
@@ -142,8 +141,7 @@ def forecast(points: Points, memory_bytes: int) -> Forecast | None:
 
 
 def predict_limit(points: Points, memory_bytes: int) -> int | None:
-    """The largest batch that the line through the two largest (batch, bytes) points puts within the
-    memory.
+    """The largest batch that fits by the line through the two largest (batch, bytes) points.
 
     Smaller batches hide the slope behind workspaces. None if memory does not rise.
     """
@@ -152,17 +150,17 @@ def predict_limit(points: Points, memory_bytes: int) -> int | None:
 
 
 def joint_bytes(gradient_bytes: int, devices: int, pack_bytes: int) -> int:
-    """Bytes that a joint run takes on each device beyond what the device takes alone; 0 for one
-    device.
+    """Bytes that a joint run takes on each device beyond what the device takes alone.
 
-    Those are the summed gradients, beside the packs that are being summed. If all are one pack (0),
-    that is a copy.
+    They are 0 for one device, else the summed gradients beside the packs that are being summed. If
+    all are one pack (0), that is a copy.
     """
     if devices == 1:
         return 0
     at_once_bytes = _COPIES_AT_ONCE * gradient_bytes
-    in_packs_bytes = gradient_bytes + _PACKS_AT_ONCE * pack_bytes
-    return min(at_once_bytes, in_packs_bytes) if pack_bytes else at_once_bytes
+    if not pack_bytes:
+        return at_once_bytes
+    return min(at_once_bytes, gradient_bytes + _PACKS_AT_ONCE * pack_bytes)
 
 
 def joint_limit(points: Points, fits: int, *, memory_bytes: int | None, extra_bytes: int) -> int:

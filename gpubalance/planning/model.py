@@ -1,5 +1,6 @@
-"""A device's step time over the batch: the line α + β·b, or, if it is no line, the measured curve
-made monotone.
+"""A device's step time over the batch: a line, or the measured curve made monotone.
+
+The line is α + β·b. The curve is for a device whose step time is no line.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from operator import itemgetter
 from typing import TypeAlias
 
@@ -16,15 +17,15 @@ from typing import TypeAlias
 LINE_WITHIN = 0.03
 
 
-# A straight piece of a step time: the batch at which it begins, its seconds there, and those of a
-# sample more.
+# A straight piece: the batch at which it begins, its seconds there, and those of a sample more.
 Piece: TypeAlias = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
 class Line:
-    """alpha_s + beta_s · b seconds; `residual` is its largest relative deviation from a measured
-    point.
+    """alpha_s + beta_s · b seconds.
+
+    `residual` is its largest relative deviation from a measured point.
     """
 
     alpha_s: float
@@ -59,21 +60,26 @@ class Curve:
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """Its pieces, at least one."""
-        lowered = reversed([*accumulate(reversed(self.step_times_s), min)])
-        points = [
-            (float(batch), time_s) for batch, time_s in zip(self.batches, lowered, strict=True)
-        ]
-        (left, low), (right, high) = points[0], points[-1 if len(points) == 1 else 1]
-        if len(points) == 1 or low * right < high * left:
-            points.insert(0, (0.0, low if len(points) == 1 else 0.0))
-        return tuple((a, low, (high - low) / (b - a)) for (a, low), (b, high) in pairwise(points))
+        times_s = list(self.step_times_s)
+        for number in reversed(range(len(times_s) - 1)):
+            times_s[number] = min(times_s[number], times_s[number + 1])
+        points = list(zip(self.batches, times_s, strict=True))
+        if len(points) == 1:
+            points.insert(0, (0, times_s[0]))
+        else:
+            (left, low_s), (right, high_s) = points[:2]
+            if low_s * right < high_s * left:
+                points.insert(0, (0, 0.0))
+        pieces = []
+        for (begin, low_s), (end, high_s) in pairwise(points):
+            pieces.append((begin, low_s, (high_s - low_s) / (end - begin)))
+        return tuple(pieces)
 
     def step_time_s(self, batch: float) -> float:
         """Seconds that a step of `batch` samples takes."""
-        begin, low, slope = self.pieces[
-            bisect_left(self.pieces, batch, lo=1, key=itemgetter(0)) - 1
-        ]
-        return low + slope * (batch - begin)
+        number = bisect_left(self.pieces, batch, lo=1, key=itemgetter(0)) - 1
+        begin, low_s, slope_s = self.pieces[number]
+        return low_s + slope_s * (batch - begin)
 
     def less(self, seconds: float) -> Curve:
         """The model with every step shorter by so many seconds."""
@@ -81,49 +87,48 @@ class Curve:
 
 
 def fit_line(points: Sequence[tuple[int, float]]) -> Line:
-    """The line with the least Σ ((α + β·b − t)/t)² through (batch, seconds) points, with α and β
-    not below 0.
+    """The line with the least Σ ((α + β·b − t)/t)² through (batch, seconds) points; α, β ≥ 0.
 
-    Errors are relative, as a planner divides by times: a millisecond matters at 20 ms and not at 2
-    s. Weighted least squares with weights 1/t² (closed form). Raises ValueError for fewer than two
-    batches.
+    Errors are relative, as a planner divides by times: a millisecond matters at 20 ms and not at
+    2 s. Weighted least squares with weights 1/t² (closed form). Raises ValueError for fewer than
+    two batches.
     """
     if len({batch for batch, _ in points}) < 2:
         raise ValueError("a line needs points at two batches or more")
-    weights = [1 / t**2 for _, t in points]
-    total = sum(weights)
-    mean_b = sum(w * b for w, (b, _) in zip(weights, points, strict=True)) / total
-    mean_t = sum(w * t for w, (_, t) in zip(weights, points, strict=True)) / total
-    spread = sum(w * (b - mean_b) ** 2 for w, (b, _) in zip(weights, points, strict=True))
-    common = sum(w * (b - mean_b) * (t - mean_t) for w, (b, t) in zip(weights, points, strict=True))
+    rows = [(1 / t**2, b, t) for b, t in points]  # w, b, t
+    total = sum(w for w, _, _ in rows)
+    mean_b = sum(w * b for w, b, _ in rows) / total
+    mean_t = sum(w * t for w, _, t in rows) / total
+    spread = sum(w * (b - mean_b) ** 2 for w, b, _ in rows)
+    common = sum(w * (b - mean_b) * (t - mean_t) for w, b, t in rows)
     beta = common / spread
     alpha = mean_t - beta * mean_b
     if alpha < 0:  # then the best line passes through the origin
         alpha = 0.0
-        beta = sum(w * b * t for w, (b, t) in zip(weights, points, strict=True)) / sum(
-            w * b * b for w, (b, _) in zip(weights, points, strict=True)
-        )
+        beta = sum(w * b * t for w, b, t in rows) / sum(w * b * b for w, b, _ in rows)
     elif beta < 0:  # then the best line is flat
-        alpha, beta = mean_t, 0.0
+        alpha = mean_t
+        beta = 0.0
     return Line(alpha, beta, max(abs(alpha + beta * b - t) / t for b, t in points))
 
 
 def monotone_curve(points: Sequence[tuple[int, float]]) -> Curve:
-    """The nearest curve (least squares) that never falls: isotonic regression by pooling adjacent
-    violators.
+    """The nearest curve (least squares) that never falls.
 
-    Barlow et al., Statistical Inference under Order Restrictions, 1972. Among a probe's few points
-    a larger batch that was faster shows noise or another of cuDNN's algorithms, and says nothing of
-    the sizes in between.
+    Isotonic regression by pooling adjacent violators: Barlow et al., Statistical Inference under
+    Order Restrictions, 1972. Among a probe's few points a larger batch that was faster shows noise
+    or another of cuDNN's algorithms, and says nothing of the sizes in between.
     """
     ordered = sorted(points)
-    pools: list[list[float]] = []  # [mean, size]
-    for _, time in ordered:
-        pools.append([time, 1])
-        while len(pools) > 1 and pools[-2][0] >= pools[-1][0]:
-            mean, size = pools.pop()
-            before = pools[-1]
-            before[0] = (before[0] * before[1] + mean * size) / (before[1] + size)
-            before[1] += size
-    times = [mean for mean, size in pools for _ in range(int(size))]
-    return Curve(tuple(batch for batch, _ in ordered), tuple(times))
+    pools: list[tuple[float, int]] = []  # of points: their mean, and how many they are
+    for _, mean in ordered:
+        size = 1
+        while pools and pools[-1][0] >= mean:
+            earlier, count = pools.pop()
+            mean = (earlier * count + mean * size) / (count + size)
+            size += count
+        pools.append((mean, size))
+    times_s: list[float] = []
+    for mean, size in pools:
+        times_s += [mean] * size
+    return Curve(tuple(batch for batch, _ in ordered), tuple(times_s))

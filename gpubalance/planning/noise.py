@@ -1,5 +1,4 @@
-"""The gradient noise scale, from the norms of a step's gradients, and the value of a global batch
-that follows from it.
+"""The gradient noise scale, from the norms of a step's gradients, and what a batch is worth by it.
 
 McCandlish et al. 2018, arXiv:1812.06162. φ = tr Σ / ‖G‖² is the batch at which the noise of a
 step's gradient is as large as the gradient: Σ is the covariance of one sample's gradient, G its
@@ -12,6 +11,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gpubalance.numbers.stats import t95
 from gpubalance.planning.problem import Objective
@@ -21,11 +21,10 @@ _FEWEST_STEPS = 3
 
 @dataclass(frozen=True)
 class Norms:
-    """The gradient norms of a step whose B samples were taken in `parts` of b, on devices or in
-    micro-batches.
+    """The gradient norms of a step whose B samples were taken in `parts` of b.
 
-    With g the whole batch's mean gradient and h a part's share of it (so that g = Σh), `whole` is
-    ‖g‖² and `own` is Σ‖h‖²/b.
+    Parts are devices or micro-batches. With g the whole batch's mean gradient and h a part's share
+    of it (so that g = Σh), `whole` is ‖g‖² and `own` is Σ‖h‖²/b.
     """
 
     global_batch: int
@@ -36,8 +35,8 @@ class Norms:
     @property
     def variance(self) -> float:
         """tr Σ, unbiased: Σ b‖gᵢ − g‖²/(n − 1), which is (B²·own − B·whole)/(n − 1)."""
-        total = self.global_batch
-        return total * (total * self.own - self.whole) / (self.parts - 1)
+        batch = self.global_batch
+        return batch * (batch * self.own - self.whole) / (self.parts - 1)
 
     @property
     def signal(self) -> float:
@@ -60,48 +59,50 @@ def noise_scale(steps: Sequence[Norms]) -> NoiseScale:
     The interval is Fieller's (1954) for a ratio of two means. If it is unbounded, the gradient
     can't be told from its noise, and φ is unknown.
     """
-    steps = [
-        one
-        for one in steps
-        if one.parts > 1 and math.isfinite(one.own) and math.isfinite(one.whole)
-    ]
-    if len(steps) < _FEWEST_STEPS:
-        return NoiseScale(None, None, f"{len(steps)} steps say too little")
-    variances, signals = [one.variance for one in steps], [one.signal for one in steps]
-    variance, signal = statistics.fmean(variances), statistics.fmean(signals)
-    t2 = t95(len(steps) - 1) ** 2 / len(steps)
-    squared = signal**2 - t2 * statistics.variance(signals)
-    if signal <= 0 or squared <= 0:
-        return NoiseScale(None, None, f"{len(steps)} steps do not tell the gradient from its noise")
+    variances = []
+    signals = []
+    for step in steps:
+        if step.parts > 1 and math.isfinite(step.own) and math.isfinite(step.whole):
+            variances.append(step.variance)
+            signals.append(step.signal)
+    count = len(variances)
+    if count < _FEWEST_STEPS:
+        return NoiseScale(None, None, f"{count} steps say too little")
+    variance = statistics.fmean(variances)
+    signal = statistics.fmean(signals)
+    # The interval's ends are the roots of a·φ² − 2b·φ + c.
+    t2 = t95(count - 1) ** 2 / count
+    a = signal**2 - t2 * statistics.variance(signals)
+    if signal <= 0 or a <= 0:
+        return NoiseScale(None, None, f"{count} steps do not tell the gradient from its noise")
     if variance <= 0:
         return NoiseScale(None, None, "the gradients of all parts are alike")
-    both = variance * signal - t2 * statistics.covariance(variances, signals)
-    root = math.sqrt(
-        max(0.0, both**2 - (variance**2 - t2 * statistics.variance(variances)) * squared)
-    )
-    return NoiseScale(
-        variance / signal, (max(0.0, (both - root) / squared), (both + root) / squared)
-    )
+    b = variance * signal - t2 * statistics.covariance(variances, signals)
+    c = variance**2 - t2 * statistics.variance(variances)
+    root = math.sqrt(max(0.0, b**2 - a * c))
+    return NoiseScale(variance / signal, (max(0.0, (b - root) / a), (b + root) / a))
 
 
 def efficiency(global_batch: float, scale: float) -> float:
-    """1/(1 + B/φ): what a sample in a global batch B is worth to learning, relative to one in a
-    very small batch.
-    """
+    """1/(1 + B/φ): what a sample in a global batch B teaches, beside one in a very small batch."""
     return scale / (scale + global_batch)
 
 
 def goodput(scale: float) -> Objective:
-    """B/T · 1/(1 + B/φ), samples per second times the efficiency: Pollux, Qiao et al.,
-    OSDI 2021.
+    """B/T · 1/(1 + B/φ), samples per second times the efficiency.
+
+    Pollux, Qiao et al., OSDI 2021.
     """
-    return lambda global_batch, step_time_s: (
-        global_batch / step_time_s * (scale / (scale + global_batch))
-    )
+
+    def value(global_batch: Any, step_time_s: Any) -> Any:
+        return global_batch / step_time_s * (scale / (scale + global_batch))
+
+    return value
 
 
 def learning_rate_factor(old: int, new: int, scale: float) -> float:
-    """(1 + φ/B₀)/(1 + φ/B), for SGD: the best learning rate is proportional to 1/(1 + φ/B), eq. 2.9
-    of McCandlish.
+    """(1 + φ/B₀)/(1 + φ/B), for SGD.
+
+    The best learning rate is proportional to 1/(1 + φ/B), eq. 2.9 of McCandlish.
     """
     return (1 + scale / old) / (1 + scale / new)

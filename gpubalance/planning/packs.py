@@ -1,6 +1,4 @@
-"""Packs: the gradients that are summed in one all-reduce, so that the first sums hide behind
-compute.
-"""
+"""Packs: gradients summed in one all-reduce, so that the first sums hide behind compute."""
 
 from __future__ import annotations
 
@@ -11,8 +9,7 @@ from collections.abc import Hashable, Sequence
 MOST_BYTES = 25 << 20
 # A smaller pack is not worth its operations in the graph.
 LEAST_BYTES = 64 << 10
-# The first pack is this part of the others, as DistributedDataParallel's is: so the sums begin
-# early.
+# Of the first pack, as DistributedDataParallel has it: so the sums begin early.
 _FIRST_PART = 0.25
 
 

@@ -1,6 +1,4 @@
-"""Where a step's time goes: compute, update, wait and sync, from the stamps of some steps; and rare
-slow steps.
-"""
+"""Where a step's time goes, from the stamps of some steps, and what rare slow steps add."""
 
 from __future__ import annotations
 
@@ -16,11 +14,11 @@ _CLEARLY = 0.7
 
 @dataclass(frozen=True)
 class StepParts:
-    """Each replica's compute + update + wait + sync + input wait − excess is the step time, in
-    seconds.
+    """Where a step's time goes, in seconds, by replica.
 
-    `excess_s` is how much longer the stamped steps' straggler took than a whole unstamped step: 0
-    unless measuring slows the step down.
+    Compute + update + wait + sync + input wait − excess is the step time. `excess_s` is how much
+    longer the stamped steps' straggler took than a whole unstamped step: 0 unless measuring slows
+    the step down.
     """
 
     compute_s: tuple[float, ...]
@@ -33,8 +31,8 @@ class StepParts:
     @property
     def imbalance(self) -> float:
         """max (c + u) / mean (c + u): 1 is perfect."""
-        busy = _sums(self.compute_s, self.update_s)
-        return max(busy) * len(busy) / sum(busy)
+        busy_s = _sums(self.compute_s, self.update_s)
+        return max(busy_s) * len(busy_s) / sum(busy_s)
 
 
 def split_step(
@@ -44,30 +42,30 @@ def split_step(
     input_wait_s: float,
     middle: Callable[[Sequence[float]], float] = median,
 ) -> StepParts:
-    """Divides a step of `step_time_s` seconds by the compute and update times of some steps
-    ([step][replica]).
+    """Divides a step of `step_time_s` by the compute and update times of steps ([step][replica]).
 
     At least one step is needed. Replica i computes cᵢ and updates uᵢ, the `middle` over steps; m is
     the middle of the slowest replica's sum of both. Then wᵢ = m − cᵢ − uᵢ and s = T − input wait −
     m. (m, not max (cᵢ + uᵢ): with noise another replica is the slowest in each step, and the others
     wait for it.) A single replica neither waits nor syncs: the rest of its step counts as compute.
     """
-    compute, update = (
-        tuple(map(middle, zip(*times, strict=True))) for times in (computes, updates)
-    )
-    if len(compute) == 1:
-        compute = (max(*compute, step_time_s - input_wait_s - update[0]),)
-    busy = _sums(compute, update)
-    slowest = [max(_sums(*step)) for step in zip(computes, updates, strict=True)]
-    barrier = busy[0] if len(busy) == 1 else max(middle(slowest), *busy)
-    left = step_time_s - input_wait_s - barrier
+    compute_s = tuple(map(middle, zip(*computes, strict=True)))
+    update_s = tuple(map(middle, zip(*updates, strict=True)))
+    if len(compute_s) == 1:
+        compute_s = (max(*compute_s, step_time_s - input_wait_s - update_s[0]),)
+    busy_s = _sums(compute_s, update_s)
+    barrier_s = max(busy_s)
+    if len(busy_s) > 1:
+        slowest_s = [max(_sums(*step)) for step in zip(computes, updates, strict=True)]
+        barrier_s = max(middle(slowest_s), barrier_s)
+    left_s = step_time_s - input_wait_s - barrier_s
     return StepParts(
-        compute_s=compute,
-        update_s=update,
-        wait_s=tuple(barrier - own for own in busy),
-        sync_s=max(0.0, left),
+        compute_s=compute_s,
+        update_s=update_s,
+        wait_s=tuple(barrier_s - own_s for own_s in busy_s),
+        sync_s=max(0.0, left_s),
         input_wait_s=input_wait_s,
-        excess_s=max(0.0, -left),
+        excess_s=max(0.0, -left_s),
     )
 
 
@@ -77,13 +75,14 @@ def _sums(one: Sequence[float], other: Sequence[float]) -> tuple[float, ...]:
 
 def slow_steps(steps_s: Sequence[float]) -> int:
     """How many of the single steps took over 1.5 times their median."""
-    slow_s = SLOW * median(steps_s) if steps_s else 0.0
-    return sum(step_s > slow_s for step_s in steps_s)
+    if not steps_s:
+        return 0
+    usual_s = median(steps_s)
+    return sum(step_s > SLOW * usual_s for step_s in steps_s)
 
 
 def slow_time(timings_s: Sequence[float], size: int, steps_s: Sequence[float]) -> float:
-    """Seconds by which rare slow steps lengthen the median of `timings_s`, each the mean of `size`
-    steps.
+    """Seconds by which slow steps lengthen the median of `timings_s`, means of `size` steps each.
 
     A median of single steps ignores them. A median of means does not: it rises by a whole slow step
     over `size` when half of the timings contain one more, which can't be predicted. So all by which

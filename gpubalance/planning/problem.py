@@ -12,9 +12,8 @@ from gpubalance.settings.shares import Shares, pieces
 
 Binds: TypeAlias = Literal["speed", "memory", "granularity", "global batch", "sync"]
 
-# The value of (global batch, step time in seconds): above 0, also for arrays of them. A larger
-# global batch in the same time is never worth less, a longer time for the same global batch never
-# more.
+# The value of (global batch, step time in seconds), numbers or arrays: above 0, never less for a
+# larger global batch in the same time, never more for a longer time.
 Objective: TypeAlias = Callable[[Any, Any], Any]
 
 
@@ -24,8 +23,9 @@ def throughput(global_batch: Any, step_time_s: Any) -> Any:
 
 
 class NoSplitError(ValueError):
-    """No split meets the request. `below` and `above` are the nearest possible global batches, or
-    None.
+    """No split meets the request.
+
+    `below` and `above` are the nearest possible global batches, or None.
     """
 
     def __init__(self, reason: str, below: int | None = None, above: int | None = None) -> None:
@@ -35,18 +35,16 @@ class NoSplitError(ValueError):
 
 
 class TooFineError(ValueError):
-    """More batches are equally good than can be compared: the granules are too fine for the
-    devices' limits.
-    """
+    """The granules are so fine that too many batches are equally good to be compared."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """A device: its compute time over the batch, above 0, and the most samples that it can take in
-    one micro-batch.
+    """A device: its compute time over the batch, and how much it can take.
 
-    `update_s` is its weight update: once a step, whatever its batch and micro-batches. `host` is a
-    number. A `required` device gets samples whether it is worth it or not.
+    `model` gives seconds above 0; `limit` is the most samples in one micro-batch. `update_s` is its
+    weight update: once a step, whatever its batch and micro-batches. `host` is a number. A
+    `required` device gets samples whether it is worth it or not.
     """
 
     model: Line | Curve
@@ -57,16 +55,17 @@ class Load:
 
     def compute_s(self, batch: int, micro_batch: int) -> float:
         """Seconds of compute for so many samples, in micro-batches of that size."""
-        return sum(
-            count * self.model.step_time_s(size) for count, size in pieces(batch, micro_batch)
-        )
+        seconds = 0.0
+        for count, size in pieces(batch, micro_batch):
+            seconds += count * self.model.step_time_s(size)
+        return seconds
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The devices, and what the split is for. Batches are multiples of `multiple`; `sync` is known
-    by sets of devices.
+    """The devices, and what the split is for.
 
+    Batches are multiples of `multiple`; `sync` is known by sets of devices.
     `micro_batches` is the most that a device's batch may be divided into; 1 is no accumulation.
     With a free global batch, the plan takes the fewest micro-batches worth at least (1 − `within`)
     of the best: the batch grows only if that clearly pays.
@@ -81,9 +80,9 @@ class Problem:
     within: float = 0.0
     objective: Objective = throughput
 
-    def value(self, found: Allocation) -> float:
-        """A split's value by the objective."""
-        return float(self.objective(found.split.global_batch, found.step_time_s))
+    def value(self, allocation: Allocation) -> float:
+        """The split's value by the objective."""
+        return float(self.objective(allocation.split.global_batch, allocation.step_time_s))
 
 
 @dataclass(frozen=True)

@@ -22,32 +22,34 @@ from typing import NamedTuple
 # What is believed before anything has ended, as standard deviations of logarithms: how devices
 # differ, how far a probe is off for other work, and how commands differ, which counts as much as
 # two of them that have ended.
-_DEVICES, _OFF_A_PROBE, _COMMANDS, _WORTH = 0.5, 0.2, 0.4, 2
+_DEVICES = 0.5
+_OFF_A_PROBE = 0.2
+_COMMANDS = 0.4
+_WORTH = 2
 _EQUAL = 1e-9
 
 
 class Outlook(NamedTuple):
-    """The seconds in which each device is expected to be free, and to do a command; None for an
-    unknown time.
-    """
+    """The seconds in which each device should be free, and do a command; None if unknown."""
 
     free_s: Sequence[float]
     each_s: Sequence[float | None]
 
     def last_s(self, left: int) -> float:
-        """When the last of `left` commands ends if each goes where it ends soonest, which is the
-        best for equal ones.
+        """When the last of `left` commands ends if each goes where it ends soonest.
 
-        Devices of unknown times get none; 0 without commands or devices.
+        That is the best for equal commands. Devices of unknown times get none; 0 without commands
+        or devices.
         """
-        ends = [
-            (free_s + each_s, each_s)
-            for free_s, each_s in zip(*self, strict=True)
-            if each_s is not None
-        ]
+        ends = []
+        for free_s, each_s in zip(self.free_s, self.each_s, strict=True):
+            if each_s is not None:
+                ends.append((free_s + each_s, each_s))
+        if not ends:
+            return 0.0
         heapq.heapify(ends)
         last_s = 0.0
-        for _ in range(left if ends else 0):
+        for _ in range(left):
             last_s, each_s = ends[0]
             heapq.heapreplace(ends, (last_s + each_s, each_s))
         return last_s
@@ -57,18 +59,20 @@ class Outlook(NamedTuple):
         return max([self.last_s(left), *self.free_s])
 
     def starts(self, free: Iterable[int], left: int) -> int | None:
-        """Which of these free devices starts the next of `left` commands: the fastest that is not
-        better left idle.
+        """Which of these free devices starts the next of `left` commands; None if none should.
 
-        None if none should. A device of unknown time always starts one, and so becomes known.
+        It is the fastest that is not better left idle. A device of unknown time always starts one,
+        and so becomes known.
         """
+        if not left:
+            return None
         last_s = self.last_s(left) * (1 + _EQUAL)
-        worth = [
-            (each_s or 0.0, device)
-            for device in free
-            if (each_s := self.each_s[device]) is None or each_s <= last_s
-        ]
-        return min(worth)[1] if worth and left else None
+        useful = []
+        for device in free:
+            each_s = self.each_s[device] or 0.0
+            if each_s <= last_s:
+                useful.append((each_s, device))
+        return min(useful)[1] if useful else None
 
 
 def relative_times(
@@ -79,28 +83,34 @@ def relative_times(
     `ended_s` has the seconds of the commands that each device has ended, `rates` the throughputs by
     a probe. None for a device without either.
     """
-    logs = [[math.log(seconds) for seconds in each] for each in ended_s]
-    medians = [statistics.median(each) if each else 0.0 for each in logs]
-    spread = sum(
-        (one - median) ** 2 for each, median in zip(logs, medians, strict=True) for one in each
-    )
-    free = sum(len(each) - 1 for each in logs if each)
-    variance = (spread + _WORTH * _COMMANDS**2) / (free + _WORTH)
-    before = [-math.log(rate) for rate in rates] if rates else [0.0] * len(logs)
-    prior = (_OFF_A_PROBE if rates else _DEVICES) ** 2
-    offsets = [median - one for median, one in zip(medians, before, strict=True)]
-    common = statistics.mean(
-        [offset for offset, each in zip(offsets, logs, strict=True) if each] or [0.0]
-    )
-    drawn = [
-        one
-        + common
-        + (offset - common) * prior / (prior + variance / max(1, len(each))) * bool(each)
-        for one, offset, each in zip(before, offsets, logs, strict=True)
-    ]
-    return tuple(
-        math.exp(one) if rates or each else None for one, each in zip(drawn, logs, strict=True)
-    )
+    believed = [0.0] * len(ended_s)  # logarithms, as are all numbers until the end
+    doubt = _DEVICES**2
+    if rates:
+        believed = [-math.log(rate) for rate in rates]
+        doubt = _OFF_A_PROBE**2
+    offsets: list[float | None] = []  # of what was seen from what was believed
+    squares: list[float] = []
+    free = _WORTH
+    for seconds, before in zip(ended_s, believed, strict=True):
+        if not seconds:
+            offsets.append(None)
+            continue
+        logs = list(map(math.log, seconds))
+        median = statistics.median(logs)
+        offsets.append(median - before)
+        squares += [(log - median) ** 2 for log in logs]
+        free += len(logs) - 1
+    variance = (sum(squares) + _WORTH * _COMMANDS**2) / free
+    seen = [offset for offset in offsets if offset is not None]
+    common = statistics.mean(seen or [0.0])
+    times: list[float | None] = []
+    for seconds, before, offset in zip(ended_s, believed, offsets, strict=True):
+        if offset is not None:
+            drawn = (offset - common) * doubt / (doubt + variance / len(seconds))
+            times.append(math.exp(before + common + drawn))
+        else:
+            times.append(math.exp(before + common) if rates else None)
+    return tuple(times)
 
 
 def outlook(
@@ -108,32 +118,26 @@ def outlook(
     running_s: Sequence[float | None],
     times: Sequence[float | None],
 ) -> Outlook:
-    """What to expect of devices that have ended commands of `ended_s` and run one since
-    `running_s`, None if free.
+    """What to expect of devices that have ended commands of `ended_s` seconds.
 
-    A command yet to run takes the mean of those that have ended, each divided by its device's
-    `times`. One that runs takes the mean of those that took longer; if none did, the more, the
-    longer it has run.
+    They have run one since `running_s`, None if free. A command yet to run takes the mean of those
+    that have ended, each divided by its device's `times`. One that runs takes the mean of those
+    that took longer; if none did, the more, the longer it has run.
     """
-    units = [
-        seconds / time
-        for each, time in zip(ended_s, times, strict=True)
-        if time
-        for seconds in each
-    ]
+    units: list[float] = []
+    for ended, time in zip(ended_s, times, strict=True):
+        if time is not None:
+            units += [seconds / time for seconds in ended]
     unit = statistics.mean(units) if units else 1.0
-    each_s = [time and unit * time for time in times]
+    each_s = [None if time is None else unit * time for time in times]
     free_s = []
-    for run_s, time, whole_s in zip(running_s, times, each_s, strict=True):
-        longer = (
-            [time * one - run_s for one in units if time * one > run_s]
-            if time and run_s is not None
-            else []
-        )
-        if run_s is None or not time:
+    for run_s, time in zip(running_s, times, strict=True):
+        if run_s is None or time is None:
             free_s.append(0.0)
         elif not units:  # in a unit of its own: as if it had just begun
-            free_s.append(whole_s or 0.0)
+            free_s.append(time)
         else:
+            rests_s = [time * unit - run_s for unit in units]
+            longer = [rest_s for rest_s in rests_s if rest_s > 0]
             free_s.append(statistics.mean(longer) if longer else run_s / (1 + len(units)))
     return Outlook(free_s, each_s)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from gpubalance.planning.grid import Grid
 from gpubalance.planning.memory import Forecast, Points, forecast
 
 # Tries that the search may need beyond those of bisection, before and after something fails.
@@ -19,8 +20,9 @@ _FEW_RUNGS = 6
 
 @dataclass(frozen=True)
 class TriedBatch:
-    """A batch that was tried. `memory_peak_bytes` is what it took or, if it failed, asked for; None
-    if unknown.
+    """A batch that was tried.
+
+    `memory_peak_bytes` is what it took or, if it failed, asked for; None if unknown.
     """
 
     batch: int
@@ -30,38 +32,15 @@ class TriedBatch:
 
 @dataclass(frozen=True)
 class Limit:
-    """Neighbours on the search's grid, both run: `fits` is a trial or one of the points, `fails` a
-    trial.
+    """Neighbours on the search's grid, both run.
 
-    `fits` is None if even a batch of 1 failed; `fails` is None if the largest batch asked for fits.
+    `fits` is a trial or one of the points, `fails` a trial. `fits` is None if even a batch of 1
+    failed; `fails` is None if the largest batch asked for fits.
     """
 
     fits: int | None
     fails: int | None
     trials: tuple[TriedBatch, ...]
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The possible batch limits, numbered from 1: below `multiple` every batch, from there on its
-    multiples.
-    """
-
-    multiple: int
-
-    def batch(self, rung: int) -> int:
-        """The batch of a rung; 0 for rung 0, below the first."""
-        return rung if rung < self.multiple else (rung - self.multiple + 1) * self.multiple
-
-    def rung(self, batch: int) -> int:
-        """The last rung at or below a batch, 0 if there is none."""
-        return (
-            max(0, batch) if batch < self.multiple else batch // self.multiple + self.multiple - 1
-        )
-
-    def has(self, batch: int) -> bool:
-        """Whether a batch is a rung."""
-        return self.batch(self.rung(batch)) == batch
 
 
 def find_limit(
@@ -73,8 +52,9 @@ def find_limit(
     multiple: int = 1,
     failed: int | None = None,
 ) -> Limit:
-    """Finds the limit with trials of `try_batch(batch, reason)`; the same answers give the same
-    search.
+    """Finds the limit with trials of `try_batch(batch, reason)`.
+
+    The same answers give the same search.
 
     Problem: among the multiples of `multiple` up to `max_batch`, and all batches below the first of
     them, find two neighbours, both tried, of which one fits and the next fails. Use few tries, and
@@ -87,7 +67,7 @@ def find_limit(
     `Forecast`) try in turn: what surely fits, or at least part of the way to what fits at best;
     that best; and the smallest that should fail. If memory gives nothing between the two ends, try
     twice the batch, or, once one end failed, a third of the way towards it, as a try that fits is
-    cheaper (half of the way if memory is unknown, and one by one near the end). `Bracket` bends
+    cheaper (half of the way if memory is unknown, and one by one near the end). `_Search` bends
     each wish to keep the search short.
 
     A failure may be chance: another program's memory, a fragmented allocator. So the failure that
@@ -104,10 +84,13 @@ def find_limit(
     tread of an allocator's staircase, a try says only fits or not: there every search needs log₂ w
     tries. Passes on what `try_batch` raises.
     """
-    state = _Search(points, memory_bytes, max_batch, Grid(multiple), failed)
-    while (proposal := state.next()) is not None:
-        state.tell(try_batch(*proposal))
-    return state.limit()
+    search = _Search(points, memory_bytes, max_batch, Grid(multiple), failed)
+    proposal = search.proposal()
+    while proposal is not None:
+        batch, reason = proposal
+        search.record(try_batch(batch, reason))
+        proposal = search.proposal()
+    return search.limit()
 
 
 def _most_tries(low: int, high: int) -> int:
@@ -148,7 +131,8 @@ class _Search:
         self._begin(min(self._top, grid.rung(max(self._peaks, default=0))), high)
 
     def _begin(self, low: int, high: int | None) -> None:
-        self._low, self._high, self._start = low, high, low
+        self._low = self._start = low
+        self._high = high
         self._rises = 0  # since it began
         self._left = 0 if high is None else _most_tries(low, high)
 
@@ -159,19 +143,20 @@ class _Search:
 
     def _nearest(self, wish: int) -> int:
         """The rung to try: the nearest to the wish that keeps the search short."""
-        low, high = self._low, self._high
-        if high is None:
-            return max(wish, low + 1, self._start + ((1 << self._rises) >> _SPARE_TRIES))
+        if self._high is None:
+            least = self._start + ((1 << self._rises) >> _SPARE_TRIES)
+            return max(wish, self._low + 1, least)
         widest = 1 << max(0, self._left - 1)
-        return min(max(wish, low + 1, high - widest), high - 1, low + widest)
+        raised = max(wish, self._low + 1, self._high - widest)
+        return min(raised, self._high - 1, self._low + widest)
 
     def limit(self) -> Limit:
         """The ends."""
         fails = None if self._high is None else self._grid.batch(self._high)
         return Limit(self._grid.batch(self._low) or None, fails, tuple(self._trials))
 
-    def tell(self, trial: TriedBatch) -> None:
-        """Records the result of a trial."""
+    def record(self, trial: TriedBatch) -> None:
+        """Takes the result of a trial."""
         self._trials.append(trial)
         rung = self._grid.rung(trial.batch)
         if trial.fits:
@@ -185,84 +170,103 @@ class _Search:
         if rung not in (self._low, self._high):
             self._move(rung, trial.fits)
         elif trial.fits:
-            self._begin(rung, min((r for r in self._failed if r > rung), default=None))
+            above = [failed for failed in self._failed if failed > rung]
+            self._begin(rung, min(above, default=None))
         else:
-            self._begin(max((r for r in self._fitted if r < rung), default=0), rung)
+            below = [fitted for fitted in self._fitted if fitted < rung]
+            self._begin(max(below, default=0), rung)
 
     def _move(self, rung: int, fits: bool) -> None:
         """Moves one end to the rung that was tried."""
-        left = math.inf if self._high is None else self._left - 1
+        was_open = self._high is None
         if fits:
             self._low = rung
             self._rises += 1
         else:
             self._high = rung
         if self._high is not None:
-            self._left = int(min(left, _most_tries(self._low, self._high)))
+            most = _most_tries(self._low, self._high)
+            self._left = most if was_open else min(self._left - 1, most)
 
-    def next(self) -> tuple[int, str] | None:
+    def proposal(self) -> tuple[int, str] | None:
         """The batch to try now, and why; None when both ends are known."""
         if self._joined or self._low >= self._top:
             return self._unsure_end()
-        high = math.inf if self._high is None else self._high
-        wish, reason = next((wish, why) for wish, why in self._wishes() if self._low < wish < high)
+        wish, reason = self._first_wish()
         rung = self._nearest(wish)
         if self._high is None and rung >= self._top:
-            rung, reason = self._top, "the largest that was asked for"
+            rung = self._top
+            reason = "the largest that was asked for"
         elif rung != wish:
             reason = f"memory is not as predicted; {self._ends()}"
         return self._grid.batch(rung), reason
 
     def _unsure_end(self) -> tuple[int, str] | None:
-        """The end that must be tried, or tried again, once the two are neighbours; None if both are
-        certain.
-        """
-        low, high = self._low, self._high
+        """The end to try, or to try again, once both are neighbours; None if both are certain."""
+        low = self._low
+        high = self._high
         if low and low not in self._fitted:
-            return (self._grid.batch(low), "only a larger batch was run, which is no multiple")
+            return self._grid.batch(low), "only a larger batch was run, which is no multiple"
         if high is None or self._failed[high] or not self._joined:
             return None
-        batch, said = self._grid.batch(high), self._forecast()
-        if said is None:
-            return (batch, f"once more, to be sure: {self._ends()}")
-        return (batch, f"once more, as memory predicts {said.best}") if batch <= said.best else None
+        batch = self._grid.batch(high)
+        predicted = self._forecast()
+        if predicted is None:
+            return batch, f"once more, to be sure: {self._ends()}"
+        if batch > predicted.best:
+            return None
+        return batch, f"once more, as memory predicts {predicted.best}"
 
     def _forecast(self) -> Forecast | None:
-        return None if self._memory is None else forecast(sorted(self._peaks.items()), self._memory)
+        if self._memory is None:
+            return None
+        return forecast(sorted(self._peaks.items()), self._memory)
 
-    def _wishes(self) -> Iterator[tuple[int, str]]:
-        """The rungs to try, the best first, and why."""
-        said = self._forecast()
-        if said is not None:
-            yield from self._foretold(said)
+    def _first_wish(self) -> tuple[int, str]:
+        """The rung to try by preference, between the ends, and why."""
+        for rung, reason in self._by_memory():
+            if self._low < rung and (self._high is None or rung < self._high):
+                return rung, reason
+        return self._blind()
+
+    def _by_memory(self) -> Iterator[tuple[int, str]]:
+        """The rungs to try by what memory predicts, the best first, and why."""
+        predicted = self._forecast()
+        if predicted is not None:
+            yield from self._by_forecast(predicted)
         elif self._memory is not None and len(self._peaks) == 1:
             ((batch, peak),) = self._peaks.items()
             least = self._grid.rung(self._memory * batch // max(1, peak))
             yield max(self._low + 1, least), "fits even if all of the memory grows with the batch"
-        yield self._blind()
 
-    def _foretold(self, said: Forecast) -> Iterator[tuple[int, str]]:
-        low, aim = self._low, self._grid.rung(said.best)
-        predicted = f"the memory of {len(self._peaks)} batches predicts {self._grid.batch(aim)}"
+    def _by_forecast(self, predicted: Forecast) -> Iterator[tuple[int, str]]:
+        low = self._low
+        best = self._grid.rung(predicted.best)
+        reason = f"the memory of {len(self._peaks)} batches predicts {self._grid.batch(best)}"
         # From afar, caution; later, progress.
-        least = low + math.ceil((aim - low) / (2 if self._trials else 8))
-        safe = min(aim, max(self._grid.rung(said.sure), least, low + 1))
-        yield safe, predicted if safe == aim else f"{predicted}; a safe step towards it"
-        yield aim, predicted
-        yield max(self._grid.rung(said.doubt - 1), low) + 1, "the smallest that should fail"
+        part = 2 if self._trials else 8
+        least = low + math.ceil((best - low) / part)
+        safe = min(best, max(self._grid.rung(predicted.sure), least, low + 1))
+        if safe < best:
+            yield safe, f"{reason}; a safe step towards it"
+        yield best, reason
+        yield max(self._grid.rung(predicted.doubt - 1), low) + 1, "the smallest that should fail"
 
     def _blind(self) -> tuple[int, str]:
         """The next rung between the ends if memory predicts none."""
-        low, high = self._low, self._high
-        if high is None:
-            return max(1, 2 * low), "twice the batch" if low else "the smallest"
-        if high - low <= _FEW_RUNGS:
-            return low + 1, self._ends()
-        return low + (high - low) // (3 if self._memory is not None else 2), self._ends()
+        if self._high is None:
+            if self._low:
+                return 2 * self._low, "twice the batch"
+            return 1, "the smallest"
+        apart = self._high - self._low
+        if apart <= _FEW_RUNGS:
+            return self._low + 1, self._ends()
+        part = 2 if self._memory is None else 3
+        return self._low + apart // part, self._ends()
 
     def _ends(self) -> str:
-        low, high = self._low, self._high
-        if not low:
-            return "nothing fits yet" if high is None else f"{self._grid.batch(high)} does not fit"
-        fits = f"{self._grid.batch(low)} fits"
-        return fits if high is None else f"{fits}, {self._grid.batch(high)} does not"
+        fits = f"{self._grid.batch(self._low)} fits"
+        if self._high is None:
+            return fits if self._low else "nothing fits yet"
+        fails = self._grid.batch(self._high)
+        return f"{fits}, {fails} does not" if self._low else f"{fails} does not fit"

@@ -11,16 +11,16 @@ from gpubalance.results.common import Model
 from gpubalance.settings.requests import Settings
 
 
-def check_told(found: ModelCheck) -> Iterator[Part]:
+def check_summary(check: ModelCheck) -> Iterator[Part]:
     """Whether a split can train it, how large it is, and the batches of its data."""
-    exactly = "" if not found.warnings else ", not all of it exactly"
-    split = (
-        f"a split trains it{exactly}"
-        if found.refused is None
-        else "a split can't train it, only one device"
-    )
-    yield f"{found.settings.model} can be measured; {split}"
-    yield model_text(found.model, found.settings.data, found.own_batch)
+    if check.refused is not None:
+        split = "a split can't train it, only one device"
+    elif check.warnings:
+        split = "a split trains it, not all of it exactly"
+    else:
+        split = "a split trains it"
+    yield f"{check.settings.model} can be measured; {split}"
+    yield model_text(check.model, check.settings.data, check.own_batch)
 
 
 def model_text(model: Model, data: str | None, own_batch: int | None) -> str:
@@ -29,13 +29,15 @@ def model_text(model: Model, data: str | None, own_batch: int | None) -> str:
     weights = f"{model.name}: {model.parameters:,} parameters to train, gradients of {size}"
     if data is None:
         return f"{weights}; random samples"
-    return f"{weights}; {data} gives {f'batches of {own_batch}' if own_batch else 'samples'}"
+    if own_batch:
+        return f"{weights}; {data} gives batches of {own_batch}"
+    return f"{weights}; {data} gives samples"
 
 
 def model_built_text(
     settings: Settings, model: Model, own_batch: int | None, warned: Sequence[str]
 ) -> str:
     """The same while a balance begins, with what a split does not train exactly."""
-    return "; ".join(
-        [model_text(model, settings.data, own_batch), *(f"not exact: {text}" for text in warned)]
-    )
+    texts = [model_text(model, settings.data, own_batch)]
+    texts += [f"not exact: {text}" for text in warned]
+    return "; ".join(texts)

@@ -19,30 +19,30 @@ def gpus_text(reading: Reading) -> str:
     """Each GPU with its UUID, who uses it and why it can't be used; without a GPU, what to do."""
     if reading.problem:
         return f"{reading.remedy}\nwithout a GPU: --simulate FILE or --simulate N"
-    versions = (reading.driver_version, reading.cuda_driver_version)
-    driver, cuda = (version or NOT_AVAILABLE for version in versions)
+    driver = reading.driver_version or NOT_AVAILABLE
+    cuda = reading.cuda_driver_version or NOT_AVAILABLE
     rows = [("GPU", "name", "bus id", "compute", "memory", "free"), *map(_gpu_row, reading.gpus)]
-    head, *lines = table(rows, left=(0, 1, 2))
-    told = [f"driver {driver}, CUDA {cuda}", head]
-    for line, gpu in zip(lines, reading.gpus, strict=True):
-        told += [line, *(f"{_INDENT}{fact}" for fact in _facts(gpu)), *_remedy(gpu)]
-    return "\n".join(told)
+    head, *gpu_lines = table(rows, left=(0, 1, 2))
+    lines = [f"driver {driver}, CUDA {cuda}", head]
+    for line, gpu in zip(gpu_lines, reading.gpus, strict=True):
+        lines.append(line)
+        lines += [f"{_INDENT}{fact}" for fact in _facts(gpu)]
+        lines += _remedy(gpu)
+    return "\n".join(lines)
 
 
 def hosts_text(hosts: Sequence[tuple[str, Reading]]) -> str:
     """Each host's GPUs under its name."""
-    return "\n\n".join(
-        f"{host}\n{reading.problem or gpus_text(reading)}" for host, reading in hosts
-    )
+    texts = [f"{host}\n{reading.problem or gpus_text(reading)}" for host, reading in hosts]
+    return "\n\n".join(texts)
 
 
 def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
-    name = shorten(clean(gpu.name or NOT_AVAILABLE), _NAME_WIDTH)
-    known = (gpu.bus_id or NOT_AVAILABLE, gpu.compute_capability or NOT_AVAILABLE)
     return (
         str(gpu.index),
-        name,
-        *known,
+        shorten(clean(gpu.name or NOT_AVAILABLE), _NAME_WIDTH),
+        gpu.bus_id or NOT_AVAILABLE,
+        gpu.compute_capability or NOT_AVAILABLE,
         format_bytes(gpu.memory_bytes),
         format_bytes(gpu.memory_free_bytes),
     )
@@ -53,11 +53,9 @@ def _facts(gpu: Gpu) -> Iterator[str]:
     for piece in gpu.mig_slices:
         yield f"MIG slice {piece.uuid}, {format_bytes(piece.memory_bytes)}"
     for process in gpu.processes or ():
+        name = clean(process.name or "a process", 40)
         pid = "" if process.pid is None else f" (PID {process.pid})"
-        yield (
-            f"{clean(process.name or 'a process', 40)}{pid} holds "
-            f"{format_bytes(process.memory_bytes)}"
-        )
+        yield f"{name}{pid} holds {format_bytes(process.memory_bytes)}"
     if gpu.unusable:
         yield f"can't be used: {gpu.unusable}"
 
@@ -69,17 +67,17 @@ def _remedy(gpu: Gpu) -> list[str]:
 
 def simulated_text(devices: Sequence[Device]) -> str:
     """One row for each simulated device, with its profile."""
-    rows = [
-        ("device", "name", "a step takes", "memory", "base", "per sample"),
-        *map(_simulated_row, devices),
-    ]
+    heads = ("device", "name", "a step takes", "memory", "base", "per sample")
+    rows = [heads, *map(_simulated_row, devices)]
     return "\n".join(table(rows, left=(0, 1, 2)))
 
 
 def _simulated_row(device: Device) -> tuple[str, ...]:
-    name, profile = shorten(device.name, _NAME_WIDTH), device.profile
+    name = shorten(device.name, _NAME_WIDTH)
+    profile = device.profile
     if profile is None:
-        return (device.label, name, "its own time", *[NOT_AVAILABLE] * 3)
+        unknown = [NOT_AVAILABLE] * 3
+        return (device.label, name, "its own time", *unknown)
     takes = f"{format_seconds(profile.alpha_s)} + {format_seconds(profile.beta_s)} · batch"
     sizes = (profile.memory, profile.base_memory, profile.memory_per_sample)
     return (device.label, name, takes, *map(format_bytes, sizes))

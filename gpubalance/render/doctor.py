@@ -18,44 +18,42 @@ Paint = Callable[[Status, str], str]
 
 
 def checkup_text(
-    found: Checkup | Checkups, columns: int = 80, paint: Paint = lambda _, word: word
+    checkup: Checkup | Checkups, columns: int = 80, paint: Paint = lambda _, word: word
 ) -> str:
-    """The checkup in lines of at most `columns`, except for words that can't be broken; of hosts
-    each under its name.
+    """The checkup in lines of at most `columns`, but for longer words; hosts under their names.
 
     `paint` may colour a status.
     """
-    if isinstance(found, Checkups):
-        return "\n\n".join(
-            f"{one.host}\n{checkup_text(one, columns, paint)}" for one in found.hosts
-        )
+    if isinstance(checkup, Checkups):
+        texts = [f"{host.host}\n{checkup_text(host, columns, paint)}" for host in checkup.hosts]
+        return "\n\n".join(texts)
     width = max(_LEAST, columns)
-    longest = max((len(check.what) for check in found.checks), default=0)
-    lines = prose(_summary(found), width, hanging="")
-    for check in found.checks:
+    longest = max((len(check.what) for check in checkup.checks), default=0)
+    lines = prose(_counts(checkup), width, hanging="")
+    for check in checkup.checks:
         lines += _check_lines(check, width, longest, paint)
     return "\n".join(lines)
 
 
-def _summary(checkup: Checkup) -> str:
-    counted = Counter(check.status for check in checkup.checks)
-    told = [
-        f"{counted[status]} {status}{_plural(status, counted)}"
-        for status in _STATUSES
-        if counted[status]
-    ]
+def _counts(checkup: Checkup) -> str:
+    """`nothing is wrong: 2 skipped, 12 ok`."""
+    counts = Counter(check.status for check in checkup.checks)
+    texts = []
+    for status in _STATUSES:
+        plural = "s" if status in ("failure", "warning") and counts[status] > 1 else ""
+        if counts[status]:
+            texts.append(f"{counts[status]} {status}{plural}")
+    text = ", ".join(texts)
     if not checkup.complete:
-        return f"{', '.join(told)}; cut short"
-    good = "" if counted["failure"] or counted["warning"] else "nothing is wrong: "
-    return f"{good}{', '.join(told)}"
-
-
-def _plural(status: Status, counted: Counter[Status]) -> str:
-    return "s" if status in ("failure", "warning") and counted[status] != 1 else ""
+        return f"{text}; cut short"
+    if counts["failure"] or counts["warning"]:
+        return text
+    return f"nothing is wrong: {text}"
 
 
 def _check_lines(check: Check, width: int, longest: int, paint: Paint) -> list[str]:
-    word, detail = check.status.ljust(_STATUS_WIDTH), clean(check.detail, 1000)
+    word = check.status.ljust(_STATUS_WIDTH)
+    detail = clean(check.detail, 1000)
     if width < _NARROW:
         indent = "  "
         lines = [f"{word}  {check.what}", *prose(detail, width, indent, indent)]
@@ -63,7 +61,9 @@ def _check_lines(check: Check, width: int, longest: int, paint: Paint) -> list[s
         head = f"{word}  {check.what.ljust(longest)}  "
         indent = " " * len(head)
         lines = prose(detail, width, head, indent) or [head.rstrip()]
-    lines[0] = paint(check.status, word) + lines[0][len(word) :]
-    for number, line in enumerate(clean_lines(check.next or "").splitlines()):
-        lines += prose(line, width, f"{indent}{'  ' if number else '→ '}", f"{indent}  ")
+    lines[0] = paint(check.status, word) + lines[0].removeprefix(word)
+    mark = "→ "
+    for line in clean_lines(check.next or "").splitlines():
+        lines += prose(line, width, f"{indent}{mark}", f"{indent}  ")
+        mark = "  "
     return lines

@@ -10,18 +10,19 @@ from functools import partial
 from rich.text import Text
 
 from gpubalance.numbers.units import format_bytes, format_rate, format_seconds
+from gpubalance.render.gauges import state_text, throttled_text
 from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.render.rates import per_s
 from gpubalance.render.table import prose, shorten, sparkline
 from gpubalance.results.probe import CurvePoint
-from gpubalance.results.telemetry import Moment, Telemetry
+from gpubalance.results.telemetry import Moment
 from gpubalance.settings.device import Device
 
 # What a step is, from left to right, with its sign and colour.
 _STEP = {"compute, update": ("█", "green"), "waits": ("░", "yellow"), "sync": ("·", "dim")}
 _LONGEST_BAR, _SHORTEST_BAR = 30, 8
 _NAME_WIDTH = 22
-_KEPT = 60  # rates
+_MOST_RATES = 60
 _TOGETHER = 0.01
 _BAR = "bar"
 # The columns of the tables in the order in which they stand, and in that in which a narrow terminal
@@ -30,14 +31,13 @@ _JOINT = ("device", "name", "batch", "samples/s", _BAR, "compute", "state", "mem
 OWN = ("alone", "at once")  # rates of a device with a model of its own
 _OWN = ("device", "name", "batch", *OWN, "memory", "state")
 _BY_WORTH = ("device", "batch", "samples/s", *OWN, "compute", "state", "memory", "name")
-_WITHOUT_HEAD, _LEFT = ("name", "state"), ("device", "name")
+_WITHOUT_HEAD = ("name", "state")
+_LEFT = ("device", "name")
 
 
 @dataclass
 class DeviceRow:
-    """A device while it is measured. `rates` are its latest samples/s, by the column; None is
-    unknown.
-    """
+    """A device while it is measured, with its latest samples/s by the column; None is unknown."""
 
     device: Device
     batch: int
@@ -60,7 +60,7 @@ class LiveSplit:
     devices: Sequence[Device]
     batches: Sequence[int]
     step_s: float | None = None
-    rates: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    rates: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_RATES))
 
     def __post_init__(self) -> None:
         self.rows = [*map(DeviceRow, self.devices, self.batches)]
@@ -83,33 +83,32 @@ _CELLS: Mapping[str, Callable[[DeviceRow], str]] = {
 
 def header_lines(text: str, left: str, width: int) -> list[Text]:
     """What is being done and how much is left, on as few lines as the width allows."""
-    if not left:
-        return [Text(line) for line in prose(text, width)]
     gap = width - len(text) - len(left)
-    if gap >= 2:
+    if left and gap >= 2:
         return [Text.assemble(text, " " * gap, (left, "dim"))]
-    return [*map(Text, prose(text, width)), Text(left, "dim")]
+    lines = [Text(line) for line in prose(text, width)]
+    if left:
+        lines.append(Text(left, "dim"))
+    return lines
 
 
-def joint_lines(courses: Mapping[str, LiveSplit], width: int, height: int) -> list[Text]:
-    """The devices of a split, who waits for whom, and the total; also the "even" split once it is
-    measured.
-    """
-    if "" not in courses:
+def joint_lines(splits: Mapping[str, LiveSplit], width: int, height: int) -> list[Text]:
+    """The devices of a split, who waits for whom, and the total; also of the "even" split."""
+    if "" not in splits:
         return []
-    course, even = courses[""], courses.get("even")
-    lines = _table(course.rows, _JOINT, width, max(1, height - 6), partial(_bar, course))
-    lines.append(_total_line(f"total {sum(course.batches)}", course.rates, width))
+    split = splits[""]
+    lines = _table(split.rows, _JOINT, width, max(1, height - 6), partial(_bar, split))
+    lines.append(_total_line(f"total {sum(split.batches)}", split.rates, width))
+    even = splits.get("even")
     if even is not None and even.rates:
-        lines.append(
-            _total_line(f"even split {'/'.join(map(str, even.batches))}", even.rates, width)
-        )
-    if course.rows[0].compute_s is not None:
-        lines += map(Text, prose(_waiting(course), width))
-        legend = Text("  ").join(
-            Text.assemble(sign, (f" {name}", "dim")) for name, sign in _STEP.items()
-        )
-        lines += [legend] if legend.cell_len <= width else []
+        batches = "/".join(map(str, even.batches))
+        lines.append(_total_line(f"even split {batches}", even.rates, width))
+    if split.rows[0].compute_s is not None:
+        lines += map(Text, prose(_waiting(split), width))
+        names = [Text.assemble(sign, (f" {name}", "dim")) for name, sign in _STEP.items()]
+        legend = Text("  ").join(names)
+        if legend.cell_len <= width:
+            lines.append(legend)
     return lines
 
 
@@ -118,92 +117,82 @@ def own_lines(rows: Sequence[DeviceRow], width: int, height: int) -> list[Text]:
     rows = sorted(rows, key=lambda row: (row.device.host or "", row.device.index))
     lines = _table(rows, _OWN, width, max(1, height - 3))
     at_once = [row.rates["at once"] for row in rows if "at once" in row.rates]
-    return [*lines, Text(shorten(f"at once {per_s(sum(at_once))}", width))] if at_once else lines
+    if at_once:
+        lines.append(Text(shorten(f"at once {per_s(sum(at_once))}", width)))
+    return lines
 
 
 def _table(
     rows: Sequence[DeviceRow],
     order: Sequence[str],
     width: int,
-    shown: int,
+    most_rows: int,
     bar: Callable[[DeviceRow, int], Text] | None = None,
 ) -> list[Text]:
     """The columns that fit, how many devices have no row, and which of the others are throttled.
 
     A bar takes what the other columns leave of a line.
     """
-    left, kept = width + 2 - (_SHORTEST_BAR + 2 if bar else 0), {}  # no space after the last column
+    shown = rows[:most_rows]
+    left = width + 2  # no space after the last column
+    if bar:
+        left -= _SHORTEST_BAR + 2
+    columns: dict[str, list[Text]] = {}
     for name in _BY_WORTH:
-        cells = [
-            "" if name in _WITHOUT_HEAD else name,
-            *(_CELLS[name](row) for row in rows[:shown]),
-        ]
+        cells = ["" if name in _WITHOUT_HEAD else name]
+        cells += [_CELLS[name](row) for row in shown]
         length = max(map(len, cells))
         if name in order and any(cells[1:]) and length + 2 <= left:
-            kept[name] = [
-                Text(cell.ljust(length) if name in _LEFT else cell.rjust(length)) for cell in cells
-            ]
+            aligned = str.ljust if name in _LEFT else str.rjust
+            columns[name] = [Text(aligned(cell, length)) for cell in cells]
             left -= length + 2
     if bar:
         room = min(_LONGEST_BAR, left + _SHORTEST_BAR)
-        kept[_BAR] = [Text(" " * room), *(bar(row, room) for row in rows[:shown])]
-    lines = [
-        Text("  ").join(cells)
-        for cells in zip(*(kept[name] for name in order if name in kept), strict=True)
-    ]
+        columns[_BAR] = [Text(" " * room), *(bar(row, room) for row in shown)]
+    in_order = [columns[name] for name in order if name in columns]
+    lines = [Text("  ").join(cells) for cells in zip(*in_order, strict=True)]
     lines[0].stylize("dim")
-    if shown < len(rows):
-        lines.append(Text(f"… and {len(rows) - shown} more devices", "dim"))
-    throttled = (throttled_text(row.device, row.gauges) for row in rows[:shown])
-    return [*lines, *(Text(line, "yellow") for text in throttled for line in prose(text, width))]
+    if len(shown) < len(rows):
+        lines.append(Text(f"… and {len(rows) - len(shown)} more devices", "dim"))
+    for row in shown:
+        text = throttled_text(row.device, row.gauges)
+        lines += [Text(line, "yellow") for line in prose(text, width)]
+    return lines
 
 
-def _bar(course: LiveSplit, row: DeviceRow, width: int) -> Text:
+def _bar(split: LiveSplit, row: DeviceRow, width: int) -> Text:
     """The step from left to right: compute and update, wait for the slowest, the rest (sync)."""
-    if row.compute_s is None or not course.step_s:
+    if row.compute_s is None or not split.step_s:
         return Text(" " * width)
-    slowest = max(one.busy_s for one in course.rows)
-    whole = max(course.step_s, slowest)
-    busy, until = (round(width * seconds / whole) for seconds in (row.busy_s, slowest))
-    lengths = (busy, until - busy, width - until)
-    return Text.assemble(
-        *((sign * n, colour) for (sign, colour), n in zip(_STEP.values(), lengths, strict=True))
-    )
+    slowest_s = max(other.busy_s for other in split.rows)
+    step_s = max(split.step_s, slowest_s)
+    busy = round(width * row.busy_s / step_s)
+    waiting = round(width * slowest_s / step_s) - busy
+    lengths = (busy, waiting, width - busy - waiting)
+    bar = Text()
+    for (sign, colour), length in zip(_STEP.values(), lengths, strict=True):
+        bar.append(sign * length, colour)
+    return bar
 
 
-def _waiting(course: LiveSplit) -> str:
+def _waiting(split: LiveSplit) -> str:
     """Who waits for whom: `GPU:1 waits 90 ms of each step for GPU:0`."""
-    if len(course.rows) < 2 or not course.step_s:
+    if len(split.rows) < 2 or not split.step_s:
         return ""
-    (least_s, first), *_, (most_s, last) = sorted(
-        (row.busy_s, row.device.label) for row in course.rows
-    )
-    if most_s - least_s <= _TOGETHER * course.step_s:
+    by_time = sorted((row.busy_s, row.device.label) for row in split.rows)
+    (least_s, first), (most_s, last) = by_time[0], by_time[-1]
+    if most_s - least_s <= _TOGETHER * split.step_s:
         return "they finish together"
     return f"{first} waits {format_seconds(most_s - least_s)} of each step for {last}"
 
 
-def state_text(gauges: Moment | Telemetry | None) -> str:
-    """`83 °C 220 W`, as far as NVML gives them."""
-    if gauges is None:
-        return ""
-    heat = "" if gauges.temperature_c is None else f"{gauges.temperature_c} °C"
-    power = "" if gauges.power_w is None else f"{gauges.power_w:.0f} W"
-    return " ".join(filter(None, (heat, power)))
-
-
-def throttled_text(device: Device, gauges: Moment | None) -> str:
-    """`GPU:0 is throttled: power cap`; empty if it is not."""
-    reasons = (gauges and gauges.throttle_reasons) or ()
-    return f"{device.label} is throttled: {', '.join(reasons)}" if reasons else ""
-
-
 def _total_line(name: str, rates: Sequence[float], width: int) -> Text:
     """`total 1584  2205 samples/s  ▅▆▅▆`, with as many of the last rates as fit."""
-    rate = f"{per_s(rates[-1])}" if rates else "…"
+    rate = per_s(rates[-1]) if rates else "…"
     text = shorten(f"{name}  {rate}  ", width)
     room = max(0, min(_LONGEST_BAR, width - len(text)))
-    return Text.assemble(text, (sparkline(list(rates)[-room:] if room else []), "cyan"))
+    shown = list(rates)[-room:] if room else []
+    return Text.assemble(text, (sparkline(shown), "cyan"))
 
 
 def probe_lines(

@@ -12,7 +12,7 @@ from gpubalance.numbers.units import (
     format_rate,
     format_seconds,
 )
-from gpubalance.render.rates import per_s, pipeline_told
+from gpubalance.render.rates import per_s, pipeline_sentences
 from gpubalance.render.table import BLANK, WIDTH, Part, shorten, sparkline, table
 from gpubalance.results.probe import (
     BatchLimit,
@@ -29,7 +29,7 @@ _MOST_WHOLE = 4
 _BAR_WIDTH = 24
 _OTHER_COLUMNS = 39
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-OUTCOMES = {
+_OUTCOMES = {
     "fits": "fits",
     "oom": "out of memory",
     "margin": "leaves less than the margin",
@@ -39,19 +39,20 @@ OUTCOMES = {
 
 
 def curve_lines(points: Sequence[CurvePoint], width: int = WIDTH) -> list[str]:
-    """One row for each batch size, with a bar for its throughput; marks say what is uncertain about
-    it.
+    """A row for each batch size, with a bar for its throughput, and marks of what is uncertain.
 
     On a narrow terminal the bar takes what the other columns leave, or is left out.
     """
     best = max(point.throughput.median for point in points)
     longest = max(len(_marks(point)) for point in points)
-    room = max(0, min(_BAR_WIDTH, width - _OTHER_COLUMNS - (longest + 2 if longest else 0)))
-    heads = ("batch", "samples/s", "step", "memory")
-    rows = [(*heads, *([""] if room else []), "")]
-    for point in sorted(points, key=lambda p: p.batch):
-        bars = [_bar(point.throughput.median / best, room)] if room else []
-        rows.append((str(point.batch), *_figures(point), *bars, _marks(point)))
+    marks_width = longest + 2 if longest else 0
+    room = max(0, min(_BAR_WIDTH, width - _OTHER_COLUMNS - marks_width))
+    rows = [["batch", "samples/s", "step", "memory", "", ""]]
+    for point in sorted(points, key=lambda point: point.batch):
+        bar = _bar(point.throughput.median / best, room)
+        rows.append([str(point.batch), *_figures(point), bar, _marks(point)])
+    if not room:
+        rows = [row[:4] + row[5:] for row in rows]
     return table(rows, left=(4, 5), indent="  ")
 
 
@@ -67,27 +68,31 @@ def _bar(part: float, width: int) -> str:
 
 
 def _marks(point: CurvePoint) -> str:
-    throttled = (point.telemetry.throttle_reasons or ()) if point.telemetry else ()
-    doubts = {"not steady": point.steady, "± over 1 %": point.precise}
-    return ", ".join([*(doubt for doubt, without in doubts.items() if not without), *throttled])
+    marks = []
+    if not point.steady:
+        marks.append("not steady")
+    if not point.precise:
+        marks.append("± over 1 %")
+    if point.telemetry:
+        marks += point.telemetry.throttle_reasons or ()
+    return ", ".join(marks)
 
 
 def point_text(device: Device, point: CurvePoint) -> str:
     """`GPU:0 batch 512: 1263 samples/s, 405 ms, 5.81 GiB`."""
     rate, step, memory = _figures(point)
-    known = [
-        f"{rate} samples/s",
-        step,
-        memory if point.memory_peak_bytes is not None else "",
-        _marks(point),
-    ]
-    return f"{device.label} batch {point.batch}: {', '.join(filter(None, known))}"
+    figures = [f"{rate} samples/s", step]
+    if point.memory_peak_bytes is not None:
+        figures.append(memory)
+    if _marks(point):
+        figures.append(_marks(point))
+    return f"{device.label} batch {point.batch}: {', '.join(figures)}"
 
 
 def trial_text(device: Device, trial: Trial) -> str:
     """`GPU:0 tried 1040 (the smallest that should fail): out of memory, 1.3 s`."""
-    gave = f"{OUTCOMES[trial.outcome]}, {format_seconds(trial.seconds)}"
-    return f"{device.label} tried {trial.batch} ({trial.reason}): {gave}"
+    outcome = f"{_OUTCOMES[trial.outcome]}, {format_seconds(trial.seconds)}"
+    return f"{device.label} tried {trial.batch} ({trial.reason}): {outcome}"
 
 
 def device_line(device: Device) -> str:
@@ -95,20 +100,21 @@ def device_line(device: Device) -> str:
     return f"{device.label}  {shorten(device.name, _NAME_WIDTH)}"
 
 
-def probe_told(probe: Probe) -> Iterator[Part]:
-    """What each device can do, without the curves, which are in the result.
-
-    More than four devices get one line each.
-    """
-    yield from pipeline_told(probe.pipeline, _total(probe))
+def probe_summary(probe: Probe) -> Iterator[Part]:
+    """What each device can do, without the curves; more than four devices get one line each."""
+    yield from pipeline_sentences(probe.pipeline, _total(probe))
     yield probe_headline(probe)
-    for one in probe.probes:
-        if one.same_as is None:
-            yield from _device(
-                probe.devices[one.device], one, whole=len(probe.probes) <= _MOST_WHOLE
-            )
-        else:
-            yield not_probed_text(probe.label(one.device), one.same_as)
+    for device_probe in probe.probes:
+        device = probe.devices[device_probe.device]
+        if device_probe.same_as is not None:
+            yield not_probed_text(device.label, device_probe.same_as)
+            continue
+        yield _answer(device, device_probe)
+        if len(probe.probes) <= _MOST_WHOLE:
+            for fact in _facts(device, device_probe):
+                yield f"  {fact}"
+        for failure in device_probe.failures:
+            yield f"  failed: {failure.message}"
     if not probe.complete:
         yield BLANK
         yield "This probe is incomplete: --resume continues it."
@@ -126,52 +132,51 @@ def probe_headline(probe: Probe) -> str:
 
 
 def _total(probe: Probe) -> float:
-    return sum(one.solo_best.throughput for one in probe.probes if one.solo_best)
+    bests = [device_probe.solo_best for device_probe in probe.probes]
+    return sum(best.throughput for best in bests if best)
 
 
-def _device(device: Device, one: DeviceProbe, *, whole: bool) -> Iterator[str]:
-    best = _best(one) or (
-        "" if one.curve or one.batch_limit or one.failures else "nothing was measured yet"
-    )
-    yield ": ".join(filter(None, (device_line(device), best)))
-    if whole:
-        yield from (f"  {fact}" for fact in _facts(device, one) if fact)
-    yield from (f"  failed: {failure.message}" for failure in one.failures)
-
-
-def _best(one: DeviceProbe) -> str:
-    best, sensible = one.solo_best, one.sensible
+def _answer(device: Device, probe: DeviceProbe) -> str:
+    """`GPU:0  GeForce GTX 1080 Ti: 1343 samples/s at batch 1024, 95 % of it from 512`."""
+    text = device_line(device)
+    best, sensible = probe.solo_best, probe.sensible
     if best is None or sensible is None:
-        return ""
-    smaller = "" if sensible.batch == best.batch else f", 95 % of it from {sensible.batch}"
-    return f"{per_s(best.throughput)} at batch {best.batch}{smaller}"
+        is_empty = not (probe.curve or probe.batch_limit or probe.failures)
+        return f"{text}: nothing was measured yet" if is_empty else text
+    text += f": {per_s(best.throughput)} at batch {best.batch}"
+    if sensible.batch == best.batch:
+        return text
+    return f"{text}, 95 % of it from {sensible.batch}"
 
 
-def _facts(device: Device, one: DeviceProbe) -> Iterator[str]:
-    yield _curve(one)
-    yield _limit(one.batch_limit) if one.batch_limit else ""
-    yield _model(one, one.step_time_model) if one.step_time_model else ""
-    if one.flops_per_s is not None and not device.simulated:
-        mfu = f", {format_percent(one.mfu)} of its peak (MFU)" if one.mfu is not None else ""
-        joule = (
-            f", {one.samples_per_joule:.3g} samples a joule"
-            if one.samples_per_joule is not None
-            else ""
-        )
-        yield f"compute: {format_flops(one.flops_per_s)} at its best{mfu}{joule}"
+def _facts(device: Device, probe: DeviceProbe) -> Iterator[str]:
+    points = sorted(probe.curve, key=lambda point: point.batch)
+    if len(points) > 1:
+        yield _curve(points)
+    if probe.batch_limit:
+        yield _limit(probe.batch_limit)
+    if probe.step_time_model:
+        yield _model(probe.step_time_model, probe.update_s)
+    if probe.flops_per_s is not None and not device.simulated:
+        compute = f"compute: {format_flops(probe.flops_per_s)} at its best"
+        if probe.mfu is not None:
+            compute += f", {format_percent(probe.mfu)} of its peak (MFU)"
+        if probe.samples_per_joule is not None:
+            compute += f", {probe.samples_per_joule:.3g} samples a joule"
+        yield compute
 
 
-def _curve(one: DeviceProbe) -> str:
+def _curve(points: Sequence[CurvePoint]) -> str:
     """The throughputs over the batch sizes as ticks, from 0 to the best."""
-    points = sorted(one.curve, key=lambda point: point.batch)
-    if len(points) < 2:
-        return ""
     ticks = sparkline([point.throughput.median for point in points], least=0.0)
-    unsteady = sum(not point.steady for point in points)
+    text = f"{ticks} samples/s at batch {points[0].batch} to {points[-1].batch}"
     widest = max(point.half_width for point in points)
-    known = f", each within ± {format_percent(widest, 1)}" if math.isfinite(widest) else ""
-    marked = f"; {unsteady} of {len(points)} not steady" if unsteady else ""
-    return f"{ticks} samples/s at batch {points[0].batch} to {points[-1].batch}{known}{marked}"
+    if math.isfinite(widest):
+        text += f", each within ± {format_percent(widest, 1)}"
+    unsteady = sum(not point.steady for point in points)
+    if unsteady:
+        text += f"; {unsteady} of {len(points)} not steady"
+    return text
 
 
 def _limit(limit: BatchLimit) -> str:
@@ -179,16 +184,15 @@ def _limit(limit: BatchLimit) -> str:
         return f"batch limit: not even {limit.fails} fits"
     if limit.fails is None:
         return f"batch limit: none found up to batch {limit.max_batch}"
-    why = next(
-        (trial.outcome for trial in reversed(limit.trials) if trial.batch == limit.fails), "oom"
-    )
-    return f"batch limit: {limit.fits} trains, {limit.fails} does not ({OUTCOMES[why]})"
+    failed = [trial.outcome for trial in limit.trials if trial.batch == limit.fails]
+    why = failed[-1] if failed else "oom"
+    return f"batch limit: {limit.fits} trains, {limit.fails} does not ({_OUTCOMES[why]})"
 
 
-def _model(one: DeviceProbe, model: StepTimeModel) -> str:
+def _model(model: StepTimeModel, update_s: float | None) -> str:
     line = f"{format_seconds(model.alpha_s)} + {format_seconds(model.beta_s)} · batch"
     off = f"off by {format_percent(model.residual, 1)} at most"
-    update = f"; {format_seconds(one.update_s)} of it is the update" if one.update_s else ""
+    update = f"; {format_seconds(update_s)} of it is the update" if update_s else ""
     if model.planned_with == "curve":
         return f"step time: no line ({line} is {off}), so plans use the measured curve{update}"
     return f"step time: {line}, {off}{update}"

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from rich.text import Text
 
-from gpubalance.render.fields import device_grid, names_of
+from gpubalance.render.device_table import device_table, names_of
 from gpubalance.render.table import BLANK, WIDTH, Part, TextTable, shorten
 from gpubalance.results.queue import Queue, QueuedCommand, RunningCommand
 from gpubalance.settings.device import Device
@@ -20,7 +20,9 @@ _PRECISE_S = 100
 
 def length_text(seconds: float) -> str:
     """`4.0 s`, and `0:02:05` for longer ones."""
-    return f"{seconds:.1f} s" if seconds < _PRECISE_S else str(timedelta(seconds=round(seconds)))
+    if seconds < _PRECISE_S:
+        return f"{seconds:.1f} s"
+    return str(timedelta(seconds=round(seconds)))
 
 
 def begun_text(device: Device, command: QueuedCommand) -> str:
@@ -31,110 +33,122 @@ def begun_text(device: Device, command: QueuedCommand) -> str:
 def ended_text(device: Device, command: QueuedCommand, next_on: Device | None) -> str:
     """`001 ended on GPU:0 after 4.0 s: python train.py`; with the exit code if it failed."""
     last = command.tries[-1]
-    how = "ran out of memory" if last.out_of_memory else "failed" if last.exit else "ended"
-    code = f", exit {last.exit}" if last.exit else ""
-    again = f"; once more on {next_on.label}, which has more" if next_on else ""
-    after = f"after {length_text(last.duration_s)}{code}{again}"
-    return (
-        f"{command.number:03} {how} on {device.label} {after}: {clean(command.command, _LONGEST)}"
-    )
+    how = "ended"
+    if last.out_of_memory:
+        how = "ran out of memory"
+    elif last.exit:
+        how = "failed"
+    after = f"after {length_text(last.duration_s)}"
+    if last.exit:
+        after += f", exit {last.exit}"
+    if next_on:
+        after += f"; once more on {next_on.label}, which has more"
+    line = clean(command.command, _LONGEST)
+    return f"{command.number:03} {how} on {device.label} {after}: {line}"
 
 
 def running_lines(
     devices: Sequence[Device], running: Sequence[RunningCommand], width: int, height: int
 ) -> list[Text]:
-    """Each device: what it runs, since when, and below it the last line that this printed, if there
-    is room.
-    """
-    now_s, by_device = time.monotonic(), {one.device: one for one in running}
+    """What each device runs, since when, and the last line that this printed, if there is room."""
+    now_s = time.monotonic()
+    by_device = {run.device: run for run in running}
     label_width = max(len(device.label) for device in devices)
     lines = []
     for number, device in enumerate(devices):
-        one, label = by_device.get(number), f"{device.label:<{label_width}}"
-        if one is None:
+        label = f"{device.label:<{label_width}}"
+        run = by_device.get(number)
+        if run is None:
             lines.append(Text(f"{label}  idle", "dim"))
             continue
-        since = f"{timedelta(seconds=int(now_s - one.began_s))!s:>8}"
-        head = f"{label}  {one.command.number:03}  {since}  "
-        lines.append(Text(head + clean(one.command.command, _LONGEST)))
-        if one.last and height >= 2 * len(devices):
-            lines.append(Text(" " * (label_width + 2) + one.last, "dim"))
+        since = f"{timedelta(seconds=int(now_s - run.began_s))!s:>8}"
+        command = clean(run.command.command, _LONGEST)
+        lines.append(Text(f"{label}  {run.command.number:03}  {since}  {command}"))
+        if run.last and height >= 2 * len(devices):
+            lines.append(Text(" " * (label_width + 2) + run.last, "dim"))
     for line in lines:
         line.truncate(width, overflow="ellipsis")  # by the columns that it takes
     return lines[: max(1, height)]
 
 
-def queue_told(result: Queue) -> Iterator[Part]:
-    """How long it took and what one device would have taken, the devices, each command, and how
-    some failed.
-    """
-    commands, failed = result.commands, result.failed
-    well = sum(one.ended_well for one in commands)
-    counts = [
-        (well, "ended well"),
-        (len(failed), "failed"),
-        (len(commands) - well - len(failed), "not done"),
-    ]
-    told = ", ".join(f"{count} {how}" for count, how in counts if count)
-    before = sum(one.resumed for one in commands)
-    many, devices = len(commands), len(result.devices)
-    took = f"{many} command{'s' * (many != 1)} on {devices} device{'s' * (devices != 1)}"
-    yield (
-        f"{took} in {length_text(result.makespan_s)}: "
-        f"{told if well < len(commands) else 'all ended well'}"
-    )
-    yield f"{before} of them before the queue was resumed" if before else ""
-    shared = sum(one.ended_well > 0 for one in result.shares) > 1
-    if result.speedup and result.alone_s and shared and well == len(commands):
-        fastest = max(result.shares, key=lambda one: one.speed or 0.0)
-        label = result.devices[fastest.device].label
-        yield (
-            f"{label} alone would take about {length_text(result.alone_s)}: {result.speedup:.2f} "
-            "× as long"
-        )
+def queue_summary(result: Queue) -> Iterator[Part]:
+    """How long it took, also on one device, the devices, each command, and how some failed."""
+    commands = result.commands
+    well = sum(command.ended_well for command in commands)
+    yield _answer(result, well)
+    resumed = sum(command.resumed for command in commands)
+    if resumed:
+        yield f"{resumed} of them before the queue was resumed"
+    are_shared = sum(share.ended_well > 0 for share in result.shares) > 1
+    if result.speedup and result.alone_s and are_shared and well == len(commands):
+        fastest = max(result.shares, key=lambda share: share.speed or 0.0)
+        alone = f"{result.label(fastest.device)} alone would take about"
+        times = f"{result.speedup:.2f} × as long"
+        yield f"{alone} {length_text(result.alone_s)}: {times}"
     yield BLANK
-    yield device_grid(result.devices, result.shares, {"": names_of(result.devices)})
-    yield _of_probes(result)
+    yield device_table(result.devices, result.shares, {"": names_of(result.devices)})
+    yield _guessed_speeds(result)
     yield BLANK
     yield _commands(result)
-    for one in failed:
-        last = one.tries[-1]
-        where = (
-            f"{one.number:03} failed on {result.devices[last.device].label} with exit code "
-            f"{last.exit}"
-        )
+    for command in result.failed:
         yield BLANK
-        yield (
-            f"{where}; the end of what it printed{f', {one.log}' if one.log else ''}:"
-            if one.tail
-            else where
-        )
-        yield from (f"  | {line}" for line in one.tail if line)
+        yield from _failure(result, command)
 
 
-def _of_probes(result: Queue) -> str:
-    """Which devices' speeds are not of commands, as none has ended well there; empty if there is
-    none.
-    """
-    seen = {one.tries[-1].device for one in result.commands if one.ended_well and one.tries}
-    guessed = [
-        one.device for one in result.shares if one.speed is not None and one.device not in seen
-    ]
-    labels = ", ".join(result.devices[device].label for device in guessed)
-    return (
-        f"the speed of {labels} is by a probe: no command has ended well there yet"
-        if guessed
-        else ""
-    )
+def _answer(result: Queue, well: int) -> str:
+    commands, devices = len(result.commands), len(result.devices)
+    failed = len(result.failed)
+    counts = {"ended well": well, "failed": failed, "not done": commands - well - failed}
+    how = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
+    if well == commands:
+        how = "all ended well"
+    took = f"{_counted(commands, 'command')} on {_counted(devices, 'device')}"
+    return f"{took} in {length_text(result.makespan_s)}: {how}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _failure(result: Queue, command: QueuedCommand) -> Iterator[str]:
+    last = command.tries[-1]
+    where = f"{command.number:03} failed on {result.label(last.device)}"
+    text = f"{where} with exit code {last.exit}"
+    if command.tail:
+        log = f", {command.log}" if command.log else ""
+        text += f"; the end of what it printed{log}:"
+    yield text
+    for line in command.tail:
+        if line:
+            yield f"  | {line}"
+
+
+def _guessed_speeds(result: Queue) -> str:
+    """Which devices' speeds are by a probe, as no command has ended well there; empty if none."""
+    measured = set()
+    for command in result.commands:
+        if command.ended_well and command.tries:
+            measured.add(command.tries[-1].device)
+    labels = []
+    for share in result.shares:
+        if share.speed is not None and share.device not in measured:
+            labels.append(result.label(share.device))
+    if not labels:
+        return ""
+    return f"the speed of {', '.join(labels)} is by a probe: no command has ended well there yet"
 
 
 def _commands(result: Queue) -> TextTable:
     """A row for each command, in a width of a terminal."""
     rows = [["", "device", "duration", "exit", ""]]
-    for one in result.commands:
-        told = ["", "", ""]
-        for last in one.tries[-1:]:
-            told = [result.devices[last.device].label, length_text(last.duration_s), str(last.exit)]
-        rows.append([f"{one.number:03}", *told, clean(one.command, _LONGEST)])
-    room = WIDTH - sum(max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:-1])
-    return TextTable([[*row, shorten(text, room)] for *row, text in rows], left=(0, 1, 4))
+    for command in result.commands:
+        cells = ["", "", ""]
+        if command.tries:
+            last = command.tries[-1]
+            cells = [result.label(last.device), length_text(last.duration_s), str(last.exit)]
+        rows.append([f"{command.number:03}", *cells, clean(command.command, _LONGEST)])
+    *columns, _ = zip(*rows, strict=True)
+    room = WIDTH - sum(max(map(len, column)) + 2 for column in columns)
+    for row in rows:
+        row[-1] = shorten(row[-1], room)
+    return TextTable(rows, left=(0, 1, 4))

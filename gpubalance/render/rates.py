@@ -1,6 +1,4 @@
-"""Sentences about throughputs: with their interval, beside the even split, behind an input
-pipeline.
-"""
+"""Sentences about throughputs, beside the even split and behind an input pipeline."""
 
 from __future__ import annotations
 
@@ -30,71 +28,70 @@ def half_text(value: float, interval: Interval) -> str:
     if interval is None:
         return ""
     half = (interval[1] - interval[0]) / 2 / value
-    return f" ± {format_percent(half, 1) if half < 1 else 'over 100 %'}"
+    if half < 1:
+        return f" ± {format_percent(half, 1)}"
+    return " ± over 100 %"
 
 
-def within(interval: Interval) -> str:
-    """` (1.226 to 1.228)`; empty if the interval is unknown."""
-    return f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
-
-
-def gains_told(
-    of: Run | Predicted, against: Baselines | Predicted, split: Shares, gave: str, multiple: int = 1
+def gain_sentences(
+    result: Run | Predicted,
+    baselines: Baselines | Predicted,
+    split: Shares,
+    gave: str,
+    multiple: int = 1,
 ) -> Iterator[str]:
     """What a split gains over the even one, and how near it is to the ceiling.
 
-    A larger global batch alone is faster, so one that is not the even split's is told. A run finds
+    A larger global batch alone is faster, so one that is not the even split's is named. A run finds
     the largest shares that fit, a plan knows only multiples of its probe's.
     """
-    even, interval = against.even, of.speedup_ci95 if isinstance(of, Run) else None
+    even = baselines.even
     if even is not None and even.split == split.without_idle:
         yield f"this is the even split, {even.split}"
-    elif even is not None and of.speedup_over_even is not None:
-        batch, own = even.split.global_batch, split.global_batch
-        which, other = "even split", ""
-        if batch != own:
+    elif even is not None and result.speedup_over_even is not None:
+        times = f"{result.speedup_over_even:.3f} ×"
+        interval = result.speedup_ci95 if isinstance(result, Run) else None
+        within = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
+        rate = even.throughput
+        median = rate.median if isinstance(rate, Throughput) else rate
+        which = "even split"
+        batches = ""
+        if even.split.global_batch != split.global_batch:
             steps = f" in multiples of {multiple}" if multiple > 1 else ""
-            which, other = (
-                f"largest even split that fits{steps},",
-                f" with a global batch of {batch}, not {own}",
-            )
-        gain = f"{of.speedup_over_even:.3f} × the {which} {even.split}{within(interval)}"
-        yield f"{gain}, which {gave} {per_s(_median(even.throughput))}{other}"
-    if of.scaling_efficiency is not None:
-        alone = f"what the devices gave alone, {per_s(against.solo_sum)} in total"
-        if isinstance(against, Baselines) and not all(split.batches):
-            alone += (
-                f", {format_rate(alone_in_use(against.solo_best, split.batches))} of those in use"
-            )
-        yield f"{format_percent(of.scaling_efficiency, 1)} of {alone}"
+            which = f"largest even split that fits{steps},"
+            batches = f" with a global batch of {even.split.global_batch}, not {split.global_batch}"
+        yield f"{times} the {which} {even.split}{within}, which {gave} {per_s(median)}{batches}"
+    if result.scaling_efficiency is not None:
+        part = format_percent(result.scaling_efficiency, 1)
+        alone = f"what the devices gave alone, {per_s(baselines.solo_sum)} in total"
+        if isinstance(baselines, Baselines) and not all(split.batches):
+            in_use = format_rate(alone_in_use(baselines.solo_best, split.batches))
+            alone += f", {in_use} of those in use"
+        yield f"{part} of {alone}"
 
 
-def _median(rate: Throughput | float) -> float:
-    return rate.median if isinstance(rate, Throughput) else rate
-
-
-def pipeline_told(
+def pipeline_sentences(
     pipeline: InputPipeline | None, solo_sum: float | None, *, in_front: bool = False
 ) -> Iterator[str]:
-    """If the user's own pipeline binds, that and what usually helps; otherwise its throughput
-    alone.
+    """The throughput of the user's own pipeline and, if that binds, what usually helps.
 
     If it was `in_front` of the devices in the figures that follow, the split's throughput without
     it is added.
     """
     if pipeline is None:
         return
-    held, rate = pipeline.held.median if pipeline.held else 0.0, rate_text(pipeline.alone)
+    held = pipeline.held.median if pipeline.held else 0.0
+    rate = rate_text(pipeline.alone)
     use = f"{format_percent(pipeline.processor_use)} of the processors"
     if pipeline.binds:
         most = format_rate(max(held, solo_sum or 0.0))
         yield f"your input pipeline gives {rate}; these devices could take {most} (it uses {use})"
-        remedies = [f"{one.where}: what usually helps: {one.what}" for one in pipeline.remedies]
-        yield from (f"  → {text}" for text in remedies or [_NOTHING_USUAL])
+        for remedy in pipeline.remedies:
+            yield f"  → {remedy.where}: what usually helps: {remedy.what}"
+        if not pipeline.remedies:
+            yield f"  → {_NOTHING_USUAL}"
     else:
-        without = (
-            f"; without waiting for it the split gives {format_rate(held)}"
-            if in_front and held
-            else ""
-        )
+        without = ""
+        if in_front and held:
+            without = f"; without waiting for it the split gives {format_rate(held)}"
         yield f"your input pipeline alone gives {rate}, with {use}{without}"

@@ -1,4 +1,4 @@
-"""What a command tells: sentences, tables and pictures, as lines of a terminal's width."""
+"""What a command prints: sentences, tables and pictures, as lines of a terminal's width."""
 
 from __future__ import annotations
 
@@ -30,38 +30,33 @@ Part = str | TextTable | Callable[[int], list[str]]
 
 
 def summary(
-    told: Iterable[Part],
+    parts: Iterable[Part],
     warnings: Sequence[Warning_],
     next_command: str = "",
     script: Sequence[str] = (),
     width: int = WIDTH,
     typed: Callable[[str], str] = str,
 ) -> str:
-    """What a command prints at its end: of a result, its warnings, the next command, and a training
-    script's lines.
+    """What a command prints at its end.
 
-    `typed` returns a remedy with its commands as this user types them.
+    These are the parts of a result's summary, its warnings, the next command, and a training
+    script's lines. `typed` returns a remedy with its commands as this user types them.
     """
-    lines = [*lines_of(told, width), *warning_lines(warnings, width, typed)]
+    lines = lines_of(parts, width) + warning_lines(warnings, width, typed)
     if next_command:
         lines += ["", f"next: {next_command}"]
-    if script:
-        is_command = len(script) == 1
-        how = (
-            "or train with it:"
-            if is_command
-            else "or, after `import gpubalance`, train your own model with it:"
-        )
-        lines += [how, *(f"  {line}" for line in script)]
+    if len(script) == 1:
+        lines.append("or train with it:")
+    elif script:
+        lines.append("or, after `import gpubalance`, train your own model with it:")
+    lines += [f"  {line}" for line in script]
     return "\n".join(lines)
 
 
 def warning_lines(
     warnings: Sequence[Warning_], width: int = WIDTH, typed: Callable[[str], str] = str
 ) -> list[str]:
-    """An empty line, then each warning's code, message and remedy; warnings of one kind
-    are joined.
-    """
+    """An empty line, then each warning's code, message and remedy; those of one kind are joined."""
     alike: dict[tuple[str, str], list[str]] = {}
     for warning in warnings:
         alike.setdefault((warning.code, warning.next), []).append(warning.message)
@@ -70,7 +65,8 @@ def warning_lines(
         lines += prose(f"warning {code}: {'; '.join(messages)}", width)
         # Paths and flags stay whole, so that they can be copied.
         first, *others = prose(typed(remedy), width - 4) or [""]
-        lines += [f"  → {first}", *(f"  {line}" for line in others)]
+        lines.append(f"  → {first}")
+        lines += [f"  {line}" for line in others]
     return lines
 
 
@@ -78,19 +74,21 @@ def lines_of(parts: Iterable[Part], width: int = WIDTH) -> list[str]:
     """The lines of a terminal of that width."""
     lines: list[str] = []
     for part in parts:
-        if isinstance(part, TextTable):
+        if part == BLANK:
+            lines.append("")
+        elif isinstance(part, TextTable):
             lines += table(part.rows, left=part.left, width=width)
         elif isinstance(part, str):
             text = part.lstrip(" ")
-            lines += [""] if part == BLANK else prose(text, width, part[: len(part) - len(text)])
+            indent = " " * (len(part) - len(text))
+            lines += prose(text, width, indent)
         else:
             lines += part(width)
     return lines
 
 
 def prose(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
-    """A sentence wrapped to the width, though not behind a ±; the lines after the first are
-    indented.
+    """A sentence wrapped to the width, though not behind a ±; lines after the first are indented.
 
     Words stay whole, as a path that is cut in two can't be copied.
     """
@@ -112,46 +110,53 @@ def table(
     indent: str = "",
     width: int | None = None,
 ) -> list[str]:
-    """Lines with aligned columns, those in `left` to the left; the first row is the head, one of
-    one cell a heading.
+    """Lines with aligned columns, those in `left` to the left.
 
-    If they do not fit in `width`, each row becomes a sentence: it begins with the first cell and
-    those without a head, and `head cell` follows for each of the others.
+    The first row is the head, and a row of one cell a heading. If the lines do not fit in `width`,
+    each row becomes a sentence.
     """
-    widths = [
-        max(map(len, column)) for column in zip(*(row for row in rows if len(row) > 1), strict=True)
-    ]
+    full_rows = [row for row in rows if len(row) > 1]
+    widths = [max(map(len, column)) for column in zip(*full_rows, strict=True)]
     lines = []
     for row in rows:
-        cells = [
-            c.ljust(w) if i in left else c.rjust(w)
-            for i, (c, w) in enumerate(zip(row, widths, strict=False))
-        ]
+        cells = []
+        for place, (cell, cell_width) in enumerate(zip(row, widths, strict=False)):
+            align = str.ljust if place in left else str.rjust
+            cells.append(align(cell, cell_width))
         lines.append((indent + "  ".join(cells)).rstrip())
     if width is None or max(map(len, lines)) <= width:
         return lines
-    (_, *heads), *body = rows
+    heads, *others = rows
     sentences = []
-    for first, *row in body:
-        told = [(head, cell) for head, cell in zip(heads, row, strict=False) if cell]
-        whose = " ".join([first, *(cell for head, cell in told if not head)])
-        figures = ", ".join(f"{head} {cell}" for head, cell in told if head)
-        sentences += prose(": ".join(filter(None, (whose, figures))), width)
+    for row in others:
+        sentences += prose(_row_sentence(heads, row), width)
     return sentences
 
 
+def _row_sentence(heads: Sequence[str], row: Sequence[str]) -> str:
+    """Begins with the first cell and those without a head; `head cell` follows for the others."""
+    names = [row[0]]
+    figures = []
+    for head, cell in zip(heads[1:], row[1:], strict=False):
+        if cell and head:
+            figures.append(f"{head} {cell}")
+        elif cell:
+            names.append(cell)
+    parts = " ".join(names), ", ".join(figures)
+    return ": ".join(filter(None, parts))
+
+
 def sparkline(values: Sequence[float], *, least: float | None = None) -> str:
-    """One tick for each value, from the smallest (or `least`) to the largest; flat if they are
-    within 2 %.
-    """
+    """A tick for each value, from the smallest (or `least`) to the largest; flat within 2 %."""
     if not values:
         return ""
-    bottom, top = min(values) if least is None else least, max(values)
+    bottom = min(values) if least is None else least
+    top = max(values)
+    highest = len(_TICKS) - 1
     if top - bottom <= _FLAT * abs(top):
         return _TICKS[len(_TICKS) // 2] * len(values)
-    return "".join(
-        _TICKS[round((value - bottom) / (top - bottom) * (len(_TICKS) - 1))] for value in values
-    )
+    heights = [round((value - bottom) / (top - bottom) * highest) for value in values]
+    return "".join(_TICKS[height] for height in heights)
 
 
 def shorten(text: str, width: int) -> str:
@@ -161,4 +166,6 @@ def shorten(text: str, width: int) -> str:
 
 def shorten_front(text: str, width: int) -> str:
     """The text, cut at its beginning to a width of at least 2, with an ellipsis."""
-    return text if len(text) <= width else "…" + text[-max(1, width - 1) :]
+    if len(text) <= width:
+        return text
+    return "…" + text[-max(1, width - 1) :]

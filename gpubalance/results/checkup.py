@@ -12,9 +12,7 @@ Status = Literal["ok", "warning", "failure", "skipped"]
 
 
 class Check(Record):
-    """One thing that was checked. `next` says what to do about it, with the command if there is
-    one.
-    """
+    """One thing that was checked; `next` says what to do, with the command if there is one."""
 
     code: str
     status: Status
@@ -54,10 +52,9 @@ class AllReduceTime(Record):
 
 
 class Checkup(Result):
-    """What `doctor` found. `devices` are those on which it tried work; `complete` is false if it
-    was interrupted.
+    """What `doctor` found; `complete` is false if it was interrupted.
 
-    `host` is null for the host that it ran on.
+    `devices` are those on which it tried work. `host` is null for the host that it ran on.
     """
 
     kind: Literal["checkup"] = "checkup"

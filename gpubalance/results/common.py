@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION: Literal[1] = 1
 
+_FORMER = ("largest_even", "best_at_largest_even")
 # No measured value is larger, in its unit (FLOP/s are the largest). A file may contain anything.
 _LARGEST = 10**18
 Exact = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
@@ -40,29 +41,21 @@ Devices = Annotated[tuple[Device, ...], Field(min_length=1)]
 
 
 def unsound(field: str, what: str) -> PydanticCustomError:
-    """The error of fields that don't agree, for a validator to raise. `field` is a path within the
-    validated record.
-    """
+    """The error of fields that don't agree, for a validator to raise; `field` is a path to one."""
     return PydanticCustomError("unsound", "{field}: {what}", {"field": field, "what": what})
 
 
-def without_former(*names: str) -> Any:
-    """A validator that drops fields which files of an earlier gpubalance have, and nothing needs
-    any more.
-    """
-
-    def dropped(given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        return {name: value for name, value in given.items() if name not in names}
-
-    return model_validator(mode="before")(dropped)
+def without_former(fields: Any) -> Any:
+    """A validator that drops fields which only files of an earlier gpubalance have."""
+    if isinstance(fields, dict):
+        return {name: value for name, value in fields.items() if name not in _FORMER}
+    return fields
 
 
-def check_length(field: str, found: int, count: int) -> None:
+def check_length(field: str, length: int, devices: int) -> None:
     """Raises `unsound` unless there is one value for each device."""
-    if found != count:
-        raise unsound(field, f"{found} of {count} devices")
+    if length != devices:
+        raise unsound(field, f"{length} of {devices} devices")
 
 
 def has_a_split(record: Any) -> Any:
@@ -102,9 +95,7 @@ class OfSplit(Record):
 
 
 class Warning_(Record):
-    """Something that a reader must know: a code to search for, the message, and what to do about
-    it.
-    """
+    """Something that a reader must know: a code to search for, the message, and what to do."""
 
     code: str
     message: str
@@ -112,10 +103,10 @@ class Warning_(Record):
 
 
 class StepTime(Record):
-    """Seconds per step. Each of `samples` is the mean of `steps_per_sample` consecutive steps,
-    timed as one.
+    """Seconds per step.
 
-    `at_s` is when each of them ended, in seconds from the first measured moment of any split.
+    Each of `samples` is the mean of `steps_per_sample` consecutive steps, timed as one. `at_s` is
+    when each of them ended, in seconds from the first measured moment of any split.
     """
 
     median: Positive
@@ -134,7 +125,9 @@ class StepTime(Record):
     @property
     def relative_half_width(self) -> float:
         """Half the 95 % interval as a part of the median; 0 if unknown."""
-        return (self.ci95[1] - self.ci95[0]) / 2 / self.median if self.ci95 else 0.0
+        if self.ci95 is None:
+            return 0.0
+        return (self.ci95[1] - self.ci95[0]) / 2 / self.median
 
 
 class Throughput(Record):
@@ -187,17 +180,15 @@ class Model(Record):
         return len(same_shapes) <= 2 and self.model_copy(update=known) == other
 
 
-def _numbers(record: Record, path: str = "") -> Iterator[tuple[str, int]]:
+def _device_numbers(fields: Iterable[tuple[Any, Any]], path: str = "") -> Iterator[tuple[str, int]]:
     """Each `device` in a record and those within it, with its path."""
-    for name, value in record:
+    for name, value in fields:
         if name == "device":
             yield f"{path}{name}", value
-        many = enumerate(value) if isinstance(value, tuple) else [(None, value)]
-        for place, one in many:
-            if isinstance(one, Record):
-                yield from _numbers(
-                    one, f"{path}{name}." if place is None else f"{path}{name}.{place}."
-                )
+        if isinstance(value, Record):
+            yield from _device_numbers(value, f"{path}{name}.")
+        elif isinstance(value, tuple):
+            yield from _device_numbers(enumerate(value), f"{path}{name}.")
 
 
 class OfDevices(Result):
@@ -207,7 +198,7 @@ class OfDevices(Result):
 
     @model_validator(mode="after")
     def _has_its_devices(self) -> Self:
-        for path, device in _numbers(self):
+        for path, device in _device_numbers(self):
             if device >= len(self.devices):
                 raise unsound(path, f"there is no device {device}")
         return self
@@ -233,5 +224,8 @@ def check_unlike(devices: Devices) -> None:
 
 def shapes_text(shapes: tuple[tuple[int | None, ...], ...]) -> str:
     """`28×28×1`, `any×80 and 3` for two inputs; `any` stands for an open dimension."""
-    texts = ["×".join("any" if n is None else str(n) for n in shape) or "1" for shape in shapes]
-    return " and ".join("any length" if one == "any" else one for one in texts)
+    texts = []
+    for shape in shapes:
+        text = "×".join("any" if size is None else str(size) for size in shape) or "1"
+        texts.append("any length" if text == "any" else text)
+    return " and ".join(texts)

@@ -41,8 +41,9 @@ class ComparedDevice(Record):
 
 
 class ComparedResult(Record):
-    """One file. Step time and throughput are the whole split's, null for a probe. `warnings`
-    concern its figures.
+    """One file.
+
+    Step time and throughput are the whole split's, null for a probe. `warnings` are of its figures.
 
     For models that train independently, throughput is their sum at once, and the efficiency is
     relative to the same batches alone.
@@ -106,8 +107,7 @@ class PointRatio(Record):
 
 
 class DeviceRatio(Record):
-    """The same device in both results: its place in each result's `devices`, null if it is missing
-    there.
+    """The same device in both results: its place in each, null if it is missing there.
 
     For models that train independently, `ratio` compares the throughputs at once. For probes, it is
     the geometric mean over the `points`, the batch sizes that both curves have.
@@ -120,9 +120,7 @@ class DeviceRatio(Record):
 
 
 class Against(Record):
-    """A result, by its place in `results`, compared with the first. `ratio` is null for probes: see
-    `devices`.
-    """
+    """A result, by its place in `results`, compared with the first; probes only by `devices`."""
 
     result: int
     same_measurement: bool
@@ -132,9 +130,7 @@ class Against(Record):
 
 
 class Comparison(Result):
-    """Several results. The first is the baseline; each of the others is compared with
-    it, in order.
-    """
+    """Several results; each is compared with the first, the baseline, in order."""
 
     kind: Literal["comparison"] = "comparison"
     results: tuple[ComparedResult, ...]

@@ -15,8 +15,10 @@ from gpubalance.errors import BadInput
 from gpubalance.results.common import Refusal
 from gpubalance.settings.record import Record
 
-MEAN, SUM, MEAN_AGAIN = 1, 0, 2
-OTHER = None
+# The powers with which parts may make the whole.
+SUM = 0
+MEAN = 1
+MEAN_AGAIN = 2  # a mean that is divided by the samples once more
 _HEAVY = ("BatchNorm", "Conv", "Einsum", "FFT", "MatMul", "Pool", "RNN", "While")
 
 
@@ -45,27 +47,29 @@ class Decomposition(Record):
         return self.exponents[place] if place < len(self.exponents) else 0
 
     def refuse_small(self, smallest: int, model: Any) -> None:
-        """Raises BadInput if the smallest part of a batch has so few samples that its loss may not
-        be finite.
-        """
+        """Raises BadInput if the smallest part of a batch has too few samples for a finite loss."""
         if smallest < self.least:
             raise BadInput(
-                f"a part of {smallest} of a batch's samples fails in the model {model.name}, "
-                "or gives gradients or a "
-                "loss that is not finite, or far beyond the whole batch's: something needs "
-                "more samples at a time, or "
-                "is divided by the part's variance, count or sum",
+                f"a part of {smallest} of a batch's samples fails in the model {model.name}, or "
+                "gives gradients or a loss that is not finite, or far beyond the whole batch's: "
+                "something needs more samples at a time, or is divided by the part's variance, "
+                "count or sum",
                 remedy=f"give each device at least {self.least} samples a step",
             )
 
     @property
     def fingerprint(self) -> tuple[tuple[str, int], ...] | None:
-        """How often the step has each operation that takes long, and `others`; None if it has not
-        been tried.
-        """
-        heavy = [one for one in sorted(self.step.items()) if any(kind in one[0] for kind in _HEAVY)]
-        others = sum(self.step.values()) - sum(count for _, count in heavy)
-        return (*heavy, ("others", others)) if self.step else None
+        """How often the step has each operation that takes long, and `others`; None if untried."""
+        if not self.step:
+            return None
+        counts: list[tuple[str, int]] = []
+        others = 0
+        for operation, count in sorted(self.step.items()):
+            if any(kind in operation for kind in _HEAVY):
+                counts.append((operation, count))
+            else:
+                others += count
+        return (*counts, ("others", others))
 
 
 UNTRIED = Decomposition()

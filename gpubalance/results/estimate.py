@@ -11,9 +11,7 @@ KINDS = ("probe-estimate", "balance-estimate", "layers-estimate")
 
 
 class PhaseEstimate(Record):
-    """A part of a command, and about how long it takes. `key` is equal for phases that take equally
-    long.
-    """
+    """A part of a command, and about how long it takes; phases of one `key` take equally long."""
 
     name: str
     seconds: float
@@ -21,8 +19,9 @@ class PhaseEstimate(Record):
 
 
 class Estimate(Record):
-    """What a command would do. `probed` is when the probe that it starts from was made, null if it
-    will make one.
+    """What a command would do.
+
+    `probed` is when the probe that it starts from was made, null if it will make one.
     """
 
     kind: str

@@ -1,6 +1,4 @@
-"""Why a run gives less than its devices alone: the distance from the solo sum, divided among its
-causes.
-"""
+"""Why a run gives less than its devices alone: the distance from the solo sum, by its causes."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ _ROUNDING = 1e-9  # of a rate
 
 
 class DeviceRun(NamedTuple):
-    """One device in a run: its best alone (samples/s), its batch, and its compute plus update,
-    alone and in the run.
-    """
+    """One device in a run: its best alone (samples/s), its batch, and its compute plus update."""
 
     solo_best: float
     batch: int
@@ -26,8 +22,7 @@ class DeviceRun(NamedTuple):
 
 
 class SoloGap(Record):
-    """Why the run gives less than the devices alone, in samples per second; a part below 0 is a
-    gain.
+    """Why the run gives less than the devices alone, in samples per second; below 0 is a gain.
 
     `left_out` is what devices without samples gave alone; `batch_sizes` what the others lose
     because their batch is not their best, as memory is less; `slowdown`, for each device, the loss
@@ -46,8 +41,7 @@ class SoloGap(Record):
 
 
 def divide_gap(devices: Sequence[DeviceRun], step_time_s: float, slow_s: float = 0.0) -> SoloGap:
-    """The parts of Σ rᵢ − B/T: it goes from one to the other one cause at a time, so that the
-    differences add up.
+    """The parts of Σ rᵢ − B/T, cause by cause, so that the differences add up.
 
     The steps are Σ rᵢ, for devices with samples; Σ bᵢ/tᵢ(bᵢ), alone at their batches; Σ bᵢ/(cᵢ+uᵢ),
     with their compute and update in the run; B / max (cᵢ+uᵢ), when all wait for the slowest; B/(T −
@@ -56,22 +50,26 @@ def divide_gap(devices: Sequence[DeviceRun], step_time_s: float, slow_s: float =
     used = [device for device in devices if device.batch]
     global_batch = sum(device.batch for device in used)
     solo = sum(device.solo_best for device in used)
-    alone = [d.batch / d.alone_s if d.batch else 0.0 for d in devices]
-    joint = [d.batch / d.busy_s if d.batch else 0.0 for d in devices]
-    together = global_batch / max(d.busy_s for d in used)
+    left_out = sum(device.solo_best for device in devices if not device.batch)
+    alone = [device.batch / device.alone_s if device.batch else 0.0 for device in devices]
+    joint = [device.batch / device.busy_s if device.batch else 0.0 for device in devices]
+    together = global_batch / max(device.busy_s for device in used)
     synced = global_batch / (step_time_s - slow_s)
-
-    def apart(more: float, less: float) -> float:
-        """The difference; 0 for what only rounding makes differ."""
-        return 0.0 if math.isclose(more, less, rel_tol=_ROUNDING) else more - less
-
+    throughput = global_batch / step_time_s
     return SoloGap(
         solo_sum=sum(device.solo_best for device in devices),
-        left_out=sum(device.solo_best for device in devices if not device.batch),
-        batch_sizes=apart(solo, sum(alone)),
-        slowdown=tuple(apart(a, j) for a, j in zip(alone, joint, strict=True)),
-        imbalance=apart(sum(joint), together),
-        sync=apart(together, synced),
-        slow=apart(synced, global_batch / step_time_s),
-        throughput=global_batch / step_time_s,
+        left_out=left_out,
+        batch_sizes=_difference(solo, sum(alone)),
+        slowdown=tuple(map(_difference, alone, joint)),
+        imbalance=_difference(sum(joint), together),
+        sync=_difference(together, synced),
+        slow=_difference(synced, throughput),
+        throughput=throughput,
     )
+
+
+def _difference(more: float, less: float) -> float:
+    """0 for what only rounding makes differ."""
+    if math.isclose(more, less, rel_tol=_ROUNDING):
+        return 0.0
+    return more - less

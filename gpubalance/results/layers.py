@@ -1,6 +1,4 @@
-"""The record of a model whose layers are on several devices, trained as a pipeline of
-micro-batches.
-"""
+"""The record of a model whose layers are on several devices, trained as a pipeline."""
 
 from __future__ import annotations
 
@@ -26,6 +24,7 @@ from gpubalance.results.common import (
     StepTime,
     Throughput,
     Warning_,
+    check_length,
     unsound,
 )
 from gpubalance.results.run import SoloBest
@@ -50,8 +49,7 @@ class MeasuredBlock(Record):
 
 
 class Stage(Record):
-    """One device's part in a step: its segments, each [first block, last block], and where its time
-    goes.
+    """One device's part in a step: its segments, each [first block, last block], and its times.
 
     forward_s + backward_s + transfer_s + update_s + bubble_s is the step time. `transfer_s` is idle
     time while a tensor is on its way; transfers beside compute cost nothing. `in_flight` is the
@@ -78,10 +76,10 @@ class Stage(Record):
 
 
 class StepTask(Record):
-    """A micro-batch's pass through a segment (its number in the blocks' order), in seconds from the
-    step's start.
+    """A micro-batch's pass through a segment, in seconds from the step's start.
 
-    `sent_s` is when the last of its inputs was made, `ready_s` when all of them were on its device.
+    A segment is its number in the blocks' order. `sent_s` is when the last of its inputs was made,
+    `ready_s` when all of them were on its device.
     """
 
     segment: Count
@@ -103,9 +101,7 @@ class StepUpdate(Record):
 
 
 class Span(NamedTuple):
-    """What a device does from one moment of a step to another: a pass of a micro-batch, "transfer"
-    or "update".
-    """
+    """What a device does for some time: a pass of a micro-batch, "transfer" or "update"."""
 
     kind: str
     start_s: float
@@ -134,16 +130,15 @@ class StepTimeline(Record):
                 yield Span("transfer", waits_s, there_s)
             yield Span(task.kind, task.start_s, task.end_s, task.micro_batch)
             free_s = task.end_s
-        yield from (
-            Span("update", one.start_s, one.end_s) for one in self.updates if one.device == device
-        )
+        for update in self.updates:
+            if update.device == device:
+                yield Span("update", update.start_s, update.end_s)
 
 
 class PredictedStep(Record):
-    """The simulated schedule's step, from the measurements of earlier rounds, and where it is in 95
-    % of all windows.
+    """The simulated schedule's step, from the measurements of earlier rounds.
 
-    `ci95` is null if no cut was run before.
+    `ci95` is where it is in 95 % of all windows, null if no cut was run before.
     """
 
     step_time_s: Positive
@@ -166,9 +161,7 @@ class LayersRound(Record):
 
 
 class SplitBaseline(OfSplit):
-    """The batch split over the same devices, each with the whole model: measured briefly, or
-    predicted.
-    """
+    """The batch split over the same devices, measured briefly or predicted."""
 
     throughput: Positive
     measured: bool
@@ -188,12 +181,12 @@ class LayersBaselines(Record):
     @property
     def throughput(self) -> float:
         """The most samples per second of the uncut model; 0 if it can't be trained uncut."""
-        return max(one.throughput if one else 0.0 for one in (self.solo_best, self.split))
+        uncut = [self.solo_best, self.split]
+        return max((baseline.throughput for baseline in uncut if baseline), default=0.0)
 
 
 class Layers(OfModel):
-    """A model cut into stages over devices, and what a step of it takes. Each of `stages` has its
-    own device.
+    """A model cut into stages, each on a device of its own, and what a step of it takes.
 
     `cuts` are the layers at which blocks begin, if the user named them; then there are no other
     blocks. In every step a device did its tasks of the `timeline` in the order of their starts.
@@ -232,28 +225,26 @@ class Layers(OfModel):
 
     @model_validator(mode="after")
     def _sound(self) -> Layers:
-        count, blocks = len(self.devices), len(self.blocks)
         if self.global_batch != self.micro_batch * self.micro_batches:
-            raise unsound(
-                "global_batch",
-                f"{self.global_batch}, not {self.micro_batches} of {self.micro_batch}",
-            )
+            batches = f"{self.micro_batches} of {self.micro_batch}"
+            raise unsound("global_batch", f"{self.global_batch}, not {batches}")
         for number, block in enumerate(self.blocks):
-            if len(block.compute_s) != count:
-                raise unsound(
-                    f"blocks.{number}.compute_s", f"{len(block.compute_s)} of {count} devices"
-                )
-        held = sorted(segment for stage in self.stages for segment in stage.segments)
-        if [n for first, last in held for n in range(first, last + 1)] != list(range(blocks)):
+            check_length(f"blocks.{number}.compute_s", len(block.compute_s), len(self.devices))
+        blocks: list[int] = []
+        for first, last, _ in self.segments:
+            blocks += range(first, last + 1)
+        if blocks != list(range(len(self.blocks))):
             raise unsound("stages", "their segments are not each block once")
-        used, step = {stage.device for stage in self.stages}, self.timeline
-        if not {task.device for task in step.tasks} | {one.device for one in step.updates} <= used:
+        busy = {task.device for task in self.timeline.tasks}
+        busy |= {update.device for update in self.timeline.updates}
+        if not busy <= {stage.device for stage in self.stages}:
             raise unsound("timeline", "of a device that has no stage")
         return self
 
     @property
     def segments(self) -> tuple[tuple[int, int, int], ...]:
         """[first block, last block, device] of each segment, in the blocks' order."""
-        return tuple(
-            sorted((*segment, stage.device) for stage in self.stages for segment in stage.segments)
-        )
+        segments: list[tuple[int, int, int]] = []
+        for stage in self.stages:
+            segments += [(first, last, stage.device) for first, last in stage.segments]
+        return tuple(sorted(segments))

@@ -34,11 +34,11 @@ from gpubalance.settings.shares import Shares
 
 
 class Share(Record):
-    """One device's part of the split: `batch` samples in micro-batches of `micro_batch`, 0 if it is
-    left out.
+    """One device's part of the split.
 
-    `limit` is the largest micro-batch that was allowed, `binds` why it has no more samples: "max
-    batch" if no larger one was probed. `update_s` follows its compute in every step.
+    It has `batch` samples in micro-batches of `micro_batch`, 0 if it is left out. `limit` is the
+    largest micro-batch that was allowed, `binds` why it has no more samples: "max batch" if no
+    larger one was probed. `update_s` follows its compute in every step.
     """
 
     device: Count
@@ -52,9 +52,7 @@ class Share(Record):
 
 
 class SplitPrediction(Record):
-    """The prediction for another split of the devices in use. `micro_batches` null is each batch in
-    one piece.
-    """
+    """The prediction for another split; without `micro_batches` each batch is in one piece."""
 
     batches: tuple[Samples, ...]
     micro_batches: tuple[Samples, ...] | None = None
@@ -70,9 +68,7 @@ class SplitPrediction(Record):
 
 
 class Goodput(Record):
-    """Throughput, the efficiency at that global batch, and their product. `of` says which split it
-    is.
-    """
+    """Throughput, efficiency and their product at a global batch; `of` says of which split."""
 
     of: str
     batches: tuple[Samples, ...]
@@ -83,21 +79,21 @@ class Goodput(Record):
 
 
 class Predicted(Record):
-    """What the step-time models predict. `solo_sum` is of all the plan's devices, with samples or
-    without.
+    """What the step-time models predict.
 
-    `even` has the same global batch, or, where that does not fit in one piece, is the largest equal
-    shares that do; then `best_at_even` is the best split of their global batch. `best_at_own` is
-    that of the user's own batches, if the plan has others, with a batch for each of its devices.
-    `by_global_batch` has the fastest split for some global batches that the devices can take, with
-    samples for all the plan's devices.
+    `solo_sum` is of all the plan's devices, with samples or without. `even` has the same global
+    batch, or, where that does not fit in one piece, is the largest equal shares that do; then
+    `best_at_even` is the best split of their global batch. `best_at_own` is that of the user's own
+    batches, if the plan has others, with a batch for each of its devices. `by_global_batch` has the
+    fastest split for some global batches that the devices can take, with samples for all the plan's
+    devices.
 
     With a `noise_scale` in samples, `efficiency` is what a sample is worth, `goodput` throughput
     times that, and `by_goodput` has both for the chosen split and for those that it is compared
     with.
     """
 
-    _of_now = without_former("largest_even", "best_at_largest_even")
+    _of_now = model_validator(mode="before")(without_former)
 
     step_time_s: Positive
     throughput: Positive
@@ -117,11 +113,11 @@ class Predicted(Record):
 
 
 class LeftOut(Record):
-    """A device without samples. `gain` is the fraction by which it would change throughput beside
-    those in use, or in their place if the global batch is too small for all; null if unknown.
+    """A device without samples.
 
-    `sync_s` is the sync of the devices in use and it, as measured; null if they were not measured
-    together.
+    `gain` is the fraction by which it would change throughput beside those in use, or in their
+    place if the global batch is too small for all; null if unknown. `sync_s` is the sync of the
+    devices in use and it, as measured; null if they were not measured together.
     """
 
     device: Count
@@ -130,19 +126,17 @@ class LeftOut(Record):
 
 
 class Accumulation(OfSplit):
-    """What `--accumulate auto` would give if that is at least 5 % more samples per second: the
-    fraction `gain` more.
-    """
+    """What `--accumulate auto` would give if that is the fraction `gain` more, at least 5 %."""
 
     global_batch: Count
     gain: Positive
 
 
 class LearningRate(Record):
-    """The factors for a learning rate that suits `from_batch`: linear for SGD, square root for
-    Adam.
+    """The factors for a learning rate that suits `from_batch`.
 
-    `measured` is the factor for SGD by the noise scale, null if that is unknown.
+    Linear is for SGD, the square root for Adam. `measured` is the factor for SGD by the noise
+    scale, null if that is unknown.
     """
 
     from_batch: Annotated[Samples, Shown("from global batch")]
@@ -173,8 +167,7 @@ class Balance(Record):
 
 
 class Plan(OfSplit, OfModel):
-    """A split for these devices, this model and these settings; each device is identified by its
-    UUID.
+    """A split for these devices, which their UUIDs identify, this model and these settings.
 
     `sync_s` is that of the devices in use, of all of them if one is used; null if it was unknown
     and taken as 0. `probed` is the time of the probe that the plan is based on; `environment`,
@@ -212,11 +205,11 @@ class Plan(OfSplit, OfModel):
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left of the balance that made it: its proof, and the user's data held
-        against that.
-        """
-        data = self.pipeline and self.pipeline.held if self.settings.data else True
-        return self.balance is None or bool(self.run and self.run.complete and data)
+        """Whether the balance that made it came to its end: the proof, and the user's data."""
+        if self.balance is None:
+            return True
+        data_is_measured = bool(self.pipeline and self.pipeline.held) or not self.settings.data
+        return self.run is not None and self.run.complete and data_is_measured
 
     @model_validator(mode="after")
     def _sound(self) -> Plan:
@@ -232,19 +225,17 @@ class Plan(OfSplit, OfModel):
         if shares != list(zip(range(count), self.batches, self.micro_batches, strict=True)):
             raise unsound("shares", "not those of batches and micro_batches")
         used = len(self.split.used)
-        for name, of in (("even", used), ("best_at_even", used), ("best_at_own", count)):
-            other = getattr(self.predicted, name)
-            if other is not None:
-                check_length(f"predicted.{name}.batches", len(other.batches), of)
+        for name, devices in {"even": used, "best_at_even": used, "best_at_own": count}.items():
+            split = getattr(self.predicted, name)
+            if split is not None:
+                check_length(f"predicted.{name}.batches", len(split.batches), devices)
         if self.balance and self.balance.solo_gap:
             check_length("balance.solo_gap.slowdown", len(self.balance.solo_gap.slowdown), count)
         return self
 
 
 class Noise(Result):
-    """φ in samples, from the last `steps` stamped steps; null if they don't determine it, and
-    `unknown` says why.
-    """
+    """φ in samples, from the last `steps` stamped steps; null if `unknown` says why not."""
 
     kind: Literal["noise"] = "noise"
     model: str

@@ -53,10 +53,10 @@ class CurvePoint(Record):
 
     @property
     def half_width(self) -> float:
-        """Half the 95 % interval of the step time, as a fraction of it; infinite without an
-        interval.
-        """
-        return self.step_time_s.relative_half_width if self.step_time_s.ci95 else math.inf
+        """Half the 95 % interval of the step time, as a fraction of it; infinite if unknown."""
+        if self.step_time_s.ci95:
+            return self.step_time_s.relative_half_width
+        return math.inf
 
 
 class Trial(Record):
@@ -90,11 +90,11 @@ class BatchLimit(Record):
 
 
 class StepTimeModel(Record):
-    """A step of b samples takes alpha_s + beta_s · b seconds; `residual` is the line's largest
-    relative deviation.
+    """A step of b samples takes alpha_s + beta_s · b seconds.
 
-    `planned_with` says what a planner uses: the line or, if its residual is above 3 %, the measured
-    `curve`, which is made monotone: (batch, seconds) pairs with straight lines between them.
+    `residual` is the line's largest relative deviation. `planned_with` says what a planner uses:
+    the line or, if its residual is above 3 %, the measured `curve`, which is made monotone: (batch,
+    seconds) pairs with straight lines between them.
     """
 
     alpha_s: Annotated[Number, Field(ge=0), Shown("α")]
@@ -131,9 +131,7 @@ class SoloRate(Record):
 
 
 class Failure(Record):
-    """Why a device's probe stopped early, or that a worker died. `exit_code` is the command's exit
-    code for it.
-    """
+    """Why a device's probe stopped early, or that a worker died, with the command's exit code."""
 
     exit_code: Count
     message: str

@@ -9,9 +9,7 @@ from gpubalance.settings.record import Record, Shown
 
 
 class Try(Record):
-    """A command on a device, in seconds since the queue began. `exit` is its exit code, as shells
-    have it.
-    """
+    """A command on a device, in seconds since the queue began; `exit` is its exit code."""
 
     device: Count
     start_s: Annotated[Number, Shown("began at", "s")]
@@ -47,9 +45,7 @@ class QueuedCommand(Record):
 
 
 class RunningCommand(NamedTuple):
-    """A command on a device, by its place, since `began_s` of the monotonic clock, and the last
-    line it printed.
-    """
+    """A command on a device since `began_s` of the monotonic clock, and the last line of it."""
 
     device: int
     command: QueuedCommand
@@ -58,9 +54,7 @@ class RunningCommand(NamedTuple):
 
 
 class QueueShare(Record):
-    """What a device did. `speed` is relative to the fastest one's, by its commands or a probe; null
-    if unknown.
-    """
+    """What a device did; `speed` is relative to the fastest one's, by its commands or a probe."""
 
     device: Count
     ended_well: Annotated[Count, Shown("ended well", brief="ended well")]
@@ -88,4 +82,5 @@ class Queue(OfDevices):
     @property
     def failed(self) -> tuple[QueuedCommand, ...]:
         """The commands that were tried and did not end well."""
-        return tuple(one for one in self.commands if one.tries and not one.ended_well)
+        commands = [command for command in self.commands if command.tries]
+        return tuple(command for command in commands if not command.ended_well)

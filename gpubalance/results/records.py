@@ -25,7 +25,7 @@ from gpubalance.settings.record import Record, first_fault
 from gpubalance.system.files import content_of
 from gpubalance.text import clean, clean_lines
 
-Result = TypeVar("Result", Probe, Plan, Run, Independent, Layers, Queue, Noise)
+_Result = TypeVar("_Result", Probe, Plan, Run, Independent, Layers, Queue, Noise)
 AnyResult = Probe | Plan | Run | Independent | Layers
 Reported = AnyResult | Queue
 
@@ -56,29 +56,25 @@ _ANY = _KINDS["run"]._replace(called="a result of a command that measures or pla
 _LARGEST_FILE = 32 << 20
 
 
-def read_record(path: Path, kind: type[Result]) -> Result:
-    """Reads a result of one kind. Raises BadInput, saying what the file is instead or which field
-    is damaged.
-    """
+def read_record(path: Path, kind: type[_Result]) -> _Result:
+    """Reads a result of one kind. Raises BadInput, saying what the file is or what is damaged."""
     name = kind.__name__.lower()
-    return cast("Result", _read(path, {name}, _KINDS[name]))
+    return cast("_Result", _read(path, {name}, _KINDS[name]))
 
 
-def result_of(given: str | Path | Result, kind: type[Result]) -> Result:
+def result_of(source: str | Path | _Result, kind: type[_Result]) -> _Result:
     """A script's result of one kind, or the one in its file. Raises BadInput for anything else."""
-    if isinstance(given, kind):
-        return given
-    if not isinstance(given, str | Path):
-        wanted = _KINDS[kind.__name__.lower()]
-        what = f"{clean(repr(given), 40)} is not {wanted.called}, nor the name of its file"
-        raise BadInput(what, remedy=wanted.writes())
-    return read_record(Path(given), kind)
+    if isinstance(source, kind):
+        return source
+    if isinstance(source, str | Path):
+        return read_record(Path(source), kind)
+    wanted = _KINDS[kind.__name__.lower()]
+    what = f"{clean(repr(source), 40)} is not {wanted.called}, nor the name of its file"
+    raise BadInput(what, remedy=wanted.writes())
 
 
 def read_result(path: Path) -> AnyResult:
-    """Reads a result of any kind. Raises BadInput, saying what the file is instead or which field
-    is damaged.
-    """
+    """Reads a result of any kind. Raises BadInput, saying what the file is or what is damaged."""
     return cast("AnyResult", _read(path, _KINDS.keys() - {"queue", "noise"}, _ANY))
 
 
@@ -90,7 +86,9 @@ def read_reported(path: Path) -> Reported:
 def is_estimate(path: Path) -> bool:
     """Whether `--dry-run` wrote the file, so that nothing in it was measured."""
     try:
-        document = _document(path, _ANY) if path.is_file() else None  # a pipe may never end
+        if not path.is_file():  # a pipe may never end
+            return False
+        document = _document(path, _ANY)
     except (BadInput, OSError):
         return False
     return isinstance(document, dict) and document.get("kind") in estimate.KINDS
@@ -98,39 +96,35 @@ def is_estimate(path: Path) -> bool:
 
 def _read(path: Path, names: Container[str], wanted: _Kind) -> Record:
     document = _document(path, wanted)
-    found = document.get("kind") if isinstance(document, dict) else None
-    if found in estimate.KINDS:
+    name = document.get("kind") if isinstance(document, dict) else None
+    if name in estimate.KINDS:
+        again = "give that command again without --dry-run"
         raise BadInput(
             f"{path} is an estimate that --dry-run wrote: nothing was measured",
-            remedy=(
-                "give that command again without --dry-run; with the same -o it replaces the "
-                "estimate"
-            ),
+            remedy=f"{again}; with the same -o it replaces the estimate",
         )
-    if not isinstance(found, str) or found not in names:
-        what = "is not"
-        if isinstance(found, str):
-            called = _KINDS[found].called if found in _KINDS else f"a {found}"
-            what = f"is {clean(called, 40)}, not"
-        raise BadInput(f"{path} {what} {wanted.called}", remedy=wanted.writes())
-    kind, version = _KINDS[found], document.get("schema_version")
+    if not isinstance(name, str):
+        raise BadInput(f"{path} is not {wanted.called}", remedy=wanted.writes())
+    if name not in names:
+        called = _KINDS[name].called if name in _KINDS else clean(f"a {name}", 40)
+        raise BadInput(f"{path} is {called}, not {wanted.called}", remedy=wanted.writes())
+    version = document.get("schema_version")
     if version != SCHEMA_VERSION:
+        version_text = clean(repr(version), 40)
         raise BadInput(
-            f"{path} has schema_version {clean(repr(version), 40)}, this gpubalance reads "
-            f"{SCHEMA_VERSION}",
+            f"{path} has schema_version {version_text}, this gpubalance reads {SCHEMA_VERSION}",
             remedy="read it with the gpubalance that wrote it",
         )
+    kind = _KINDS[name]
     try:
         return kind.record.model_validate(document)
     except ValidationError as error:
-        remedy = f"make {kind.called} again"
-        raise BadInput(f"{path} is damaged: {first_fault(error)}", remedy=remedy) from None
+        fault = f"{path} is damaged: {first_fault(error)}"
+        raise BadInput(fault, remedy=f"make {kind.called} again") from None
 
 
 def _document(path: Path, wanted: _Kind) -> Any:
-    """The file's JSON, with its texts made safe to show. It may hold NaN, which validation rejects
-    with its place.
-    """
+    """The file's JSON, with its texts made safe to show; validation rejects NaN with its place."""
     there = os.path.exists(path)  # noqa: PTH110  (which is false of a name that is too long)
     remedy = wanted.writes() if there else wanted.writes(shlex.quote(str(path)))
     content = content_of(path, wanted.called, _LARGEST_FILE, remedy)
@@ -141,13 +135,11 @@ def _document(path: Path, wanted: _Kind) -> Any:
 
 
 def _harmless(value: Any) -> Any:
-    """Cleans all texts, as names and messages come from drivers and other machines and are printed
-    in many places.
-    """
+    """Cleans all texts: names and messages come from drivers and other machines."""
     if isinstance(value, str):
         return clean_lines(value)
     if isinstance(value, list):
         return [_harmless(item) for item in value]
-    return (
-        {key: _harmless(item) for key, item in value.items()} if isinstance(value, dict) else value
-    )
+    if isinstance(value, dict):
+        return {key: _harmless(item) for key, item in value.items()}
+    return value

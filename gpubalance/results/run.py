@@ -33,11 +33,10 @@ from gpubalance.settings.record import Record, Shown
 
 
 class Replica(Record):
-    """One device's part in a step. If `micro_batch` equals the batch, the device takes it in one
-    piece.
+    """One device's part in a step.
 
-    compute_s + update_s + wait_s + the measurement's sync_s + input_wait_s + slow_s − excess_s is
-    the step time.
+    If `micro_batch` equals the batch, the device takes it in one piece. compute_s + update_s +
+    wait_s + the measurement's sync_s + input_wait_s + slow_s − excess_s is the step time.
     """
 
     device: Count
@@ -61,10 +60,9 @@ Replicas = Annotated[tuple[Replica, ...], Field(min_length=1)]
 
 
 class StepSpread(Record):
-    """How steps differ because their batches differ in shape: half of them take at most `p50_s`, 95
-    % at most `p95_s`.
+    """How steps differ because their batches differ in shape.
 
-    From `steps` steps that were each timed alone.
+    Half of them take at most `p50_s`, 95 % at most `p95_s`, of `steps` that were each timed alone.
     """
 
     p50_s: Annotated[Positive, Shown("half up to")]
@@ -73,13 +71,13 @@ class StepSpread(Record):
 
 
 class Measurement(OfSplit):
-    """A measured split. `batches` are the replicas'; a replica's `device` is its place in the
-    result's devices.
+    """A measured split, with the batches of its replicas.
 
-    `step_spread` is null if all batches have one shape; otherwise `step_time_s` is of means over
-    several batches. `slow_s` is what rare slow steps add to the step time. `excess_s` is how much
-    longer the slowest compute and update took in the stamped steps than a whole unstamped step; it
-    is above 0 only if stamping slows the step down.
+    A replica's `device` is its place in the result's devices. `step_spread` is null if all batches
+    have one shape; otherwise `step_time_s` is of means over several batches. `slow_s` is what rare
+    slow steps add to the step time. `excess_s` is how much longer the slowest compute and update
+    took in the stamped steps than a whole unstamped step; it is above 0 only if stamping slows the
+    step down.
     """
 
     global_batch: Count
@@ -114,21 +112,20 @@ class SoloBest(Record):
 
 
 def alone_in_use(bests: Sequence[SoloBest] | None, batches: Sequence[int]) -> float | None:
-    """Samples per second that the devices with samples give alone, added up; None if that is
-    unknown.
-    """
-    return sum(best.throughput for best in bests if batches[best.device]) if bests else None
+    """Samples per second that the devices with samples give alone, added up; None if unknown."""
+    if not bests:
+        return None
+    return sum(best.throughput for best in bests if batches[best.device])
 
 
 class Baselines(Record):
-    """What a run is compared with. `even` was measured in turns with it; the solo figures come from
-    a probe.
+    """What a run is compared with.
 
-    `even` has the run's global batch, or, where that does not fit in one piece, is the largest
-    equal shares that do.
+    `even` was measured in turns with it; the solo figures come from a probe. `even` has the run's
+    global batch, or, where that does not fit in one piece, is the largest equal shares that do.
     """
 
-    _of_now = without_former("largest_even", "best_at_largest_even")
+    _of_now = model_validator(mode="before")(without_former)
 
     even: Measurement | None
     solo_best: tuple[SoloBest, ...] | None
@@ -136,15 +133,14 @@ class Baselines(Record):
 
 
 class InputPipeline(Record):
-    """The input pipeline of the user's data. `alone` is its throughput without a model, in the
-    run's global batches.
+    """The input pipeline of the user's data.
 
-    `processor_use` is the fraction of all the host's cores that was busy meanwhile. `held` is the
-    split's throughput with batches of the same data that lie on the devices, as if the pipeline
-    took no time. It `binds` if `alone` is clearly below `held`, or below the sum of what the
-    devices gave alone. If it binds, `remedies` are the usual ones. `joined_from` is the size of the
-    user's own batches if they differ in shape and were joined into others here; `split.fit` would
-    leave them as they are.
+    `alone` is its throughput without a model, in the run's global batches. `processor_use` is the
+    fraction of all the host's cores that was busy meanwhile. `held` is the split's throughput with
+    batches of the same data that lie on the devices, as if the pipeline took no time. It `binds` if
+    `alone` is clearly below `held`, or below the sum of what the devices gave alone. If it binds,
+    `remedies` are the usual ones. `joined_from` is the size of the user's own batches if they
+    differ in shape and were joined into others here; `split.fit` would leave them as they are.
     """
 
     alone: Annotated[Throughput, Shown(unit="samples/s")]
@@ -156,11 +152,10 @@ class InputPipeline(Record):
 
 
 class Run(Measurement, OfModel):
-    """A split that was run on its devices, with a batch for each of them. `pipeline` is null for
-    random samples.
+    """A split that was run on its devices, with a batch for each of them.
 
-    `pack_bytes` is how many bytes of gradients were summed in one all-reduce: 0 for all, null for a
-    device alone.
+    `pipeline` is null for random samples. `pack_bytes` is how many bytes of gradients were summed
+    in one all-reduce: 0 for all, null for a device alone.
     """
 
     kind: Literal["run"] = "run"
@@ -183,11 +178,9 @@ class Run(Measurement, OfModel):
     @property
     def awaited_input_s(self) -> float | None:
         """Seconds that a step waits for data; None if the data lies on the devices."""
-        return (
-            self.input_wait_s
-            if self.settings.input == "host" or self.pipeline is not None
-            else None
-        )
+        if self.settings.input == "host" or self.pipeline is not None:
+            return self.input_wait_s
+        return None
 
     @model_validator(mode="after")
     def _sound(self) -> Run:

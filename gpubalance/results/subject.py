@@ -18,8 +18,7 @@ from gpubalance.settings.shares import Shares
 
 @dataclass(frozen=True)
 class ReportSubject:
-    """The result of a file, `name`. `probes` has an entry for each device, None if no probe of it
-    was found.
+    """The result of a file, `name`, and a probe for each device, None if none was found.
 
     `probe_from` says where the probe comes from; it is empty without one.
     """
@@ -52,9 +51,7 @@ class ReportSubject:
 
     @property
     def ran(self) -> Sequence[Replica | OwnModel | Stage]:
-        """What each device did in what was run; empty for a probe, and for a plan that
-        was not run.
-        """
+        """What each device did in what was run; empty for a probe and a plan that was not run."""
         if isinstance(self.result, Layers):
             return self.result.stages
         ran = self.result if isinstance(self.result, Independent) else self.run
@@ -68,15 +65,18 @@ class ReportSubject:
     @property
     def probed(self) -> bool:
         """Whether any device was measured alone."""
-        return any(one is not None and one.curve for one in self.probes)
+        return any(probe is not None and probe.curve for probe in self.probes)
 
     @property
     def split(self) -> Shares | None:
         """The split of a run or a plan, else None."""
-        return self.result.split if isinstance(self.result, Plan | Run) else None
+        if isinstance(self.result, Plan | Run):
+            return self.result.split
+        return None
 
 
 def warnings_of(result: Reported) -> tuple[Warning_, ...]:
     """The warnings of the result and, before them, of the run that proved it."""
-    run = result.run if isinstance(result, Plan) else None
-    return (*(run.warnings if run else ()), *result.warnings)
+    if isinstance(result, Plan) and result.run:
+        return result.run.warnings + result.warnings
+    return result.warnings

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -24,8 +22,6 @@ _REASONS = {
 # Idle, and application or display clocks that somebody has set: they are intended, so not
 # throttling.
 _NO_THROTTLING = 0x1 | 0x2 | 0x100
-
-
 # A card can stay at its power cap for ever. These reasons pass or get worse, and its speed changes
 # with them.
 _PASSING = ("thermal", "software thermal", "hardware slowdown", "power brake")
@@ -33,18 +29,17 @@ _PASSING = ("thermal", "software thermal", "hardware slowdown", "power brake")
 
 def passing(reasons: Iterable[str]) -> tuple[str, ...]:
     """The reasons for which the GPU will not keep its present speed."""
-    there = set(reasons)
-    return tuple(reason for reason in _PASSING if reason in there)
+    all_reasons = set(reasons)
+    return tuple(reason for reason in _PASSING if reason in all_reasons)
 
 
 Reasons = Annotated[tuple[str, ...] | None, Shown("throttled by")]
 
 
 class Moment(Record):
-    """One reading of a GPU, `at_s` seconds after the measurement began. What it did not report is
-    null.
+    """One reading of a GPU, `at_s` seconds after the measurement began.
 
-    Until it is part of a result, `at_s` is on the monotonic clock.
+    What it did not report is null. Until it is part of a result, `at_s` is on the monotonic clock.
     """
 
     at_s: Annotated[Exact, Shown("at", "s")]
@@ -76,14 +71,20 @@ class Telemetry(Record):
     course: tuple[Moment, ...] = ()
 
     def samples_per_joule(self, throughput: float) -> float | None:
-        """throughput · duration_s / energy_j, for a GPU that gave `throughput` samples per second
-        throughout.
-        """
-        return throughput * self.duration_s / self.energy_j if self.energy_j else None
+        """throughput · duration_s / energy_j, for a GPU that gave that throughput throughout."""
+        if self.energy_j:
+            return throughput * self.duration_s / self.energy_j
+        return None
 
 
 def throttling(masks: Iterable[int]) -> tuple[str, ...]:
     """The reasons in NVML's bit masks, in plain words, sorted; an unknown reason by its number."""
-    together = functools.reduce(operator.or_, masks, 0) & ~_NO_THROTTLING
-    bits = [1 << n for n in range(together.bit_length()) if together >> n & 1]
-    return tuple(sorted(_REASONS.get(bit, f"reason {bit:#x}") for bit in bits))
+    together = 0
+    for mask in masks:
+        together |= mask & ~_NO_THROTTLING
+    reasons = []
+    for place in range(together.bit_length()):
+        bit = 1 << place
+        if together & bit:
+            reasons.append(_REASONS.get(bit, f"reason {bit:#x}"))
+    return tuple(sorted(reasons))

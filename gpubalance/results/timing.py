@@ -1,6 +1,4 @@
-"""What a worker measures, sends and stores: timings of steps, of a user's data alone, and of a
-model's blocks.
-"""
+"""What a worker measures, sends and stores: timings of steps, of data, and of a model's blocks."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ class Timing(Record):
 
 
 class Pulled(Record):
-    """`batches` came in `seconds`; meanwhile the processors worked `cpu_s`, added up over all
-    cores.
-    """
+    """`batches` came in `seconds`; meanwhile all cores together worked `cpu_s`."""
 
     batches: Annotated[int, Field(ge=1)]
     seconds: Annotated[float, Field(gt=0)]
@@ -59,8 +55,7 @@ class Remedy(Record):
 
 
 class BlockTimed(Record):
-    """A block alone on a device, at a micro-batch of samples: seconds of each of its passes, and of
-    each update.
+    """A block alone on a device, at a micro-batch: seconds of each pass and of each update.
 
     `fixed_bytes` are weights, gradients and slots; `held_bytes` what a micro-batch in flight takes;
     `working_bytes` what a backward pass takes for a moment beside these. The last two are null if

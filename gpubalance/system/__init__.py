@@ -1,4 +1,4 @@
-"""The operating system's side: where files are kept, locks, deadlines, TOML files, version numbers.
+"""The operating system's side: files, locks, deadlines, signals, versions.
 
 It knows nothing of devices, splits or results.
 """

@@ -1,6 +1,4 @@
-"""Deadlines: for one call that may hang, such as into a driver or a network drive, and for a whole
-command.
-"""
+"""Deadlines: of a whole command, and of one call that may hang, as into a driver."""
 
 from __future__ import annotations
 
@@ -18,8 +16,9 @@ ANSWERS_WITHIN_S = 20.0
 
 
 def within(work: Callable[[], T], seconds: float = ANSWERS_WITHIN_S) -> T:
-    """Returns or raises what `work` does. If it takes longer, raises DeadlinePassed and leaves it
-    running.
+    """Returns or raises what `work` does.
+
+    If it takes longer, raises DeadlinePassed and leaves it running.
     """
     answer = Future[T]()
 
@@ -61,7 +60,8 @@ class TimeLimit:
 
     def end(self) -> None:
         """Ends the time now, for every thread that checks it."""
-        self._seconds, self.until_s = self._seconds or 0.0, 0.0
+        self._seconds = self._seconds or 0.0
+        self.until_s = 0.0
 
     def check(self) -> None:
         """Raises TimeLimitPassed after the limit."""

@@ -1,10 +1,9 @@
-"""Files that users name: TOML, read with care, and which file was meant by a name that does not
-exist.
-"""
+"""Files that users name, read with care; and which was meant by a name that does not exist."""
 
 from __future__ import annotations
 
 import difflib
+import itertools
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ _MOST_LISTED = 2000
 def content_of(path: Path | None, what: str, most: int, remedy: str) -> bytes:
     """A file's content, or stdin's for None.
 
-    Raises BadInput if it can't be read or has more than `most` bytes: then it is not `what` it
+    Raises BadInput if it can't be read, or has more than `most` bytes: then it is not `what` it
     should be.
     """
     name = path or "stdin"
@@ -34,37 +33,40 @@ def content_of(path: Path | None, what: str, most: int, remedy: str) -> bytes:
             content = file.read(most + 1)
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         why = getattr(error, "strerror", None) or str(error)
-        raise BadInput(
-            f"can't read {name}: {why}", remedy=meant(path, remedy) if path else remedy
-        ) from None
+        if path is not None:
+            remedy = meant(path, remedy)
+        raise BadInput(f"can't read {name}: {why}", remedy=remedy) from None
     if len(content) > most:
         raise BadInput(f"{name} is larger than {most >> 20} MiB: that is not {what}", remedy=remedy)
     return content
 
 
 def read_toml(path: Path, what: str, *, remedy: str = "") -> dict[str, Any]:
-    """Reads a file's tables. `what` it should be and `remedy` go into the error: BadInput, with the
-    file's name.
+    """Reads a file's tables.
+
+    Raises BadInput, which names the file, `what` it should be and the `remedy`.
     """
     content = content_of(path, f"a {what}", _LARGEST_FILE, remedy)
     try:
         return tomllib.loads(content.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        why = clean(str(error))
-        raise BadInput(
-            f"{path} is not TOML: {why}", remedy=f"correct it there, or give another {what}"
-        ) from None
+        why = f"{path} is not TOML: {clean(str(error))}"
+        raise BadInput(why, remedy=f"correct it there, or give another {what}") from None
 
 
 def meant(path: Path, remedy: str = "") -> str:
-    """The remedy for a path that does not exist: similarly spelt names of its folder with its
-    suffix, then `remedy`.
+    """The remedy for a path that does not exist.
+
+    Similarly spelt names of its folder with its suffix, then `remedy`.
     """
     try:
-        there = [one for one, _ in zip(path.parent.iterdir(), range(_MOST_LISTED), strict=False)]
+        there = list(itertools.islice(path.parent.iterdir(), _MOST_LISTED))
     except (OSError, ValueError):  # a name that the system rejects; another user's folder
         return remedy
-    stems = {one.stem.lower(): str(one) for one in there if one.suffix == path.suffix}
-    names = [] if path in there else difflib.get_close_matches(path.stem.lower(), stems, n=2)
-    asked = [f"did you mean {' or '.join(stems[name] for name in names)}?"] if names else []
-    return "\n".join([*asked, remedy])
+    if path in there:
+        return remedy
+    by_stem = {other.stem.lower(): str(other) for other in there if other.suffix == path.suffix}
+    stems = difflib.get_close_matches(path.stem.lower(), by_stem, n=2)
+    if not stems:
+        return remedy
+    return f"did you mean {' or '.join(by_stem[stem] for stem in stems)}?\n{remedy}"

@@ -15,18 +15,15 @@ from gpubalance.system.state import state_folder
 
 
 class Lock:
-    """Held until `release` or the end of the process; workers do not inherit it. `name` may be any
-    text.
+    """Held until `release` or the end of the process; workers do not inherit it.
 
-    If another process holds it, raises InUse, which names `what` is in use and the PID. On a file
-    system that has no locks, or no room for one, nothing is locked.
+    `name` may be any text. If another process holds it, raises InUse, which names `what` is in use
+    and the PID. On a file system that has no locks, or no room for one, nothing is locked.
     """
 
     def __init__(self, name: str, what: str) -> None:
-        self._path = (
-            state_folder("locks")
-            / f"{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:24]}.lock"
-        )
+        digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
+        self._path = state_folder("locks") / f"{digest[:24]}.lock"
         self._file = _locked(self._path, what)
         if self._file is not None:
             # On a full disk the lock holds without a PID
@@ -59,16 +56,20 @@ def _locked(path: Path, what: str) -> IO[bytes] | None:
             file.seek(0)
             pid = file.read(20).decode("ascii", "replace").strip()
             file.close()
-            raise InUse(
-                f"{what} is in use by another gpubalance"
-                + (f", process {pid}" if pid.isdigit() else ""),
-                remedy="wait until it has ended"
-                + (f", or end it: kill {pid}" if pid.isdigit() else ""),
-            ) from None
+            raise _in_use(what, pid) from None
         if _is_still_there(file, path):
             return file
         # Its holder removed it after we had opened it, so it locks nothing
         file.close()
+
+
+def _in_use(what: str, pid: str) -> InUse:
+    message = f"{what} is in use by another gpubalance"
+    remedy = "wait until it has ended"
+    if pid.isdigit():
+        message += f", process {pid}"
+        remedy += f", or end it: kill {pid}"
+    return InUse(message, remedy=remedy)
 
 
 def _is_still_there(file: IO[bytes], path: Path) -> bool:

@@ -44,18 +44,16 @@ def state_folder(name: str) -> Path:
 
 @functools.cache
 def _temporary(name: str) -> Path:
-    """One folder for all of the user's processes, which share locks and journals there; never
-    another user's.
+    """One folder for all of the user's processes, which share locks and journals there.
+
+    It is never another user's.
     """
     folder = Path(tempfile.gettempdir()) / f"gpubalance-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-        if (
-            stat.S_ISDIR(found.st_mode)
-            and found.st_uid == os.getuid()
-            and not found.st_mode & 0o077
-        ):
+        status = folder.lstat()
+        is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+        if is_own and not status.st_mode & 0o077:
             (folder / name).mkdir(mode=0o700, exist_ok=True)
             return folder / name
     except OSError:
@@ -64,17 +62,18 @@ def _temporary(name: str) -> Path:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes to a temporary file beside `path` and renames it, so that nobody ever sees half of it.
-    Raises OSError.
+    """Writes to a temporary file beside `path` and renames it: nobody ever sees half of it.
 
-    Deletes the temporary files that killed processes left of the same file.
+    Deletes the temporary files that killed processes left of the same file. Raises OSError.
     """
     path = path.resolve()  # follows a link, which stays a link
     sweep(path.parent, path.name)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    if isinstance(content, str):
+        content = content.encode("utf-8")
     try:
         with temporary.open("wb") as file:
-            file.write(content.encode("utf-8") if isinstance(content, str) else content)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -98,20 +97,20 @@ def sweep(folder: Path, name: str | None = None) -> None:
     """Deletes the temporary files of killed processes, for the file `name` or for any file."""
     whose = re.escape(name) if name else ".+"
     with contextlib.suppress(OSError):
-        for left in folder.iterdir():
-            match = re.fullmatch(rf"\.{whose}\.(\d{{1,9}})\.tmp", left.name)
+        for file in folder.iterdir():
+            match = re.fullmatch(rf"\.{whose}\.(\d{{1,9}})\.tmp", file.name)
             if match and not _lives(match[1]):
-                left.unlink()
+                file.unlink()
 
 
-def delete_oldest(folder: Path, pattern: str, kept: int) -> None:
-    """Deletes all but so many of the folder's files or folders, the oldest first, but no log of a
-    living process.
+def delete_oldest(folder: Path, pattern: str, most: int) -> None:
+    """Deletes all but so many of the folder's files or folders, the oldest first.
+
+    Logs of living processes stay.
     """
     with contextlib.suppress(OSError):  # another process may do so too
-        for old in sorted(folder.glob(pattern), key=lambda path: (path.stat().st_mtime, path.name))[
-            :-kept
-        ]:
+        by_age = sorted(folder.glob(pattern), key=lambda path: (path.stat().st_mtime, path.name))
+        for old in by_age[:-most]:
             log = _LOG.match(old.name)
             if not (log and _lives(log[1])):  # a gpubalance may run for a whole night
                 shutil.rmtree(old) if old.is_dir() else old.unlink()

@@ -17,9 +17,7 @@ _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu")
 
 
 class Software(NamedTuple):
-    """None for what is not installed and, for CUDA and cuDNN, if TensorFlow was built
-    without it.
-    """
+    """None for what is not installed or, of CUDA and cuDNN, what TensorFlow was built without."""
 
     tensorflow: str | None
     keras: str | None
@@ -28,9 +26,7 @@ class Software(NamedTuple):
 
 
 def software() -> Software:
-    """The software beside this program. CUDA's and cuDNN's versions are those that TensorFlow was
-    built for.
-    """
+    """The software beside this program; TensorFlow was built for that CUDA and that cuDNN."""
     build = _tensorflow_build()
     return Software(
         tensorflow=_version(_TENSORFLOW),
@@ -46,32 +42,34 @@ def numbers(version: str | None) -> tuple[int, ...]:
 
 
 def least_cudnn() -> str | None:
-    """The oldest cuDNN that the installed TensorFlow says it needs, such as `9.3.0.75`; None if it
-    does not say.
+    """The oldest cuDNN that TensorFlow says it needs, such as `9.3.0.75`; None if it does not say.
 
     Its build info has the major version only.
     """
-    needs = importlib.metadata.requires("tensorflow") or () if _version(("tensorflow",)) else ()
-    found = (re.match(r"nvidia-cudnn-cu\d+\b.*>=([\d.]+)", one) for one in needs)
-    return next((one[1] for one in found if one), None)
+    if _version(("tensorflow",)) is None:
+        return None
+    for requirement in importlib.metadata.requires("tensorflow") or ():
+        match = re.match(r"nvidia-cudnn-cu\d+\b.*>=([\d.]+)", requirement)
+        if match:
+            return match[1]
+    return None
 
 
 def too_old(driver: str | None, serves: str | None, built_for: str | None) -> str | None:
-    """Why a driver that serves CUDA up to `serves` can't run a TensorFlow built for a newer CUDA;
-    None if it can.
+    """Why a driver that serves CUDA up to `serves` can't run TensorFlow; None if it can.
 
     A driver serves every CUDA of its own major version (minor-version compatibility), and older
     ones. An unknown version passes.
     """
-    served, needed = numbers(serves), numbers(built_for)
+    served = numbers(serves)
+    needed = numbers(built_for)
     if not served or not needed or served[0] >= needed[0]:
         return None
     oldest = _OLDEST_DRIVER.get(needed[0])
     needs = f", which needs driver {oldest} or newer" if oldest else ""
     return (
-        f"driver {driver or 'of unknown version'} serves CUDA up to {serves}, TensorFlow is "
-        f"built for CUDA {built_for}"
-        f"{needs}"
+        f"driver {driver or 'of unknown version'} serves CUDA up to {serves}, "
+        f"TensorFlow is built for CUDA {built_for}{needs}"
     )
 
 
@@ -85,8 +83,9 @@ def _version(names: Sequence[str]) -> str | None:
 
 
 def _tensorflow_build() -> dict[str, Any]:
-    """What `tf.sysconfig.get_build_info()` returns, parsed from its source, as loading TensorFlow
-    takes seconds.
+    """What `tf.sysconfig.get_build_info()` returns, parsed from its source.
+
+    Loading TensorFlow takes seconds.
     """
     try:
         package = importlib.util.find_spec("tensorflow")

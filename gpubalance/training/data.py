@@ -1,6 +1,4 @@
-"""Brings what a user passes to `fit`, `evaluate` or `predict` into global batches, and says what
-that changes.
-"""
+"""Brings what a user passes to `fit` and the like into global batches; says what that changes."""
 
 from __future__ import annotations
 
@@ -18,8 +16,7 @@ UNKNOWN_SIZE = int(tf.data.UNKNOWN_CARDINALITY)
 
 
 def in_batches_of(global_batch: int | None, model: Any, options: dict[str, Any]) -> None:
-    """Changes the arguments of a Keras method so that datasets and arrays come in batches of that
-    size.
+    """Changes a Keras method's arguments so that datasets and arrays come in batches of that size.
 
     Batches that the user sizes otherwise (by `batch_size`, a PyDataset, a generator) stay as they
     are, and so do all of a split by ratios, without a size. That raises BadInput for a dataset of
@@ -29,18 +26,19 @@ def in_batches_of(global_batch: int | None, model: Any, options: dict[str, Any])
         data = options.get(name)
         if not isinstance(data, tf.data.Dataset):
             continue
-        if global_batch:
+        if not global_batch:
+            if not is_batched(data, model):
+                raise BadInput(
+                    f"the dataset ({name}) gives single samples, and a split by ratios divides "
+                    "batches",
+                    remedy="batch it: dataset.batch(1000)",
+                )
+        elif is_batched(data, model) and batch_of(data) == global_batch:
             # Of these a smaller batch stays a step of its own, as `repeat` leaves at the end of
             # each epoch: `rebatch` would fill it up from the next one.
-            are_its = is_batched(data, model) and batch_of(data) == global_batch
-            options[name] = (
-                data.prefetch(tf.data.AUTOTUNE) if are_its else regrouped(data, model, global_batch)
-            )
-        elif not is_batched(data, model):
-            single = (
-                f"the dataset ({name}) gives single samples, and a split by ratios divides batches"
-            )
-            raise BadInput(single, remedy="batch it: dataset.batch(1000)")
+            options[name] = data.prefetch(tf.data.AUTOTUNE)
+        else:
+            options[name] = regrouped(data, model, global_batch)
     if global_batch and _is_array(options.get("x")) and options.get("batch_size") is None:
         options["batch_size"] = global_batch
 
@@ -50,7 +48,8 @@ def check(options: dict[str, Any], *, devices: int, trains: bool) -> None:
 
     If it `trains`, also for a batch_size with fewer samples than devices.
     """
-    data, size = options.get("x"), options.get("batch_size")
+    data = options.get("x")
+    size = options.get("batch_size")
     if data is None:
         raise BadInput("there is no data: x is None", remedy="give arrays, x and y, or a dataset")
     if isinstance(data, tf.data.Dataset):
@@ -68,16 +67,14 @@ def check(options: dict[str, Any], *, devices: int, trains: bool) -> None:
 
 
 def sizes(options: dict[str, Any]) -> dict[str, int]:
-    """The length of a Keras method's data: an array's samples, a dataset's batches of one size, or
-    UNKNOWN_SIZE.
+    """The length of a Keras method's data.
+
+    It is an array's samples, a dataset's batches of one size, or UNKNOWN_SIZE.
     """
     validation = options.get("validation_data")
-    return {
-        "data": _size(options.get("x")),
-        "validation data": _size(
-            validation[0] if isinstance(validation, tuple | list) else validation
-        ),
-    }
+    if isinstance(validation, tuple | list):
+        validation = validation[0]
+    return {"data": _size(options.get("x")), "validation data": _size(validation)}
 
 
 def _size(data: Any) -> int:
@@ -89,15 +86,16 @@ def _size(data: Any) -> int:
     if not _is_array(data):
         batches = getattr(data, "num_batches", None)
         return UNKNOWN_SIZE if batches is None else int(batches)
-    shape: Any = getattr(next(iter(keras.tree.flatten(data)), None), "shape", ())
+    arrays = keras.tree.flatten(data)
+    shape: Any = getattr(arrays[0], "shape", ()) if arrays else ()
     return int(shape[0]) if len(shape) else UNKNOWN_SIZE
 
 
 def _is_array(data: Any) -> bool:
     """Whether the data is arrays, of which Keras makes the batches."""
-    return not isinstance(data, (tf.data.Dataset, keras.utils.PyDataset)) and not hasattr(
-        data, "__next__"
-    )
+    if isinstance(data, tf.data.Dataset | keras.utils.PyDataset):
+        return False
+    return not hasattr(data, "__next__")
 
 
 def regrouping(data: Any, global_batch: int) -> str:
@@ -105,21 +103,19 @@ def regrouping(data: Any, global_batch: int) -> str:
     batch = static_batch_of(data) or batch_of(data)
     if batch is None or batch == global_batch:
         return ""
-    regrouped_to = f"your batches of {batch} are regrouped into the split's {global_batch}"
     return (
-        f"{regrouped_to}, so an epoch has {batch}/{global_batch} as many steps; steps_per_epoch "
-        "counts those"
+        f"your batches of {batch} are regrouped into the split's {global_batch}, so an epoch has "
+        f"{batch}/{global_batch} as many steps; steps_per_epoch counts those"
     )
 
 
 def other_batches(shares: Sequence[int], global_batch: int) -> str:
     """The warning about a first step that does not have the split's global batch; else empty."""
-    if sum(shares) == global_batch:
+    taken = sum(shares)
+    if taken == global_batch:
         return ""
     return (
-        f"this fit takes {sum(shares)} samples a step, {'/'.join(map(str, shares))}, not the "
-        f"split's {global_batch}: "
-        f"leave batch_size out or give batches of {global_batch}; gpubalance balance "
-        f"--global-batch {sum(shares)} "
-        f"--batch-multiple 1 finds the split of {sum(shares)}"
+        f"this fit takes {taken} samples a step, {'/'.join(map(str, shares))}, not the split's "
+        f"{global_batch}: leave batch_size out or give batches of {global_batch}; gpubalance "
+        f"balance --global-batch {taken} --batch-multiple 1 finds the split of {taken}"
     )

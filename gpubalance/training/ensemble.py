@@ -18,7 +18,8 @@ from gpubalance.training.distribute import copied
 from gpubalance.training.keras_functions import check_model
 from gpubalance.training.sizes import Gpus, Simulate, machine_for
 
-_BATCH, _TIMED = 32, 3  # Keras' own batch; predictions that are timed
+_BATCH = 32  # Keras' own
+_TIMED = 3  # predictions
 _CALL = "gpubalance.Ensemble([model, other], gpus=[0, 1])"
 
 
@@ -38,18 +39,18 @@ class Ensemble:
         *,
         simulate: Simulate = None,
     ) -> None:
-        """`models` are Keras models or `.keras` files, which are loaded where they predict; the
-        others as for `Split`.
+        """`models` are Keras models or `.keras` files, which are loaded where they predict.
 
-        Raises BadInput for what is no model, and EnvironmentFault if TensorFlow was used before
-        without these devices, as it is by a model that was built: then make the ensemble of files.
+        The others are as for `Split`. Raises BadInput for what is no model, and EnvironmentFault if
+        TensorFlow was used before without these devices, as it is by a model that was built: then
+        make the ensemble of files.
         """
         from gpubalance.engine.place import take_names
 
         self.devices = machine_for(gpus, simulate)[1]
         self.placement: tuple[int, ...] = ()
         self._names = take_names(self.devices)
-        self._models = [_model(one) for one in models]
+        self._models = list(map(_model, models))
         self._there: list[Any] = []  # the models where they are placed
         self._size = 0  # samples of the batch that decided it
         if not self._models:
@@ -63,13 +64,13 @@ class Ensemble:
         batch_size: int | None = None,
         steps: int | None = None,
     ) -> Any:
-        """Each model's outputs, in the models' order, or with `mean` their mean: what its own
-        `predict` gives there.
+        """Each model's outputs, in the models' order, or with `mean` their mean.
 
-        `data` is what Keras' `predict` takes; of a Dataset or PyDataset each model goes through
-        all. Raises BadInput for a generator, which ends with the first, and NothingFits, before
-        anything predicts, for a model that no device holds, or if they do not fit together;
-        BadInput for a mean of outputs that differ in shape.
+        They are what the model's own `predict` gives there. `data` is what Keras' `predict` takes;
+        of a Dataset or PyDataset each model goes through all. Raises BadInput for a generator,
+        which ends with the first, and NothingFits, before anything predicts, for a model that no
+        device holds, or if they do not fit together; BadInput for a mean of outputs that differ in
+        shape.
         """
         import keras
 
@@ -86,23 +87,15 @@ class Ensemble:
         outputs: dict[int, Any] = {}
 
         def work(device: int) -> None:
-            for number, its in enumerate(self.placement):
-                if its == device:
+            for number, place in enumerate(self.placement):
+                if place == device:
                     outputs[number] = self._predicted(number, device, data, options, size)
 
         used = sorted(set(self.placement))
         with ThreadPoolExecutor(len(used)) as threads:
             list(threads.map(work, used))
         each = [outputs[number] for number in range(len(self._models))]
-        if (
-            mean
-            and len({str(keras.tree.map_structure(lambda one: one.shape, its)) for its in each}) > 1
-        ):
-            raise BadInput(
-                "the models' outputs differ in shape, so they have no mean",
-                remedy="leave mean= out",
-            )
-        return keras.tree.map_structure(lambda *of: sum(of) / len(of), *each) if mean else each
+        return _mean(each) if mean else each
 
     def _predicted(
         self, number: int, device: int, data: Any, options: dict[str, Any], size: int
@@ -119,36 +112,23 @@ class Ensemble:
         return outputs
 
     def _paced_s(self, device: int, samples: int, size: int) -> float:
-        """What a simulated device takes for so many samples in batches of that size; 0
-        on others.
-        """
+        """What a simulated device takes for samples in batches of that size; 0 on others."""
         profile = self.devices[device].profile
-        return (
-            math.ceil(samples / size) * profile.alpha_s + samples * profile.beta_s
-            if profile
-            else 0.0
-        )
+        if profile is None:
+            return 0.0
+        return math.ceil(samples / size) * profile.alpha_s + samples * profile.beta_s
 
     def _place(self, batch: Any, size: int) -> None:
         """Measures the models and decides. Raises NothingFits."""
-        from gpubalance.engine.runtime import memory_bytes, memory_limits_bytes
-
-        self._there, self.placement, self._size = [], (), 0
-        whole = memory_limits_bytes(self.devices, self._names)
-        taken = [
-            (memory_bytes(name, "current") or 0) * name.startswith("GPU") for name in self._names
-        ]
-        limits = [
-            limit and max(0, limit - there) for limit, there in zip(whole, taken, strict=True)
-        ]
+        self._there = []
+        self.placement = ()
+        self._size = 0
+        limits = self._limits()
         trained: list[Trained] = []
         alike: dict[object, Trained] = {}
         for number, model in enumerate(self._models):
-            kind = (
-                type(model),
-                tuple(map(type, model._flatten_layers())),
-                tuple(w.shape for w in model.weights),
-            )
+            layers = tuple(map(type, model._flatten_layers()))
+            kind = (type(model), layers, tuple(weight.shape for weight in model.weights))
             held = self._held(number)
             if kind not in alike:
                 alike[kind] = self._measured(number, batch, size, held, limits)
@@ -160,50 +140,57 @@ class Ensemble:
                 "the models do not fit on the devices together", remedy="leave some of them out"
             )
         self._there = [self._on(number, device) for number, device in enumerate(placement)]
-        self.placement, self._size = placement, size
+        self.placement = placement
+        self._size = size
+
+    def _limits(self) -> list[int | None]:
+        """The bytes of each device that nothing takes yet; None without a limit."""
+        from gpubalance.engine.memory import memory_bytes, memory_limits_bytes
+
+        limits = list(memory_limits_bytes(self.devices, self._names))
+        for device, name in enumerate(self._names):
+            limit = limits[device]
+            if limit is not None and name.startswith("GPU"):
+                limits[device] = max(0, limit - (memory_bytes(name, "current") or 0))
+        return limits
 
     def _held(self, number: int) -> list[int]:
-        """The bytes that a model's weights will take on each device; none on a GPU that
-        has them.
-        """
+        """The bytes that a model's weights will take on each device; none on a GPU with them."""
         weights = sum(weight.nbytes for weight in self._models[number].get_weights())
-        return [
-            weights * (one.simulated or not self._is_there(number, n))
-            for n, one in enumerate(self.devices)
-        ]
+        held = []
+        for place, device in enumerate(self.devices):
+            takes_none = not device.simulated and self._is_there(number, place)
+            held.append(0 if takes_none else weights)
+        return held
 
-    def _check(self, number: int, one: Trained, limits: Sequence[int | None]) -> None:
+    def _check(self, number: int, model: Trained, limits: Sequence[int | None]) -> None:
         """Raises NothingFits for a model that no device holds."""
-        needs = map(sum, zip(one.held, one.working, strict=True))
-        each = list(zip(needs, limits, self.devices, one.times_s, strict=True))
-        if not any(
-            time_s is not None and (limit is None or need <= limit)
-            for need, limit, _, time_s in each
-        ):
-            has = ", ".join(
-                f"{format_bytes(need)} of {format_bytes(limit)} on {d.label}"
-                for need, limit, d, _ in each
-            )
-            name = f"the model {self._models[number].name} (number {number})"
-            raise NothingFits(
-                f"{name} fits on no device: it needs {has}", remedy="give a smaller batch_size"
-            )
+        needs = []
+        for device, limit in enumerate(limits):
+            need = model.held[device] + model.working[device]
+            if model.times_s[device] is not None and (limit is None or need <= limit):
+                return
+            label = self.devices[device].label
+            needs.append(f"{format_bytes(need)} of {format_bytes(limit)} on {label}")
+        raise NothingFits(
+            f"the model {self._models[number].name} (number {number}) fits on no device: it needs "
+            f"{', '.join(needs)}",
+            remedy="give a smaller batch_size",
+        )
 
     def _measured(
         self, number: int, batch: Any, size: int, held: Sequence[int], limits: Sequence[int | None]
     ) -> Trained:
-        """The time of a batch on each device that may hold it, and what it takes there beside the
-        weights.
-        """
+        """The time of a batch on each device that may hold it, and what it takes beside weights."""
         import tensorflow as tf
 
-        from gpubalance.engine.failures import memory_row
-        from gpubalance.engine.runtime import memory_bytes, reset_memory_peak
+        from gpubalance.engine.memory import memory_bytes, reset_memory_peak
+        from gpubalance.training.memory import ran_out
 
         times_s: list[float | None] = [None] * len(limits)
-        working = [
-            size * one.profile.memory_per_sample if one.profile else 0 for one in self.devices
-        ]
+        working = []
+        for place in self.devices:
+            working.append(size * place.profile.memory_per_sample if place.profile else 0)
         for device, name in enumerate(self._names):
             limit = limits[device]
             if limit is not None and held[device] + working[device] > limit:
@@ -215,11 +202,9 @@ class Ensemble:
                 with tf.device(name):
                     took_s = [_seconds(model, batch) for _ in range(1 + _TIMED)]
             except tf.errors.OpError as error:
-                if not isinstance(error, tf.errors.ResourceExhaustedError) and not memory_row(
-                    error
-                ):
-                    raise
-                continue
+                if ran_out(error):
+                    continue
+                raise
             if name.startswith("GPU"):
                 working[device] = (memory_bytes(name, "peak") or 0) - before
             times_s[device] = max(median(took_s[1:]), self._paced_s(device, size, size))
@@ -236,27 +221,39 @@ class Ensemble:
 
     def _is_there(self, number: int, device: int) -> bool:
         end = f"device:{self._names[device]}"
-        return all(
-            variable.value.device.endswith(end) for variable in self._models[number].variables
+        variables = self._models[number].variables
+        return all(variable.value.device.endswith(end) for variable in variables)
+
+
+def _mean(outputs: Sequence[Any]) -> Any:
+    import keras
+
+    shapes = {
+        str(keras.tree.map_structure(lambda array: array.shape, output)) for output in outputs
+    }
+    if len(shapes) > 1:
+        raise BadInput(
+            "the models' outputs differ in shape, so they have no mean", remedy="leave mean= out"
         )
+    return keras.tree.map_structure(lambda *arrays: sum(arrays) / len(arrays), *outputs)
 
 
-def _model(given: Any) -> Any:
+def _model(model: Any) -> Any:
     """The model, or the one in that file, in the host's memory. Raises BadInput."""
     import keras
     import tensorflow as tf
 
-    if isinstance(given, str | Path):
+    if isinstance(model, str | Path):
         try:
             with tf.device("CPU:0"):
-                return keras.saving.load_model(given, compile=False)
+                return keras.saving.load_model(model, compile=False)
         except (OSError, ValueError, TypeError) as error:
-            why = f"{given} can't be loaded: {clean(str(error), 300)}"
             raise BadInput(
-                why, remedy="give a file that model.save('model.keras') wrote"
+                f"{model} can't be loaded: {clean(str(error), 300)}",
+                remedy="give a file that model.save('model.keras') wrote",
             ) from error
-    check_model(given, _CALL)
-    return given
+    check_model(model, _CALL)
+    return model
 
 
 def _first_batch(data: Any, size: int) -> Any:
@@ -267,7 +264,7 @@ def _first_batch(data: Any, size: int) -> Any:
         return keras.utils.unpack_x_y_sample_weight(data[0])[0]
     if hasattr(data, "element_spec"):
         return keras.utils.unpack_x_y_sample_weight(next(iter(data)))[0]
-    return keras.tree.map_structure(lambda one: one[:size], data)
+    return keras.tree.map_structure(lambda array: array[:size], data)
 
 
 def _seconds(model: Any, batch: Any) -> float:

@@ -1,5 +1,4 @@
-"""How a split or stages train: by Keras' own `fit`, `evaluate` and `predict`, which call functions
-of ours for a batch.
+"""How a split or stages train: Keras' own `fit` and the like call functions of ours for a batch.
 
 Keras handles whole batches there, as on one device.
 """
@@ -7,6 +6,7 @@ Keras handles whole batches there, as on one device.
 from __future__ import annotations
 
 import inspect
+import operator
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ class Trainer(ABC):
     """What trains a model over devices through Keras' own methods."""
 
     called = "split"  # in a script
-    kept = 1  # models that can train in turns without being traced again
+    models_kept = 1  # that can train in turns without being traced again
 
     def __init__(self) -> None:
         self._steps: list[Any] = []  # KerasFunctions, those of the latest model first
@@ -35,17 +35,17 @@ class Trainer(ABC):
         counts, unless `batch_size` says otherwise. Raises BadInput for a model that these devices
         can't train, and for data that can't be dealt out.
         """
-        return self._call_of("fit", model, arguments, options)
+        return self._call("fit", model, arguments, options)
 
     def evaluate(self, model: keras.Model, *arguments: Any, **options: Any) -> Any:
         """Keras' `model.evaluate` over these devices: the losses and metrics of all samples."""
-        return self._call_of("evaluate", model, arguments, options)
+        return self._call("evaluate", model, arguments, options)
 
     def predict(self, model: keras.Model, *arguments: Any, **options: Any) -> Any:
         """Keras' `model.predict` over these devices; outputs are in the order of the samples."""
-        return self._call_of("predict", model, arguments, options)
+        return self._call("predict", model, arguments, options)
 
-    def _call_of(
+    def _call(
         self, name: str, model: Any, arguments: Sequence[Any], options: dict[str, Any]
     ) -> Any:
         check_model(model, f"{self.called}.{name}(model, …)")
@@ -58,31 +58,29 @@ class Trainer(ABC):
         arguments: Sequence[Any],
         options: dict[str, Any],
     ) -> Any:
-        """A model's `fit`, `evaluate` or `predict`, Keras' own or a subclass's, over
-        these devices.
+        """A model's `fit`, `evaluate` or `predict` over the devices, Keras' own or a subclass's.
+
+        In a call that comes from inside one of them, by Keras or a callback, it is called as it is.
         """
         own = [steps for steps in self._steps if steps.model is model]
         if any(steps.is_open for steps in own):
-            # Called by Keras' fit, or by a callback.
             return keras_method(model, *arguments, **options)
-        known = next((steps for steps in own if steps.is_current), None) or self._functions_for(
-            model
-        )
-        self._steps = [known, *(steps for steps in self._steps if steps not in own)][: self.kept]
-        return known.call(
-            keras_method, keras_method_arguments(keras_method, model, arguments, options)
-        )
+        current = [steps for steps in own if steps.is_current]
+        functions = current[0] if current else self._functions_for(model)
+        others = [steps for steps in self._steps if steps.model is not model]
+        self._steps = [functions, *others][: self.models_kept]
+        by_name = keras_method_arguments(keras_method, model, arguments, options)
+        return functions.call(keras_method, by_name)
 
     @abstractmethod
     def _functions_for(self, model: Any) -> KerasFunctions:
-        """The functions of a model as it is compiled now; their traces are kept until it is
-        compiled again.
-        """
+        """The functions of a model, whose traces are kept until it is compiled again."""
 
 
 class KerasFunctions(ABC):
-    """A model's train, test and predict functions as it is compiled now. `is_open`: Keras is
-    calling them.
+    """A model's train, test and predict functions as it is compiled now.
+
+    `is_open` is whether Keras is calling them.
     """
 
     def __init__(self, model: Any) -> None:
@@ -93,9 +91,7 @@ class KerasFunctions(ABC):
     @property
     def is_current(self) -> bool:
         """Whether the model has not been compiled again."""
-        return all(
-            before is now for before, now in zip(self._compiled, _compiled(self.model), strict=True)
-        )
+        return all(map(operator.is_, self._compiled, _compiled(self.model)))
 
     @abstractmethod
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
@@ -103,22 +99,21 @@ class KerasFunctions(ABC):
 
     @contextmanager
     def used(self, options: dict[str, Any]) -> Iterator[None]:
-        """Makes Keras' methods of the model, called with these options, call these functions inside
-        the block.
-        """
+        """Inside the block Keras' methods of the model call these functions."""
         from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
-        from gpubalance.engine.step.part import replaced
+        from gpubalance.engine.replaced import replaced
 
-        own = {
-            "train_function": self.train,
-            "test_function": self.test,
-            "predict_function": self.predict,
-        }
         self.is_open = True
         try:
             with (
-                replaced(self.model, _distribute_strategy=None, **own),
+                replaced(
+                    self.model,
+                    _distribute_strategy=None,
+                    train_function=self.train,
+                    test_function=self.test,
+                    predict_function=self.predict,
+                ),
                 replaced(
                     TFEpochIterator,
                     __init__=_on_the_host(TFEpochIterator.__init__),
@@ -134,8 +129,9 @@ class KerasFunctions(ABC):
             self.is_open = False
 
     def train(self, iterator: Iterator[Any]) -> Any:
-        """Trains `steps_per_execution` steps and returns the last one's logs. Raises StopIteration
-        without data.
+        """Trains `steps_per_execution` steps and returns the last one's logs.
+
+        Raises StopIteration without data.
         """
         return self._several(iterator, self._train_on)
 
@@ -168,9 +164,7 @@ class KerasFunctions(ABC):
 
 
 def _on_the_host(begin: Callable[..., None]) -> Callable[..., None]:
-    """Keras' way to begin an iterator over epochs, which would put arrays whole into the first
-    GPU's memory.
-    """
+    """Keras' way to begin an iterator over epochs, which would fill the first GPU with arrays."""
     import tensorflow as tf
 
     def begin_on_the_host(epochs: Any, *arguments: Any, **options: Any) -> None:
@@ -181,13 +175,11 @@ def _on_the_host(begin: Callable[..., None]) -> Callable[..., None]:
 
 
 def _batches_of(epochs: Any) -> Any:
-    """Of Keras' iterator over epochs, one epoch's batches, for whose end the next epoch need not
-    wait.
-    """
+    """One epoch's batches, of Keras' iterator over epochs; the next need not wait for its end."""
     import tensorflow as tf
     from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
-    from gpubalance.engine.datasets import Batches
+    from gpubalance.engine.iterators import Batches
 
     data = epochs._distributed_dataset
     if not isinstance(epochs.data_adapter, GeneratorDataAdapter):
@@ -214,15 +206,12 @@ def check_model(model: Any, call: str) -> None:
     import keras
 
     if not isinstance(model, keras.Model):
+        function = call.partition("(")[0]
         got = f"got a value of type {type(model).__name__}"
-        raise BadInput(
-            f"{call.partition('(')[0]} takes a Keras model first, and {got}", remedy=call
-        )
+        raise BadInput(f"{function} takes a Keras model first, and {got}", remedy=call)
 
 
 def _compiled(model: Any) -> list[Any]:
     """The objects that are replaced when the model is compiled again."""
-    return [
-        getattr(model, name, None)
-        for name in ("optimizer", "_compile_loss", "_compile_metrics", "run_eagerly")
-    ]
+    names = ("optimizer", "_compile_loss", "_compile_metrics", "run_eagerly")
+    return [getattr(model, name, None) for name in names]

@@ -18,11 +18,11 @@ from gpubalance.training.split import Split
 
 
 def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
-    """The split of a plan, on the devices here; for a plan of several hosts the part that TF_CONFIG
-    gives this process.
+    """The split of a plan, on the devices here.
 
     The plan is what `gpubalance.balance` returned, or a file that `gpubalance balance -o FILE` or
-    `plan -o FILE` wrote.
+    `plan -o FILE` wrote. Of a plan for several hosts it is the part that TF_CONFIG gives this
+    process.
 
     `simulate` is the device profile, as for --simulate, of a plan for simulated devices, or the
     number of plain CPU devices on each of the plan's hosts.
@@ -34,22 +34,25 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
     """
     plan = result_of(path, Plan)
     if plan.settings.xla:
+        name = "the plan" if plan is path else path
         warnings.warn(
-            f"{'the plan' if plan is path else path} was measured with XLA, and a split "
-            "trains without: "
-            "gpubalance balance --no-xla finds its split",
+            f"{name} was measured with XLA, and a split trains without: gpubalance balance "
+            "--no-xla finds its split",
             stacklevel=2,
         )
     used = plan.split.used
     chosen = [plan.devices[number] for number in used]
     cluster = cluster_for(chosen)
-    machine, devices = _machine_for(plan, path, simulate), plan.devices
+    machine = _machine_for(plan, path, simulate)
     if cluster:  # this process has one of them
         planned_devices(plan, [used[cluster.rank]], machine.devices)
+        devices = plan.devices
     else:
         devices = planned_devices(plan, used, machine.devices)
     split = Split.of(devices, plan.split, machine.joint, plan.settings.summing, cluster)
-    split.plan, split.simulate, split.precision = plan, simulate, plan.settings.precision
+    split.plan = plan
+    split.simulate = simulate
+    split.precision = plan.settings.precision
     split.limits = tuple(share.limit for share in plan.shares if share.batch)
     return split
 
@@ -64,16 +67,16 @@ def load_layers(path: str | Path | Layers, *, simulate: Simulate = None) -> Pipe
     """
     result = result_of(path, Layers)
     machine = _machine_for(result, path, simulate)
-    used, remedy = (
-        [stage.device for stage in result.stages],
-        "gpubalance layers cuts it for what is here",
-    )
-    return Pipelined(result, planned_devices(result, used, machine.devices, remedy), machine.joint)
+    used = [stage.device for stage in result.stages]
+    remedy = "gpubalance layers cuts it for what is here"
+    devices = planned_devices(result, used, machine.devices, remedy)
+    return Pipelined(result, devices, machine.joint)
 
 
 def _machine_for(result: Plan | Layers, path: object, simulate: Simulate) -> Machine:
-    """The machine to train on; with a warning the result's own devices, if they are simulated and
-    nobody says so.
+    """The machine to train on.
+
+    It has the result's own devices, with a warning, if they are simulated and nobody says so.
     """
     if simulate is not None or not result.devices[0].simulated:
         hosts = [host for host in hosts_of(result.devices) if host is not None]
@@ -83,13 +86,12 @@ def _machine_for(result: Plan | Layers, path: object, simulate: Simulate) -> Mac
         how = "on CPUs. simulate= says that this is meant"
     else:
         how = (
-            "on this machine's CPU, at their pace, but without what their profile's [joint] "
-            "adds to a step. simulate= "
-            "says that this is meant, and adds it"
+            "on this machine's CPU, at their pace, but without what their profile's [joint] adds "
+            "to a step. simulate= says that this is meant, and adds it"
         )
     warnings.warn(
-        f"{path} is of simulated devices ({names}): it trains {how}; for GPUs, measure "
-        "without --simulate",
+        f"{path} is of simulated devices ({names}): it trains {how}; for GPUs, measure without "
+        "--simulate",
         stacklevel=3,
     )
     return Machine(result.devices, JointProfile(), None)

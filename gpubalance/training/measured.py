@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
@@ -16,11 +16,11 @@ from gpubalance.devices.environment import OVERRULING
 from gpubalance.devices.planned import model_text
 from gpubalance.engine import precision
 from gpubalance.engine.models import facts_of
-from gpubalance.engine.users_lines import users_line
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
 from gpubalance.settings.choices import Precision
 from gpubalance.training.sizes import Simulate
+from gpubalance.training.warn import warn_user
 
 # The part by which two steps may differ in operations that do not take long.
 _ALIKE = 1.5
@@ -30,8 +30,7 @@ Fingerprint: TypeAlias = tuple[tuple[str, int], ...]  # see `Verdict.fingerprint
 def unlike(
     plan: Plan, model: Any, simulate: Simulate = None, step: Fingerprint | None = None
 ) -> str:
-    """How the model, or its step, differs from the plan's, with the command that measures this one;
-    else empty.
+    """How the model, or its step, differs from the plan's, with what to do; else empty.
 
     `simulate` is what the plan was loaded with. A number at the end of a name says nothing: Keras
     numbers the models of one name in a process. Of a step's operations that do not take long there
@@ -40,46 +39,43 @@ def unlike(
     known = plan.model
     if known is None:
         return ""
-    found = Model(**facts_of(model) | {"gradient_bytes": known.gradient_bytes})
+    here = Model(**facts_of(model) | {"gradient_bytes": known.gradient_bytes})
     is_named = _unnumbered(model.name) == _unnumbered(known.name)
-    here = _balance(plan, simulate, is_named=is_named)
-    if not is_named or not known.is_like(found.model_copy(update={"name": known.name})):
+    remedy = _balance(plan, simulate, is_named=is_named)
+    if not is_named or not known.is_like(here.model_copy(update={"name": known.name})):
         return (
             f"the plan was measured with {plan.settings.model} (the model "
-            f"{model_text(known, found)}), and this model "
-            f"is {model_text(found, known)}: {here}"
+            f"{model_text(known, here)}), and this model is {model_text(here, known)}: {remedy}"
         )
-    if known.step is None or step is None:
+    if known.step is None or step is None or _are_alike(known.step, step):
         return ""
-    (*heavy, (_, fewer)), (*heavy_here, (_, more)) = sorted(
-        (known.step, step), key=lambda one: one[-1][1]
-    )
-    if heavy == heavy_here and more <= _ALIKE * fewer:
-        return ""
-    measured, trained = (
-        ", ".join(f"{kind} {count}" for kind, count in one) for one in (known.step, step)
-    )
     return (
-        f"the plan was measured with another step of {model.name} (operations: {measured}) "
-        "than the one that trains "
-        f"({trained}): {here}"
+        f"the plan was measured with another step of {model.name} (operations: "
+        f"{_operations(known.step)}) than the one that trains ({_operations(step)}): {remedy}"
     )
+
+
+def _are_alike(step: Fingerprint, other: Fingerprint) -> bool:
+    *heavy, (_, light) = step
+    *other_heavy, (_, other_light) = other
+    return heavy == other_heavy and max(light, other_light) <= _ALIKE * min(light, other_light)
+
+
+def _operations(step: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{kind} {count}" for kind, count in step)
 
 
 def use_measured(wanted: Precision | None) -> None:
-    """Gives the process the precision that was measured, if one is known; warns of a policy that a
-    script has set.
-    """
+    """Gives the process the measured precision, if known; warns of a policy that a script set."""
     if wanted is None:
         return
-    policy, own = keras.config.dtype_policy().name, precision.policy_of(wanted)
+    policy = keras.config.dtype_policy().name
+    own = precision.policy_of(wanted)
     precision.use(wanted)
     if policy not in (own, "float32"):
-        warnings.warn_explicit(
+        warn_user(
             f"the split is for {wanted}, so its scope sets the policy {own} instead of "
-            f"{policy}{_balance_in(policy)}",
-            UserWarning,
-            *users_line(),
+            f"{policy}{_balance_in(policy)}"
         )
 
 
@@ -90,9 +86,8 @@ def unlike_precision(model: Any, wanted: Precision | None) -> str:
     own = precision.of(model)
     if own not in (None, wanted):
         return (
-            f"the split is for {wanted}, and the model {model.name} trains in {own}: build it "
-            "in split.scope(), and "
-            f"set no other policy or TF32{_balance_in(own)}"
+            f"the split is for {wanted}, and the model {model.name} trains in {own}: build it in "
+            f"split.scope(), and set no other policy or TF32{_balance_in(own)}"
         )
     set_here = [name for name in OVERRULING if name in os.environ]
     if set_here:
@@ -103,6 +98,13 @@ def unlike_precision(model: Any, wanted: Precision | None) -> str:
     return ""
 
 
+def warn_of_precision(model: Any, wanted: Precision | None) -> None:
+    """Warns if the model trains otherwise than was measured."""
+    text = unlike_precision(model, wanted)
+    if text:
+        warn_user(text)
+
+
 def _balance_in(other: str) -> str:
     """What measures in that precision; empty for a policy that is none of ours."""
     if other not in get_args(Precision):
@@ -111,20 +113,17 @@ def _balance_in(other: str) -> str:
 
 
 def _balance(plan: Plan, simulate: Simulate, *, is_named: bool) -> str:
-    """What measures this model. The plan's function builds it only if the model is named as the
-    plan's is.
-    """
-    words = ["gpubalance", "balance"]
+    """The command that measures this model; a model named as the plan's has the plan's function."""
+    command = "gpubalance balance"
     if plan.devices[0].simulated:
-        words += ["--simulate", "PROFILE.toml" if simulate is None else str(simulate)]
-    named = plan.settings.model
-    if ":" in named and is_named:
-        return (
-            f"{shlex.join([*words, '--model', named])} finds its split, if that function trains "
-            "the same layers"
-        )
+        profile = "PROFILE.toml" if simulate is None else str(simulate)
+        command += f" --simulate {shlex.quote(profile)}"
+    function = plan.settings.model
+    if ":" in function and is_named:
+        command += f" --model {shlex.quote(function)}"
+        return f"{command} finds its split, if that function trains the same layers"
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or "train.py").name
-    command = shlex.join([*words, "--model", f"{script}:FUNCTION"])
+    command += f" --model {shlex.quote(f'{script}:FUNCTION')}"
     return f"{command}, the function that builds it, finds its split"
 
 

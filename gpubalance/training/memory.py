@@ -1,17 +1,28 @@
-"""The error when memory runs out in training: which device, with what batch, and what to do."""
+"""The errors when memory runs out in training: which device, with what batch, and what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubalance.engine.failures import failing_replica
+import tensorflow as tf
+
+from gpubalance.engine.failures import TaskFailedError, failing_replica, memory_row
 from gpubalance.errors import OutOfMemory
+from gpubalance.numbers.units import format_bytes
+from gpubalance.results.layers import Layers
 from gpubalance.settings.device import Device
 from gpubalance.settings.shares import Shares, share_text
 
 
+def ran_out(error: BaseException | None) -> bool:
+    """Whether TensorFlow, cuDNN, cuBLAS or NCCL tell of a lack of memory."""
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return True
+    return error is not None and memory_row(error) is not None
+
+
 def out_of_memory(
-    text: str,
+    error: BaseException,
     names: Sequence[str],
     devices: Sequence[Device],
     own: Shares,
@@ -19,25 +30,47 @@ def out_of_memory(
     *,
     trains: bool,
 ) -> OutOfMemory:
-    """The error for TensorFlow's text. `names` are its names for the devices, `own` has the split's
-    shares.
+    """Our error for TensorFlow's.
 
-    `tried` has the shares of the last step that began, None before the first.
+    `names` are its names for the devices, `own` has the split's shares, `tried` those of the last
+    step that began, None before the first.
     """
-    replica = failing_replica(text, names)
-    where, having, less = "a device", "before its first step", "take smaller batches"
-    if tried is not None:
-        having = f"with the batches {tried}"
+    replica = failing_replica(str(error), names)
+    where = "a device"
     if replica is not None:
         where = f"{devices[replica].label} ({devices[replica].name})"
-    if tried is not None and replica is not None:
-        having = (
-            f"with its batch of {share_text(tried.batches[replica], tried.micro_batches[replica])}"
-        )
+    less = "take smaller batches"
+    if tried is None:
+        having = "before its first step"
+    elif replica is None:
+        having = f"with the batches {tried}"
+    else:
+        share = share_text(tried.batches[replica], tried.micro_batches[replica])
+        having = f"with its batch of {share}"
         less = _less(devices, own, tried, replica, trains=trains)
-    error = OutOfMemory(f"{where} ran out of memory {having}", replica=replica)
-    error.remedy = (
+    report = OutOfMemory(f"{where} ran out of memory {having}", replica=replica)
+    report.remedy = (
         f"{less}; gpubalance balance --margin 1GiB makes a plan that leaves more memory free"
+    )
+    row = memory_row(error)
+    if row is not None:
+        report.cause = row.cause
+    return report
+
+
+def stage_out_of_memory(
+    result: Layers, devices: Sequence[Device], failed: TaskFailedError
+) -> OutOfMemory:
+    """Our error for a stage whose device holds less than it did, or whose model has grown."""
+    message = f"{devices[failed.device].label} ran out of memory in {failed.doing}"
+    for stage in result.stages:
+        if stage.device == failed.device and stage.memory_peak_bytes is not None:
+            peak = format_bytes(stage.memory_peak_bytes)
+            message += f": it held {peak} when the model was cut"
+    error = OutOfMemory(message, replica=failed.device)
+    error.remedy = (
+        "cut it again: gpubalance layers --margin 1GiB leaves more memory free, and with a smaller "
+        "--micro-batch its parts are smaller"
     )
     return error
 
@@ -45,8 +78,9 @@ def out_of_memory(
 def _less(
     devices: Sequence[Device], own: Shares, tried: Shares, replica: int, *, trains: bool
 ) -> str:
-    """What to type: the split's own batches, or half of that device's, as nobody knows what would
-    fit.
+    """What to type: the split's own batches, or half of that device's.
+
+    Nobody knows what would fit.
     """
     if not trains:
         return (
@@ -55,17 +89,19 @@ def _less(
         )
     if tried.batches[replica] > own.batches[replica]:
         return (
-            f"the split is of {own.global_batch} samples a step, and got "
-            f"{tried.global_batch}: leave batch_size out, "
-            f"or give up to {own.global_batch}"
+            f"the split is of {own.global_batch} samples a step, and got {tried.global_batch}: "
+            f"leave batch_size out, or give up to {own.global_batch}"
         )
     if tried.micro_batches[replica] < 2:
         return "take a smaller model, or leave the device out"
-    gpus, batches = [device.index for device in devices], list(own.batches)
-    parts, fewer = list(own.micro_batches), list(own.batches)
-    parts[replica], fewer[replica] = (-(-size // 2) for size in (parts[replica], fewer[replica]))
+    gpus = [device.index for device in devices]
+    batches = list(own.batches)
+    parts = list(own.micro_batches)
+    parts[replica] = -(-parts[replica] // 2)
+    fewer = list(own.batches)
+    fewer[replica] = -(-fewer[replica] // 2)
     return (
         f"take it in parts, gpubalance.Split({gpus}, {batches}, micro_batches={parts}), or "
-        "less there, "
-        f"gpubalance.Split({gpus}, {fewer}), and half of that again while it does not fit"
+        f"less there, gpubalance.Split({gpus}, {fewer}), and half of that again while it does not "
+        "fit"
     )

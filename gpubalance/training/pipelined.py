@@ -1,6 +1,4 @@
-"""Trains the user's own model over several devices, with its layers cut as `gpubalance layers`
-found.
-"""
+"""Trains the user's own model with its layers on several devices, as `gpubalance layers` cut it."""
 
 from __future__ import annotations
 
@@ -9,10 +7,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-from gpubalance.errors import BadInput, OutOfMemory
-from gpubalance.numbers.units import format_bytes
-from gpubalance.planning.pipeline.problem import Segment
-from gpubalance.planning.pipeline.timeline import Task
+from gpubalance.errors import BadInput
 from gpubalance.results.layers import Layers
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.training.keras_functions import KerasFunctions, Trainer
@@ -32,9 +27,9 @@ class Pipelined(Trainer):
 
     def __init__(self, result: Layers, devices: Sequence[Device], joint: JointProfile) -> None:
         super().__init__()
-        self.result, self.joint = result, joint
+        self.result = result
         self.devices = tuple(devices)
-        self.segments = tuple(Segment(*one) for one in result.segments)
+        self._joint = joint
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -45,11 +40,10 @@ class Pipelined(Trainer):
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Build, load and compile the model in here: its weights are in the host's memory until it
-        trains.
+        """Build, load and compile the model in here.
 
-        The first call sets TensorFlow up. Raises EnvironmentFault if TensorFlow was used before
-        with other devices.
+        Its weights are in the host's memory until it trains. The first call sets TensorFlow up.
+        Raises EnvironmentFault if TensorFlow was used before with other devices.
         """
         _ = self.names
         import tensorflow as tf
@@ -67,37 +61,7 @@ class Pipelined(Trainer):
             yield
 
     def _functions_for(self, model: Any) -> KerasFunctions:
-        _ = self.names
+        names = self.names
         from gpubalance.training.pipelined_steps import PipelinedSteps
 
-        return PipelinedSteps(self, model)
-
-    def orders(self, micro_batches: int) -> list[list[Task]]:
-        """Each device's tasks in the measured order; a smaller batch lacks the last micro-batches'
-        tasks.
-        """
-        orders: list[list[Task]] = [[] for _ in self.devices]
-        for one in sorted(self.result.timeline.tasks, key=lambda one: one.start_s):
-            if one.micro_batch < micro_batches:
-                orders[one.device].append(Task(one.segment, one.kind, one.micro_batch))
-        return orders
-
-    def out_of_memory(self, device: int, doing: str) -> OutOfMemory:
-        """The error of a device that holds less than when it was measured, or whose part of the
-        model has grown.
-        """
-        peak = next(
-            (one.memory_peak_bytes for one in self.result.stages if one.device == device), None
-        )
-        before = (
-            f": it held {format_bytes(peak)} when the model was cut" if peak is not None else ""
-        )
-        error = OutOfMemory(
-            f"{self.devices[device].label} ran out of memory in {doing}{before}", replica=device
-        )
-        error.remedy = (
-            "cut it again: gpubalance layers --margin 1GiB leaves more memory free, and with "
-            "a smaller --micro-batch "
-            "its parts are smaller"
-        )
-        return error
+        return PipelinedSteps(model, self.result, self.devices, names, self._joint)

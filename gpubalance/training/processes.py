@@ -6,7 +6,7 @@ import functools
 import pickle
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
@@ -16,7 +16,7 @@ from gpubalance.errors import BadInput
 from gpubalance.training.data import UNKNOWN_SIZE
 
 _BATCHES_COMPARED = 3
-_AS_MUCH = (
+_SAME_FILES = (
     "read the same files in every process: a split gives each device its part of the same batches"
 )
 # The callbacks that write what all processes have. In a checkpoint all must take part: see own_fit.
@@ -24,8 +24,7 @@ _WRITERS = (keras.callbacks.CSVLogger, keras.callbacks.RemoteMonitor, keras.call
 
 
 class Alike:
-    """Compares the processes' data: each takes its rows of the same batches, and all take the same
-    number of steps.
+    """Compares the processes' data: all must have the same batches, as each takes its rows of them.
 
     If they differ all raise BadInput: a process with one step more than the others would wait in it
     for ever.
@@ -39,17 +38,15 @@ class Alike:
         self.begin({})
 
     def begin(self, sizes: Mapping[str, int]) -> None:
-        """Starts another pass over data of these sizes. Raises BadInput if they differ between
-        processes.
-        """
+        """Starts another pass over data of these sizes. Raises BadInput if they differ."""
         self._left = self._compared
         self._asks = False
         for what, size in sizes.items():
-            said = self._all(size)
-            if UNKNOWN_SIZE in said:  # an unknown length is compared before each step instead
+            of_all = self._all(size)
+            if UNKNOWN_SIZE in of_all:  # an unknown length is compared before each step instead
                 self._asks = True
             else:
-                self._refuse(said, f"the {what} is not as long in all processes:")
+                self._refuse(of_all, f"the {what} is not as long in all processes:")
 
     def has(self, samples: int) -> None:
         """Compares the next batch's samples, 0 at the end of the data. Called before each step."""
@@ -59,8 +56,9 @@ class Alike:
             )
 
     def check(self, batch: Any, model: Any) -> None:
-        """Compares the first batches' contents, and the step that training continues from. Called
-        before each step.
+        """Compares the first batches, and the step from which training continues.
+
+        Called before each step.
         """
         if not self._left:
             return
@@ -72,32 +70,31 @@ class Alike:
                 "saved model",
             )
         self._left -= 1
-        said = self._all(_digest(batch))
-        others = [label for label, one in zip(self._labels, said, strict=True) if one != said[0]]
+        others = [label for label, _ in self._unlike_the_first(self._all(_digest(batch)))]
         if others:
             raise BadInput(
-                f"the data of {', '.join(others)} is not that of {self._labels[0]}: every "
-                "process must read the same "
-                "batches in the same order, and take its own samples from them",
-                remedy=(
-                    "read the same files, and shuffle by a seed: keras.utils.set_random_seed(1) "
-                    "before all else"
-                ),
+                f"the data of {', '.join(others)} is not that of {self._labels[0]}: every process "
+                "must read the same batches in the same order, and take its own samples from them",
+                remedy="read the same files, and shuffle by a seed: keras.utils.set_random_seed(1) "
+                "before all else",
             )
 
     def any(self, own: bool) -> bool:
         """Whether `own` is true in any process."""
         return any(self._all(own))
 
-    def _refuse(self, said: Sequence[float], what: str, remedy: str = _AS_MUCH) -> None:
-        """Raises BadInput if not all say the same: `600 in alpha:0, 450 in beta:0`, the first and
-        those that differ.
-        """
-        pairs = list(zip(self._labels, said, strict=True))
-        others = [pair for pair in pairs if pair[1] != said[0]]
+    def _refuse(self, numbers: Sequence[float], what: str, remedy: str = _SAME_FILES) -> None:
+        """Raises BadInput if not all have the same number: `600 in alpha:0, 450 in beta:0`."""
+        others = self._unlike_the_first(numbers)
         if others:
-            told = ", ".join(f"{one:.0f} in {label}" for label, one in [pairs[0], *others])
-            raise BadInput(f"{what} {told}", remedy=remedy)
+            shown = [(self._labels[0], numbers[0]), *others]
+            text = ", ".join(f"{number:.0f} in {label}" for label, number in shown)
+            raise BadInput(f"{what} {text}", remedy=remedy)
+
+    def _unlike_the_first(self, numbers: Sequence[float]) -> list[tuple[str, float]]:
+        """The processes whose number is another than the first one's, by label."""
+        pairs = zip(self._labels, numbers, strict=True)
+        return [(label, number) for label, number in pairs if number != numbers[0]]
 
 
 def _digest(batch: Any) -> int:
@@ -105,24 +102,30 @@ def _digest(batch: Any) -> int:
     return zlib.crc32(pickle.dumps([values.numpy() for values in keras.tree.flatten(batch)]))
 
 
-# For each Keras method: the hooks in which a callback may set its flag, the hook after which Keras
-# looks, and the flag.
+class _End(NamedTuple):
+    """The hooks in which a callback may set a flag, at which Keras looks after the last of them."""
+
+    flag: str
+    hooks: tuple[str, ...]
+
+
 _ENDS = {
-    "fit": (
+    "fit": _End(
+        "stop_training",
         (
             "on_train_begin",
             "on_epoch_begin",
             "on_batch_begin",
             "on_batch_end",
             "on_train_batch_begin",
+            "on_train_batch_end",
         ),
-        *("on_train_batch_end", "stop_training"),
     ),
-    "evaluate": (("on_test_begin", "on_test_batch_begin"), "on_test_batch_end", "stop_evaluating"),
-    "predict": (
-        ("on_predict_begin", "on_predict_batch_begin"),
-        "on_predict_batch_end",
-        "stop_predicting",
+    "evaluate": _End(
+        "stop_evaluating", ("on_test_begin", "on_test_batch_begin", "on_test_batch_end")
+    ),
+    "predict": _End(
+        "stop_predicting", ("on_predict_begin", "on_predict_batch_begin", "on_predict_batch_end")
     ),
 }
 
@@ -130,8 +133,8 @@ _ENDS = {
 class _Together(keras.callbacks.Callback):  # type: ignore[misc]
     """Ends in all processes what a callback ends in one, as the others would wait for it for ever.
 
-    It must be the last callback, before Keras looks. `agreed` maps hooks to the model's flag that
-    is agreed on there.
+    It must be the last callback, before Keras looks. `agreed` maps hooks to the flag of the model
+    that all agree on there.
     """
 
     def __init__(self, alike: Alike, agreed: Mapping[str, str]) -> None:
@@ -145,35 +148,35 @@ class _Together(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def end_together(method: str, bound: dict[str, Any], alike: Alike) -> None:
-    """Changes a Keras method's arguments so that it ends in all processes when a callback ends it
-    in one.
+    """Changes a method's arguments so that it ends in all processes if a callback ends it in one.
 
     They agree by an all-reduce of one number after each epoch; also after each batch if a callback
     of the user's own is called there in any process.
     """
     callbacks = keras.tree.flatten(bound.get("callbacks") or [])
     agreed = {"on_epoch_end": "stop_training"} if method == "fit" else {}
-    # Fit also validates.
-    for before, last, flag in [_ENDS[method], *([_ENDS["evaluate"]] if method == "fit" else [])]:
-        if alike.any(_are_own(callbacks, [*before, last])):
-            agreed[last] = flag
+    ends = [_ENDS[method]]
+    if method == "fit":
+        ends.append(_ENDS["evaluate"])  # it also validates
+    for end in ends:
+        if alike.any(_are_own(callbacks, end.hooks)):
+            agreed[end.hooks[-1]] = end.flag
     if agreed:
         bound["callbacks"] = [*callbacks, _Together(alike, agreed)]
 
 
 def _are_own(callbacks: Sequence[Any], hooks: Sequence[str]) -> bool:
     """Whether the user's own code is called in one of the hooks."""
-    found = [getattr(one, hook) for one in callbacks for hook in hooks]
-    return any(
-        not str(getattr(one, "__module__", "")).startswith(("keras.", "gpubalance."))
-        for one in found
-    )
+    for callback in callbacks:
+        for hook in hooks:
+            module = str(getattr(getattr(callback, hook), "__module__", ""))
+            if not module.startswith(("keras.", "gpubalance.")):
+                return True
+    return False
 
 
 class _Restore(keras.callbacks.BackupAndRestore):  # type: ignore[misc]
-    """Continues where the first process was interrupted, takes part in its backups, and leaves the
-    files to it.
-    """
+    """Continues where the first process was interrupted; backs up with it, but leaves no files."""
 
     def _save_model(self) -> None:
         self.model.save_weights(self._weights_path)
@@ -183,13 +186,13 @@ class _Restore(keras.callbacks.BackupAndRestore):  # type: ignore[misc]
 
 
 def quiet(bound: dict[str, Any]) -> None:
-    """Changes a Keras method's arguments so that this process neither prints nor writes; the first
-    one does for all.
-    """
-    kept = []
-    for one in keras.tree.flatten(bound.get("callbacks") or []):
-        if isinstance(one, keras.callbacks.BackupAndRestore):
-            kept.append(_Restore(one.backup_dir, one.save_freq, one.double_checkpoint))
-        elif not isinstance(one, _WRITERS):
-            kept.append(one)
-    bound.update(verbose=0, callbacks=kept)
+    """Changes a Keras method's arguments so that this process neither prints nor writes."""
+    callbacks = []
+    for callback in keras.tree.flatten(bound.get("callbacks") or []):
+        if isinstance(callback, keras.callbacks.BackupAndRestore):
+            callbacks.append(
+                _Restore(callback.backup_dir, callback.save_freq, callback.double_checkpoint)
+            )
+        elif not isinstance(callback, _WRITERS):
+            callbacks.append(callback)
+    bound.update(verbose=0, callbacks=callbacks)

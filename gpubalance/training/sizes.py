@@ -17,16 +17,15 @@ from gpubalance.settings.shares import Shares
 
 Gpus: TypeAlias = Sequence[int | str] | int | str | None
 Simulate: TypeAlias = int | str | Path | None
-_EACH = "give one whole number per device, in {} order (0 skips a device)"
 
 
 def machine_for(
     gpus: Gpus, simulate: Simulate, hosts: Sequence[Host] = ()
 ) -> tuple[Machine, tuple[Device, ...]]:
-    """The machine, and those of its devices that a script names. Raises what `gpubalance run`
-    raises.
+    """The machine, and those of its devices that a script names.
 
-    A process does not ask other hosts for their GPUs: `hosts` are those of simulated devices.
+    Raises what `gpubalance run` raises. A process does not ask other hosts for their GPUs: `hosts`
+    are those of simulated devices.
     """
     if hosts and simulate is None:
         raise UsageError(
@@ -34,49 +33,23 @@ def machine_for(
             remedy="gpubalance balance --hosts makes one: split = gpubalance.load_plan(PLAN)",
         )
     machine = find_machine(simulate, hosts, option=IN_A_SCRIPT)
+    if gpus is None:
+        return machine, machine.select(None)
     named = [gpus] if isinstance(gpus, int | str) else gpus
-    return machine, machine.select(None if named is None else [str(gpu) for gpu in named])
+    return machine, machine.select([str(gpu) for gpu in named])
 
 
-def shares_of(
-    sizes: Sequence[int],
-    micro_batches: Sequence[int],
-    devices: int,
-    *,
-    what: str = "batches",
-    order: str = "gpus",
-) -> Shares:
-    """The shares of these sizes, which errors call `what`: batches or ratios. Raises UsageError,
-    with what to give.
-
-    `order` is what names the devices: gpus in a script, --gpus on a command line.
-    """
-    each = _EACH.format(order)
-    for name, given in ((what, sizes), ("micro-batches", micro_batches)):
-        if not isinstance(given, Iterable) or any(type(size) is not int for size in given):
-            raise UsageError(f"{name} are a list of whole numbers, not {given!r}", remedy=each)
-    if len(sizes) != devices:
-        raise UsageError(
-            f"the number of {what} is {len(sizes)}, that of devices {devices}", remedy=each
-        )
-    try:
-        return Shares(tuple(sizes), tuple(micro_batches))
-    except ValueError as error:
-        raise UsageError(str(error).replace("batches", what, 1), remedy=each) from None
-
-
-def check_choice(name: str, given: object, choice: Any) -> None:
+def check_choice(name: str, value: object, choice: Any) -> None:
     """Raises UsageError for what is none of a choice's words; `name` is the argument's."""
-    if given not in get_args(choice):
-        raise UsageError(f"{name} is {given!r}", remedy=f"give {one_of(choice)}")
+    if value not in get_args(choice):
+        raise UsageError(f"{name} is {value!r}", remedy=f"give {one_of(choice)}")
 
 
 def cluster_for(used: Iterable[Device]) -> Cluster | None:
-    """This process's place among those of a split's devices, from TF_CONFIG; None if they are all
-    on one host.
+    """This process's place among a split's devices, from TF_CONFIG; None on one host.
 
     Raises UsageError for several hosts without a process for each device, PlanMismatch for too many
-    or few.
+    or few processes.
     """
     devices = tuple(used)
     if len(hosts_of(devices)) <= 1:
@@ -93,18 +66,14 @@ def cluster_for(used: Iterable[Device]) -> Cluster | None:
         raise PlanMismatch(
             f"TF_CONFIG has {len(cluster.addresses)} workers, and the split {len(devices)} "
             f"devices: {labels}",
-            remedy=(
-                "start one process a device, in the order of the plan: gpubalance launch PLAN "
-                "SCRIPT does"
-            ),
+            remedy="start one process a device, in the order of the plan: gpubalance launch PLAN "
+            "SCRIPT does",
         )
     return cluster
 
 
 def check_monitor(shares: Shares, every: Any, noise: Any, *, rebalance: bool) -> None:
-    """Raises UsageError for what a monitor of such a split can't do, EnvironmentFault if it can't
-    write its file.
-    """
+    """Raises UsageError for what no monitor can do, EnvironmentFault for a file it can't write."""
     if not isinstance(every, int) or every < 1:
         raise UsageError(
             f"a monitor can't stamp every {every!r} steps", remedy="every=1 stamps each of them"
@@ -125,12 +94,10 @@ def check_monitor(shares: Shares, every: Any, noise: Any, *, rebalance: bool) ->
 
 
 def _check_writable(path: Path) -> None:
-    """Raises EnvironmentFault at once for a file that could not be written after the
-    first epoch.
-    """
+    """Raises EnvironmentFault at once for a file that could not be written later."""
     folder = path.resolve().parent
     if path.is_dir() or not os.access(folder, os.W_OK):
-        why = f"noise={path} is no file in a folder that can be written"
         raise EnvironmentFault(
-            why, remedy=f"give a file's name, and make its folder: mkdir -p {folder}"
+            f"noise={path} is no file in a folder that can be written",
+            remedy=f"give a file's name, and make its folder: mkdir -p {folder}",
         )

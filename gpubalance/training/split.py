@@ -1,15 +1,11 @@
-"""The split in a training script: `scope()`, and Keras' `fit`, `evaluate` and `predict` over unlike
-devices.
-"""
+"""The split in a training script: `scope()`, and Keras' own methods over unlike devices."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.choices import AllReduce, Gradients, Precision
@@ -17,8 +13,9 @@ from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.shares import Shares
 from gpubalance.settings.summing import AS_USUAL, Summing
-from gpubalance.settings.together import refuse_together
-from gpubalance.training.keras_functions import KerasFunctions, Trainer
+from gpubalance.settings.user_shares import shares_of
+from gpubalance.training.device_split import DeviceSplit
+from gpubalance.training.keras_functions import KerasFunctions
 from gpubalance.training.sizes import (
     Gpus,
     Simulate,
@@ -26,16 +23,10 @@ from gpubalance.training.sizes import (
     check_monitor,
     cluster_for,
     machine_for,
-    shares_of,
 )
 
-if TYPE_CHECKING:
-    from gpubalance.engine.place import Place
-    from gpubalance.results.plan import Plan
-    from gpubalance.training.monitor import Monitor
 
-
-class Split(Trainer):
+class Split(DeviceSplit):
     """How many samples of each global batch every device gets.
 
     Training with it gives what one device with the whole global batch would give: each sample
@@ -53,9 +44,6 @@ class Split(Trainer):
     split's proportion.
     """
 
-    kept = 4
-    precision: Precision | None = None  # that the scope sets
-
     def __init__(
         self,
         gpus: Gpus = None,
@@ -70,17 +58,15 @@ class Split(Trainer):
         simulate: Simulate = None,
         hosts: Sequence[str] = (),
     ) -> None:
-        """A batch for each of the GPUs, in their order; `micro_batches` where a device takes its
-        batch in parts.
+        """A batch for each of the GPUs, in their order, or ratios of any batch.
 
-        With `ratios` instead of batches it divides any global batch in this proportion: 4 and 3 of
-        1000 are 571 and
-        429. `all_reduce`, `pack_bytes` and `gradients` are how gradients are summed, as
-          --all-reduce, --pack-bytes and --gradients take it; `precision` is what `scope()` sets for
-          the whole process, as --precision takes it, None for what the script has. `simulate` is a
-          device profile or a number of plain CPU devices, as --simulate takes it; with `hosts`, so
-          many are on each of them. Over several hosts this process is the one of its devices that
-          TF_CONFIG says.
+        `micro_batches` are given where a device takes its batch in parts. `ratios` divide any
+        global batch in this proportion: 4 and 3 of 1000 are 571 and 429. `all_reduce`, `pack_bytes`
+        and `gradients` are how gradients are summed, as --all-reduce, --pack-bytes and --gradients
+        take it; `precision` is what `scope()` sets for the whole process, as --precision takes it,
+        None for what the script has. `simulate` is a device profile or a number of plain CPU
+        devices, as --simulate takes it; with `hosts`, so many are on each of them. Over several
+        hosts this process is the one of its devices that TF_CONFIG says.
 
         Raises UsageError for batches or an all-reduce that do not fit the devices, and what
         `gpubalance run` raises for devices that are not here.
@@ -91,8 +77,10 @@ class Split(Trainer):
                 remedy="leave one of them out",
             )
         machine, devices = machine_for(gpus, simulate, hosts)
-        sizes, what = (batches, "batches") if ratios is None else (ratios, "ratios")
-        shares = shares_of(sizes, micro_batches or (), len(devices), what=what)
+        if ratios is None:
+            shares = shares_of(batches, micro_batches or (), len(devices))
+        else:
+            shares = shares_of(ratios, (), len(devices), what="ratios")
         check_choice("all_reduce", all_reduce, AllReduce)
         check_choice("gradients", gradients, Gradients)
         if pack_bytes is not None and not (type(pack_bytes) is int and pack_bytes >= 0):
@@ -102,78 +90,36 @@ class Split(Trainer):
         if precision is not None:
             check_choice("precision", precision, Precision)
         cluster = cluster_for(devices[i] for i in shares.used)
-        self._set(
-            devices, shares, machine.joint, Summing(all_reduce, pack_bytes, gradients), cluster
-        )
+        summing = Summing(all_reduce, pack_bytes, gradients)
+        super().__init__(devices, shares, machine.joint, summing, cluster)
         self.of_any_batch = ratios is not None
         self.precision = precision
 
     @classmethod
-    def of(cls, *placed: Any) -> Split:
-        """A split of these devices, shares, joint profile, summing and cluster."""
-        split = cls.__new__(cls)
-        split._set(*placed)
-        return split
-
-    def _set(
-        self,
+    def of(
+        cls,
         devices: Sequence[Device],
         shares: Shares,
         joint: JointProfile,
         summing: Summing = AS_USUAL,
         cluster: Cluster | None = None,
-    ) -> None:
-        super().__init__()
-        self.devices = tuple(devices[i] for i in shares.used)
-        refuse_together(self.devices, summing.all_reduce, devices)
-        self._cluster = cluster
-        self._joint = joint
-        self._summing = summing
-        self.shares = shares.without_idle
-        self.limits = (self.global_batch,) * len(self.devices)
-        self.of_any_batch = False
-        self.plan: Plan | None = None
-        self.simulate: Simulate = None  # what the plan was loaded with
-        self.stamping: Monitor | None = None
-        self.told: set[str] = set()  # warnings
-        if len(self.devices) > 1 and "keras" in sys.modules:  # else the scope will load it
-            from gpubalance.training import own_fit
-
-            own_fit.expect(self)
+    ) -> Split:
+        """The split of devices that are known already."""
+        split = cls.__new__(cls)
+        DeviceSplit.__init__(split, devices, shares, joint, summing, cluster)
+        return split
 
     def __repr__(self) -> str:
-        names = ", ".join(
-            f"{d.label} {d.name}: {b}" for d, b in zip(self.devices, self.batches, strict=True)
-        )
-        return f"Split({names})"
-
-    @property
-    def batches(self) -> tuple[int, ...]:
-        """Samples of each device in a step."""
-        return self.shares.batches
-
-    @property
-    def micro_batches(self) -> tuple[int, ...]:
-        """Samples that each device takes at a time: its whole batch unless it accumulates."""
-        return self.shares.micro_batches
-
-    @property
-    def global_batch(self) -> int:
-        """Samples of all devices in a step."""
-        return self.shares.global_batch
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this process is the one that writes: the only one, or the first of a plan for
-        several hosts.
-        """
-        return self._cluster is None or self._cluster.rank == 0
+        parts = []
+        for device, batch in zip(self.devices, self.batches, strict=True):
+            parts.append(f"{device.label} {device.name}: {batch}")
+        return f"Split({', '.join(parts)})"
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Build, load and compile the model in here: the scope of a tf.distribute strategy on the
-        split's devices.
+        """Build, load and compile the model in here.
 
-        Then the model's own `fit`, `evaluate` and `predict` are the split's.
+        It is the scope of a tf.distribute strategy on the split's devices. Then the model's own
+        `fit`, `evaluate` and `predict` are the split's.
 
         The first call sets TensorFlow up. A plan's precision rules: the process has it from now on.
         Raises EnvironmentFault if TensorFlow was used before with other devices, and BadInput
@@ -204,8 +150,7 @@ class Split(Trainer):
         noise: bool | str | Path = False,
         log_dir: str | Path | None = None,
     ) -> Any:
-        """A Keras callback for `fit` that measures each device's compute and wait in every
-        `every`-th step.
+        """A Keras callback for `fit`: each device's compute and wait in every `every`-th step.
 
         The callback's `epochs` have the medians of each epoch. It warns once when the split no
         longer fits: a card throttles, or this is not the model that was balanced. With `rebalance`
@@ -225,26 +170,6 @@ class Split(Trainer):
         from gpubalance.training.monitor import Monitor
 
         return Monitor(self, every=every, rebalance=rebalance, noise=noise, log_dir=log_dir)
-
-    def stamp_for(self, monitor: Monitor) -> None:
-        """Tells the monitor of its steps of the model that trains until that ends. Raises BadInput
-        if none trains.
-        """
-        if not any(steps.is_open for steps in self._steps):
-            raise BadInput(
-                "the monitor's split is not what trains the model",
-                remedy="split.fit(model, …, callbacks=[split.monitor()]), both of one split",
-            )
-        self.stamping = monitor
-
-    @cached_property
-    def place(self) -> Place:
-        """The devices' place; the first use sets TensorFlow up."""
-        from gpubalance.engine.place import place_of, take_names
-
-        cluster = self._cluster
-        names = take_names(self.devices if cluster is None else [self.devices[cluster.rank]])
-        return place_of(self.devices, names, self._joint, self._summing, cluster)
 
     def _functions_for(self, model: Any) -> KerasFunctions:
         from gpubalance.training.steps import Steps

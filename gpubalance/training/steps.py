@@ -7,31 +7,27 @@ the batch out and call the step for it: see engine/step/step.py.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from gpubalance.engine.datasets import are_open, is_batched
-from gpubalance.engine.failures import memory_row
 from gpubalance.engine.feed import Dealt, Feed
 from gpubalance.engine.step import built
 from gpubalance.engine.step.functions import Functions
-from gpubalance.engine.users_lines import own_traceback, users_line
-from gpubalance.errors import BadInput
+from gpubalance.engine.users_lines import own_traceback
+from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.results.decomposition import UNTRIED
 from gpubalance.settings.shares import Shares
 from gpubalance.training import data, measured
+from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.keras_functions import KerasFunctions
-from gpubalance.training.memory import out_of_memory
+from gpubalance.training.memory import out_of_memory, ran_out
 from gpubalance.training.processes import Alike, end_together, quiet
+from gpubalance.training.warn import warn_user
 
-if TYPE_CHECKING:
-    from gpubalance.training.split import Split
-
-# The batches on which a step is tried in parts, at most, while they do not tell how parts make the
-# whole.
+# The most batches on which a step is tried in parts, while they do not tell how parts make a whole.
 _LOOKS = 4
 # What losses and metrics say of labels that are None.
 _OF_NOTHING = re.compile("None values not supported|'NoneType' object")
@@ -40,43 +36,40 @@ _OF_NOTHING = re.compile("None values not supported|'NoneType' object")
 class Steps(KerasFunctions):
     """The functions for one model and a split, traced on first use."""
 
-    def __init__(self, split: Split, model: Any) -> None:
+    def __init__(self, split: DeviceSplit, model: Any) -> None:
         super().__init__(model)
-        self._split, self._place = split, split.place
+        self._split = split
+        self._place = split.place
         self._feed = Feed(self._place, split.shares)
         self._alike = Alike(self._place)
         self._functions = Functions(model, self._place)
         self._looks = {"train": _LOOKS, "test": _LOOKS}
-        self._found = UNTRIED  # of training
-        self._is_built, self._has_labels = False, True  # until the first batch
+        self._decomposition = UNTRIED  # of training
+        # Until the first batch.
+        self._is_built = False
+        self._has_labels = True
         self._trained = 0
         self._begun: Shares | None = None  # the last step that began
 
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in the split's batches."""
-        model, trains, bound = self.model, method.__name__ == "fit", options
-        _refuse_another_scope(model, self._place.strategy, method.__name__)
-        self._bring(method.__name__, bound)
-        self._is_built, self._has_labels, self._begun = False, True, None
+        name = method.__name__
+        _refuse_another_scope(self.model, self._place.strategy, name)
+        self._bring(name, options)
+        self._is_built = False
+        self._has_labels = True
+        self._begun = None
         self._make_optimizer()
         try:
-            self._alike.begin(data.sizes(bound))
-            with self.used(bound):
-                return method(model, **bound)
+            self._alike.begin(data.sizes(options))
+            with self.used(options):
+                return method(self.model, **options)
         except tf.errors.OpError as error:
-            row = memory_row(error)
-            if row or isinstance(error, tf.errors.ResourceExhaustedError):
-                names, split = self._place.names, self._split
-                # The first batch may be too large to be dealt out.
-                tried = self._begun or self._feed.dealing
-                told = out_of_memory(
-                    str(error), names, split.devices, split.shares, tried, trains=trains
-                )
-                told.cause = row.cause if row else told.cause
-                raise told from error
+            if ran_out(error):
+                raise self._out_of_memory(error, trains=name == "fit") from error
             # Of a graph, whose own text is a hundred lines.
             if isinstance(error, tf.errors.InvalidArgumentError):
-                failed = f"{method.__name__} of the model {model.name} failed"
+                failed = f"{name} of the model {self.model.name} failed"
                 raise BadInput(f"{failed}:\n{own_traceback(error)}") from None
             raise
         except (AttributeError, ValueError) as error:
@@ -89,6 +82,14 @@ class Steps(KerasFunctions):
             self._feed.stop()
             self._split.stamping = None
 
+    def _out_of_memory(self, error: BaseException, *, trains: bool) -> OutOfMemory:
+        split = self._split
+        # The first batch may be too large to be dealt out.
+        tried = self._begun or self._feed.dealing
+        return out_of_memory(
+            error, self._place.names, split.devices, split.shares, tried, trains=trains
+        )
+
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
         outputs = [self._functions.predict(self._feed.deal(batch)) for batch in batches]
@@ -99,16 +100,18 @@ class Steps(KerasFunctions):
         self._begun = dealt.shares
         # A last micro-batch may be too small.
         if self._split.shares.accumulates and not dealt.whole:
-            self._found.refuse_small(self._begun.smallest, self.model)
+            self._decomposition.refuse_small(self._begun.smallest, self.model)
         self._trained += 1
         monitor = self._split.stamping
-        stamped = monitor is not None and self._trained % monitor.every == 0
-        noisy = monitor is not None and bool(monitor.noise)
+        if monitor is None:
+            return self._functions.train(dealt)[0]
+        stamped = self._trained % monitor.every == 0
+        noisy = bool(monitor.noise)
         logs, stamps, is_new = self._functions.train(dealt, stamped=stamped, noisy=noisy)
         if stamped and is_new:
             # The first run of a trace is slower: the next step is stamped instead.
             self._trained -= 1
-        elif stamped and monitor is not None:
+        elif stamped:
             monitor.note(stamps.numpy(), dealt.shares)
         return logs
 
@@ -118,11 +121,10 @@ class Steps(KerasFunctions):
         return self._functions.test(dealt)
 
     def _next(self, iterator: Iterator[Any], what: str) -> Dealt:
-        """The next batch to train or test on, after all that is done before a first one. Raises
-        StopIteration.
+        """The next batch to train or test on, after all that is done before a first one.
 
-        The ones after it are on their way by then, once no more is to be found out about how to
-        deal them.
+        The ones after it are on their way by then, once it is known how to deal them. Raises
+        StopIteration.
         """
         self._feed.split = self._split.shares
         try:
@@ -137,107 +139,103 @@ class Steps(KerasFunctions):
             raise
         self._alike.has(dealt.samples)
         self._alike.check(batch, self.model)
-        if not self._is_built:  # what Keras leaves to the first batch
-            self._has_labels = isinstance(batch, tuple | list) and len(batch) > 1
-            built.build(self.model, self._place.strategy, batch, trains=what == "train")
-            self._is_built = True
-            if what == "train":
-                self._tell_of_another_model()
-                if not self._split.of_any_batch:
-                    self._tell(data.other_batches(dealt.shares.batches, self._split.global_batch))
+        if not self._is_built:
+            self._build(batch, dealt, trains=what == "train")
         if self._looks[what] and (self._place.replicas > 1 or dealt.shares.accumulates):
             self._try(what, batch, dealt.shares)
             return self._feed.deal(batch)  # once more, by what that found
         self._feed.look_ahead(iterator)
         return dealt
 
+    def _build(self, batch: Any, dealt: Dealt, *, trains: bool) -> None:
+        """Does what Keras leaves to the first batch."""
+        self._has_labels = isinstance(batch, tuple | list) and len(batch) > 1
+        built.build(self.model, self._place.strategy, batch, trains=trains)
+        self._is_built = True
+        if trains:
+            self._warn_of_another_model()
+            if not self._split.of_any_batch:
+                self._warn(data.other_batches(dealt.shares.batches, self._split.global_batch))
+
     def _try(self, what: str, batch: Any, shares: Shares) -> None:
-        """Tries the step in parts on a batch, and again on a few later ones while that does not
-        tell.
+        """Tries the step in parts on a batch, and on a few later ones while that does not tell.
 
         Raises BadInput for what a split can't train.
         """
-        found = self._functions.try_in_parts(what, batch, share=shares.micro_batches[0])
-        if found.refused is not None:
-            raise BadInput(found.refused.message, remedy=found.refused.remedy)
-        self._looks[what] = 0 if found.is_known else self._looks[what] - 1
-        self._feed.least = max(self._feed.least, found.least)
-        for text in found.warned:
-            self._tell(text)
+        decomposition = self._functions.try_in_parts(what, batch, share=shares.micro_batches[0])
+        if decomposition.refused is not None:
+            raise BadInput(decomposition.refused.message, remedy=decomposition.refused.remedy)
+        self._looks[what] = 0 if decomposition.is_known else self._looks[what] - 1
+        self._feed.least = max(self._feed.least, decomposition.least)
+        for text in decomposition.warned:
+            self._warn(text)
         if what == "train":
-            self._found = found
-            found.refuse_small(shares.smallest, self.model)
-            self._tell_of_another_model(found.fingerprint)
+            self._decomposition = decomposition
+            decomposition.refuse_small(shares.smallest, self.model)
+            self._warn_of_another_model(decomposition.fingerprint)
 
-    def _bring(self, method: str, bound: dict[str, Any]) -> None:
+    def _bring(self, method: str, options: dict[str, Any]) -> None:
         """Brings the method's data into the split's batches, and warns of what that changes."""
-        split, model, trains = self._split, self.model, method == "fit"
-        for text in built.check(model, trains=trains):
-            self._tell(text)
+        split = self._split
+        trains = method == "fit"
+        for text in built.check(self.model, trains=trains):
+            self._warn(text)
         if not split.is_first:
-            quiet(bound)
-        data.check(bound, devices=len(split.devices), trains=trains)
+            quiet(options)
+        data.check(options, devices=len(split.devices), trains=trains)
         if trains:
-            self._tell(measured.unlike_precision(model, split.precision))
-        if trains and all(layer.built for layer in model._flatten_layers()):
-            self._tell_of_another_model()
-        given = bound["x"]
-        data.in_batches_of(None if split.of_any_batch else split.global_batch, model, bound)
-        is_other = (
-            bound["x"] is not given and is_batched(given, model) and not are_open(given, model)
-        )
-        if trains and is_other:
-            self._tell(data.regrouping(given, split.global_batch))
+            self._warn(measured.unlike_precision(self.model, split.precision))
+            if self._has_weights():
+                self._warn_of_another_model()
+        users_data = options["x"]
+        wanted = None if split.of_any_batch else split.global_batch
+        data.in_batches_of(wanted, self.model, options)
+        is_regrouped = options["x"] is not users_data and is_batched(users_data, self.model)
+        if trains and is_regrouped and not are_open(users_data, self.model):
+            self._warn(data.regrouping(users_data, split.global_batch))
         # Or one process would wait for ever for those that ended.
         if self._place.cluster is not None:
-            end_together(method, bound, self._alike)
+            end_together(method, options, self._alike)
 
-    def _make_optimizer(self) -> None:
-        """Creates the optimizer's variables in the scope: a callback that restores them would do so
-        outside.
-        """
-        optimizer = getattr(self.model, "optimizer", None)
+    def _has_weights(self) -> bool:
         # The model's own `built` does not tell: build(shape) of a subclass sets it without creating
         # variables.
-        is_built = all(layer.built for layer in self.model._flatten_layers())
-        if is_built and optimizer is not None and not optimizer.built:
+        return all(layer.built for layer in self.model._flatten_layers())
+
+    def _make_optimizer(self) -> None:
+        """Creates the optimizer's variables in the scope; a callback would restore them outside."""
+        optimizer = getattr(self.model, "optimizer", None)
+        if optimizer is not None and not optimizer.built and self._has_weights():
             with self._place.strategy.scope():
                 optimizer.build(self.model.trainable_variables)
 
-    def _tell_of_another_model(self, step: measured.Fingerprint | None = None) -> None:
+    def _warn_of_another_model(self, step: measured.Fingerprint | None = None) -> None:
         """Warns of a model, or a step of it, that the plan was not measured with."""
         if self._split.plan is not None:
-            self._tell(measured.unlike(self._split.plan, self.model, self._split.simulate, step))
+            self._warn(measured.unlike(self._split.plan, self.model, self._split.simulate, step))
 
-    def _tell(self, text: str) -> None:
-        """Warns once of a text, at the user's line; of several processes only the first warns."""
-        if text and self._split.is_first and text not in self._split.told:
-            self._split.told.add(text)
-            warnings.warn_explicit(text, UserWarning, *users_line())
+    def _warn(self, text: str) -> None:
+        """Warns once of a text that is not empty; of several processes only the first warns."""
+        if text and self._split.is_first and text not in self._split.warned:
+            self._split.warned.add(text)
+            warn_user(text)
 
 
 def _refuse_another_scope(model: Any, strategy: Any, method: str) -> None:
-    """Raises BadInput for a model that was built or compiled outside the strategy's scope, or is
-    trained inside it.
-    """
+    """Raises BadInput for a model from outside the strategy's scope, or a call inside it."""
     if tf.distribute.has_strategy():
         raise BadInput(
             f"{method} was called inside `with split.scope():`",
             remedy="un-indent it: the scope is for building, loading and compiling the model",
         )
-    elsewhere = [
-        layer.name
-        for layer in model._flatten_layers(include_self=False)
-        for variable in layer._trainable_variables + layer._non_trainable_variables
-        if not strategy.extended.variable_created_in_scope(variable.value)
-    ]
+    elsewhere = _layer_elsewhere(model, strategy)
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     remedy = "with split.scope(): build it, load it and compile it"
     if model._distribute_strategy is not strategy:
         what = f"the model {model.name} was built"
-    elif elsewhere:
-        what = f"the layer {elsewhere[0]} of the model {model.name} was built"
+    elif elsewhere is not None:
+        what = f"the layer {elsewhere} of the model {model.name} was built"
     elif getattr(inner, "_distribution_strategy", strategy) is not strategy:
         what = f"the optimizer of the model {model.name} was made, or the model compiled,"
         remedy = (
@@ -249,3 +247,12 @@ def _refuse_another_scope(model: Any, strategy: Any, method: str) -> None:
     raise BadInput(
         f"{what} outside this split's scope(): its variables are elsewhere", remedy=remedy
     )
+
+
+def _layer_elsewhere(model: Any, strategy: Any) -> str | None:
+    """The name of a layer with variables outside the strategy's scope, if there is one."""
+    for layer in model._flatten_layers(include_self=False):
+        for variable in layer._trainable_variables + layer._non_trainable_variables:
+            if not strategy.extended.variable_created_in_scope(variable.value):
+                return str(layer.name)
+    return None

@@ -1,5 +1,11 @@
 """Starts worker processes and parties of them, asks them, enforces deadlines, and ends them.
 
 A job holds a `Party`, never a process. The parent imports no TensorFlow; what a worker does with
-its devices is in engine/.
+its devices is in engine/. From a job's side down to there:
+
+    party       the workers of a measurement
+    worker      one model: what it is asked and replies
+    process     its process, here or on another host; `ranks`, if each device has one
+    keeper      the program on that host that starts the process and ends it
+    serve       the program of the process, which calls the engine
 """

@@ -1,6 +1,4 @@
-"""Programs on hosts that are no workers: training scripts, and gpubalance itself, which is asked
-about its host.
-"""
+"""Programs on hosts that are no workers: training scripts, and gpubalance itself."""
 
 from __future__ import annotations
 
@@ -16,13 +14,14 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from gpubalance.devices.environment import worker_environment
 from gpubalance.devices.hosts import are_reached, other_gpubalance, unreachable
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError
 from gpubalance.settings.cluster import Cluster, tf_config
 from gpubalance.settings.device import Device, Host, hosts_of
 from gpubalance.text import clean
-from gpubalance.workers.messages import FromScript, Printed
-from gpubalance.workers.process import Process, worker_environment
+from gpubalance.workers.keeper_messages import Ended, FromScript
+from gpubalance.workers.process import Process
 
 _ANSWERS_WITHIN_S = 120.0  # loading TensorFlow from a slow disk included
 _OURS = (
@@ -41,12 +40,14 @@ def connected(devices: Sequence[Device]) -> Iterator[None]:
     So ssh logs in once, before it is needed often, Ray gives these GPUs to nobody else, and each
     host's software is compared before anything starts. Raises EnvironmentFault.
     """
+    hosts = hosts_of(devices) if are_reached() else ()
     gpus = Counter(device.host for device in devices if not device.simulated)
-    with ExitStack() as held:
-        hosts = hosts_of(devices) if are_reached() else ()
-        for process in [
-            held.enter_context(Process(f"host-{host}", host, gpus=gpus[host])) for host in hosts
-        ]:
+    with ExitStack() as stack:
+        processes = []
+        for host in hosts:
+            process = Process(f"host-{host}", host, gpus=gpus[host])
+            processes.append(stack.enter_context(process))
+        for process in processes:
             process.greeted()
         yield
 
@@ -60,20 +61,22 @@ class Script(Process):
 
     def run(self, command: Sequence[str], cluster: Cluster | None) -> None:
         """Starts the script `command`, with its words, at its place in the cluster."""
-        place = tf_config(cluster) if cluster else {}
-        self.start({**worker_environment(self._devices), **place}, command)
+        environment = worker_environment(self._devices)
+        if cluster is not None:
+            environment.update(tf_config(cluster))
+        self.start(environment, command)
 
     def code(self, tell: Tell) -> int:
-        """Passes on what the process prints until it ends, and returns its exit code as shells have
-        it.
+        """Passes on what the process prints until it ends; returns its exit code as shells have it.
 
         Raises PartialResult if its host is lost.
         """
         label = ", ".join(device.label for device in self._devices)
-        while isinstance(said := self.message(math.inf, "training", FromScript), Printed):
-            tell(said.text, label, said.stream)
-        code: int = said.code
-        return code if code >= 0 else 128 - code
+        while True:
+            message = self.message(math.inf, "training", FromScript)
+            if isinstance(message, Ended):
+                return message.code if message.code >= 0 else 128 - message.code
+            tell(message.text, label, message.stream)
 
     def signal(self, number: int) -> None:
         """Sends the process that signal; it is killed a moment later."""
@@ -83,20 +86,19 @@ class Script(Process):
 def ask(
     words: Mapping[Host, Sequence[str]], kind: type[Answer], within_s: float = _ANSWERS_WITHIN_S
 ) -> dict[Host, Answer | EnvironmentFault]:
-    """The record that `gpubalance` prints on each host with that host's words, or why there is
-    none. All run at once.
+    """The record that `gpubalance` prints on each host with that host's words, or why not.
 
-    The record names its `host`. An interrupt ends all of them.
+    All run at once. The record names its `host`. An interrupt ends all of them.
     """
     until_s = time.monotonic() + within_s
-    with ThreadPoolExecutor(len(words)) as threads, ExitStack() as started:
-        asked = [started.enter_context(Process(f"ask-{host}", host)) for host in words]
-        for process, said in zip(asked, words.values(), strict=True):
-            process.start({}, ["-c", _OURS, *said])
-        found = threads.map(
-            lambda host, process: _answer(host, process, kind, until_s), words, asked
+    with ThreadPoolExecutor(len(words)) as threads, ExitStack() as stack:
+        processes = [stack.enter_context(Process(f"ask-{host}", host)) for host in words]
+        for process, arguments in zip(processes, words.values(), strict=True):
+            process.start({}, ["-c", _OURS, *arguments])
+        answers = threads.map(
+            lambda host, process: _answer(host, process, kind, until_s), words, processes
         )
-        return dict(zip(words, found, strict=True))
+        return dict(zip(words, answers, strict=True))
 
 
 def _answer(
@@ -104,10 +106,7 @@ def _answer(
 ) -> Answer | EnvironmentFault:
     printed: dict[str, list[str]] = {"stdout": [], "stderr": []}
     try:
-        while isinstance(
-            said := process.message(until_s - time.monotonic(), "being asked", FromScript), Printed
-        ):
-            printed[said.stream].append(said.text)
+        code = _collect(process, printed, until_s)
     except DeadlinePassed:
         return unreachable(host, "did not answer in time")
     except GpubalanceError as error:
@@ -117,10 +116,24 @@ def _answer(
     except ValidationError:
         return other_gpubalance(host)
     except (ValueError, TypeError, RecursionError):
-        own = [
-            line.removeprefix("error: ") for line in printed["stderr"] if line.startswith("error: ")
-        ]
-        if own:  # the gpubalance there reports an error
-            return EnvironmentFault(f"{host}: {clean(own[0], 500)}")
-        last = "".join(f": {clean(line, 200)}" for line in printed["stderr"][-1:])
-        return unreachable(host, f"ended with exit code {said.code}{last}")
+        return _no_record(host, printed["stderr"], code)
+
+
+def _collect(process: Process, printed: dict[str, list[str]], until_s: float) -> int:
+    """Adds the lines of each stream to `printed`. Returns the exit code."""
+    while True:
+        message = process.message(until_s - time.monotonic(), "being asked", FromScript)
+        if isinstance(message, Ended):
+            return message.code
+        printed[message.stream].append(message.text)
+
+
+def _no_record(host: Host, lines: Sequence[str], code: int) -> EnvironmentFault:
+    """The error for what the gpubalance there has printed on stderr instead."""
+    for line in lines:
+        if line.startswith("error: "):
+            return EnvironmentFault(f"{host}: {clean(line.removeprefix('error: '), 500)}")
+    how = f"ended with exit code {code}"
+    if lines:
+        how += f": {clean(lines[-1], 200)}"
+    return unreachable(host, how)

@@ -14,16 +14,15 @@ _TAIL_LINES = 12
 _TAIL_BYTES = 20_000
 # Information, and the line that follows it; absl's complaint that it was not initialised; a
 # traceback's frames, as only its last line says what happened.
-_TELLS_LITTLE = re.compile(
-    r"I\d{4} |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl|To enable the "
-    r"following instructions"
+_SAYS_LITTLE = re.compile(
+    r"I\d{4} |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl"
+    r"|To enable the following instructions"
     r"|Traceback \(most recent call last\):|(Current t|T)hread 0x|\s*$|  File \"|    "
 )
 
 
 def bound(path: Path) -> None:
-    """Empties the log if it is too long: a model that prints in every step of a night must not fill
-    the disk.
+    """Empties the log if it is too long: a model may print in every step, and fill the disk.
 
     Whoever writes the log must append.
     """
@@ -33,9 +32,7 @@ def bound(path: Path) -> None:
 
 
 def tail(path: Path) -> str:
-    """The last lines, without tracebacks and TensorFlow's usual messages, made safe for
-    a terminal.
-    """
+    """The last lines without tracebacks and TensorFlow's usual messages, safe for a terminal."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -43,5 +40,5 @@ def tail(path: Path) -> str:
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
-    telling = [line for line in lines if not _TELLS_LITTLE.match(line)]
+    telling = [line for line in lines if not _SAYS_LITTLE.match(line)]
     return "\n".join(clean(line, 300) for line in telling[-_TAIL_LINES:])

@@ -2,9 +2,7 @@
 
 A line reads `{"Measure":{…}}`.
 
-    parent                          worker, or the keeper that starts and ends it
-                                    Hello
-    Start                      →    Printed … of a script, Ended at last
+    parent                          worker
     Open (once)                →    Ready
     Measure                    →    Timing …, Measured
     Measure at_once, Stop      →    Timing …, Measured after the Stop
@@ -13,8 +11,7 @@ A line reads `{"Measure":{…}}`.
     Trace                      →    Traced
     TimeBlocks                 →    BlockTimed …, Measured: of a model opened with `cuts`, as Pipe
     Pipe                       →    Timing …, Measured
-    Survey (instead of Open)   →    Surveyed
-    Inspect, Copy, Reduce      →    Inspected, Copied, Reduced: what `doctor` checks
+    what checks ask            →    see `check_messages`; instead of Open
     Where (of a cluster)       →    Whereabouts, whatever else it does
     any                        →    Failed; the worker goes on, unless it was a GPU's memory
 
@@ -33,11 +30,21 @@ from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.results.common import Model
 from gpubalance.results.decomposition import UNTRIED, Decomposition
 from gpubalance.results.timing import BlockTimed, Pulled, Remedy, Timing
-from gpubalance.settings.cluster import Address, Cluster
+from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.record import Record, Seconds
 from gpubalance.settings.requests import Settings, Tracing
 from gpubalance.settings.shares import Shares
+from gpubalance.workers.check_messages import (
+    Copied,
+    Copy,
+    Inspect,
+    Inspected,
+    Reduce,
+    Reduced,
+    Survey,
+    Surveyed,
+)
 
 _Block = Annotated[int, Field(ge=0, lt=10**6)]
 _Count = Annotated[int, Field(ge=1, le=10**9)]
@@ -60,95 +67,15 @@ class Build(Record):
 
 
 class Open(Build):
-    """Build the model on these devices. In a `cluster` the worker has one of them, and other
-    processes have theirs.
+    """Build the model on these devices.
 
-    `code` is the hash of the user's own code on the controller's host, for a worker on another one:
-    see `code_key`.
+    In a `cluster` the worker has one of them, and other processes have theirs. `code` is the
+    `code_key` of the user's own code on the controller's host, for a worker on another one.
     """
 
     devices: tuple[Device, ...]
     cluster: Cluster | None = None
     code: str | None = None
-
-
-class Measure(Record):
-    """Train with this split for `seconds`, and at least `at_least` timings. A stamped timing is one
-    step.
-
-    With `at_once` other workers train meanwhile, and it goes on until Stop comes. With `pipeline`
-    batches come from the user's own pipeline instead of lying on the devices.
-    """
-
-    split: Shares
-    seconds: Seconds = 0.0
-    at_least: _Count = 1
-    steps_per_timing: _Count = 1
-    stamped: bool = False
-    at_once: bool = False
-    pipeline: bool = False
-
-
-class Stop(Record):
-    """End a measurement at once with others after its next timing. No effect if it has ended
-    already.
-    """
-
-
-class Pull(Record):
-    """Take batches of that size from the user's data without training, for `seconds` and `at_least`
-    timings.
-    """
-
-    global_batch: _Count
-    seconds: Seconds
-    at_least: _Count = 1
-
-
-class CountFlops(Record):
-    """Count the operations of a step for one sample."""
-
-
-class Trace(Record):
-    """Train some steps with this split under TensorFlow's profiler."""
-
-    split: Shares
-    tracing: Tracing
-
-
-class TimeBlocks(Record):
-    """Time each of these blocks alone on the one device, for `seconds` and at least so
-    many passes.
-    """
-
-    blocks: tuple[_Block, ...]
-    micro_batch: _Count
-    seconds: Seconds = 0.0
-    at_least: _Count = 3
-
-
-class Pipe(Record):
-    """Train with these segments, each device in its order, for `seconds` and at least `at_least`
-    timings.
-
-    A stamped timing is one step. A task that takes longer than `patience_s` is reported as hanging.
-    """
-
-    segments: tuple[Segment, ...]
-    order: tuple[tuple[Task, ...], ...]
-    micro_batch: _Count
-    micro_batches: _Count
-    seconds: Seconds = 0.0
-    at_least: _Count = 1
-    steps_per_timing: _Count = 1
-    stamped: bool = False
-    patience_s: Annotated[float, Field(gt=0)] | None = None
-
-
-class Survey(Record):
-    """Find out which of these GPUs TensorFlow has."""
-
-    devices: tuple[Device, ...]
 
 
 class Ready(Record):
@@ -169,14 +96,47 @@ class Ready(Record):
     pack_bytes: Annotated[int, Field(ge=0)] | None = None
 
 
+class Measure(Record):
+    """Train with this split for `seconds`, and at least `at_least` timings.
+
+    A stamped timing is one step. With `at_once` other workers train meanwhile, and it goes on until
+    Stop comes. With `pipeline` batches come from the user's own pipeline instead of lying on the
+    devices.
+    """
+
+    split: Shares
+    seconds: Seconds = 0.0
+    at_least: _Count = 1
+    steps_per_timing: _Count = 1
+    stamped: bool = False
+    at_once: bool = False
+    pipeline: bool = False
+
+
+class Stop(Record):
+    """End a measurement at once with others after its next timing, if it has not ended already."""
+
+
 class Measured(Record):
-    """The requested timings are over. `samples` is the size of the user's data, as far as it is
-    known by then.
+    """The requested timings are over.
+
+    `samples` is the size of the user's data, as far as it is known by then.
     """
 
     memory_peak_bytes: tuple[Peak, ...]
     late_part: Annotated[float, Field(ge=0, le=1)] | None
     samples: Annotated[int, Field(ge=0)] | None = None
+
+
+class Pull(Record):
+    """Take batches of that size from the user's data without training.
+
+    It goes on for `seconds`, and for at least `at_least` timings.
+    """
+
+    global_batch: _Count
+    seconds: Seconds
+    at_least: _Count = 1
 
 
 class PulledAll(Record):
@@ -190,10 +150,21 @@ class PulledAll(Record):
     joined_from: Annotated[int, Field(ge=1)] | None = None
 
 
+class CountFlops(Record):
+    """Count the operations of a step for one sample."""
+
+
 class Flops(Record):
     """Operations of a step for one sample, as TensorFlow counts them; None if it can't."""
 
     step: float | None
+
+
+class Trace(Record):
+    """Train some steps with this split under TensorFlow's profiler."""
+
+    split: Shares
+    tracing: Tracing
 
 
 class Traced(Record):
@@ -202,78 +173,40 @@ class Traced(Record):
     missing: str | None
 
 
-class Surveyed(Record):
-    """UUIDs of the GPUs that TensorFlow can't use, each with the reason if TensorFlow gives one.
+class TimeBlocks(Record):
+    """Time each of these blocks alone on the one device.
 
-    `memory_growth`: whether each GPU that it has takes memory as needed; null if it has none.
+    Each takes `seconds`, and at least so many passes.
     """
 
-    missing: dict[str, str]
-    memory_growth: bool | None = None
+    blocks: tuple[_Block, ...]
+    micro_batch: _Count
+    seconds: Seconds = 0.0
+    at_least: _Count = 3
 
 
-class Inspect(Record):
-    """Find out what is installed, without touching a device."""
+class Pipe(Record):
+    """Train with these segments, each device in its order.
 
-
-class Inspected(Record):
-    """What TensorFlow's build needs, and for each CUDA library why it can't be loaded, None if it
-    can.
-
-    `capabilities` are the build's: `sm_60` is code, `compute_90` is compiled by a newer GPU's
-    driver. `cudnn` is the version it is built for, `cudnn_loaded` that of the loaded library, which
-    is `cudnn_file`.
+    It goes on for `seconds`, and for at least `at_least` timings; a stamped timing is one step. A
+    task that takes longer than `patience_s` is reported as hanging.
     """
 
-    tensorflow: str
-    keras: str
-    cuda: str | None
-    cudnn: str | None
-    capabilities: tuple[str, ...]
-    libraries: dict[str, str | None]
-    cudnn_loaded: str | None
-    cudnn_file: str | None = None
-
-
-class Copy(Record):
-    """Copy random data from one of the devices to another, and compare it there."""
-
-    devices: tuple[Device, ...]
-    source: int
-    target: int
-    nbytes: Annotated[int, Field(ge=1)]
-
-
-class Copied(Record):
-    """How many of the `elements` arrived changed, and how many of those as zeros. `seconds` is the
-    fastest copy's.
-    """
-
-    elements: int
-    differing: int
-    zeros: int
-    seconds: float
-
-
-class Reduce(Record):
-    """Sum random data over the devices, as gradients are, and compare the sum on each."""
-
-    devices: tuple[Device, ...]
-    nbytes: Annotated[int, Field(ge=1)]
-
-
-class Reduced(Record):
-    """How many elements of the sum are wrong on each device. `seconds` is the fastest
-    all-reduce's.
-    """
-
-    differing: tuple[int, ...]
-    seconds: float
+    segments: tuple[Segment, ...]
+    order: tuple[tuple[Task, ...], ...]
+    micro_batch: _Count
+    micro_batches: _Count
+    seconds: Seconds = 0.0
+    at_least: _Count = 1
+    steps_per_timing: _Count = 1
+    stamped: bool = False
+    patience_s: Annotated[float, Field(gt=0)] | None = None
 
 
 class Where(Record):
-    """Say where the process is: sent to the processes of a cluster when they have been silent for
-    too long.
+    """Say where the process is.
+
+    The processes of a cluster are asked this when they have been silent for too long.
     """
 
 
@@ -284,8 +217,7 @@ class Whereabouts(Record):
 
 
 class Failed(Record):
-    """The request failed. `replica` is the place of the device at fault, if it is one device's
-    fault.
+    """The request failed. `replica` is the place of the device at fault, if it is one device's.
 
     Input is "refused" if it was checked and found wrong; otherwise training failed, perhaps because
     of it. A "peer" is another worker of a cluster, whose failure TensorFlow reported here.
@@ -306,68 +238,12 @@ class Failed(Record):
     doing: str = ""
 
 
-class Start(Record):
-    """Start a worker, or Python with these words, in that folder if the host has it, with these
-    variables besides.
+Check = Survey | Inspect | Copy | Reduce
+AnyRequest = Open | Measure | Stop | Pull | CountFlops | Trace | TimeBlocks | Pipe | Check
 
-    A variable that is None is taken away.
-    """
-
-    environment: dict[str, str | None]
-    folder: str
-    words: tuple[str, ...] = ()
-
-
-class Hello(Record):
-    """Where the process may listen for its peers, and on another host than this one what is
-    installed there.
-    """
-
-    address: Address
-    installed: dict[str, str | None] | None
-
-
-class Printed(Record):
-    """A line that a script has printed."""
-
-    stream: Literal["stdout", "stderr"]
-    text: str
-
-
-class Ended(Record):
-    """The exit code; below 0 it is the number of a signal."""
-
-    code: int
-
-
-AnyRequest = (
-    Open
-    | Measure
-    | Stop
-    | Pull
-    | CountFlops
-    | Trace
-    | TimeBlocks
-    | Pipe
-    | Survey
-    | Inspect
-    | Copy
-    | Reduce
-)
-_OfChecks = Surveyed | Inspected | Copied | Reduced | Whereabouts
-AnyReply = (
-    Ready
-    | Timing
-    | Measured
-    | Pulled
-    | PulledAll
-    | Flops
-    | Traced
-    | BlockTimed
-    | _OfChecks
-    | Failed
-)
-FromScript = Printed | Ended
+_OfMeasuring = Timing | Measured | Pulled | PulledAll | BlockTimed
+_OfChecks = Surveyed | Inspected | Copied | Reduced
+AnyReply = Ready | _OfMeasuring | Flops | Traced | _OfChecks | Whereabouts | Failed
 
 
 def to_line(message: Record) -> bytes:
@@ -375,13 +251,14 @@ def to_line(message: Record) -> bytes:
     return f'{{"{type(message).__name__}":{message.model_dump_json()}}}'.encode()
 
 
-def from_line(line: bytes | str, kinds: Any) -> Any:
-    """The message, of one of these `kinds`, a record or a union of them. Raises ValueError for any
-    other line.
+def from_line(line: bytes, kinds: Any) -> Any:
+    """The message, of one of these `kinds`: a record or a union of them.
+
+    Raises ValueError for any other line.
     """
+    by_name = {kind.__name__: kind for kind in get_args(kinds) or (kinds,)}
     try:
         ((name, fields),) = json.loads(line).items()
-        (kind,) = (one for one in get_args(kinds) or (kinds,) if one.__name__ == name)
-        return kind.model_validate(fields)
-    except (ValueError, AttributeError, RecursionError) as error:
+        return by_name[name].model_validate(fields)
+    except (ValueError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"it is no message: {error}") from None

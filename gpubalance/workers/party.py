@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gpubalance.errors import GpubalanceError, OutOfMemory
-from gpubalance.results.decomposition import Decomposition
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import Settings
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
+from gpubalance.system.signals import signals_held
 from gpubalance.workers.messages import Build, Ready
-from gpubalance.workers.process import signals_held
+from gpubalance.workers.verdicts import Verdicts, build_in
 from gpubalance.workers.worker import Worker
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
-
-
-class Verdicts(Protocol):
-    """What the parity check has found of models."""
-
-    def turn(self, settings: Settings) -> AbstractContextManager[None]:
-        """Within it no other worker checks the model in these settings."""
-
-    def of(self, settings: Settings) -> Decomposition | None:
-        """That of the model in these settings, if it was checked."""
-
-    def note(self, settings: Settings, verdict: Decomposition) -> None:
-        """Takes what a worker has found."""
 
 
 class Party:
@@ -96,10 +80,12 @@ class Party:
         self.failures: dict[int, GpubalanceError] = {}
         # How many workers there have been; another number means that one of them is new
         self.started = 0
-        self._build = build
-        self._worker = partial(Worker, purpose=purpose, deadline_s=deadline_s, limit=limit)
-        self._tell = tell or (lambda _: None)
         self.verdicts = verdicts
+        self._build = build
+        self._purpose = purpose
+        self._deadline_s = deadline_s
+        self._limit = limit
+        self._tell = tell
         self._workers: dict[int, Worker] = {}
         self._ahead: dict[int, Worker] = {}
         self._killed = False
@@ -115,6 +101,8 @@ class Party:
         """Whether every group has a worker."""
         return len(self._workers) == len(self.groups)
 
+    # ------------------------------------------------------------------------------------- start
+
     def start(self, *, then: Party | None = None) -> None:
         """Starts the missing workers, which then build the model. Raises the first failure.
 
@@ -124,76 +112,75 @@ class Party:
         self._start(range(len(self.groups)), then)
         self._raise_failure()
 
+    def load(self) -> None:
+        """Starts workers for the next `start`, which load TensorFlow and touch no device.
+
+        That takes seconds.
+        """
+        for number, group in enumerate(self.groups):
+            if number not in self._ahead and not _needs_the_cores(group):
+                self._ahead[number] = self._new_worker(number)
+
+    def _new_worker(self, number: int) -> Worker:
+        return Worker(self.groups[number], self._purpose, self._deadline_s, self._limit)
+
     def _start(self, numbers: Sequence[int], then: Party | None = None) -> None:
         """Starts the missing workers of these groups; notes every failure."""
         self.failures = {}
         missing = [number for number in numbers if number not in self._workers]
+        if not missing:
+            return
         try:
             for number in missing:
                 ahead = self._ahead.pop(number, None)
-                self._workers[number] = ahead or self._worker(self.groups[number])
+                self._workers[number] = ahead or self._new_worker(number)
                 self.started += 1
-            if missing and then is not None:
+            if then is not None:
                 then.load()
             if self._killed:  # by a thread that could not see these yet
                 self.kill()
-            build = self._build
-            if missing and build is not None:
-                self._open({n: build if isinstance(build, Build) else build[n] for n in missing})
+            if self._build is not None:
+                self._open(missing)
         except BaseException:
             # A worker that has not built the model must not be asked anything
-            _end(
-                {
-                    n: self._workers.pop(n)
-                    for n in missing
-                    if n in self._workers and not self._workers[n].is_open
-                }
-            )
+            unopened = {}
+            for number in missing:
+                if number in self._workers and not self._workers[number].is_open:
+                    unopened[number] = self._workers.pop(number)
+            _end(unopened)
             raise
 
-    def load(self) -> None:
-        """Starts workers for the next `start`. They load TensorFlow, which takes seconds, and touch
-        no device.
-        """
-        for number, group in enumerate(self.groups):
-            if number not in self._ahead and not _needs_the_cores(group):
-                self._ahead[number] = self._worker(group)
+    def _open(self, numbers: Sequence[int]) -> None:
+        """Has the workers build the model, and combines what they report of it."""
+        if self._tell is not None:
+            self._tell(self._opening(numbers))
 
-    def _open(self, builds: Mapping[int, Build]) -> None:
-        self._tell(self._opening(builds))
-        self._at_once(lambda number, worker: self._build_in(worker, builds[number]), list(builds))
+        def build(number: int, worker: Worker) -> None:
+            build_in(worker, self._build_of(number), self.verdicts)
+
+        self._at_once(build, numbers)
         facts = [worker.facts for _, worker in sorted(self._workers.items())]
         if facts:
-            limits = tuple(limit for one in facts for limit in one.memory_limit_bytes)
-            self.facts = facts[0].model_copy(update={"memory_limit_bytes": limits})
+            limits: list[int | None] = []
+            for ready in facts:
+                limits += ready.memory_limit_bytes
+            self.facts = facts[0].model_copy(update={"memory_limit_bytes": tuple(limits)})
 
-    def _build_in(self, worker: Worker, build: Build) -> None:
-        """Builds the model in a worker, which checks it unless another one has done so, or does it
-        now.
-        """
-        verdicts = self.verdicts
-        if verdicts is None:
-            worker.open(build)
-            return
-        with verdicts.turn(build.settings):
-            verdict = verdicts.of(build.settings)
-            if verdict is None:
-                worker.open(build)
-                verdicts.note(build.settings, worker.facts.verdict)
-                return
-        worker.open(build.model_copy(update={"verdict": verdict}))
+    def _build_of(self, number: int) -> Build:
+        assert self._build is not None  # noqa: S101  (else nothing is opened)
+        return self._build if isinstance(self._build, Build) else self._build[number]
 
-    def _opening(self, builds: Mapping[int, Build]) -> str:
-        models = " and ".join(dict.fromkeys(build.settings.model for build in builds.values()))
-        devices = ", ".join(
-            f"{device.label} {device.name}" for n in builds for device in self.groups[n]
-        )
-        kept = (
-            f"; what it prints is kept in {self._workers[min(builds)].process.log}"
-            if ":" in models
-            else ""
-        )
-        return f"starting TensorFlow, building {models} on {devices}{kept}"
+    def _opening(self, numbers: Sequence[int]) -> str:
+        models = dict.fromkeys(self._build_of(number).settings.model for number in numbers)
+        model = " and ".join(models)
+        devices = [device for number in numbers for device in self.groups[number]]
+        names = ", ".join(f"{device.label} {device.name}" for device in devices)
+        text = f"starting TensorFlow, building {model} on {names}"
+        if ":" in model:
+            text += f"; what it prints is kept in {self._workers[min(numbers)].process.log}"
+        return text
+
+    # --------------------------------------------------------------------------------------- ask
 
     def ask(self, work: Callable[[Worker], T]) -> T:
         """What `work` returns with the worker of a party of one. Raises its failure."""
@@ -204,8 +191,7 @@ class Party:
     def each(
         self, work: Callable[[int, Worker], T], among: Sequence[int] | None = None
     ) -> dict[int, T]:
-        """What `work` returns for the number of each group and its worker, all run at the same
-        time, by that number.
+        """What `work` returns for each group's number and worker, all run at once, by that number.
 
         `among` restricts it to these groups: the other workers are idle meanwhile. For a group that
         is missing in the result, `failures` has the reason.
@@ -236,8 +222,8 @@ class Party:
                     # The pool's end does not wait for a thread whose start was interrupted
                     with signals_held():
                         attempts = [threads.submit(attempt, number) for number in numbers]
-                    for one in attempts:
-                        one.result()
+                    for future in attempts:
+                        future.result()
                 except BaseException:
                     # Each thread that waits for its worker must hear of it
                     self.kill()
@@ -248,18 +234,17 @@ class Party:
         if self.failures:
             raise self.failures[min(self.failures)]
 
-    def regroup(self, *groups: Sequence[Device]) -> None:
-        """Goes on with these groups. The workers stay if the groups are the same; otherwise they
-        end.
-        """
-        if tuple(map(tuple, groups)) != self.groups:
+    # ----------------------------------------------------------------------------- change and end
+
+    def regroup(self, devices: Sequence[Device]) -> None:
+        """Goes on with one group of these devices. The workers end unless they have just these."""
+        groups = (tuple(devices),)
+        if groups != self.groups:
             self.end()
-            self.groups = tuple(map(tuple, groups))
+            self.groups = groups
 
     def rebuild(self, build: Build, *, is_as_built: bool) -> None:
-        """Goes on with workers that build this. Those that live end, unless what they built is as
-        that.
-        """
+        """Goes on with workers that build this. Those that live end unless they have built it."""
         self._build = build
         if not is_as_built:
             self.end()
@@ -271,7 +256,7 @@ class Party:
     def kill(self) -> None:
         """Kills every worker for good, including those that another thread is about to start."""
         self._killed = True
-        for worker in (*self._workers.values(), *self._ahead.values()):
+        for worker in list(self._workers.values()) + list(self._ahead.values()):
             worker.process.kill()
 
     def end(self) -> None:
@@ -295,7 +280,8 @@ def _survives(worker: Worker, error: GpubalanceError) -> bool:
 
 
 def _needs_the_cores(devices: Sequence[Device]) -> bool:
-    """Whether one of them is a plain CPU device: the cores then do the measured work, so nothing
-    else may run.
+    """Whether one of them is a plain CPU device.
+
+    The cores then do the measured work, so nothing else may run.
     """
     return any(device.simulated and device.profile is None for device in devices)

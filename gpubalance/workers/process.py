@@ -12,24 +12,24 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpubalance.devices.environment import OVERRULING, gpu_environment
 from gpubalance.devices.hosts import check_installed, command_on, other_gpubalance, unreachable
-from gpubalance.errors import DeadlinePassed, EnvironmentFault, PartialResult
-from gpubalance.remedies import known_error, match_log
-from gpubalance.settings.device import Device, Host
+from gpubalance.errors import EnvironmentFault, PartialResult
+from gpubalance.settings.device import Host
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
+from gpubalance.system.signals import signals_held
 from gpubalance.system.state import current_folder, new_log
-from gpubalance.text import clean
-from gpubalance.workers import keeper
+from gpubalance.workers import keeper, no_reply
+from gpubalance.workers.keeper_messages import Ended, Hello, Start
+from gpubalance.workers.lines import LineReader, LineWriter
 from gpubalance.workers.log import bound, tail
-from gpubalance.workers.messages import AnyReply, Ended, Hello, Start, from_line, to_line
+from gpubalance.workers.messages import AnyReply, from_line, to_line
+from gpubalance.workers.this_host import installed
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,11 +41,7 @@ _LOOKS_EVERY_S = 1.0
 # A killed worker is gone at once, unless the driver has much memory to free: the next one must not
 # start before.
 _DIES_WITHIN_S = 30.0
-_STARTING = (
-    "TensorFlow is still being loaded, or the function that builds the model does not return"
-)
 _LACKS = "free what it lacks: memory, disk, processes (ulimit -u) or open files (ulimit -n)"
-_LONGER = "give it longer: --deadline SECONDS"
 _TERMINALS = (
     "leave that option out of --via: -t of ssh, kubectl exec and docker exec, --pty of srun"
 )
@@ -61,11 +57,10 @@ def _end_all() -> None:
 
 
 class Process:
-    """One process. Use it as a context manager: however the block ends, the process and its group
-    end with it.
+    """One process. As a context manager it ends, with its group, however the block ends.
 
-    Waiting for it raises, for one on another host, EnvironmentFault if the host can't be reached or
-    has other software, and PartialResult if it is lost: nothing comes from there any more, not even
+    Waiting for one on another host raises EnvironmentFault if the host can't be reached or has
+    other software, and PartialResult if it is lost: nothing comes from there any more, not even
     that it lives.
     """
 
@@ -100,9 +95,9 @@ class Process:
                     start_new_session=True,
                 )
                 assert self._keeper.stdin and self._keeper.stdout  # noqa: S101,PT018  (pipes)
-                self._requests = keeper.Writer(self._keeper.stdin, beats=command is not None)
+                self._requests = LineWriter(self._keeper.stdin, beats=command is not None)
                 self._replies = self._keeper.stdout
-                self._reader = keeper.Reader(self._replies)
+                self._reader = LineReader(self._replies)
                 _started.add(self)
         except (OSError, RuntimeError) as error:  # RuntimeError: there is no room for a thread
             raise self._unreachable(f"can't be run: {getattr(error, 'strerror', error)}") from None
@@ -124,15 +119,17 @@ class Process:
         return not self._is_ended and self._keeper.poll() is None
 
     def start(self, environment: Mapping[str, str | None], words: Sequence[str] = ()) -> None:
-        """Starts a worker, or Python with these words, in this folder; None takes a
-        variable away.
+        """Starts a worker, or Python with these words, in this folder.
+
+        A variable that is None is taken away.
         """
         folder = str(current_folder())
         self.send(Start(environment=dict(environment), folder=folder, words=tuple(words)))
 
     def send(self, request: Record) -> None:
-        """Sends a request. If the process has died or takes nothing in, that is noticed when its
-        reply is read.
+        """Sends a request.
+
+        If the process has died or takes nothing in, that is noticed when its reply is read.
         """
         self._requests.put(to_line(request))
 
@@ -145,53 +142,44 @@ class Process:
         """
         message: AnyReply | Ended = self.message(within_s, doing, AnyReply | Ended)
         if isinstance(message, Ended):
-            raise self._died(doing, message.code)
+            raise no_reply.died(doing, message.code, self.log)
         self.has_answered = True
         return message
 
     def message(self, within_s: float, doing: str, kinds: Any) -> Any:
         """The next message, of one of these `kinds`; Ended too says how the process ended.
+
         Otherwise like `receive`.
         """
         self.greeted()
         line = self._line(within_s)
         if line is None:
-            raise self._silent(within_s, doing)
+            self._limit.check()
+            raise no_reply.silent(doing, within_s, self.log, has_answered=self.has_answered)
         if not line and self._host:
             raise self._lost(f"the connection {self._how_it_ended()}")
+        if not line:
+            return Ended(code=self._exit_code() or 0)
         try:
-            return from_line(line, kinds) if line else Ended(code=self._exit_code() or 0)
+            return from_line(line, kinds)
         except ValueError as error:
-            why = f"the worker's message is not readable: {clean(str(error))}"
-            raise PartialResult(why, log=tail(self.log)) from None
-
-    def _silent(self, within_s: float, doing: str) -> DeadlinePassed:
-        self._limit.check()
-        row = known_error("silent")
-        return DeadlinePassed(
-            f"the worker said nothing for {within_s:g} s while {doing}",
-            cause=row.cause if self.has_answered else _STARTING,
-            remedy=f"{row.remedy if self.has_answered else _LONGER}\nits log is {self.log}",
-            log=tail(self.log),
-        )
+            raise no_reply.unreadable(error, self.log) from None
 
     def greeted(self) -> Hello:
-        """The keeper's first message, which may follow what a shell there prints. Raises
-        EnvironmentFault.
+        """The keeper's first message, which may follow what a shell there prints.
+
+        Raises EnvironmentFault.
         """
         until_s = time.monotonic() + _GREETS_WITHIN_S
         while self._hello is None:
             line = self._line(until_s - time.monotonic())
             self._limit.check()
             if not line and self._is_ended:
-                raise PartialResult("the worker was ended before it began")
+                raise PartialResult("the worker was stopped before it started")
+            if line is None:
+                raise self._unreachable(f"did not answer within {_GREETS_WITHIN_S:g} s")
             if not line:
-                how = (
-                    f"did not answer within {_GREETS_WITHIN_S:g} s"
-                    if line is None
-                    else self._how_it_ended()
-                )
-                raise self._unreachable(how)
+                raise self._unreachable(self._how_it_ended())
             if line.startswith(b'{"Hello":'):
                 self._hello = self._checked(line)
                 self._ends_within_s = _DIES_WITHIN_S
@@ -207,7 +195,7 @@ class Process:
         except ValueError:
             raise other_gpubalance(self._host or "this host") from None
         if self._host:
-            check_installed(self._host, hello.installed or {}, keeper.installed())
+            check_installed(self._host, hello.installed or {}, installed())
         return hello
 
     def _line(self, within_s: float) -> bytes | None:
@@ -215,10 +203,12 @@ class Process:
 
         Raises PartialResult if its host has been silent for too long.
         """
-        until_s, looks = time.monotonic() + min(within_s, self._limit.left_s), 0
+        until_s = time.monotonic() + min(within_s, self._limit.left_s)
+        looks = 0
         while not self._lines:
             bound(self.log)
-            left_s, dead = until_s - time.monotonic(), not self.lives
+            left_s = until_s - time.monotonic()
+            dead = not self.lives
             # Looks even past the deadline: this process itself may have been stopped for a while.
             look_s = 0.0 if dead else max(0.0, min(left_s, _LOOKS_EVERY_S))
             try:
@@ -235,28 +225,15 @@ class Process:
                 return None
         return self._lines.popleft()
 
-    def _died(self, doing: str, code: int) -> PartialResult:
-        log = tail(self.log)
-        row = match_log(log)
-        name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
-        how = f"was ended by {name}" if code < 0 else f"ended with exit code {code}"
-        if -code == signal.SIGKILL:
-            how += ", probably as the host's memory ran out"
-            row = row or known_error("host-memory")
-        remedy = [*([row.remedy] if row else []), f"its whole log is {self.log}"]
-        message = f"the worker {how} while {doing}"
-        return PartialResult(
-            message, cause=row.cause if row else "", remedy="\n".join(remedy), log=log
-        )
-
     def _lost(self, how: str) -> PartialResult:
         self._ends_within_s = 0.0
-        remedy = "is the host up, and its network? all that ran there ends"
-        return PartialResult(f"{self._host} is lost: {how}", remedy=remedy, log=tail(self.log))
+        return no_reply.lost(self._host, how, self.log)
 
     def _unreachable(self, how: str, remedy: str = "") -> EnvironmentFault:
-        here = EnvironmentFault(f"can't start a worker: its process {how}", remedy=_LACKS)
-        error = unreachable(self._host, how, remedy) if self._host else here
+        if self._host:
+            error = unreachable(self._host, how, remedy)
+        else:
+            error = EnvironmentFault(f"can't start a worker: its process {how}", remedy=_LACKS)
         error.log = tail(self.log)
         return error
 
@@ -270,8 +247,9 @@ class Process:
         return self._keeper.returncode
 
     def kill(self) -> None:
-        """Kills the process and its group, from any thread: whoever waits for its reply hears that
-        it has died.
+        """Kills the process and its group, from any thread.
+
+        Whoever waits for its reply hears that it has died.
         """
         self._is_ended = True
         self._requests.close()
@@ -279,8 +257,9 @@ class Process:
         self._signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """Kills the process and its group, and waits until they are gone. May be called more than
-        once.
+        """Kills the process and its group, and waits until they are gone.
+
+        May be called more than once.
         """
         # An interrupt may come at any line: the next call, at the latest the one at the program's
         # end, does all of it again.
@@ -295,38 +274,3 @@ class Process:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._keeper.pid, number)
-
-
-def worker_environment(devices: Sequence[Device]) -> dict[str, str | None]:
-    """The variables of a worker that has only these devices; those that are None are taken away."""
-    return {
-        **dict.fromkeys(OVERRULING),
-        **gpu_environment(devices),
-        "PYTHONSAFEPATH": None,
-        "TF_CONFIG": None,
-        "TF_CPP_MIN_LOG_LEVEL": "1",
-        "KERAS_BACKEND": "tensorflow",
-        "PYTHONUNBUFFERED": "1",
-    }
-
-
-@contextlib.contextmanager
-def signals_held() -> Iterator[None]:
-    """Raises an interrupt only at the end of the block: a half started process or thread would
-    belong to nobody.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread is interrupted
-        return
-    came: list[int] = []
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {n: signal.getsignal(n) for n in signals if signal.getsignal(n) is not signal.SIG_IGN}
-    for n in before:
-        signal.signal(n, lambda number, _: came.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for came_first in came[:1]:
-            signal.raise_signal(came_first)

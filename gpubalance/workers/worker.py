@@ -3,79 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from gpubalance.devices.hosts import are_reached
-from gpubalance.errors import (
-    BadInput,
-    DeadlinePassed,
-    EnvironmentFault,
-    GpubalanceError,
-    OutOfMemory,
-    PartialResult,
-    Refused,
-    TimeLimitPassed,
-)
+from gpubalance.errors import DeadlinePassed, PartialResult, TimeLimitPassed
 from gpubalance.results.timing import Timing
+from gpubalance.settings.code import code_key
 from gpubalance.settings.device import Device, hosts_of
-from gpubalance.settings.record import Record
 from gpubalance.settings.requests import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
-from gpubalance.workers.code import code_key
+from gpubalance.workers.failed import error_of
 from gpubalance.workers.log import tail
 from gpubalance.workers.messages import (
     AnyReply,
     AnyRequest,
     Build,
-    Copy,
-    CountFlops,
     Failed,
-    Inspect,
     Measure,
     Measured,
     Open,
     Pipe,
-    Pull,
     Ready,
-    Reduce,
     Stop,
-    Survey,
-    TimeBlocks,
-    Trace,
+)
+from gpubalance.workers.patience import (
+    ASKED,
+    FIRST_STEP_WITHIN_S,
+    LOADS_WITHIN_S,
+    PATIENCE_PART,
+    patience_for,
 )
 from gpubalance.workers.process import Process
 from gpubalance.workers.ranks import Ranks, worker_process
 
 Reply = TypeVar("Reply", bound=AnyReply)
-
-# Only silence ends a worker, not slowness. These limits are for work without messages.
-# TensorFlow, from a slow disk, and the GPUs; counted before the first answer
-LOADS_WITHIN_S = 180.0
-_OPENS_WITHIN_S = 300.0
-# Tracing, XLA's compilation, cuDNN's search for algorithms
-_FIRST_STEP_WITHIN_S = 900.0
-_STEP_WITHIN_S = 60.0
-_STEPS_WITHIN = 30.0  # times as long as such a timing took before
-_CHECKS_WITHIN_S = 120.0
-# The fraction of a silent worker's time after which it may itself report which of its devices
-# hangs.
-_PATIENCE_PART = 0.5
-# What the worker is doing, and how long it may be silent: None if that follows from its own timings
-_ASKED: dict[type[Record], tuple[str, float | None]] = {
-    Open: ("building {settings.model}", _OPENS_WITHIN_S),
-    CountFlops: ("counting the step's operations", _FIRST_STEP_WITHIN_S),
-    Measure: ("training with batches {split} on {names}", None),
-    Pull: ("taking batches from --data", None),
-    Trace: ("tracing steps on {names}", _FIRST_STEP_WITHIN_S),
-    TimeBlocks: ("timing blocks of the model on {names}", None),
-    Pipe: ("training in segments on {names}", None),
-    Survey: ("asking TensorFlow for its GPUs", _CHECKS_WITHIN_S),
-    Inspect: ("loading TensorFlow and its libraries", _CHECKS_WITHIN_S),
-    Copy: ("copying between {names}", _CHECKS_WITHIN_S),
-    Reduce: ("summing over {names}", _CHECKS_WITHIN_S),
-}
-_KINDS: dict[str, type[GpubalanceError]] = {"refused": Refused, "input": BadInput}
 
 
 class Worker:
@@ -94,14 +56,15 @@ class Worker:
 
     facts: Ready  # about the model, once it is open
     settings: Settings
+    process: Process | Ranks
 
     def __init__(
         self, devices: Sequence[Device], purpose: str, deadline_s: float | None, limit: TimeLimit
     ) -> None:
-        over_hosts = len(hosts_of(devices)) > 1
-        self.process: Process | Ranks = (Ranks if over_hosts else worker_process)(
-            devices, purpose, limit
-        )
+        if len(hosts_of(devices)) > 1:
+            self.process = Ranks(devices, purpose, limit)
+        else:
+            self.process = worker_process(devices, purpose, limit)
         self.devices = tuple(devices)
         self.is_open = False
         self._deadline_s = deadline_s
@@ -123,15 +86,15 @@ class Worker:
     def measure(
         self, split: Shares, *, until: Callable[[], bool] | None = None, **how: Any
     ) -> Iterator[Timing | Measured]:
-        """Trains with this split as the fields of Measure say: yields each timing as it comes, and
-        finally Measured.
+        """Trains with this split as the fields of Measure say.
 
-        With `until`, other workers train at the same time, and this one goes on until `until`
-        returns true after a timing. Timings that still come after that are yielded too.
+        Yields each timing as it comes, and finally Measured. With `until`, other workers train at
+        the same time, and this one goes on until `until` returns true after a timing. Timings that
+        still come after that are yielded too.
         """
         request = Measure(split=split, at_once=until is not None, **how)
-        for given, reply in enumerate(self.replies(request, Timing, Measured)):
-            self._check(reply, given, request)
+        for number, reply in enumerate(self.replies(request, Timing, Measured)):
+            self._check(reply, number, request)
             if isinstance(reply, Measured):
                 self.trained[split, request.pipeline] = reply.memory_peak_bytes
             yield reply
@@ -144,7 +107,7 @@ class Worker:
 
         OutOfMemory, and DeadlinePassed for a hanging device, name the device and what it was doing.
         """
-        patience_s = _PATIENCE_PART * (self._deadline_s or _FIRST_STEP_WITHIN_S)
+        patience_s = PATIENCE_PART * (self._deadline_s or FIRST_STEP_WITHIN_S)
         return self.replies(request.model_copy(update={"patience_s": patience_s}), Timing, Measured)
 
     def ask(self, request: AnyRequest, wanted: type[Reply]) -> Reply:
@@ -153,96 +116,67 @@ class Worker:
         return reply
 
     def replies(self, request: AnyRequest, *kinds: type[Any]) -> Iterator[Any]:
-        """All replies to a request, of these kinds; the last kind comes once, at the end. Else
-        raises what one says.
+        """All replies to a request, of these kinds; the last kind comes once, at the end.
 
-        Without a limit of its own it may be as silent as suits the slowest timing of such steps so
-        far.
+        Raises what any other reply says. Without a limit of its own the worker may be as silent as
+        suits the slowest timing of such steps so far.
         """
-        doing, within_s = _ASKED[type(request)]
-        doing = doing.format(names=self.names, **dict(request))
-        split, steps = getattr(request, "split", None), getattr(request, "steps_per_timing", 1)
-        key = (split, request.stamped, request.pipeline) if isinstance(request, Measure) else None
-        loads_s = 0.0 if self.process.has_answered else LOADS_WITHIN_S
+        doing, within_s = ASKED[type(request)]
+        doing = doing.format(names=self._names, **dict(request))
+        split = getattr(request, "split", None)
+        steps = getattr(request, "steps_per_timing", 1)
+        key = None
+        if isinstance(request, Measure):
+            key = (split, request.stamped, request.pipeline)
         slowest_s = self._slowest_s.get(key)
+        if within_s is not None and not self.process.has_answered:
+            within_s += LOADS_WITHIN_S
         self.process.send(request)
         while True:
-            patience_s = within_s + loads_s if within_s else _patience_s(slowest_s, steps)
+            patience_s = self._deadline_s or within_s or patience_for(steps, slowest_s)
             try:
-                reply = self.process.receive(self._deadline_s or patience_s, doing)
+                reply = self.process.receive(patience_s, doing)
             except TimeLimitPassed:
                 raise
             except DeadlinePassed as error:
-                # Over hosts there is no other
-                if (
-                    split is not None
-                    and isinstance(self.process, Process)
-                    and len(self.devices) > 1
-                ):
-                    other = "auto" if self.settings.all_reduce == "one-device" else "one-device"
-                    hint = f"try another all-reduce, which may be what hangs: --all-reduce {other}"
-                    error.remedy = f"{hint}\n{error.remedy}"
+                if split is not None:
+                    self._suggest_all_reduce(error)
                 raise
+            log = self.process.log
+            if isinstance(reply, Failed):
+                raise error_of(reply, self.devices, split, log)
             if not isinstance(reply, kinds):
-                self._fail(reply, split)
+                raise PartialResult("the worker's message does not fit the request", log=tail(log))
             if isinstance(reply, Timing):
                 slowest_s = max(slowest_s or 0.0, reply.seconds / reply.steps)
-                self._slowest_s.update({key: slowest_s} if key else {})
+                if key is not None:
+                    self._slowest_s[key] = slowest_s
             yield reply
             if isinstance(reply, kinds[-1]):
                 return
 
-    def _check(self, reply: Timing | Measured, given: int, request: Measure) -> None:
-        """Raises PartialResult if there are fewer timings than were asked for, or not one value for
-        each device.
-        """
-        of_each: list[tuple[float | None, ...]] = []
+    def _suggest_all_reduce(self, error: DeadlinePassed) -> None:
+        # Over hosts there is no other
+        if isinstance(self.process, Process) and len(self.devices) > 1:
+            other = "auto" if self.settings.all_reduce == "one-device" else "one-device"
+            hint = f"try another all-reduce, which may be what hangs: --all-reduce {other}"
+            error.remedy = f"{hint}\n{error.remedy}"
+
+    def _check(self, reply: Timing | Measured, number: int, request: Measure) -> None:
+        """Raises PartialResult for fewer timings than were asked for, or values for each device."""
+        is_whole = True
         if isinstance(reply, Measured):
-            of_each = [reply.memory_peak_bytes] if given >= request.at_least else [()]
+            is_whole = number >= request.at_least and self._has_each(reply.memory_peak_bytes)
         elif request.stamped:
-            of_each = [reply.compute_s or (), reply.update_s or ()]
-        if any(len(values) != len(self.devices) for values in of_each):
+            is_whole = self._has_each(reply.compute_s) and self._has_each(reply.update_s)
+        if not is_whole:
             raise PartialResult(
-                "the worker says less than it was asked", log=tail(self.process.log)
+                "the worker returned fewer timings than requested", log=tail(self.process.log)
             )
+
+    def _has_each(self, values: Sequence[float | None] | None) -> bool:
+        return len(values or ()) == len(self.devices)
 
     @property
-    def names(self) -> str:
-        """The devices' labels."""
+    def _names(self) -> str:
         return ", ".join(device.label for device in self.devices)
-
-    def _fail(self, reply: AnyReply, split: Shares | None) -> NoReturn:
-        """Raises the error for a reply that was not wanted."""
-        log, remedy = tail(self.process.log), f"the worker's whole log is {self.process.log}"
-        if not isinstance(reply, Failed):
-            raise PartialResult("the worker's message does not fit the request", log=log)
-        named = 0 if len(self.devices) == 1 else reply.replica
-        replica = named if named in range(len(self.devices)) else None
-        where = "the run" if replica is None else self.devices[replica].label
-        if reply.fault == "hang":
-            raise DeadlinePassed(f"{where} hangs in {reply.doing}", remedy=remedy, log=log)
-        if reply.fault == "memory":
-            doing = f"in {reply.doing}" if reply.doing else "while the model was built"
-            message = f"{where} ran out of memory {f'with batches {split}' if split else doing}"
-            told = {"cause": reply.cause, "remedy": reply.remedy, "log": log}
-            fault = EnvironmentFault(reply.message, **told) if reply.disguised else None
-            if fault is not None and split is None and not reply.doing:
-                raise fault  # of a model that is built: there is no smaller batch that could tell
-            peaks = reply.memory_peak_bytes
-            raise OutOfMemory(
-                message, replica=replica, memory_peak_bytes=peaks, log=log, fault=fault
-            )
-        kind = _KINDS.get(reply.fault, EnvironmentFault)
-        # A fault in the user's model has their own traceback as its message, which the log would
-        # only repeat.
-        log = "" if issubclass(kind, BadInput) else log
-        raise kind(reply.message, cause=reply.cause, remedy=reply.remedy or remedy, log=log)
-
-
-def _patience_s(slowest_s: float | None, steps: int) -> float:
-    """How long so many steps may take; `slowest_s` is the slowest such step so far."""
-    return (
-        _FIRST_STEP_WITHIN_S
-        if slowest_s is None
-        else max(_STEP_WITHIN_S, _STEPS_WITHIN * slowest_s * steps)
-    )

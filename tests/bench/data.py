@@ -127,7 +127,8 @@ def _longest_s(who: str) -> float:
     """How long an epoch of an everyday pipeline takes at most beyond its steps, which are a pause
     and little else.
     """
-    from gpubalance.engine.runtime import build_strategy, use_devices
+    from gpubalance.engine.runtime import use_devices
+    from gpubalance.engine.strategies import build_strategy
 
     split = Split(batches=(58, 38), simulate=2)
     with (

@@ -14,7 +14,9 @@ from random import Random
 from typing import NamedTuple, cast
 
 from gpubalance.errors import Interrupted
-from gpubalance.jobs.balance.balance import Balancing
+from gpubalance.jobs.balance.course import find_and_prove
+from gpubalance.jobs.balance.result import result_so_far
+from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.probe.result import fitted
 from gpubalance.planning.curve import octaves
@@ -139,11 +141,11 @@ class Machine:
             measuring=Measuring(baseline="none"),
         )
         party = party_of(self.devices, self.joint, seed=self.seed, offset=offset or self.offset)
-        balancing = Balancing(request, self.probe, cast("Party", party), watch, nothing_kept())
+        rounds = BalanceRounds(request, self.probe, cast("Party", party), watch, nothing_kept())
         try:
-            return balancing.run()
+            return find_and_prove(rounds)
         except KeyboardInterrupt as interrupt:
-            raise Interrupted.by(interrupt, partial=balancing.so_far()) from None
+            raise Interrupted.by(interrupt, partial=result_so_far(rounds)) from None
 
 
 def _longest_s(profiles: Sequence[DeviceProfile]) -> float:

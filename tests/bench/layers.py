@@ -181,9 +181,9 @@ def part(name: str) -> Iterator[str]:
     import tensorflow as tf
 
     from gpubalance.engine.failures import TaskFailedError
+    from gpubalance.engine.pipeline.block_timing import time_alone
     from gpubalance.engine.pipeline.micro_batches import micro_batch_of
     from gpubalance.engine.pipeline.pipeline import Pipeline
-    from gpubalance.engine.pipeline.session import time_alone
     from gpubalance.planning.pipeline.problem import Segment
 
     dense = [keras.layers.Dense(_WIDTH, "relu") for _ in range(_DEPTH)]
@@ -192,7 +192,8 @@ def part(name: str) -> Iterator[str]:
     try:
         segments = [Segment(*_PARTS[name], 0)]
         pipeline = Pipeline(model, blocks, segments, ["CPU:0"], keras.optimizers.Adam())
-        time_alone(pipeline, blocks, micro_batch_of(samples.make(64), calls), seconds=0, at_least=2)
+        micro = micro_batch_of(samples.make(64), calls)
+        time_alone(pipeline, calls, micro, seconds=0, at_least=2)
         yield f"the {name} {_peak_mib()} MiB"
     except (TaskFailedError, tf.errors.ResourceExhaustedError):
         yield f"the {name} out of memory"

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from statistics import mean
 
-from gpubalance.planning.search import Grid, Limit, TriedBatch, find_limit
+from gpubalance.planning.grid import Grid
+from gpubalance.planning.search import Limit, TriedBatch, find_limit
 
 Memory = Callable[[int], int]  # a batch's bytes
 TryBatch = Callable[[int, str], TriedBatch]

@@ -13,7 +13,7 @@ from tests.bench.loops import repeated
 from tests.bench.models import BATCH, MODELS
 from tests.bench.turns import ratio_of
 
-_STEPS, _PAIRS = 12, 3
+_STEPS, _PAIRS = 8, 2
 
 
 def rate(split: gpubalance.Split, make: Callable[[], Any]) -> Callable[[], float]:

@@ -17,8 +17,8 @@ from gpubalance.errors import BadInput, UsageError
 from gpubalance.jobs.events import Event, RoundDone
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
+from gpubalance.settings.code import code_key
 from gpubalance.settings.requests import Settings
-from gpubalance.workers.code import code_key
 from tests.cli.program import QUICK_PAIR
 from tests.jobs.probes import probe_of
 from tests.tiny import net

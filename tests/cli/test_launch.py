@@ -21,7 +21,7 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.settings.cluster import Cluster
 from gpubalance.training.load import load_plan
-from gpubalance.workers.keeper import heard
+from gpubalance.workers.lines import lines_of
 from tests.bench.in_process import Program
 from tests.cli.program import ROOT, children_of, here, lines_until, start
 from tests.training.test_hosts import TWO_HOSTS, write_plan
@@ -157,7 +157,7 @@ def test_what_starts_a_script_hears_when_its_controller_is_silent() -> None:
     reading, writing = os.pipe()
     os.write(writing, b"\0first\n\0sec\0ond\n\0")
     with os.fdopen(reading, "rb", 0) as pipe:
-        assert list(heard(pipe, alone_s=0.2)) == [b"first", b"second"]
+        assert list(lines_of(pipe, alone_s=0.2)) == [b"first", b"second"]
     os.close(writing)
 
 

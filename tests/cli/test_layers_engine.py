@@ -13,9 +13,9 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.layers import Layers
+from gpubalance.settings.code import code_key
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import Settings
-from gpubalance.workers.code import code_key
 from tests.cli.program import QUICK_PAIR, ROOT, here
 from tests.cli.test_layers import profile
 from tests.jobs.probes import holding_nothing, probe_of

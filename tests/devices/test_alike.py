@@ -21,9 +21,9 @@ TWO_EQUAL_GPUS = (
 @pytest.fixture(autouse=True)
 def _asked_anew() -> Iterator[None]:
     """NVML is asked once a process."""
-    alike._told.cache_clear()
+    alike._speed_facts.cache_clear()
     yield
-    alike._told.cache_clear()
+    alike._speed_facts.cache_clear()
 
 
 def first_alike(folder: Path, more: str = "", gpus: str = TWO_EQUAL_GPUS) -> list[int]:

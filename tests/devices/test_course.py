@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.devices.telemetry import Counters, TelemetryRecorder
+from gpubalance.devices.readings import Counters
+from gpubalance.devices.telemetry import TelemetryRecorder
 from gpubalance.results.telemetry import Moment, Telemetry, throttling
 from tests.known import known
 

@@ -1,6 +1,6 @@
 import pytest
 
-from gpubalance.devices.machine import select
+from gpubalance.devices.select import select
 from gpubalance.errors import UsageError
 from gpubalance.settings.device import Device
 

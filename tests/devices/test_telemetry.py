@@ -26,9 +26,9 @@ NO_FIGURES = (
 WATCH = """
 import json, threading, time
 from contextlib import ExitStack
-from gpubalance.devices.telemetry import Course
+from gpubalance.devices.telemetry import TelemetryRecorder
 
-courses = {{uuid: Course() for uuid in {uuids}}}
+courses = {{uuid: TelemetryRecorder() for uuid in {uuids}}}
 until = time.monotonic() + 60
 with ExitStack() as stack:
     for uuid, course in courses.items():
@@ -204,8 +204,8 @@ def test_a_fault_within_the_block_is_passed_on_and_a_pause_belongs_to_no_block(
 ) -> None:
     code = """
 import json, time
-from gpubalance.devices.telemetry import Course
-course = Course()
+from gpubalance.devices.telemetry import TelemetryRecorder
+course = TelemetryRecorder()
 for readings in (2, 4):
     try:
         with course.watching("GPU-1", interval_s=0.005):

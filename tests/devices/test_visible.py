@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpubalance.devices.gpus import Gpu, Reading
-from gpubalance.devices.machine import mark_hidden
+from gpubalance.devices.visible import mark_hidden
 
 UNLIKE = Reading(
     gpus=(

@@ -28,15 +28,16 @@ class Steps:
         *,
         xla: bool = False,
     ) -> None:
-        from gpubalance.engine import data, labels, pace, runtime
+        from gpubalance.engine import data, labels, pace
         from gpubalance.engine.feed import Feed
         from gpubalance.engine.place import Place
         from gpubalance.engine.step import built
         from gpubalance.engine.step.functions import Functions
+        from gpubalance.engine.strategies import build_strategy
 
         keras.utils.set_random_seed(7)
         self.names = tuple(f"CPU:{i}" for i in range(len(profiles)))
-        self.strategy = runtime.build_strategy(self.names, "auto")
+        self.strategy = build_strategy(self.names, "auto")
         self.clocks = pace.clocks(profiles, joint or JointProfile(), seed=0)
         place = Place(self.strategy, self.names, tuple(self.clocks), summing=IN_SMALL_PACKS)
         self.feed = Feed(place, Shares((1,) * len(profiles)))

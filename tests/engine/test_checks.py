@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.doctor.work import all_reduce, copies
+from gpubalance.jobs.doctor.between import all_reduce, copies
 from gpubalance.remedies import known_error
 from gpubalance.results.checkup import AllReduceTime, Check, CopyTime
 from gpubalance.settings.device import Device
-from gpubalance.workers.messages import Copied, Copy, Reduce, Reduced
+from gpubalance.workers.check_messages import Copied, Copy, Reduce, Reduced
 from gpubalance.workers.party import Party
 from tests.late import tf
 

@@ -32,7 +32,7 @@ def test_a_build_wants_its_own_versions() -> None:
     assert wanted("12.5.1", "9") == tuple(
         f"lib{name}" for name in (*of_cuda.split(), "cudnn.so.9", "nccl.so.2")
     )
-    assert wanted("11.8", "8")[0] == "libcudart.so.11.0"
+    assert wanted("13.0.1", "9")[0] == "libcudart.so.13"
     assert wanted(None, None) == ()
 
 

@@ -91,7 +91,7 @@ def test_a_model_of_a_file_whose_floatx_is_float64_is_measured_in_it(file: Path)
 def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it() -> None:
     from gpubalance.engine.data import Samples
     from gpubalance.engine.labels import compile_for
-    from gpubalance.engine.step.functions import count_step
+    from gpubalance.engine.step.counted import count_step
 
     probe, small = build("probe"), build("small")
     assert probe.count_params() == pytest.approx(78.9e6, rel=0.001)
@@ -111,7 +111,7 @@ def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it() -> None:
 def test_what_a_step_of_attention_computes_is_counted_and_of_a_recurrent_layer_nothing_is_told() -> (
     None
 ):
-    from gpubalance.engine.step.functions import count_step
+    from gpubalance.engine.step.counted import count_step
 
     def counted(inner: Any) -> float | None:
         inputs = keras.Input((50, 32))

@@ -151,7 +151,7 @@ def test_each_update_is_computed_where_its_variables_are() -> None:
             with tf.device(name):
                 grads[number] = [tf.ones((2, 3))]
                 update.trace(number, grads[number])
-                told.append(update.tell(number, grads[number]))
+                told.append(update.summary(number, grads[number]))
         for number, name in names.items():
             with tf.device(name):
                 update.apply(number, grads[number], told)

@@ -25,7 +25,7 @@ FIRST, SECOND = "0000:0A:00.0", "0000:01:00.0"
 def test_a_device_is_found_by_its_bus_id(
     bus_ids: list[str | None], numbers: list[int | None]
 ) -> None:
-    from gpubalance.engine.runtime import numbers_of
+    from gpubalance.engine.gpus import numbers_of
 
     pair = [
         Device(

@@ -182,7 +182,7 @@ def test_what_is_wrong_is_told_in_a_sentence(data: Any, name: str) -> None:
 
 
 def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(data: Any) -> None:
-    from gpubalance.engine.step.functions import count_step
+    from gpubalance.engine.step.counted import count_step
 
     inputs = keras.Input((None,))
     outputs = layers.Dense(1)(layers.GlobalAveragePooling1D()(layers.Reshape((-1, 1))(inputs)))

@@ -26,7 +26,7 @@ with tf.device("CPU:0"):
 segments = in_stages(len(blocks.starts), 2)
 order = orders_of(segments, blocks.graph, {_MICRO_BATCHES})
 pipeline = Pipeline(model, blocks, segments, ["GPU:0", "GPU:1"], keras.optimizers.SGD())
-batch = [pipeline.held(micro)] * {_MICRO_BATCHES}
+batch = [pipeline.cut.held(micro)] * {_MICRO_BATCHES}
 for _ in range(3):
     time.sleep(1)  # until the devices have nothing left to do
     began = time.perf_counter()

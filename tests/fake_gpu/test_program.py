@@ -36,7 +36,19 @@ def test_two_gpus_of_three_train_in_another_order_than_nvmls(three_gpus: dict[st
     listed = gpubalance("devices", code=0, environment=machine).stdout
     assert all(gpu.name in listed for gpu in GPUS)
     assert "hidden by CUDA_VISIBLE_DEVICES" in listed
-    train = ("run", "--gpus", "2,1", "--batches", "16,8", "--model", TINY, *SHORT, "--json")
+    train = (
+        "run",
+        "--gpus",
+        "2,1",
+        "--batches",
+        "16,8",
+        "--model",
+        TINY,
+        *SHORT,
+        "--baseline",
+        "none",
+        "--json",
+    )
     result = json.loads(gpubalance(*train, code=0, environment=machine).stdout)
     assert [device["index"] for device in result["devices"]] == [2, 1]
     assert [device["simulated"] for device in result["devices"]] == [False, False]
@@ -78,7 +90,18 @@ def test_two_gpus_on_two_hosts_train_together(tmp_path: Path) -> None:
     }
     via = " ".join(["env", *(f"{name}={value}" for name, value in of_host.items())])
     hosts = ("--hosts", "alpha,beta", "--via", via, "--gpus", "alpha:0,beta:0")
-    train = ("run", *hosts, "--batches", "16,8", "--model", TINY, *SHORT, "--json")
+    train = (
+        "run",
+        *hosts,
+        "--batches",
+        "16,8",
+        "--model",
+        TINY,
+        *SHORT,
+        "--baseline",
+        "none",
+        "--json",
+    )
     result = json.loads(gpubalance(*train, code=0, environment=machine).stdout)
     assert [device["host"] for device in result["devices"]] == ["alpha", "beta"]
     for host, batch in (("alpha", 16), ("beta", 8)):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.cli.program import SHORT, gpubalance
-from tests.fake_gpu import Gpu, Operation, child, fake_gpus, operations
+import pytest
 
+from tests.cli.program import SHORT, gpubalance
+from tests.fake_gpu import Gpu, child, fake_gpus, operations
+
+ALONE = (*SHORT, "--baseline", "none", "--json")
 _SAMPLES, _STEPS, _FEATURES = 64, 10, (12, 12, 3)
 _BATCHES = 40, 24
 # A small CNN without a metric beside its loss, as Keras' accuracy goes through the host by itself.
@@ -22,11 +25,11 @@ import tensorflow as tf
 from gpubalance import Split
 
 class Times(keras.callbacks.Callback):
-    begun, ended = [], []
+    begun = []
     def on_train_batch_begin(self, *_, **__):
         self.begun.append(time.perf_counter())
     def on_train_batch_end(self, *_, **__):
-        self.ended.append(time.perf_counter())
+        pass
 
 split = Split(gpus=[0, 1], batches={_BATCHES})
 ours = sys.argv[1] == "ours"
@@ -38,48 +41,57 @@ with split.scope() if ours else tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"
 x, y = np.ones(({_SAMPLES * _STEPS}, *{_FEATURES}), np.float32), np.zeros({_SAMPLES * _STEPS}, np.int64)
 data = tf.data.Dataset.from_tensor_slices((x, y)).batch({_SAMPLES})
 (split.fit if ours else keras.Model.fit)(model, data, verbose=0, callbacks=[Times()])
-print(json.dumps([Times.begun, Times.ended]))
+print(json.dumps(Times.begun))
 """
 
 
-def _steady(variables: Mapping[str, str], whose: str) -> tuple[list[Operation], int]:
-    """What GPUs did from the begin of a step to that of another one, and how many steps lie
-    between.
-    """
-    begun, _ = json.loads(child(_TRAINED, variables, whose))
-    done = operations(variables)
+@pytest.fixture(scope="module")
+def slow_gpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Two GPUs so slow that the host has all the time that it needs, unless it is busy once."""
+    slow = Gpu(kernel_ms=4.0)
+    return fake_gpus(tmp_path_factory.mktemp("slow"), slow, slow)
+
+
+@pytest.fixture(scope="module")
+def begun(slow_gpus: dict[str, str]) -> list[float]:
+    """When each step of our training on them began."""
+    return _trained(slow_gpus, "ours")
+
+
+def _trained(variables: Mapping[str, str], whose: str) -> list[float]:
+    begun: list[float] = json.loads(child(_TRAINED, variables, whose))
+    return begun
+
+
+def _copies(variables: Mapping[str, str], begun: Sequence[float]) -> Counter[str]:
+    """The copies of a step by their kind, from the begin of the fifth step to that of the last."""
     first, last = begun[4], begun[-1]
-    return [one for one in done if first <= one.queued_at_s < last], len(begun) - 5
+    done = [one for one in operations(variables) if first <= one.queued_at_s < last]
+    counts = Counter(operation.kind for operation in done)
+    steps = len(begun) - 5
+    kinds = ("to_device", "to_host", "between")
+    return Counter({kind: round(counts[kind] / steps) for kind in kinds})
 
 
-def _copies(variables: Mapping[str, str], whose: str) -> Counter[str]:
-    """The copies of a step by their kind."""
-    done, steps = _steady(variables, whose)
-    counts = Counter(one.kind for one in done)
-    return Counter(
-        {kind: round(counts[kind] / steps) for kind in ("to_device", "to_host", "between")}
-    )
-
-
-def test_a_step_copies_no_more_than_keras_own(two_gpus: dict[str, str]) -> None:
-    ours, keras_own = (_copies(two_gpus, whose) for whose in ("ours", "Keras'"))
+def test_a_step_copies_no_more_than_keras_own(
+    slow_gpus: dict[str, str], begun: list[float], two_gpus: dict[str, str]
+) -> None:
+    ours = _copies(slow_gpus, begun)
+    keras_own = _copies(two_gpus, _trained(two_gpus, "Keras'"))
     assert all(ours[kind] <= keras_own[kind] for kind in keras_own)
     assert ours["to_host"] == 1  # the logs, which the callback asked for
 
 
+@pytest.mark.usefixtures("begun")
 def test_the_next_batch_is_there_before_the_step_on_this_one_has_its_gradients(
-    tmp_path: Path,
+    slow_gpus: dict[str, str],
 ) -> None:
-    """On GPUs so slow that the host has all the time that it needs, unless it is busy once."""
-    slow = Gpu(kernel_ms=4.0)
-    variables = fake_gpus(tmp_path, slow, slow)
-    child(_TRAINED, variables, "ours")
-    done = operations(variables)
+    done = operations(slow_gpus)
     for device, share in enumerate(_BATCHES):
         own = [one for one in done if one.device == device]
         size = share * math.prod(_FEATURES) * 4
         are_there = [one.ends_s for one in own if one.kind == "to_device" and one.bytes == size]
-        # The last ones.
+        # The last ones of a step.
         have_gradients = [one.ends_s for one in own if one.name == "Conv2DBackpropFilter"]
         # The batches of the last five steps, and the ends of the five steps before each of them.
         pairs = zip(are_there[-5:], have_gradients[-6:-1], strict=True)

@@ -26,7 +26,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 import gpubalance
-from gpubalance.engine import runtime
+from gpubalance.engine import memory
 from gpubalance.errors import OutOfMemory
 
 tf.ones(3) + 1.0  # before the scope
@@ -53,7 +53,7 @@ with warnings.catch_warnings(record=True) as warned:
         model = build(["accuracy"])
 told["warned"] = [str(one.message) for one in warned]
 told["names"] = split.place.names
-told["limits"] = runtime.memory_limits_bytes(split.devices, split.place.names)
+told["limits"] = memory.memory_limits_bytes(split.devices, split.place.names)
 told["began_s"] = time.perf_counter()
 logs = fit(model, 320)
 told["ended_s"] = time.perf_counter()

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.errors import BadInput
-from gpubalance.jobs.keep.saved import kept_probes
+from gpubalance.jobs.keep.probes import kept_probes
 from gpubalance.settings.cluster import cluster_of
 from gpubalance.system.state import state_folder
 from tests.cli.program import PROGRAM, QUICK_PAIR, SHORT, TINY_PAIR, gpubalance, lines_until

@@ -14,7 +14,8 @@ from gpubalance.engine.pace import ComputeTimes, noise_seed
 from gpubalance.errors import GpubalanceError, OutOfMemory
 from gpubalance.jobs.endings import attach_partial
 from gpubalance.jobs.events import Event, Watch
-from gpubalance.jobs.keep.journal import Journal, free_journal
+from gpubalance.jobs.keep.command_journal import free_journal
+from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import Measurer

@@ -17,10 +17,11 @@ from gpubalance.devices.health import nvidia_cards, read_peer_to_peer
 from gpubalance.devices.link import PcieLink, own_link, watched_links
 from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.doctor import machine
+from gpubalance.jobs.doctor import software
 from gpubalance.jobs.doctor.check import guarded
 from gpubalance.jobs.doctor.distribution import install_command
-from gpubalance.jobs.doctor.machine import available_memory, driver_checks, gpu_checks, looked
+from gpubalance.jobs.doctor.gpus import driver_checks, gpu_checks
+from gpubalance.jobs.doctor.host import available_memory, looked
 from gpubalance.jobs.doctor.work import DoctorSteps, links, memory_growth, tensorflow_devices
 from gpubalance.remedies import known_error
 from gpubalance.results.checkup import Check, Checkup
@@ -28,7 +29,7 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 from gpubalance.system import versions
 from gpubalance.system.versions import numbers
-from gpubalance.workers.messages import Inspected, Surveyed
+from gpubalance.workers.check_messages import Inspected, Surveyed
 from tests.cli.program import here
 from tests.cli.terminal import command_in_terminal
 from tests.faults.machine import PLAIN, TI
@@ -98,15 +99,15 @@ def test_an_old_driver_names_the_one_that_is_needed(tmp_path: Path) -> None:
     old = TWO_UNLIKE_GPUS.replace("550.54.14", "470.57.02").replace("cuda 12040", "cuda 11040")
     reading, found = checks_of(tmp_path, old)
     assert [check.status for check in found["driver"] + found["nvml"]] == ["ok", "ok"]
-    check = machine.driver_for_build(BUILD, reading)
+    check = software.driver_for_build(BUILD, reading)
     assert check.status == "failure"
     assert "470.57.02 serves CUDA up to 11.4" in check.detail
     assert "525.60.13 or newer" in check.detail
     assert (check.next or "").startswith(known_error("driver-too-old").remedy)
     reading, _ = checks_of(tmp_path, TWO_UNLIKE_GPUS)
-    assert machine.driver_for_build(BUILD, reading).status == "ok"
+    assert software.driver_for_build(BUILD, reading).status == "ok"
     told_nothing = reading.model_copy(update={"cuda_driver_version": None})
-    assert machine.driver_for_build(BUILD, told_nothing).status == "skipped"
+    assert software.driver_for_build(BUILD, told_nothing).status == "skipped"
     _, found = checks_of(
         tmp_path, TWO_UNLIKE_GPUS.replace("nvml 12.550.54.14", "nvml 12.560.35.03")
     )
@@ -141,8 +142,8 @@ def test_unsupported_fields_are_skipped_and_nothing_is_made_up(tmp_path: Path) -
     assert all(
         "(GPU:0, GPU:1)" in check.detail for code in ("display", "ecc") for check in found[code]
     )
-    assert machine.driver_for_build(BUILD, reading).status == "skipped"
-    assert machine.capabilities(BUILD, reading.gpus).status == "skipped"
+    assert software.driver_for_build(BUILD, reading).status == "skipped"
+    assert software.capabilities(BUILD, reading.gpus).status == "skipped"
 
 
 def test_what_slows_a_gpu_down_has_the_command_that_mends_it(tmp_path: Path) -> None:
@@ -203,10 +204,10 @@ def test_peer_to_peer_is_what_the_driver_says(tmp_path: Path) -> None:
 
 
 def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
-    assert machine.libraries(BUILD).status == "ok"
+    assert software.libraries(BUILD).status == "ok"
     gone = {"libcudnn.so.9": "libcudnn.so.9: cannot open shared object file: No such file"}
     broken = {"libnccl.so.2": "libnccl.so.2: file too short"}
-    check = machine.libraries(BUILD.model_copy(update={"libraries": gone | broken}))
+    check = software.libraries(BUILD.model_copy(update={"libraries": gone | broken}))
     assert check.status == "failure"
     assert check.detail.startswith(
         "can't be loaded: libcudnn.so.9, libnccl.so.2 (libnccl.so.2: file too short)"
@@ -216,10 +217,10 @@ def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
     found = BUILD.model_copy(
         update={"cuda": None, "cudnn": None, "libraries": {}, "capabilities": ()}
     )
-    assert [c.status for c in machine.software_checks(found, Reading(), [gpu(0, "8.6")])] == [
+    assert [c.status for c in software.software_checks(found, Reading(), [gpu(0, "8.6")])] == [
         "failure"
     ]
-    assert [c.status for c in machine.software_checks(found, None, [])] == ["ok"]
+    assert [c.status for c in software.software_checks(found, None, [])] == ["ok"]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ def test_cudnn_is_held_against_each_gpu(
     found = BUILD.model_copy(
         update={"cudnn_loaded": loaded, "cudnn_file": "/opt/cudnn/libcudnn.so.9"}
     )
-    check = machine.cudnn(found, [gpu(0, "8.9"), gpu(1, capability)])
+    check = software.cudnn(found, [gpu(0, "8.9"), gpu(1, capability)])
     if row == "cudnn-too-old":
         told = (
             f"{loaded} was loaded from /opt/cudnn/libcudnn.so.9, TensorFlow is built for 9.3.0.75"
@@ -266,29 +267,29 @@ def test_cudnn_is_held_against_each_gpu(
     ],
 )
 def test_the_build_has_code_for_a_gpu_or_the_driver_makes_it(capability: str, status: str) -> None:
-    assert machine.capabilities(BUILD, [gpu(0, capability)]).status == status
+    assert software.capabilities(BUILD, [gpu(0, capability)]).status == status
 
 
 def test_an_rtx_50_is_a_failure_until_the_build_has_code_for_it() -> None:
     pair = [gpu(0, "8.6"), gpu(1, "12.0")]
-    check = machine.capabilities(BUILD, pair)
+    check = software.capabilities(BUILD, pair)
     assert check.status == "failure"
     assert check.detail.startswith(
         "none for GPU:1 (compute capability 12.0): TensorFlow's wheels up to "
     )
     assert check.next == known_error("gpu-too-new").remedy
     built = BUILD.model_copy(update={"capabilities": (*BUILD.capabilities, "sm_120")})
-    assert machine.capabilities(built, pair).status == "ok"
+    assert software.capabilities(built, pair).status == "ok"
 
 
 def test_a_driver_that_tensorflow_crashes_on_is_told_though_cuda_allows_it() -> None:
     reading = Reading(driver_version="525.78.01", cuda_driver_version="12.0")
-    check = machine.driver_for_build(BUILD, reading)
+    check = software.driver_for_build(BUILD, reading)
     assert (check.status, check.next) == ("warning", known_error("driver-crashes").remedy)
     older = BUILD.model_copy(update={"tensorflow": "2.17.1"})
-    assert machine.driver_for_build(older, reading).status == "ok"
+    assert software.driver_for_build(older, reading).status == "ok"
     newer = reading.model_copy(update={"driver_version": "535.54.03"})
-    assert machine.driver_for_build(BUILD, newer).status == "ok"
+    assert software.driver_for_build(BUILD, newer).status == "ok"
 
 
 def test_the_installed_tensorflow_says_which_cudnn_it_needs() -> None:

@@ -9,12 +9,14 @@ import pytest
 from gpubalance.devices.alike import first_alike
 from gpubalance.errors import NothingFits, PartialResult, TimeLimitPassed
 from gpubalance.jobs.balance.balance import balance
+from gpubalance.jobs.estimate import estimate
 from gpubalance.jobs.events import Doing, Event, PointDone, Watch
-from gpubalance.jobs.keep.journal import journal_of
-from gpubalance.jobs.keep.saved import best_probe, kept_probe, save
-from gpubalance.jobs.phases import estimate, queues
+from gpubalance.jobs.keep.command_journal import journal_of
+from gpubalance.jobs.keep.probes import best_probe, kept_probe
+from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.probe.order import queues
 from gpubalance.jobs.probe.probe import probe
-from gpubalance.render.probe import probe_told
+from gpubalance.render.probe import probe_summary
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.settings.device import Device, DeviceProfile
@@ -61,7 +63,7 @@ def test_of_equal_devices_one_is_probed_and_that_is_said(*, parallel: bool) -> N
     result, events = probed(request_of(QUICK, QUICK, parallel=parallel))
     assert measured_on(events) == {0}
     assert TEXT in [event.text for event in events if isinstance(event, Doing)]
-    assert TEXT in list(probe_told(result))
+    assert TEXT in list(probe_summary(result))
     first, second = result.probes
     assert (first.same_as, second.same_as) == (None, "GPU:0")
     assert (second.device, second.children, second.elapsed_s) == (1, 0, 0.0)

@@ -18,7 +18,8 @@ from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMe
 from gpubalance.jobs.balance.balance import balance
 from gpubalance.jobs.balance.reuse import probe_for
 from gpubalance.jobs.events import Doing, Event, RoundDone, TimingDone, Watch, WindowDone
-from gpubalance.jobs.keep.journal import Journal, journal_of, software_key
+from gpubalance.jobs.keep.command_journal import journal_of, software_key
+from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.measure.window import Window
 from gpubalance.jobs.run import run

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.durations import phases_of
+from gpubalance.jobs.estimate import estimate
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft
-from gpubalance.jobs.phases import Phases, estimate, phases_of
+from gpubalance.jobs.phases import Phases
 from gpubalance.settings.requests import BalanceRequest, Measuring, ProbeRequest, Settings
 from gpubalance.system.state import state_folder
 

@@ -6,7 +6,8 @@ from typing import cast
 
 import pytest
 
-from gpubalance.jobs.balance.balance import Balancing
+from gpubalance.jobs.balance.course import find_and_prove
+from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.balance.together import Together
 from gpubalance.numbers.stats import half_width
 from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
@@ -50,7 +51,9 @@ def test_the_even_split_is_proposed_if_it_is_faster_than_the_best_that_was_found
         "Party",
         DrawnParty(devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 64 else 2.0),
     )
-    made = Balancing(asked, probe_of(devices), party, lambda _: None, nothing_kept()).run()
+    made = find_and_prove(
+        BalanceRounds(asked, probe_of(devices), party, lambda _: None, nothing_kept())
+    )
     assert made.batches == (64, 64)
     assert proof_of(made).speedup_over_even == 1.0
     (warning,) = [one for one in made.warnings if one.code == "even-is-faster"]
@@ -77,7 +80,9 @@ def test_the_largest_even_split_that_fits_is_proposed_if_it_is_faster_and_as_ask
         "Party",
         DrawnParty(devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 115 else 2.0),
     )
-    made = Balancing(request, probe_of(devices), party, lambda _: None, nothing_kept()).run()
+    made = find_and_prove(
+        BalanceRounds(request, probe_of(devices), party, lambda _: None, nothing_kept())
+    )
     (warning,) = [one for one in made.warnings if one.code == "even-is-faster"]
     assert "and the even split 115/115 beside it" in warning.message
     if asked:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpubalance.jobs.keep.saved import ALL, best_probe, find_device, save, solo_bests
-from gpubalance.render.rates import gains_told
+from gpubalance.jobs.keep.probes import ALL, best_probe, find_device, solo_bests
+from gpubalance.jobs.keep.saved import save
+from gpubalance.render.rates import gain_sentences
 from gpubalance.results.probe import DeviceProbe, Probe, Trial
 from gpubalance.results.run import Run, alone_in_use
 from gpubalance.settings.shares import Shares
@@ -66,7 +67,7 @@ def test_the_solo_sum_has_the_devices_that_a_split_leaves_out_but_not_those_that
     left = run.model_copy(
         update={"batches": split.batches, "micro_batches": split.batches, "scaling_efficiency": 0.9}
     )
-    told = list(gains_told(left, against, split, "gave"))[-1]
+    told = list(gain_sentences(left, against, split, "gave"))[-1]
     assert told.endswith(f"alone, 2000 samples/s in total, {first.throughput:.0f} of those in use")
     save(holding_nothing(probe_of(DEVICES)))
     assert solo_bests(DEVICES, split, SMALL) == (first,)

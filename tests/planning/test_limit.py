@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubalance.planning.search import Grid, Limit, TriedBatch, find_limit
+from gpubalance.planning.grid import Grid
+from gpubalance.planning.search import Limit, TriedBatch, find_limit
 from tests.bench.limit import MOST, SHAPES, Case, by_prediction, case, joined
 from tests.known import known
 

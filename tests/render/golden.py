@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpubalance.cli.next_command import layers_uses, uses
-from gpubalance.render.report.words import told_of
+from gpubalance.render.report.words import summary_of
 from gpubalance.render.table import summary
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
@@ -48,7 +48,7 @@ def told(
     width: int = 80,
 ) -> str:
     """A result's summary, as the program prints it."""
-    return summary(told_of(result), warnings_of(result), following, script, width)
+    return summary(summary_of(result), warnings_of(result), following, script, width)
 
 
 def kept(name: str, width: int) -> str:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpubalance.render.plan import bounds_text
-from gpubalance.render.probe import curve_lines, probe_told
+from gpubalance.render.bounds import bounds_text
+from gpubalance.render.probe import curve_lines, probe_summary
 from gpubalance.render.table import lines_of, prose, warning_lines
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Plan
@@ -62,7 +62,7 @@ def test_a_device_without_a_point_says_that_nothing_was_measured() -> None:
     }
     second = probe.probes[1].model_copy(update=unmeasured)
     left = probe.model_copy(update={"probes": (probe.probes[0], second), "complete": False})
-    (line,) = [line for line in lines_of(probe_told(left)) if line.startswith("GPU:1")]
+    (line,) = [line for line in lines_of(probe_summary(left)) if line.startswith("GPU:1")]
     assert line == "GPU:1  GeForce GTX 1080: nothing was measured yet"
 
 

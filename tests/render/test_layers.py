@@ -11,8 +11,8 @@ from itertools import pairwise
 import pytest
 from matplotlib.colors import to_rgb
 
-from gpubalance.render.fields import exact
-from gpubalance.render.layers import layers_told, timeline_lines
+from gpubalance.render.cells import exact
+from gpubalance.render.layers import layers_summary, timeline_lines
 from gpubalance.render.report.charts.style import BACKWARD, FORWARD, NARROW, TRANSFER, UPDATE, WIDE
 from gpubalance.render.report.tables import tables_of
 from gpubalance.results.layers import Layers
@@ -71,7 +71,7 @@ def test_a_device_with_little_to_do_has_a_line_that_says_why(result: Layers) -> 
 
 
 def told(result: Layers) -> list[str]:
-    return [part for part in layers_told(result) if isinstance(part, str)]
+    return [part for part in layers_summary(result) if isinstance(part, str)]
 
 
 def test_a_line_of_text_has_each_device_s_time_in_proportion(result: Layers) -> None:

@@ -16,7 +16,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from gpubalance.render.plan import losses
+from gpubalance.render.gap import large_losses
 from gpubalance.render.report.charts import charts_of
 from gpubalance.render.report.charts.chart import Chart
 from gpubalance.render.report.charts.style import (
@@ -80,7 +80,7 @@ def test_the_bars_of_a_step_are_its_times_and_those_of_the_gap_all_of_it() -> No
     gap = known(known(known(subject.plan).balance).solo_gap)
     lost = [bar.get_width() for bar in bars(drawn(subject, "gap"))]
     assert sum(lost) == pytest.approx(gap.solo_sum - gap.throughput, abs=1e-3 * gap.solo_sum)
-    assert lost == pytest.approx([part.rate for part in losses(subject.devices, gap)])
+    assert lost == pytest.approx([part.rate for part in large_losses(subject.devices, gap)])
 
 
 def test_the_curve_has_its_points_its_model_its_limit_and_the_chosen_batch() -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpubalance.render.fields import Column, exact, rounded, short
+from gpubalance.render.cells import exact, rounded, short
+from gpubalance.render.columns import Column
 from gpubalance.render.report.tables import tables_of
 from gpubalance.render.report.text import csv_text, markdown
 from gpubalance.render.report.words import answer_of, groups

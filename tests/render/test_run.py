@@ -7,7 +7,7 @@ import re
 import pytest
 
 from gpubalance.numbers.units import format_seconds
-from gpubalance.render.run import step_text
+from gpubalance.render.step import step_text
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.jobs.drawn import drawn_run
 from tests.jobs.probes import devices_of

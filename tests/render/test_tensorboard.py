@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from gpubalance.render.tensorboard import Summaries, Summary
+from gpubalance.render.scalars import Summary
+from gpubalance.render.tensorboard import Summaries
 from gpubalance.results.telemetry import Moment, Telemetry
 from gpubalance.settings.requests import Settings
 from tests.render.measurements import PAIR, measurement, step_time

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpubalance.render.run import worth_text
+from gpubalance.render.worth import worth_sentences
 from gpubalance.results.common import Throughput
 from gpubalance.results.run import Baselines, InputPipeline, Run, SoloBest
 from gpubalance.results.telemetry import Telemetry
@@ -45,7 +45,7 @@ def with_best(run: Run, rate: float, samples_per_joule: float | None = None) -> 
 )
 def test_a_second_device_is_worth_it_or_not(run: Run, alone: float, says: str) -> None:
     assert run.throughput.median == pytest.approx(2000)
-    assert list(worth_text(with_best(run, alone))) == [says]
+    assert list(worth_sentences(with_best(run, alone))) == [says]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_device_that_is_better_alone_only_with_a_larger_batch_is_also_compared
     this one.
     """
     best = SoloBest(device=1, batch=900, throughput=4000, at_global_batch=same)
-    (said,) = worth_text(
+    (said,) = worth_sentences(
         run.model_copy(update={"baselines": Baselines(even=None, solo_best=(best,), solo_sum=None)})
     )
     second = says.format("GPU:1 alone at this global batch of 200")
@@ -78,16 +78,16 @@ def test_a_device_that_is_better_alone_only_with_a_larger_batch_is_also_compared
 
 def test_a_rough_measurement_gives_no_verdict(run: Run) -> None:
     rough = inside(run, "throughput", ci95=(1500, 2600))
-    (said,) = worth_text(with_best(rough, 2100))
+    (said,) = worth_sentences(with_best(rough, 2100))
     assert said.endswith(": measured too roughly to say whether it is worth it")
 
 
 def test_an_epoch_takes_its_samples_over_each_rate(run: Run) -> None:
-    (_, said) = worth_text(with_best(run, 1000), epoch=600_000)
+    (_, said) = worth_sentences(with_best(run, 1000), epoch=600_000)
     assert (
         said == "an epoch of 600,000 samples: 10.0 min with GPU:1 alone, 5.00 min with this split"
     )
-    (said,) = worth_text(
+    (said,) = worth_sentences(
         run.model_copy(update={"baselines": Baselines(even=None, solo_best=None, solo_sum=None)}),
         2000,
     )
@@ -100,7 +100,7 @@ def test_what_a_pipeline_can_not_feed_is_worth_nothing(run: Run) -> None:
             alone=Throughput(median=rate, ci95=None), processor_use=0.5, held=None, binds=True
         )
 
-    (less, epoch) = worth_text(with_best(run, 1000), 1_800_000, fed(900))
+    (less, epoch) = worth_sentences(with_best(run, 1000), 1_800_000, fed(900))
     assert less.startswith(
         "GPU:1 alone takes 1000 (at batch 100), more than your input pipeline gives: another device"
     )
@@ -108,11 +108,11 @@ def test_what_a_pipeline_can_not_feed_is_worth_nothing(run: Run) -> None:
         "33.3 min with GPU:1 alone, 33.3 min with this split; your input pipeline gives them "
         "no faster"
     )
-    assert next(worth_text(with_best(run, 1000), pipeline=fed(1500))) == (
+    assert next(worth_sentences(with_best(run, 1000), pipeline=fed(1500))) == (
         "50 % more behind your input pipeline than GPU:1 alone at its best (1000 at batch "
         "100): worth it"
     )
-    assert next(worth_text(with_best(run, 1000), pipeline=fed(2500))).startswith(
+    assert next(worth_sentences(with_best(run, 1000), pipeline=fed(2500))).startswith(
         "100 % more than GPU:1 alone"
     )
 
@@ -130,7 +130,7 @@ def test_energy_is_told_where_every_device_tells_it(run: Run) -> None:
         run.model_copy(update={"replicas": tuple(replicas)}), 1000, samples_per_joule=5.0
     )
     assert (
-        list(worth_text(measured))[1]
+        list(worth_sentences(measured))[1]
         == "energy of 1,000 samples: 200 J with GPU:1 alone, 150 J together"
     )
-    assert len(list(worth_text(with_best(run, 1000, samples_per_joule=5.0)))) == 1
+    assert len(list(worth_sentences(with_best(run, 1000, samples_per_joule=5.0)))) == 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.render.plan import all_losses, losses
+from gpubalance.render.gap import all_losses, large_losses
 from gpubalance.results.gap import DeviceRun, SoloGap, divide_gap
 
 seconds = st.floats(1e-3, 10)
@@ -55,7 +55,7 @@ def test_each_cause_has_its_part() -> None:
 
 def test_a_device_that_is_faster_in_the_run_than_alone_is_told_as_a_gain() -> None:
     gap = divide_gap([DeviceRun(1000.0, 100, 0.1, 0.125), DeviceRun(500.0, 50, 0.1, 0.08)], 0.125)
-    told = {loss.cause: loss.text for loss in losses(simulated_devices("2")[0], gap)}
+    told = {loss.cause: loss.text for loss in large_losses(simulated_devices("2")[0], gap)}
     assert told["CPU:0 slower than alone"] == "−200"
     assert told["CPU:1 faster than alone"] == "+125"
 
@@ -76,13 +76,13 @@ def test_what_is_too_small_to_matter_is_told_only_if_it_adds_up() -> None:
     gap = SoloGap(
         solo_sum=1000.0, slow=0.0, slowdown=(8e-10, 0.0, 0.0, 0.0), throughput=949.1, **parts
     )
-    assert [(loss.cause, loss.rate) for loss in losses(devices, gap)] == [
+    assert [(loss.cause, loss.rate) for loss in large_losses(devices, gap)] == [
         ("other batches than the best alone", 50.0)
     ]
     slow = gap.model_copy(update={"slowdown": (0.6, 0.7, 0.0, 0.0), "throughput": 947.8})
-    (batches, rest) = losses(devices, slow)
+    (batches, rest) = large_losses(devices, slow)
     assert (rest.cause, round(rest.rate, 6)) == ("the rest", 2.2)
-    (largest, rest) = losses(
+    (largest, rest) = large_losses(
         devices, gap.model_copy(update={"sync": 30.0, "throughput": 920.0}), most=1
     )
     assert (largest, rest.cause, round(rest.rate, 6)) == (batches, "the rest", 30.0)

@@ -117,7 +117,7 @@ def test_a_stage_sends_the_next_one_its_outputs_and_nothing_to_the_host() -> Non
     calls, blocks, samples = graph_of(model)
     segments = in_stages(len(blocks.starts), 2)
     pipeline = Pipeline(model, blocks, segments, _REPLICAS, keras.optimizers.Adam())
-    batch = [pipeline.held(micro_batch_of(as_tensors(samples.make(6)), calls))] * 3
+    batch = [pipeline.cut.held(micro_batch_of(as_tensors(samples.make(6)), calls))] * 3
     with crossings() as found:
         pipeline.step(batch, orders_of(segments, blocks.graph, 3))
     assert not _to_the_host(found)

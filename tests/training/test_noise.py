@@ -112,7 +112,7 @@ def test_a_batch_in_one_piece_on_one_device_is_refused_with_the_remedy() -> None
 
 
 def test_with_a_plan_it_names_the_split_that_learns_faster() -> None:
-    from gpubalance.training.monitor import noise_text
+    from gpubalance.training.noise_text import noise_text
 
     plan = read_record(ROOT / "tests/saved/plan-by-global-batch.json", Plan)
     told = noise_text(NoiseScale(300.0, (250.0, 350.0)), plan.split, plan)

@@ -163,17 +163,17 @@ def test_a_gpu_is_found_by_its_name_in_tensorflows_text() -> None:
         for i, name in ((1, "B"), (0, "A"))
     ]
     split = Split.of(devices, Shares((568, 820)), JointProfile())
-    text = (
+    found = MemoryError(
         "OOM when allocating tensor with shape[568,64] on "
         "/job:localhost/replica:0/task:0/device:GPU:1 by allocator"
     )
     error = out_of_memory(
-        text, ("GPU:1", "GPU:0"), split.devices, split.shares, Shares((568, 820)), trains=False
+        found, ("GPU:1", "GPU:0"), split.devices, split.shares, Shares((568, 820)), trains=False
     )
     assert error.message == "GPU:1 (B) ran out of memory with its batch of 568"
     assert "batch_size" in error.remedy
     assert "micro_batches" not in error.remedy
     unknown = out_of_memory(
-        "out of memory", ("GPU:1", "GPU:0"), split.devices, split.shares, None, trains=True
+        MemoryError(), ("GPU:1", "GPU:0"), split.devices, split.shares, None, trains=True
     )
     assert unknown.message == "a device ran out of memory before its first step"

@@ -96,12 +96,12 @@ def own_loss(kind: str) -> Any:
 
 @pytest.mark.filterwarnings("error:.*not a mean over samples")
 def test_trying_a_loss_leaves_no_trace_and_warns_of_no_mean() -> None:
-    from gpubalance.engine.step.trial import Trial
+    from gpubalance.engine.step.traced_step import TracedStep
 
     for kind in ("random", "signed"):
         assert "not a mean over samples" not in "".join(checked(own_loss(kind)).warned)
         # Nor what TensorFlow keeps for it.
-        assert not [one for one in gc.get_objects() if isinstance(one, Trial)]
+        assert not [one for one in gc.get_objects() if isinstance(one, TracedStep)]
     split, model = in_split(own_loss, "mean")
     split.fit(model, X, Y, epochs=2, shuffle=False, verbose=0)
     assert float(model.calls.value.numpy()) == 2 * 3  # steps, and no trial

@@ -23,9 +23,7 @@ class Blocks:
     starts: tuple[int, ...]
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """The span of calls of the blocks from `first` to `last`: the first call, and the one after
-        the last.
-        """
+        """The calls of the blocks from `first` to `last`: the first, and the one after the last."""
         return self.starts[first], self._ends[last]
 
     @cached_property
@@ -35,84 +33,83 @@ class Blocks:
     @cached_property
     def graph(self) -> Graph:
         """The blocks as planning needs them."""
-        blocks, sizes = [], self.calls.sizes
+        sizes = self.calls.sizes
+        all_operations = sizes[:, 0].sum() or 1
+        blocks = []
         for first, end in zip(self.starts, self._ends, strict=True):
             calls = self.calls.calls[first:end]
             names = " … ".join(dict.fromkeys((calls[0].name, calls[-1].name)))
-            operations, weights, kept = sizes[first:end].sum(axis=0).tolist()
-            share = operations / (sizes[:, 0].sum() or 1)
-            blocks.append(Block(names, end - first, int(weights), int(kept), float(share)))
+            operations, weights, outputs = sizes[first:end].sum(axis=0).tolist()
+            share = float(operations / all_operations)
+            blocks.append(Block(names, end - first, int(weights), int(outputs), share))
         return Graph(tuple(blocks), self._edges())
 
     def _edges(self) -> tuple[Edge, ...]:
-        owner = np.searchsorted(self.starts, range(len(self.calls.calls)), side="right") - 1
+        calls = range(len(self.calls.calls))
+        block_of = (np.searchsorted(self.starts, calls, side="right") - 1).tolist()
         edges = []
-        for slot, made in self.calls.made.items():
-            targets = {int(owner[taker]) for taker in self.calls.takers[slot]} - {int(owner[made])}
-            if made >= 0 and targets:
-                edges.append(
-                    Edge(int(owner[made]), tuple(sorted(targets)), self.calls.bytes_of(slot))
-                )
+        for slot, maker in self.calls.made.items():
+            if maker >= 0:
+                source = block_of[maker]
+                targets = {block_of[taker] for taker in self.calls.takers[slot]} - {source}
+                if targets:
+                    size = self.calls.bytes_of(slot)
+                    edges.append(Edge(source, tuple(sorted(targets)), size))
         return tuple(edges)
 
 
 def blocks_of(calls: Calls, cuts: Sequence[str] = ()) -> Blocks:
-    """At most MOST blocks of about equal size, cut where little crosses; or cut before the layers
-    in `cuts`.
+    """At most MOST blocks of about equal size, cut where little crosses, or before layers `cuts`.
 
     Raises Refused for a graph that can't be cut, BadInput for a cut that is not possible.
     """
     in_the_way = calls.in_the_way()
     if cuts:
-        return Blocks(
-            calls,
-            (0, *sorted(_cut_before(name, calls, in_the_way) for name in dict.fromkeys(cuts))),
-        )
+        starts = {_cut_before(name, calls, in_the_way) for name in cuts}
+        return Blocks(calls, (0, *sorted(starts)))
     allowed = [cut for cut in range(1, len(calls.calls)) if cut not in in_the_way]
     if not allowed:
-        told = (
-            f": the layer {next(iter(in_the_way.values()))} has calls at both ends of it"
-            if in_the_way
-            else ""
-        )
+        reason = ""
+        if in_the_way:
+            layer = next(iter(in_the_way.values()))
+            reason = f": the layer {layer} has calls at both ends of it"
         raise Refused(
-            f"the model can't be cut{told}",
-            remedy=(
-                "a layer's weights are on one device: cut a model between layers that are called "
-                "once"
-            ),
+            f"the model can't be cut{reason}",
+            remedy="a layer's weights are on one device: cut a model between layers that are "
+            "called once",
         )
-    if len(allowed) < MOST:
-        return Blocks(calls, (0, *allowed))
-    return Blocks(calls, (0, *_narrowest(calls, allowed)))
+    if len(allowed) >= MOST:
+        allowed = _narrowest(calls, allowed)
+    return Blocks(calls, (0, *allowed))
 
 
 def _cut_before(name: str, calls: Calls, in_the_way: dict[int, str]) -> int:
-    found = next((number for number, call in enumerate(calls.calls) if call.name == name), None)
-    if not found:
-        why = "is the first" if found == 0 else "is not there"
+    """The number of the layer's first call."""
+    names = [call.name for call in calls.calls]
+    if name == names[0] or name not in names:
+        why = "is the first" if name == names[0] else "is not there"
         raise BadInput(
             f"--cuts {name}: a cut is before a layer, and this one {why}",
             remedy="a layer of a nested model is called model/layer",
         )
-    if found in in_the_way:
+    cut = names.index(name)
+    if cut in in_the_way:
         raise BadInput(
-            f"--cuts {name}: the layer {in_the_way[found]} has calls on both sides of that cut",
+            f"--cuts {name}: the layer {in_the_way[cut]} has calls on both sides of that cut",
             remedy="cut before all of its calls, or after them",
         )
-    return found
+    return cut
 
 
 def _narrowest(calls: Calls, allowed: Sequence[int]) -> list[int]:
     """One cut in each of MOST − 1 stretches of about equal size, where the fewest bytes cross."""
     parts = (calls.sizes / np.maximum(calls.sizes.sum(axis=0), 1.0)).sum(axis=1)
     until = np.cumsum(parts) / parts.sum()
-    crossing = Blocks(calls, tuple(range(len(calls.calls)))).graph.crossing_bytes
-    chosen: dict[int, tuple[tuple[float, ...], int]] = {}
+    crossing_bytes = Blocks(calls, tuple(range(len(calls.calls)))).graph.crossing_bytes
+    best: dict[int, tuple[float, float, int]] = {}  # of each stretch: its costs, and the cut
     for cut in allowed:
-        stretch, place = divmod(float(until[cut - 1]) * MOST - 0.5, 1.0)
-        cost = crossing[cut], abs(place - 0.5)
-        number = min(max(int(stretch), 0), MOST - 2)
-        if number not in chosen or (cost, cut) < chosen[number]:
-            chosen[number] = cost, cut
-    return sorted(cut for _, cut in chosen.values())
+        whole, place = divmod(float(until[cut - 1]) * MOST - 0.5, 1.0)
+        stretch = min(max(int(whole), 0), MOST - 2)
+        candidate = crossing_bytes[cut], abs(place - 0.5), cut
+        best[stretch] = min(candidate, best.get(stretch, candidate))
+    return sorted(cut for _, _, cut in best.values())

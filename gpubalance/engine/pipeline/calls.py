@@ -19,8 +19,9 @@ from gpubalance.errors import Refused
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer or an operation. A slot is a tensor's number; `slots` has them by
-    symbolic tensors' ids.
+    """One call of a layer or an operation.
+
+    A slot is a tensor's number; `slots` has them by symbolic tensors' ids.
     """
 
     name: str
@@ -33,28 +34,29 @@ class Call:
     @property
     def variables(self) -> list[Any]:
         """The layer's variables, and those that the call takes as arguments."""
-        taken = keras.tree.flatten((self.arguments.args, self.arguments.kwargs))
-        own = getattr(self.operation, "variables", ())
-        return [*own, *(one for one in taken if isinstance(one, keras.Variable))]
+        variables = list(getattr(self.operation, "variables", ()))
+        for value in keras.tree.flatten((self.arguments.args, self.arguments.kwargs)):
+            if isinstance(value, keras.Variable):
+                variables.append(value)
+        return variables
 
     def run(self, values: dict[int, Any], *, training: bool) -> None:
         """Runs the call with the `values` by slot, and adds its outputs to them."""
-        symbolic = {
-            id(tensor): values[self.slots[id(tensor)]] for tensor in self.arguments.keras_tensors
-        }
-        given = keras_inside.run_as_graph(
-            self.operation, training=training, arguments=self.arguments, values=symbolic
+        taken = {}
+        for tensor in self.arguments.keras_tensors:
+            taken[id(tensor)] = values[self.slots[id(tensor)]]
+        outputs = keras_inside.run_as_graph(
+            self.operation, training=training, arguments=self.arguments, values=taken
         )
-        values.update(zip(self.gives, given, strict=True))
+        values.update(zip(self.gives, outputs, strict=True))
 
 
 class Calls:
-    """The calls of a model's graph, `function`, and of nested models', depth first, so that a
-    branch is in one piece.
+    """The calls of a model's graph, `function`, and of nested models', depth first.
 
-    `tensors` has the symbolic ones by slot. `made` and `takers` give for a slot the number of the
-    call that makes its tensor, −1 for a model's input, and of those that take it, in order. The
-    loss belongs to the last call, and takes all of the model's outputs.
+    So a branch is in one piece. `tensors` has the symbolic ones by slot. `made` and `takers` give
+    for a slot the number of the call that makes its tensor, −1 for a model's input, and of those
+    that take it, in order. The loss belongs to the last call, and takes all of the model's outputs.
     """
 
     def __init__(self, model: Any) -> None:
@@ -63,15 +65,15 @@ class Calls:
         if self.function is None:
             raise Refused(
                 f"the model {model.name} is of the class {type(model).__name__}, with code of "
-                "its own instead of a "
-                "graph of layers",
+                "its own instead of a graph of layers",
                 remedy="layers need a functional or Sequential model: keras.Model(inputs, outputs)",
             )
         self.calls: list[Call] = []
         self.tensors: list[Any] = []
         self.inputs = self._new(self.function.inputs)
         self.outputs = self._read(self.function, self.inputs, "")
-        self.made, self.takers = dict.fromkeys(self.inputs, -1), defaultdict[int, list[int]](list)
+        self.made = dict.fromkeys(self.inputs, -1)
+        self.takers = defaultdict[int, list[int]](list)
         for number, call in enumerate(self.calls):
             self.made.update(dict.fromkeys(call.gives, number))
             for slot in call.takes:
@@ -84,13 +86,13 @@ class Calls:
         self.tensors += tensors
         return tuple(range(len(self.tensors) - len(tensors), len(self.tensors)))
 
-    def _read(self, function: Any, given: Sequence[int], path: str) -> tuple[int, ...]:
+    def _read(self, function: Any, inputs: Sequence[int], path: str) -> tuple[int, ...]:
         """Adds a Functional's calls on inputs of these slots, and returns its outputs' slots."""
-        slots = dict(zip(map(id, function.inputs), given, strict=True))
+        slots = dict(zip(map(id, function.inputs), inputs, strict=True))
         for node in keras_inside.nodes_in_order(function):
             name = path + node.operation.name
             inner = keras_inside.graph_of(node.operation)
-            taken = _inputs_of(inner, node) if inner is not None else None
+            taken = None if inner is None else _inputs_of(inner, node)
             if taken is None:
                 gives = self._new(node.outputs)
                 takes = tuple(dict.fromkeys(slots[id(tensor)] for tensor in node.input_tensors))
@@ -102,40 +104,40 @@ class Calls:
 
     def packed(self, values: Mapping[int, Any]) -> Any:
         """The model's outputs in its own structure."""
-        return keras.tree.pack_sequence_as(
-            self.function.output, [values[slot] for slot in self.outputs]
-        )
+        outputs = [values[slot] for slot in self.outputs]
+        return keras.tree.pack_sequence_as(self.function.output, outputs)
 
     def bytes_of(self, slot: int) -> int:
         """The bytes of a slot's tensor for one sample."""
-        return _numbers(self.tensors[slot].shape[1:]) * int(
-            tf.as_dtype(self.tensors[slot].dtype).size
-        )
+        tensor = self.tensors[slot]
+        return _numbers(tensor.shape[1:]) * int(tf.as_dtype(tensor.dtype).size)
 
     @cached_property
     def sizes(self) -> Any:
-        """A row for each call: its operations for a sample, bytes of weights, once for all calls,
-        and of outputs.
+        """A row for each call: operations for a sample, bytes of weights, and bytes of outputs.
+
+        A weight counts in the first call that has it.
         """
-        rows, seen = [], set[int]()
+        rows = []
+        seen = set[int]()
         for call in self.calls:
-            own = {id(variable): bytes_of(variable) for variable in call.variables}
-            weights = sum(size for number, size in own.items() if number not in seen)
-            seen |= own.keys()
+            weights = 0
+            for variable in call.variables:
+                if id(variable) not in seen:
+                    seen.add(id(variable))
+                    weights += variable_bytes(variable)
             rows.append((operations_of(call, self), weights, sum(map(self.bytes_of, call.gives))))
         return np.array(rows, float)
 
     def in_the_way(self) -> dict[int, str]:
-        """The calls before which no cut is possible, with the layer that has calls, or weights, on
-        both sides.
-        """
+        """The calls before which no cut is possible, with the layer that is on both sides."""
         first: dict[int, int] = {}
-        found: dict[int, str] = {}
+        layers: dict[int, str] = {}
         for number, call in enumerate(self.calls):
             for variable in call.variables:
                 since = first.setdefault(id(variable), number)
-                found.update((cut, call.name) for cut in range(since + 1, number + 1))
-        return found
+                layers.update(dict.fromkeys(range(since + 1, number + 1), call.name))
+        return layers
 
 
 def _inputs_of(inner: Any, node: Any) -> list[Any] | None:
@@ -146,37 +148,43 @@ def _inputs_of(inner: Any, node: Any) -> list[Any] | None:
     named = {name for name, value in node.arguments.kwargs.items() if value is not None}
     if len(node.arguments.args) != 1 or named - {"training"}:
         return None
-    given = keras.tree.flatten(node.arguments.args[0])
-    wanted = inner.inputs
-    alike = [
-        isinstance(tensor, keras.KerasTensor)
-        and len(tensor.shape) == len(symbol.shape)
-        and (tensor.dtype == symbol.dtype or ("float" in tensor.dtype and "float" in symbol.dtype))
-        for tensor, symbol in zip(given, wanted, strict=False)
-    ]
-    return given if len(given) == len(wanted) and all(alike) else None
+    tensors: list[Any] = keras.tree.flatten(node.arguments.args[0])
+    if len(tensors) != len(inner.inputs) or not all(map(_fits, tensors, inner.inputs)):
+        return None
+    return tensors
 
 
-def bytes_of(variable: Any) -> int:
+def _fits(tensor: Any, symbol: Any) -> bool:
+    """Whether a nested model takes the tensor for its input as it is."""
+    if not isinstance(tensor, keras.KerasTensor) or len(tensor.shape) != len(symbol.shape):
+        return False
+    are_floating = "float" in tensor.dtype and "float" in symbol.dtype
+    return are_floating or bool(tensor.dtype == symbol.dtype)
+
+
+def variable_bytes(variable: Any) -> int:
     """A variable's bytes."""
     return int(math.prod(variable.shape) * tf.as_dtype(variable.dtype).size)
 
 
 def operations_of(call: Call, calls: Calls) -> float:
-    """Rough operations of one sample's forward pass: two for each weight of a matrix at each
-    position, and one for each number of the output.
+    """Rough operations of one sample's forward pass.
+
+    Two for each weight of a matrix at each position, and one for each number of the output.
     """
-    given = [calls.tensors[slot].shape[1:] for slot in call.gives]
-    taken = [calls.tensors[slot].shape[1:] for slot in call.takes]
-    is_spread = (
-        isinstance(call.operation, keras.layers.RNN) or "Transpose" in type(call.operation).__name__
-    )
-    shape = (taken if is_spread and taken else given or [()])[0]
-    places = _numbers(shape[:-1])
-    matrices = [variable.shape for variable in call.variables if len(variable.shape) > 1]
+    outputs = [calls.tensors[slot].shape[1:] for slot in call.gives]
+    operations = float(sum(map(_numbers, outputs)))
     if isinstance(call.operation, keras.layers.Embedding):
-        matrices = []
-    return float(2 * places * sum(map(math.prod, matrices)) + sum(map(_numbers, given)))
+        return operations
+    is_transposed = "Transpose" in type(call.operation).__name__
+    shapes = outputs
+    if call.takes and (is_transposed or isinstance(call.operation, keras.layers.RNN)):
+        shapes = [calls.tensors[call.takes[0]].shape[1:]]
+    positions = _numbers(shapes[0][:-1]) if shapes else 1
+    for variable in call.variables:
+        if len(variable.shape) > 1:
+            operations += 2 * positions * math.prod(variable.shape)
+    return operations
 
 
 def _numbers(shape: Sequence[int | None]) -> int:

@@ -22,10 +22,10 @@ from gpubalance.settings.device import DeviceProfile, JointProfile
 
 @dataclass(eq=False)
 class Pace:
-    """What steps take by the devices' profiles. `steps` counts them, `late_steps` those whose real
-    compute took longer.
+    """What steps take by the devices' profiles.
 
-    `free_s` is when the last one ended, `peak_bytes` the most that each device has held.
+    `steps` counts them, `late_steps` those whose real compute took longer. `free_s` is when the
+    last one ended, `peak_bytes` the most that each device has held.
     """
 
     profiles: Sequence[DeviceProfile]
@@ -40,44 +40,50 @@ class Pace:
     _began_s = 0.0
 
     def __post_init__(self) -> None:
-        if len({one.device for one in self.segments}) == 1:
+        if len({segment.device for segment in self.segments}) == 1:
             self.joint = JointProfile()
-        self._times = [
-            ComputeTimes(one, seed=noise_seed(self.seed, n)) for n, one in enumerate(self.profiles)
-        ]
+        self._times = []
+        for device, profile in enumerate(self.profiles):
+            self._times.append(ComputeTimes(profile, seed=noise_seed(self.seed, device)))
         self.peak_bytes: list[int | None] = [None] * len(self.profiles)
 
     @property
     def next_s(self) -> float:
-        """When a step that is queued now begins: at the end of the one before if that was a moment
-        ago, else now.
-        """
+        """When a step that is queued now begins: now, or at the last one's end a moment ago."""
         now = time.perf_counter()
         return self.free_s if now - self.free_s < QUEUED_WITHIN_S else now
 
     def begin(self) -> None:
         """Decides what the next step's passes take: each draws its own noise."""
-        now, joint, self._began_s = time.perf_counter(), self.joint, self.next_s
-        self._first_s = now if self._first_s is None else self._first_s
+        self._began_s = self.next_s
+        now = time.perf_counter()
+        if self._first_s is None:
+            self._first_s = now
         loads = []
         for profile, times in zip(self.profiles, self._times, strict=True):
-            whole_s = (
-                times.next_s(self.micro_batch, elapsed_s=now - self._first_s) * joint.contention
-            )
+            whole_s = times.next_s(self.micro_batch, elapsed_s=now - self._first_s)
+            whole_s *= self.joint.contention
             loads.append(BlockLoad.by_profile(self.graph, profile, self.micro_batch, whole_s))
-        link = joint.link_latency_s, joint.link_bytes_per_s
-        self._cut = Cut(
-            CutProblem(self.graph, tuple(loads), self.micro_batch, 1, *link), self.segments
+        problem = CutProblem(
+            self.graph,
+            tuple(loads),
+            self.micro_batch,
+            micro_batches=1,
+            latency_s=self.joint.link_latency_s,
+            bytes_per_s=self.joint.link_bytes_per_s,
         )
+        self._cut = Cut(problem, self.segments)
         self._held = [0.0] * len(loads)
-        for one, size in zip(self.segments, self._cut.costs.fixed_bytes, strict=True):
-            self._held[one.device] += size
+        for segment, size in zip(self.segments, self._cut.costs.fixed_bytes, strict=True):
+            self._held[segment.device] += size
 
     def hold(self, task: Task) -> None:
-        """Notes what the task's device holds from now on. Raises ResourceExhaustedError if that is
-        too much for it.
+        """Notes what the task's device holds from now on.
+
+        Raises ResourceExhaustedError if that is too much for it.
         """
-        device, live = self.segments[task.segment].device, self._cut.costs.live_bytes[task.segment]
+        device = self.segments[task.segment].device
+        live = self._cut.costs.live_bytes[task.segment]
         self._held[device] += live if task.kind == "forward" else -live
         needs = int(self._held[device]) + self.joint.extra_memory
         memory = self.profiles[device].memory
@@ -104,10 +110,11 @@ class Pace:
             self.begin()
             self.hold(Task(0, "forward", 0))
             costs.append(self._cut.costs)
-        found: dict[str, Any] = {"working_bytes": 0}
-        for name in ("forward_s", "backward_s", "update_s"):
-            found[name] = tuple(getattr(one, name)[0] for one in costs)
-        return found | {
+        return {
+            "forward_s": tuple(cost.forward_s[0] for cost in costs),
+            "backward_s": tuple(cost.backward_s[0] for cost in costs),
+            "update_s": tuple(cost.update_s[0] for cost in costs),
             "fixed_bytes": int(costs[0].fixed_bytes[0]),
             "held_bytes": int(costs[0].live_bytes[0]),
+            "working_bytes": 0,
         }

@@ -14,12 +14,13 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine import keras_inside
-from gpubalance.engine.pipeline.calls import Calls
+from gpubalance.engine.feed import open_spec
+from gpubalance.engine.pipeline.calls import Call, Calls
 from gpubalance.engine.pipeline.traced import Sums, TracedFunction
 from gpubalance.engine.sources import has_fixed_rows
 from gpubalance.errors import Refused
 
-# Tensors by slot as they cross between segments, each a list with Keras' mask behind it if it has
+# Tensors by slot as they cross between segments, each a list with Keras' mask behind it, if it has
 # one; or gradients.
 Tensors = dict[int, Any]
 
@@ -46,14 +47,16 @@ class _Passes(NamedTuple):
 
 
 class _Layers(keras.layers.Layer):  # type: ignore[misc]
-    """The layers of some calls as one layer, so that Keras collects their losses and weights as in
-    a model.
-    """
+    """The layers of some calls as one, so that Keras collects their losses and weights."""
 
-    def __init__(self, operations: Sequence[Any], run: Callable[..., Any]) -> None:
+    def __init__(self, calls: Sequence[Call], run: Callable[..., Any]) -> None:
         super().__init__(name="section")
         self.autocast = False
-        self.parts = [one for one in operations if isinstance(one, keras.layers.Layer)]
+        layers = {}
+        for call in calls:
+            if isinstance(call.operation, keras.layers.Layer):
+                layers[id(call.operation)] = call.operation
+        self.parts = list(layers.values())
         self._run_calls = run
         self.built = True
 
@@ -62,11 +65,10 @@ class _Layers(keras.layers.Layer):  # type: ignore[misc]
 
 
 class Section:
-    """The calls of a `span`, from its first to before its end, on a device. The last section ends
-    with the loss.
+    """The calls of a `span`, from its first to before its end, on a device.
 
-    It takes tensors by slot: the model's `inputs`, and from other sections what it `takes`; it
-    `gives` them its own.
+    The last section ends with the loss. A section takes tensors by slot: the model's `inputs`, and
+    from other sections what it `takes`; it `gives` them its own.
     """
 
     def __init__(
@@ -77,23 +79,27 @@ class Section:
         The last section trains by the `loss`, a function of the model's outputs, its samples, the
         batch's samples and the labels, and all by its `scale`.
         """
-        self._calls, self._loss, self._scale = calls, loss, scale
-        (first, end), self.device = span, device
+        self._calls = calls
+        self._loss = loss
+        self._scale = scale
+        self.device = device
+        first, end = span
         self.own = calls.calls[first:end]
         self.is_last = end == len(calls.calls)
-        operations = {id(call.operation): call.operation for call in self.own}
-        self._layers = _Layers([*operations.values()], self._run)
-        taken = {slot: None for call in self.own for slot in call.takes}
+        self._layers = _Layers(self.own, self._run)
+        taken: dict[int, None] = {}  # in order, each once
+        made: list[int] = []
+        for call in self.own:
+            taken |= dict.fromkeys(call.takes)
+            made += call.gives
         if self.is_last:
             taken |= dict.fromkeys(calls.outputs)
         self.inputs = tuple(slot for slot in taken if calls.made[slot] < 0)
         self.takes = tuple(slot for slot in taken if 0 <= calls.made[slot] < first)
-        made = (slot for call in self.own for slot in call.gives)
         self.gives = tuple(slot for slot in made if max(calls.takers[slot], default=-1) >= end)
-        # Those that it takes and returns a gradient for
-        self._wanted = [
-            slot for slot in self.takes if tf.as_dtype(calls.tensors[slot].dtype).is_floating
-        ]
+        # Those of `takes` for which it returns a gradient.
+        dtypes = {slot: tf.as_dtype(calls.tensors[slot].dtype) for slot in self.takes}
+        self._wanted = [slot for slot in self.takes if dtypes[slot].is_floating]
         self.variables = list(self._layers.variables)
         self.trained = list(self._layers.trainable_variables)  # in the order of `take`'s gradients
         self._sums = Sums()
@@ -105,9 +111,7 @@ class Section:
 
     @property
     def counted(self) -> list[Any]:
-        """The variables that its layers change by themselves: moving means, random states, their
-        own metrics.
-        """
+        """The variables that its layers change by themselves: moving means, random states."""
         return [*self._layers.non_trainable_variables, *self._layers.metrics_variables]
 
     def place(self, device: str) -> None:
@@ -117,18 +121,17 @@ class Section:
         self._sources = [variable.value for variable in self.trained]
 
     def _run(self, tensors: Any, training: Any) -> Any:
-        values = {slot: value for slot, (value, *_) in tensors.items()}
-        for value, *mask in tensors.values():
+        values = {}
+        for slot, (value, *mask) in tensors.items():
+            values[slot] = value
             if mask:
-                keras_inside.put_mask(value, *mask)
+                keras_inside.put_mask(value, mask[0])
         for call in self.own:
             call.run(values, training=training)
         return values
 
     def values(self, tensors: Tensors, *, training: bool) -> Tensors:
-        """All tensors of its calls by slot, with Keras' masks on them. Call it in a traced
-        function.
-        """
+        """All tensors of its calls by slot, with Keras' masks on them. Call it in a trace."""
         with tf.device(self.device):
             return self._layers(tensors, training=training)  # type: ignore[no-any-return]
 
@@ -139,7 +142,9 @@ class Section:
         one thread, as Keras is not thread-safe.
         """
         kind = _kind_of(labels)
-        passes = self._trains[kind] = self._trains.get(kind) or self._both(tensors, labels)
+        if kind not in self._trains:
+            self._trains[kind] = self._traced(tensors, labels)
+        passes = self._trains[kind]
         return passes.forward(tensors, labels, samples, total)._replace(passes=passes)  # type: ignore[no-any-return]
 
     def is_traced(self, labels: Any) -> bool:
@@ -147,31 +152,34 @@ class Section:
         return _kind_of(labels if self.is_last else ()) in self._trains
 
     def check_borrowed(self, sections: Sequence[Section]) -> None:
-        """Raises Refused if a traced call uses a variable that another section trains, unseen by
-        the graph.
+        """Raises Refused if a traced call uses a variable that another section trains.
 
-        It would get no gradient.
+        That is unseen by the graph: it would get no gradient.
         """
-        used = {id(one) for passes in self._trains.values() for one in passes.forward.variables}
-        others = (one for other in sections if other is not self for one in other.trained)
-        borrowed = next((one for one in others if id(one.value) in used), None)
-        if borrowed is not None:
-            raise Refused(
-                f"the model's layers from {self.own[0].name} to {self.own[-1].name} use "
-                f"{borrowed.path}, which another "
-                "device has, without being called with it",
-                remedy="make the other layer an attribute of the layer that uses its weights",
-            )
+        used: set[int] = set()
+        for passes in self._trains.values():
+            used.update(map(id, passes.forward.variables))
+        for other in sections:
+            for variable in other.trained:
+                if other is not self and id(variable.value) in used:
+                    raise Refused(
+                        f"the model's layers from {self.own[0].name} to {self.own[-1].name} use "
+                        f"{variable.path}, which another device has, without being called with it",
+                        remedy="make the other layer an attribute of the layer that uses its "
+                        "weights",
+                    )
 
-    def _both(self, tensors: Tensors, labels: Any) -> _Passes:
-        given = {}
+    def _traced(self, tensors: Tensors, labels: Any) -> _Passes:
+        taken = {}
         for slot, (_, *masks) in tensors.items():
             symbol = self._calls.tensors[slot]
-            masked = (tf.TensorSpec([None] * len(mask.shape), mask.dtype) for mask in masks)
-            given[slot] = [tf.TensorSpec(symbol.shape, symbol.dtype), *masked]
+            taken[slot] = [tf.TensorSpec(symbol.shape, symbol.dtype)]
+            for mask in masks:
+                taken[slot].append(tf.TensorSpec([None] * len(mask.shape), mask.dtype))
         number = tf.TensorSpec((), tf.float32)
-        specs = given, tf.nest.map_structure(_open, labels), number, number
-        return _Passes(TracedFunction(self._training, *specs), *self._backward)
+        label_specs = tf.nest.map_structure(open_spec, labels)
+        forward = TracedFunction(self._training, taken, label_specs, number, number)
+        return _Passes(forward, *self._backward)
 
     def _training(self, tensors: Tensors, labels: Any, samples: Any, total: Any) -> Passed:
         """The forward pass. Sets the backward pass, which is traced within it, and its targets.
@@ -183,37 +191,42 @@ class Section:
             tape.watch(taken)
             values = self.values(tensors, training=True)
             with tf.device(self.device):
-                parts = (
-                    [self._loss(self._calls.packed(values), samples, total, *labels)]
-                    if self.is_last
-                    else []
-                )
-                parts += [own * (samples / total) for own in self.added()]
-                loss = tf.add_n(parts) if parts else None
-                scaled = [self._scale(loss)] if parts else []
-        outputs = {slot: values[slot] for slot in self.gives}
-        finals = {slot: values[slot] for slot in self._calls.outputs} if self.is_last else {}
-        targets = {
-            slot: one
-            for slot, one in outputs.items()
-            if one.dtype.is_floating and slot not in self._idle
-        }
+                loss = self._loss_of(values, labels, samples, total)
+                scaled = [] if loss is None else [self._scale(loss)]
+        gives = {slot: values[slot] for slot in self.gives}
+        finals = {}
+        if self.is_last:
+            finals = {slot: values[slot] for slot in self._calls.outputs}
+        targets = {}
+        for slot, tensor in gives.items():
+            if tensor.dtype.is_floating and slot not in self._idle:
+                targets[slot] = tensor
 
-        def gradients(given: Sequence[Any]) -> Any:
+        def gradients(returned: Sequence[Any]) -> Any:
             with tf.device(self.device):
-                ends, sources = [*scaled, *targets.values()], [*taken, *self._sources]
                 grads = tape.gradient(
-                    ends, sources, output_gradients=[*map(tf.ones_like, scaled), *given]
+                    [*scaled, *targets.values()],
+                    taken + self._sources,
+                    output_gradients=[*map(tf.ones_like, scaled), *returned],
                 )
             own = grads[len(taken) :]
             self._fixed_rows = {place for place, grad in enumerate(own) if has_fixed_rows(grad)}
             return grads
 
-        backward = TracedFunction(
-            gradients, [tf.TensorSpec(one.shape, one.dtype) for one in targets.values()]
-        )
+        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in targets.values()]
+        backward = TracedFunction(gradients, specs)
         self._backward = backward, tuple(targets)
-        return Passed(with_masks(outputs), finals, loss, backward.needs)
+        return Passed(with_masks(gives), finals, loss, backward.needs)
+
+    def _loss_of(self, values: Tensors, labels: Any, samples: Any, total: Any) -> Any:
+        """What it adds to the batch's loss, None if nothing."""
+        parts = []
+        if self.is_last:
+            outputs = self._calls.packed(values)
+            parts.append(self._loss(outputs, samples, total, *labels))
+        for added in self.added():
+            parts.append(added * (samples / total))
+        return tf.add_n(parts) if parts else None
 
     def added(self) -> list[Any]:
         """What its layers have added to the loss in that call.
@@ -221,33 +234,33 @@ class Section:
         Raises Refused for a value for each sample, which Keras would sum.
         """
         losses = self._layers.losses
-        if any(own.shape.rank for own in losses):
+        if any(loss.shape.rank for loss in losses):
             raise Refused(
                 "a layer adds a loss for each sample, which Keras sums over a batch: "
                 "micro-batches need a mean",
                 remedy="add_loss(ops.mean(loss))",
             )
         with tf.device(self.device):
-            return [tf.cast(own, tf.float32) for own in losses]
+            return [tf.cast(loss, tf.float32) for loss in losses]
 
-    def backward(self, passed: Passed, given: Mapping[int, Sequence[Any]]) -> Tensors:
-        """Adds up the gradients of its trained variables, and returns those of what it has taken,
-        None without one.
+    def backward(self, passed: Passed, returned: Mapping[int, Sequence[Any]]) -> Tensors:
+        """Adds up the gradients of its trained variables; returns those of what it has taken.
 
-        `given` has for each slot that it gave the gradients that came back.
+        `returned` has for each slot that it gave the gradients that came back. There may be None.
         """
         assert passed.passes is not None  # noqa: S101  (`forward` has set them)
         _, backward, targets = passed.passes
-        idle = [slot for slot in targets if not given[slot]]
-        if idle:  # only in the first run; later ones use a new trace without these targets
-            self._idle.update(idle)
-            self._trains.clear()
-        grads = [
-            tf.add_n(given[slot] or [tf.zeros_like(passed.outputs[slot][0])]) for slot in targets
-        ]
-        found = backward(grads, needs=passed.needs)
-        self._sums.add(found[len(self._wanted) :])
-        return dict(zip(self._wanted, found, strict=False))
+        grads = []
+        for slot in targets:
+            if returned[slot]:
+                grads.append(tf.add_n(returned[slot]))
+            else:  # only in the first run; later ones use a new trace without this target
+                self._idle.add(slot)
+                self._trains.clear()
+                grads.append(tf.zeros_like(passed.outputs[slot][0]))
+        results = backward(grads, needs=passed.needs)
+        self._sums.add(results[len(self._wanted) :])
+        return dict(zip(self._wanted, results, strict=False))
 
     def take(self) -> list[Any]:
         """Returns its variables' summed gradients and forgets them; None where there is none."""
@@ -256,14 +269,13 @@ class Section:
 
 def with_masks(values: Mapping[int, Any]) -> Tensors:
     """Tensors by slot, with Keras' masks."""
-    masks = ((slot, one, keras_inside.mask_of(one)) for slot, one in values.items())
-    return {slot: [one] if mask is None else [one, mask] for slot, one, mask in masks}
+    tensors = {}
+    for slot, value in values.items():
+        mask = keras_inside.mask_of(value)
+        tensors[slot] = [value] if mask is None else [value, mask]
+    return tensors
 
 
 def _kind_of(labels: Any) -> str:
     """A key that is equal for labels that differ only in their number of samples."""
-    return str(tf.nest.map_structure(_open, labels))
-
-
-def _open(one: Any) -> Any:
-    return tf.TensorSpec([None, *one.shape[1:]], one.dtype)
+    return str(tf.nest.map_structure(open_spec, labels))

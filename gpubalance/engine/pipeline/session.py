@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine import keras_inside, runtime
-from gpubalance.engine.data import samples_for
+from gpubalance.engine import data, keras_inside, memory, models, runtime
 from gpubalance.engine.failures import TaskFailedError
-from gpubalance.engine.models import facts_of, make_model
-from gpubalance.engine.pipeline.blocks import Blocks, blocks_of
-from gpubalance.engine.pipeline.calls import Calls, bytes_of
+from gpubalance.engine.pipeline.block_timing import time_alone
+from gpubalance.engine.pipeline.blocks import blocks_of
+from gpubalance.engine.pipeline.calls import Calls
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of, refuse_model
+from gpubalance.engine.pipeline.pace import Pace
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.engine.pipeline.step import Step
 from gpubalance.planning.pipeline.problem import Segment
-from gpubalance.planning.pipeline.timeline import Orders, Task
+from gpubalance.planning.pipeline.timeline import Orders
 from gpubalance.results.timing import BlockTimed, Timing
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
 
 
 class LayersSession:
-    """Builds the model once, in the host's memory; a segment's variables are moved to its device to
-    be measured.
+    """Builds the model once, in the host's memory.
+
+    A segment's variables are moved to its device to be measured.
     """
 
     def __init__(
@@ -39,30 +41,31 @@ class LayersSession:
         seed: int,
         cuts: Sequence[str],
     ) -> None:
-        """Its blocks begin at the layers `cuts`, if there are any. Raises Refused for a model that
-        can't be cut.
+        """Its blocks begin at the layers `cuts`, if there are any.
+
+        Raises Refused for a model that can't be cut.
         """
-        self.settings = settings
-        self._devices, self._joint, self._seed = tuple(devices), joint, seed
+        self._devices = tuple(devices)
+        self._joint = joint
+        self._seed = seed
         self._names = runtime.set_up(devices, settings, seed=seed)
         with tf.device("/CPU:0"), keras_inside.without_xla():
-            self._model = make_model(settings, takes_data=False)
+            self._model = models.make_model(settings, takes_data=False)
             calls = Calls(self._model)
             refuse_model(self._model)
             strategy = tf.distribute.get_strategy()
-            self._samples = samples_for(
+            self._samples = data.samples_for(
                 settings, self._model, strategy, "CPU:0", seed=seed, takes_data=False
             )
         self._blocks = blocks_of(calls, cuts)
         self._pipeline: Pipeline | None = None
-        self._used: tuple[Any, int] | None = None  # the last order and micro-batch
+        self._warm_for: tuple[Any, int] | None = None  # an order and a micro-batch
 
     def facts(self) -> dict[str, Any]:
         """What a result records about the model, and the model's blocks; see Session."""
-        limits = runtime.memory_limits_bytes(self._devices, self._names)
         return {
-            "model": facts_of(self._model),
-            "memory_limit_bytes": limits,
+            "model": models.facts_of(self._model),
+            "memory_limit_bytes": memory.memory_limits_bytes(self._devices, self._names),
             "graph": self._blocks.graph,
         }
 
@@ -79,7 +82,7 @@ class LayersSession:
                 by_profile = pipeline.pace.alone(at_least) if pipeline.pace else {}
                 pipeline.pace = None
                 timed = time_alone(
-                    pipeline, self._blocks, micro, seconds=seconds, at_least=at_least
+                    pipeline, self._blocks.calls, micro, seconds=seconds, at_least=at_least
                 )
             except Exception as error:
                 raise TaskFailedError(0, f"block {block} alone") from error
@@ -98,41 +101,44 @@ class LayersSession:
         stamped: bool,
         patience_s: float | None = None,
     ) -> Iterator[Timing]:
-        """Trains in these segments, each device in its order, for `seconds` and at least so many
-        timings.
+        """Trains in these segments, each device in its order, and yields timings; see Session.
 
         A stamped timing is one step. Raises TaskFailedError; see Pipeline.
         """
-        if self._pipeline is None or self._pipeline.segments != tuple(segments):
-            self._pipeline = self._used = None  # its memory is wanted
+        if self._pipeline is None or self._pipeline.cut.segments != tuple(segments):
+            self._pipeline = self._warm_for = None  # its memory is wanted
             self._pipeline = self._pipeline_of(segments)
         pipeline = self._pipeline
-        batch = [pipeline.held(self._micro_batch(micro_batch))] * micro_batches
-        if (order, micro_batch) != self._used:
-            self._used = None
+        batch = [pipeline.cut.held(self._micro_batch(micro_batch))] * micro_batches
+        train = partial(pipeline.step, batch, order, patience_s=patience_s)
+        if (order, micro_batch) != self._warm_for:
+            self._warm_for = None
             pipeline.follow(self._devices, self._joint, micro_batch, seed=self._seed)
-            # Unmeasured: it is traced, and caches fill.
-            pipeline.step(batch, order, patience_s=patience_s)
-            self._used = order, micro_batch
-        pace = pipeline.pace
-        if pace:
-            pace.steps = pace.late_steps = 0
+            train()  # unmeasured: it is traced, and caches fill
+            self._warm_for = order, micro_batch
+        if pipeline.pace:
+            pipeline.pace.steps = pipeline.pace.late_steps = 0
         steps = 1 if stamped else steps_per_timing
         for _ in runtime.rounds(seconds, at_least):
-            began = pace.next_s if pace else time.perf_counter()
-            for _ in range(steps):
-                done = pipeline.step(batch, order, stamped=stamped, patience_s=patience_s)
-            runtime.wait_for(self._names)
-            took_s = (pace.free_s if pace else time.perf_counter()) - began
-            timeline = done.timeline if stamped else None
-            yield Timing(
-                steps=steps,
-                seconds=took_s,
-                input_wait_s=0.0,
-                step_s=timeline and timeline.step_time_s,
-                loss_is_finite=all(math.isfinite(float(loss)) for loss in done.losses),
-                timeline=timeline,
-            )
+            yield self._timing(train, steps, pipeline.pace, stamped=stamped)
+
+    def _timing(
+        self, train: Callable[..., Step], steps: int, pace: Pace | None, *, stamped: bool
+    ) -> Timing:
+        began_s = pace.next_s if pace else time.perf_counter()
+        for _ in range(steps):
+            step = train(stamped=stamped)
+        runtime.wait_for(self._names)
+        ended_s = pace.free_s if pace else time.perf_counter()
+        timeline = step.timeline if stamped else None
+        return Timing(
+            steps=steps,
+            seconds=ended_s - began_s,
+            input_wait_s=0.0,
+            step_s=timeline and timeline.step_time_s,
+            loss_is_finite=all(math.isfinite(float(loss)) for loss in step.losses),
+            timeline=timeline,
+        )
 
     def _pipeline_of(self, segments: Sequence[Segment]) -> Pipeline:
         """A new one, with a copy of the model's optimizer without variables."""
@@ -147,64 +153,14 @@ class LayersSession:
             return micro_batch_of(self._samples.make(size, salt=1), self._blocks.calls)
 
     def late_part(self) -> float | None:
-        """The part of the last measured steps whose real compute took longer than the profiles'
-        time.
-        """
+        """The part of the last measured steps that took longer than by the profiles."""
         pace = self._pipeline and self._pipeline.pace
-        return pace.late_steps / pace.steps if pace and pace.steps else None
+        if not pace or not pace.steps:
+            return None
+        return pace.late_steps / pace.steps
 
     def memory_peaks(self) -> tuple[int | None, ...]:
-        """Each device's peak bytes since the last call; a simulated one's by its
-        profile and stage.
-        """
+        """Each device's peak bytes since the last call; a simulated one's by its profile."""
         pace = self._pipeline and self._pipeline.pace
         by_profile = pace.peak_bytes if pace else [None] * len(self._devices)
-        return runtime.memory_peaks(self._devices, self._names, by_profile)
-
-
-def time_alone(
-    pipeline: Pipeline, blocks: Blocks, micro: MicroBatch, *, seconds: float, at_least: int
-) -> BlockTimed:
-    """Times steps of blocks on one device for `seconds` and at least so many times; measures their
-    memory before.
-
-    Other blocks' outputs are random. Then it moves the variables back to the host's memory.
-    """
-    (section,), (segment,) = pipeline.sections, pipeline.segments
-    name = section.device
-    given = {slot: micro.inputs[slot] for slot in section.inputs}
-    given |= {slot: _random(blocks.calls.tensors[slot], micro.samples) for slot in section.takes}
-    micro = pipeline.held(MicroBatch(given, micro.labels, micro.samples))
-    order = Task(0, "forward", 0), Task(0, "backward", 0)
-    pipeline.prepare(micro)
-    first = Step(pipeline, [micro])
-    before = runtime.memory_bytes(name, "current")
-    runtime.reset_memory_peak(name)
-    first.do(order[0])
-    held = runtime.memory_bytes(name, "current")
-    first.do(order[1])
-    peak = runtime.memory_bytes(name, "peak")
-    pipeline.step([micro], [order])  # unmeasured, to fill caches
-    steps = [
-        pipeline.step([micro], [order], stamped=True).measured()
-        for _ in runtime.rounds(seconds, at_least)
-    ]
-    slots = pipeline.update.optimizer.variables if section.trained else ()
-    passes = ([one.end_s - one.start_s for one in step.tasks] for step in steps)
-    forward_s, backward_s = zip(*passes, strict=True)
-    section.place("CPU:0")
-    return BlockTimed(
-        block=segment.first,
-        micro_batch=micro.samples,
-        forward_s=forward_s,
-        backward_s=backward_s,
-        update_s=tuple(one.end_s - one.start_s for step in steps for one in step.updates),
-        fixed_bytes=sum(map(bytes_of, (*section.variables, *section.trained, *slots))),
-        held_bytes=None if before is None or held is None else max(0, held - before),
-        working_bytes=None if held is None or peak is None else max(0, peak - held),
-    )
-
-
-def _random(symbol: Any, samples: int) -> Any:
-    shape, kind = (samples, *(size or 1 for size in symbol.shape[1:])), tf.as_dtype(symbol.dtype)
-    return tf.random.uniform(shape, dtype=kind) if kind.is_floating else tf.zeros(shape, kind)
+        return memory.memory_peaks(self._devices, self._names, by_profile)

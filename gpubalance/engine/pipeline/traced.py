@@ -12,36 +12,34 @@ Gradient = Any
 
 
 class TracedFunction:
-    """A function as one graph. TensorFlow's own call takes some 20 µs for each tensor, and a pass
-    has hundreds.
+    """A function as one graph; no gradient tape sees what it does.
 
-    No gradient tape sees what it does.
+    TensorFlow's own call takes some 20 µs for each tensor, and a pass has hundreds.
     """
 
     def __init__(self, function: Callable[..., Any], *specs: Any) -> None:
-        """Traces it for arguments like these structures of specs. Call it in one thread, as Keras
-        is not thread-safe.
+        """Traces it for arguments like these structures of specs.
 
-        Within the trace of another function, `needs` are tensors of that one, which it must return.
+        Call it in one thread, as Keras is not thread-safe. Within the trace of another function,
+        `needs` are tensors of that one, which it must return.
         """
 
         def run(*tensors: Any) -> Any:
             return function(*tf.nest.pack_sequence_as(specs, tensors, expand_composites=True))
 
         traced = tf.function(run, autograph=False)
-        self._graph = traced.get_concrete_function(*tf.nest.flatten(specs, expand_composites=True))
+        self._graph = traced.get_concrete_function(*_flat(specs))
         self.variables = self._graph.variables
         self.needs = self._graph.captured_inputs
 
-    def __call__(self, *given: Any, needs: Sequence[Any] | None = None) -> Any:
-        """Returns what the function returns. `needs` are the values of what it needs of another
-        function.
-        """
-        tensors = [
-            *tf.nest.flatten(given, expand_composites=True),
-            *(self.needs if needs is None else needs),
-        ]
-        return self._graph._inference_function.call_preflattened(tensors)
+    def __call__(self, *arguments: Any, needs: Sequence[Any] | None = None) -> Any:
+        """Calls the function; `needs` are the values of what it needs of another one."""
+        needs = self.needs if needs is None else needs
+        return self._graph._inference_function.call_preflattened([*_flat(arguments), *needs])
+
+
+def _flat(structure: Any) -> list[Any]:
+    return tf.nest.flatten(structure, expand_composites=True)  # type: ignore[no-any-return]
 
 
 def copied(tensors: Any) -> Any:
@@ -65,21 +63,26 @@ class Sums:
         if not self._sums:
             self._sums = [[grad] for grad in grads]
             return
-        dense = {place: grad for place, grad in enumerate(grads) if isinstance(grad, tf.Tensor)}
-        specs = [*map(spec_of, dense.values())]
-        self._traced = self._traced or TracedFunction(_add, specs, specs)
-        added = self._traced([self._sums[place][0] for place in dense], [*dense.values()])
-        for place, total in zip(dense, added, strict=True):
-            self._sums[place] = [total]
+        dense = {}
         for place, grad in enumerate(grads):
-            if isinstance(grad, tf.IndexedSlices):
+            if isinstance(grad, tf.Tensor):
+                dense[place] = grad
+            elif grad is not None:
                 self._sums[place].append(grad)
+        if self._traced is None:
+            specs = list(map(spec_of, dense.values()))
+            self._traced = TracedFunction(_add, specs, specs)
+        totals = self._traced([self._sums[place][0] for place in dense], list(dense.values()))
+        for place, total in zip(dense, totals, strict=True):
+            self._sums[place] = [total]
 
-    def take(self, fixed_rows: Set[int] = frozenset()) -> list[Gradient]:
-        """Returns the sums and forgets them; each micro-batch has the same rows for those in
-        `fixed_rows`.
+    def take(self, fixed_rows: Set[int]) -> list[Gradient]:
+        """Returns the sums and forgets them.
+
+        Those with a place in `fixed_rows` have the same rows in each micro-batch.
         """
-        sums, self._sums = self._sums, []
+        sums = self._sums
+        self._sums = []
         return [_joined(parts, fixed=place in fixed_rows) for place, parts in enumerate(sums)]
 
 
@@ -90,11 +93,12 @@ def _add(sums: Sequence[Any], grads: Sequence[Any]) -> list[Any]:
 def _joined(parts: Sequence[Gradient], *, fixed: bool) -> Gradient:
     if len(parts) == 1:
         return parts[0]
-    values, indices = [one.values for one in parts], [one.indices for one in parts]
-    joined = (
-        (tf.add_n(values), indices[0]) if fixed else (tf.concat(values, 0), tf.concat(indices, 0))
-    )
-    return tf.IndexedSlices(*joined, parts[0].dense_shape)
+    values = [part.values for part in parts]
+    indices = [part.indices for part in parts]
+    shape = parts[0].dense_shape
+    if fixed:
+        return tf.IndexedSlices(tf.add_n(values), indices[0], shape)
+    return tf.IndexedSlices(tf.concat(values, 0), tf.concat(indices, 0), shape)
 
 
 def values_of(grad: Gradient) -> Any:
@@ -106,6 +110,10 @@ def spec_of(grad: Gradient) -> Any:
     """What a function takes such a gradient as, of any number of rows."""
     if not isinstance(grad, tf.IndexedSlices):
         return tf.TensorSpec(grad.shape, grad.dtype)
-    shape = tf.TensorShape([None, *grad.values.shape[1:]])
-    types = grad.indices.dtype, None if grad.dense_shape is None else grad.dense_shape.dtype
-    return tf.IndexedSlicesSpec(shape, grad.dtype, *types, indices_shape=tf.TensorShape([None]))
+    return tf.IndexedSlicesSpec(
+        tf.TensorShape([None, *grad.values.shape[1:]]),
+        grad.dtype,
+        grad.indices.dtype,
+        None if grad.dense_shape is None else grad.dense_shape.dtype,
+        indices_shape=tf.TensorShape([None]),
+    )

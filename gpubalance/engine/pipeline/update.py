@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine import keras_inside
 from gpubalance.engine.pipeline.traced import Gradient, TracedFunction, copied, spec_of, values_of
 
-# What a device tells the others of its gradients: each one's sum of squares, and whether all are
-# finite.
-Told: TypeAlias = tuple[Any, Any]
+# Of a device's gradients: each one's sum of squares, and whether all are finite.
+Summary: TypeAlias = tuple[Any, Any]
 
 
 class Update:
@@ -28,23 +28,25 @@ class Update:
     def __init__(
         self, optimizer: Any, names: Sequence[str], variables: Mapping[int, Sequence[Any]]
     ) -> None:
-        """`optimizer` must be built for all of the model's variables, on the devices where they are
-        now.
-        """
-        self.optimizer, self._names, self.devices = optimizer, names, tuple(variables)
+        """`optimizer` must be built for all of the model's variables, where they are now."""
+        self.optimizer = optimizer
+        self.devices = tuple(variables)
+        self._names = names
         self._variables = variables
         self._inner = keras_inside.summing(optimizer)
         self._scales = self._inner is not optimizer
         # Each device's twin of the optimizer, and pairs of its scalars and their copies.
-        self._twins = {
-            d: keras_inside.twin_for(optimizer, own, names[d]) for d, own in variables.items()
-        }
+        self._twins: dict[int, tuple[Any, list[tuple[Any, Any]]]] = {}
+        self._dtype = tf.float32  # of the squares
+        for device, own in variables.items():
+            self._twins[device] = keras_inside.twin_for(optimizer, own, names[device])
+            if any(variable.dtype == "float64" for variable in own):
+                self._dtype = tf.float64
         self._trained: dict[int, list[Any]] = {}
-        self._order: list[int] = []  # puts all devices' gradients in the optimizer's order
-        is_wide = any(one.dtype == "float64" for own in variables.values() for one in own)
-        self._kind = tf.float64 if is_wide else tf.float32
-        self._tell: dict[int, Any] = {}
-        self._apply: dict[int, Any] = {}
+        self._order: Any = ()  # puts all devices' gradients in the optimizer's order
+        # Of each device that has gradients.
+        self._summarize: dict[int, TracedFunction] = {}
+        self._apply: dict[int, TracedFunction] = {}
 
     @property
     def meets(self) -> bool:
@@ -59,66 +61,68 @@ class Update:
 
     def end(self) -> None:
         """Copies the scalars back to the optimizer, from a device that has changed them."""
-        changed = next(
-            (device for device, apply in self._apply.items() if apply is not None), self.devices[0]
-        )
-        for scalar, copy in self._twins[changed][1]:
+        changed = next(iter(self._apply), self.devices[0])
+        _, pairs = self._twins[changed]
+        for scalar, copy in pairs:
             scalar.assign(copy)
 
     def trace(self, device: int, grads: Sequence[Gradient]) -> None:
-        """Traces a device's part for gradients like these. Call it in one thread, as Keras is not
-        thread-safe.
-        """
-        specs = [*map(spec_of, _there(grads))]
-        pairs = zip(self._variables[device], grads, strict=True)
-        self._trained[device] = [one for one, grad in pairs if grad is not None]
-        told = tf.TensorSpec([None], self._kind), tf.TensorSpec((), tf.bool)
-        self._tell[device] = (
-            TracedFunction(partial(self._told, device), specs) if specs and self.meets else None
-        )
-        self._apply[device] = (
-            TracedFunction(partial(self._applied, device), specs, *told) if specs else None
-        )
-        places = {id(one): place for place, one in enumerate(self._inner._trainable_variables)}
-        told_of = [
-            places[id(one)] for other in self.devices for one in self._trained.get(other, ())
-        ]
-        self._order = sorted(range(len(told_of)), key=told_of.__getitem__)
+        """Traces a device's part for gradients like these.
 
-    def tell(self, device: int, grads: Sequence[Gradient]) -> Told:
+        Call it in one thread, as Keras is not thread-safe.
+        """
+        pairs = zip(self._variables[device], grads, strict=True)
+        self._trained[device] = [variable for variable, grad in pairs if grad is not None]
+        specs = list(map(spec_of, _without_none(grads)))
+        if specs:
+            squares = tf.TensorSpec([None], self._dtype)
+            finite = tf.TensorSpec((), tf.bool)
+            apply = partial(self._applied, device)
+            self._apply[device] = TracedFunction(apply, specs, squares, finite)
+            if self.meets:
+                summarize = partial(self._summarized, device)
+                self._summarize[device] = TracedFunction(summarize, specs)
+        known = enumerate(self._inner._trainable_variables)
+        place_of = {id(variable): place for place, variable in known}
+        places = []
+        for other in self.devices:
+            places += [place_of[id(variable)] for variable in self._trained.get(other, ())]
+        self._order = np.argsort(places)
+
+    def summary(self, device: int, grads: Sequence[Gradient]) -> Summary:
         """What the other devices need to know of a device's gradients."""
-        tell = self._tell[device]
-        return tell(_there(grads)) if tell is not None else self._nothing
+        if device not in self._summarize:
+            return self._nothing
+        return self._summarize[device](_without_none(grads))  # type: ignore[no-any-return]
 
     @property
-    def _nothing(self) -> Told:
-        return tf.zeros(0, self._kind), tf.constant(value=True)
+    def _nothing(self) -> Summary:
+        return tf.zeros(0, self._dtype), tf.constant(value=True)
 
-    def apply(self, device: int, grads: Sequence[Gradient], told: Sequence[Told]) -> None:
-        """Updates a device's variables; `told` has what all devices told if the update `meets`,
-        else it is empty.
-        """
-        apply = self._apply[device]
-        if apply is not None:
-            squares, finite = self._nothing
-            if told:
-                every, all_finite = zip(*copied(told), strict=True)
-                squares, finite = (
-                    tf.gather(tf.concat(every, 0), self._order),
-                    tf.reduce_all(all_finite),
-                )
-            apply(_there(grads), squares, finite)
+    def apply(self, device: int, grads: Sequence[Gradient], summaries: Sequence[Summary]) -> None:
+        """Updates a device's variables; `summaries` are all devices' if the update `meets`."""
+        if device not in self._apply:
+            return
+        squares, finite = self._nothing
+        if summaries:
+            all_squares, all_finite = zip(*copied(summaries), strict=True)
+            squares = tf.gather(tf.concat(all_squares, 0), self._order)
+            finite = tf.reduce_all(all_finite)
+        self._apply[device](_without_none(grads), squares, finite)
 
-    def _told(self, device: int, grads: Sequence[Gradient]) -> Told:
+    def _summarized(self, device: int, grads: Sequence[Gradient]) -> Summary:
+        squares = []
+        finite = []
         with tf.device(self._names[device]):
-            values = [*map(values_of, grads)]
-            squares = [tf.reduce_sum(tf.square(tf.cast(value, self._kind))) for value in values]
-            return tf.stack(squares), tf.reduce_all(
-                [tf.reduce_all(tf.math.is_finite(value)) for value in values]
-            )
+            for grad in grads:
+                values = values_of(grad)
+                squares.append(tf.reduce_sum(tf.square(tf.cast(values, self._dtype))))
+                finite.append(tf.reduce_all(tf.math.is_finite(values)))
+            return tf.stack(squares), tf.reduce_all(finite)
 
     def _applied(self, device: int, grads: Sequence[Gradient], squares: Any, finite: Any) -> None:
-        (twin, _), limit = self._twins[device], self._inner.global_clipnorm
+        twin, _ = self._twins[device]
+        limit = self._inner.global_clipnorm
         if self._scales:
             vars(twin)["check_finite"] = lambda _: finite
         with tf.device(self._names[device]):
@@ -126,19 +130,20 @@ class Update:
                 factor = self._factor(twin, limit, squares)
                 # As Keras does: so Adam sees the sum of an embedding's rows.
                 dense = map(tf.convert_to_tensor, grads)
-                grads = [one * tf.cast(factor, one.dtype) for one in dense]
+                grads = [grad * tf.cast(factor, grad.dtype) for grad in dense]
             twin.apply(grads, self._trained[device])
 
     def _factor(self, twin: Any, limit: float, squares: Any) -> Any:
-        """The factor of Keras' clipping by a global norm: of unscaled gradients, summed in the same
-        order.
+        """The factor of Keras' clipping by a global norm.
+
+        That is of unscaled gradients, summed in the same order.
         """
         norm = tf.sqrt(tf.reduce_sum(squares))
         if self._scales:
-            norm = norm / tf.cast(twin.dynamic_scale, self._kind)
+            norm = norm / tf.cast(twin.dynamic_scale, self._dtype)
         norm = norm / (self._inner.loss_scale_factor or 1.0)
         return limit * tf.minimum(1.0 / norm, 1.0 / limit) + (norm - norm)
 
 
-def _there(grads: Sequence[Gradient]) -> list[Gradient]:
+def _without_none(grads: Sequence[Gradient]) -> list[Gradient]:
     return [grad for grad in grads if grad is not None]

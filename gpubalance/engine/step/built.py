@@ -1,4 +1,4 @@
-"""A model as a step needs it: with all its variables, which a trial leaves as they are."""
+"""A model as a step needs it: with all its variables, which the parity check leaves as they are."""
 
 from __future__ import annotations
 
@@ -16,42 +16,39 @@ from gpubalance.errors import BadInput
 
 
 def check(model: Any, *, trains: bool) -> list[str]:
-    """What a split does otherwise than the model is set to: it is traced, and trains without XLA.
+    """Warnings of what a split does otherwise than the model is set to.
 
-    Raises BadInput for a layer that keeps a state for each sample, or if the model `trains` without
-    an optimizer.
+    Its step is traced, and trains without XLA. Raises BadInput for a layer that keeps a state for
+    each sample, or if the model `trains` without an optimizer.
     """
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
-            stateful = (
+            raise BadInput(
                 f"the layer {layer.name} of the model {model.name} is stateful: it keeps a state "
-                "for each sample"
+                "for each sample of a batch, of which a split gives each device a part",
+                remedy="stateful=False, or one device",
             )
-            of_parts = f"{stateful} of a batch, of which a split gives each device a part"
-            raise BadInput(of_parts, remedy="stateful=False, or one device")
-    if trains and model.compiled and getattr(model, "optimizer", None) is None:
+    trains_compiled = trains and model.compiled
+    if trains_compiled and getattr(model, "optimizer", None) is None:
         raise BadInput(
             f"the model {model.name} has no optimizer: its own compile does not set one",
-            remedy=(
-                "super().compile(optimizer=...) there; a model with several optimizers trains on "
-                "one device"
-            ),
+            remedy="super().compile(optimizer=...) there; a model with several optimizers trains "
+            "on one device",
         )
-    told, of_one_device = [], "which is for one device: with a split it"
+    warnings = []
+    of_one_device = "which is for one device: with a split it"
     if model.run_eagerly or tf.config.functions_run_eagerly():
-        told.append(f"the model {model.name} is set to run eagerly, {of_one_device} is traced")
-    if trains and model.compiled and model.jit_compile:
-        told.append(
+        warnings.append(f"the model {model.name} is set to run eagerly, {of_one_device} is traced")
+    if trains_compiled and model.jit_compile:
+        warnings.append(
             f"the model {model.name} is compiled with jit_compile=True, {of_one_device} "
             "trains without XLA"
         )
-    return told
+    return warnings
 
 
 def build(model: Any, strategy: Any, data: Any, *, trains: bool) -> None:
-    """Creates all variables of the model, its metrics and its optimizer, for batches
-    like this one.
-    """
+    """Creates all variables of the model, its metrics and its optimizer, for batches like this."""
     step = model.train_step if trains else model.test_step
     is_own = not is_keras_own(step)
     try:
@@ -63,40 +60,47 @@ def build(model: Any, strategy: Any, data: Any, *, trains: bool) -> None:
     except Exception:
         if not is_own:
             raise  # of a user's own step the model's `call` may be for other data
-    _build_by(step, model, strategy, data)
+    _build_by_step(step, model, strategy, data)
 
 
-def _build_by(step: Any, model: Any, strategy: Any, data: Any) -> None:
-    """Creates the variables that a user's own step uses, as on one device, where a model need not
-    have a `call`.
-    """
-    given = tf.nest.map_structure(
-        lambda one: None if one is None else tf.convert_to_tensor(one), data
+def _build_by_step(step: Any, model: Any, strategy: Any, data: Any) -> None:
+    """Creates the variables that a user's own step uses; the model need not have a `call`."""
+    tensors = tf.nest.map_structure(
+        lambda values: None if values is None else tf.convert_to_tensor(values), data
     )
-    # Layers have their values, and so gradients, when a stateless scope has ended.
-    for is_last in (False, True):
-        stateless = contextlib.ExitStack()
-        taking = taking_gradients(model) if model.optimizer else contextlib.nullcontext()
-        try:
-            stateless.enter_context(unchanged(model))
-            with part_of(1.0, whole=True), taking:
-                tf.compat.v1.wrap_function(lambda: step(given), [])
-            break
-        except Exception:
-            if is_last:
-                raise
-        finally:
-            with strategy.scope():  # where it makes the variables
-                stateless.close()
+    if not _is_traced(step, model, strategy, tensors):
+        # Layers have their values, and so gradients, when a stateless scope has ended.
+        _trace(step, model, strategy, tensors)
     if model.optimizer is not None and not model.optimizer.built:
         with strategy.scope():
             model.optimizer.build(model.trainable_variables)
 
 
+def _is_traced(step: Any, model: Any, strategy: Any, tensors: Any) -> bool:
+    """Whether the step could be traced."""
+    try:
+        _trace(step, model, strategy, tensors)
+    except Exception:  # noqa: BLE001 - whatever the user's code raises for layers without values
+        return False
+    return True
+
+
+def _trace(step: Any, model: Any, strategy: Any, tensors: Any) -> None:
+    """Runs a user's step in a graph that is dropped, which makes the variables that it uses."""
+    taking = taking_gradients(model) if model.optimizer else contextlib.nullcontext()
+    stateless = contextlib.ExitStack()
+    try:
+        stateless.enter_context(unchanged(model))
+        with part_of(1.0, whole=True), taking:
+            tf.compat.v1.wrap_function(lambda: step(tensors), [])
+    finally:
+        with strategy.scope():  # where it makes the variables
+            stateless.close()
+
+
 @contextlib.contextmanager
 def unchanged(model: Any, values: Iterable[tuple[Any, Any]] = ()) -> Iterator[Any]:
-    """Drops what is assigned to Keras variables inside the block, also to the counters and seeds of
-    a model.
+    """Drops what is assigned to Keras variables in the block, also to a model's counters and seeds.
 
     Inside it variables have these `values`, if given; the scope that it yields has what was
     assigned.

@@ -31,19 +31,20 @@ def check_sum(place: Place) -> None:
         return place.strategy.run(_sum_of_own, (numbers,))
 
     sums = place.strategy.experimental_local_results(summed(tf.eye(place.replicas)))
-    is_right = np.all([one.numpy() == 1 for one in sums], axis=0)
+    is_right = np.all([total.numpy() == 1 for total in sums], axis=0)
     if not is_right.all():
         lost = [label for label, right in zip(place.labels, is_right, strict=True) if not right]
-        row = known_error("wrong-sum")
+        known = known_error("wrong-sum")
         raise EnvironmentFault(
             f"the all-reduce {place.summing.all_reduce} gives a wrong sum: the numbers of "
-            f"{', '.join(lost)} "
-            "do not arrive on each device as they are",
-            cause=row.cause,
-            remedy=row.remedy,
+            f"{', '.join(lost)} do not arrive on each device as they are",
+            cause=known.cause,
+            remedy=known.remedy,
         )
 
 
 def _sum_of_own(numbers: Any) -> Any:
     """A replica's sum over all replicas, by the step's own all-reduce."""
-    return over_replicas([numbers[number_of_replica()]])[0]
+    own = numbers[number_of_replica()]
+    (total,) = over_replicas([own])
+    return total

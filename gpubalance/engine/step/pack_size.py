@@ -23,25 +23,26 @@ _LONG_ENOUGH_S = 0.02
 
 
 def pack_bytes_for(model: Any, place: Place) -> int:
-    """Bytes of gradients to sum in one all-reduce; 0 for all at once, where none can hide behind
-    compute.
+    """Bytes of gradients to sum in one all-reduce; 0 for all, where none can hide behind compute.
 
     In a cluster all processes must call this together.
     """
     if any(isinstance(clock, PacedClock) for clock in place.clocks):
         return 0  # their gradients come all at once, when the profile's time is over
-    weights = (variable.value for variable in model.trainable_variables)
-    gradient_bytes = sum(math.prod(weight.shape) * weight.dtype.size for weight in weights)
+    gradient_bytes = 0
+    for variable in model.trainable_variables:
+        weight = variable.value
+        gradient_bytes += math.prod(weight.shape) * weight.dtype.size
     if gradient_bytes <= LEAST_BYTES:
         return 0
-    best = best_pack_bytes(gradient_bytes, *_link_of(place, gradient_bytes))
+    latency_s, bytes_per_s = _link_of(place, gradient_bytes)
+    best = best_pack_bytes(gradient_bytes, latency_s, bytes_per_s)
     return best if best < gradient_bytes else 0
 
 
 @functools.cache
 def _link_of(place: Place, most_bytes: int) -> tuple[float, float]:
-    """The seconds of the smallest all-reduce, and the bytes per second that larger ones sum beyond
-    that.
+    """The seconds of the smallest all-reduce, and the bytes per second of larger ones beyond that.
 
     It tries larger ones until one takes long enough to tell, up to `most_bytes`. The first
     process's clock counts.
@@ -57,16 +58,19 @@ def _link_of(place: Place, most_bytes: int) -> tuple[float, float]:
     all_say = what_all_say(place.strategy, place.cluster)
 
     def seconds_of(size: int) -> float:
-        taken = []
+        times_s = []
         for _ in range(_TIMES):
-            began = time.perf_counter()
+            began_s = time.perf_counter()
             for total in summed(tf.constant(max(1, size // 4))):
                 total.numpy()  # waits for the device
-            taken.append(time.perf_counter() - began)
-        return all_say(min(taken))[0]
+            times_s.append(time.perf_counter() - began_s)
+        return all_say(min(times_s))[0]
 
-    latency_s, size = seconds_of(0), min(_FIRST_BYTES, most_bytes)
-    while (took_s := seconds_of(size)) < _LONG_ENOUGH_S and size < most_bytes:
+    latency_s = seconds_of(0)
+    size = min(_FIRST_BYTES, most_bytes)
+    took_s = seconds_of(size)
+    while took_s < _LONG_ENOUGH_S and size < most_bytes:
         size = min(_TIMES_MORE * size, most_bytes)
+        took_s = seconds_of(size)
     beyond_s = took_s - latency_s
     return latency_s, size / beyond_s if beyond_s > 0 else math.inf

@@ -1,5 +1,7 @@
-"""A replica's part of a global batch, which the changed Keras code gets while the replica's step is
-traced.
+"""A replica's part of a global batch, and how methods of Keras are changed for its step.
+
+While a replica's step is traced, the changed methods get the part: they read its weight, and note
+in it what the step has done.
 """
 
 from __future__ import annotations
@@ -10,96 +12,88 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from gpubalance.engine.replaced import replaced
 from gpubalance.results.decomposition import UNTRIED, Decomposition
 
 
-@dataclass(frozen=True, eq=False)
-class Change:
-    """A step's assignment to a variable; `late`: after the step had applied its gradients."""
+class Change(NamedTuple):
+    """A step's assignment to a variable."""
 
     variable: Any
     value: Any
-    late: bool
+    late: bool  # after the step had applied its gradients
 
 
 class ReducedLoss(NamedTuple):
-    """What one of Keras' losses returned: times the part's weight it is the part's share. `values`
-    were reduced.
-    """
+    """What one of Keras' losses returned: times the part's weight it is the part's share."""
 
     loss: Any
-    values: Any
+    values: Any  # those that were reduced
     result: Any
 
 
 class Added(NamedTuple):
-    """What a layer adds to the loss; `divided`: Keras divides it by the samples, as it does a
-    regularizer's.
-    """
+    """What a layer adds to the loss."""
 
     layer: str
     loss: Any
-    divided: bool
+    divided: bool  # by the samples, as Keras divides what a regularizer returns
     is_regularizer: bool
+
+
+class MetricResult(NamedTuple):
+    """One of the numbers that a metric's `result` returned."""
+
+    tensor: Any
+    metric: Any
+    place: int  # among all numbers of that result
 
 
 @dataclass(eq=False)
 class ParityProbe:
-    """What the parity check gives a part, and what it is told. See `trial.py`.
+    """What the parity check gives a part, and what it gets from it: see `traced_step.py`."""
 
-    `divisors` are those of the whole batch, 0 where they are the part's own. What layers add to the
-    loss is multiplied by the part's weight to the power of one of the `exponents`. `states` has the
-    ids of the tensors that stand for variables.
-    """
-
-    divisors: Any
-    exponents: Any
-    states: frozenset[int]
-    divided: list[Any] = field(default_factory=list)
+    divisors: Any  # those of the whole batch, by loss; 0 where a loss takes the part's own
+    exponents: Any  # of the part's weight, by what layers add to the loss
+    states: frozenset[int]  # the ids of the tensors that stand for variables
+    divided: list[Any] = field(default_factory=list)  # the part's own divisors, by loss
     losses: list[ReducedLoss] = field(default_factory=list)
     added: list[Added] = field(default_factory=list)
-    targets: list[Any] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    targets: list[Any] = field(default_factory=list)  # whose gradients were taken
+    warnings: list[str] = field(default_factory=list)  # of what is not exact
 
 
 @dataclass(eq=False)
 class Part:
-    """A replica's part of the global batch, and what its step has done so far.
+    """A replica's part of the global batch, and what its step has done so far."""
 
-    `weight` is the weight of its mean in the global mean. `whole`: all replicas have the whole
-    batch, of which one counts. `micro`: it is a micro-batch. `is_scaled`: the loss has been
-    multiplied by the weight. `assigns`: Keras is setting a variable. `calling` has the losses that
-    are being computed, each called by the one before. `taken` has the gradients and variables of
-    each call of the optimizer, `behind_masks` the synchronised layers that got a mask. `results`
-    has the metrics' results that the step asked for, by the tensor's id: the tensor, the metric and
-    which of its results it is. `graph` is the one that the step is traced in, `taken_after` how
-    many operations it had when the gradients were taken, `taken_inside` whether that was in a
-    branch or a loop of it. `added`: how many losses layers have added, `losses` those of each layer
-    by its id.
-    """
-
-    weight: Any
-    verdict: Decomposition = UNTRIED
-    whole: bool = False
-    micro: bool = False
-    probing: ParityProbe | None = None
-    is_scaled: bool = False
-    assigns: bool = False
+    weight: Any  # of the part's mean in the global mean
+    decomposition: Decomposition = UNTRIED
+    whole: bool = False  # all replicas have the whole batch, of which one counts
+    micro: bool = False  # it is a micro-batch
+    probing: ParityProbe | None = None  # in the parity check only
+    is_scaled: bool = False  # the loss has been multiplied by the weight
+    assigns: bool = False  # Keras is setting a variable
+    # The losses that are being computed, each called by the one before.
     calling: list[Any] = field(default_factory=list)
+    # The gradients and the variables of each call of the optimizer.
     taken: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    # The names of synchronised layers that got a mask.
     behind_masks: list[str] = field(default_factory=list)
-    graph: Any = None
-    taken_after: int = 0
-    taken_inside: bool = False
-    added: int = 0
+    graph: Any = None  # the one that the step is traced in
+    taken_after: int = 0  # how many operations the graph had when the gradients were taken
+    taken_inside: bool = False  # whether that was in a branch or a loop of the graph
+    added: int = 0  # how many losses layers have added
+    # What each layer has added to the loss, by the layer's id.
     losses: dict[int, list[Any]] = field(default_factory=dict)
-    results: dict[int, tuple[Any, Any, int]] = field(default_factory=dict)
+    # The metrics' results that the step asked for, by the tensor's id.
+    results: dict[int, MetricResult] = field(default_factory=dict)
 
-    def tell(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         """Notes what is not exact, for the parity check: a later trace says nothing."""
         if self.probing is not None:
-            self.probing.told.append(text)
+            self.probing.warnings.append(text)
 
 
 class _Current(threading.local):
@@ -110,47 +104,31 @@ current = _Current()
 
 
 @contextlib.contextmanager
-def part_of(weight: Any, verdict: Decomposition = UNTRIED, **options: Any) -> Iterator[Part]:
+def part_of(weight: Any, decomposition: Decomposition = UNTRIED, **options: Any) -> Iterator[Part]:
     """Sets the part of the replica whose step this thread traces inside the block."""
-    current.part = Part(weight, verdict, **options)
+    current.part = Part(weight, decomposition, **options)
     try:
         yield current.part
     finally:
         current.part = None
 
 
-@contextlib.contextmanager
-def replaced(owner: Any, **values: Any) -> Iterator[None]:
-    """Replaces attributes or methods of an object, a class or a module inside the block."""
-    before = {name: vars(owner)[name] for name in values if name in vars(owner)}
-    for name, value in values.items():
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for name in values:
-            if name in before:
-                setattr(owner, name, before[name])
-            else:
-                delattr(owner, name)
+def in_parts(owner: Any, **changes: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
+    """Changes methods for the steps of parts that are traced inside the block.
 
-
-def in_parts(owner: Any, **changed: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
-    """Replaces methods for the steps of parts that are traced inside the block: each gets the part
-    and the original.
+    Each change is called with the part, the original method, and the arguments.
     """
+    methods = {}
+    for name, change in changes.items():
+        methods[name] = _changed(getattr(owner, name), change)
+    return replaced(owner, **methods)
 
-    def made(name: str, change: Callable[..., Any]) -> Callable[..., Any]:
-        original = getattr(owner, name)
 
-        def method(*arguments: Any, **named: Any) -> Any:
-            part = current.part
-            return (
-                original(*arguments, **named)
-                if part is None
-                else change(part, original, *arguments, **named)
-            )
+def _changed(original: Callable[..., Any], change: Callable[..., Any]) -> Callable[..., Any]:
+    def method(*arguments: Any, **named: Any) -> Any:
+        part = current.part
+        if part is None:
+            return original(*arguments, **named)
+        return change(part, original, *arguments, **named)
 
-        return method
-
-    return replaced(owner, **{name: made(name, change) for name, change in changed.items()})
+    return method

@@ -1,5 +1,6 @@
-"""The points of a replica's step at which its clock is called: it paces simulated devices and
-stamps the step.
+"""The points of a replica's step at which its clock is called, to stamp the step or to pace it.
+
+Simulated devices are paced.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ _SHORTEST_S = 1e-9
 
 
 def number_of_replica() -> int:
-    """That of the replica whose step this thread traces."""
-    return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
+    """The number of the replica whose step this thread traces."""
+    number = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return int(tf.get_static_value(number))
 
 
 class Points:
@@ -34,9 +36,7 @@ class Points:
     """
 
     def __init__(self, clock: Clock, batch: Any, micro_batch: Any, *, stamped: bool) -> None:
-        """`batch` is the replica's, `micro_batch` the samples that it takes at a time: int32
-        scalars.
-        """
+        """The sizes are int32 scalars: the replica's batch, and what it takes of it at a time."""
         self._clock = clock
         self._paced = isinstance(clock, PacedClock)
         self._stamped = stamped
@@ -59,7 +59,7 @@ class Points:
         # after that.
         with tf.control_dependencies([] if self._paced else [self._host_is_there()]):
             marker = tf.negative(tf.cast(first, tf.float32))
-        data = self._call(self._clock.begin, self._sizes, marker, data)
+        data = self._call(self._clock.begin, marker, data, self._sizes)
         with tf.control_dependencies([] if self._paced else [marker]):
             yield data
 
@@ -76,22 +76,20 @@ class Points:
         return tf.identity(there)
 
     def computed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
-        """Returns the gradients; a paced replica gets them when its profile's compute
-        time is over.
-        """
-        if not self._called and not self._clock.counts:
-            return grads
-        marker = _marker(loss, [grad for grad in grads if grad is not None])
-        return self._call(self._clock.computed, [], marker, grads)  # type: ignore[no-any-return]
+        """Returns the gradients, to a paced replica when its profile's compute time is over."""
+        if self._called or self._clock.counts:
+            grads = self._call(self._clock.computed, _marker(loss, grads), grads)
+        return grads
 
     def summed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
-        """Returns the summed gradients: to a stamped replica once all are there, to a paced one
-        once sync is over.
+        """Returns the summed gradients.
+
+        A stamped replica gets them once all are there, a paced one once sync is over.
         """
         if not self._called:
             return grads
-        marker = _marker(loss, [grad for grad in grads if grad is not None])
-        grads = self._call(self._clock.summed, [], marker, grads)
+        marker = _marker(loss, grads)
+        grads = self._call(self._clock.summed, marker, grads)
         # A device alone would update some weights while it still computes other gradients, mixing
         # the two times.
         return _after(marker, grads) if self._stamped and not self._paced else grads
@@ -100,8 +98,8 @@ class Points:
         """Returns the replica's four stamps, float64 seconds; None unless it is stamped."""
         if self._called:
             # TensorFlow orders the reading of each variable after its update.
-            marker = _marker(loss, [tf.convert_to_tensor(v.value) for v in variables])
-            self._call(self._clock.finished, [], marker, ())
+            updated = [tf.convert_to_tensor(variable.value) for variable in variables]
+            self._call(self._clock.finished, _marker(loss, updated), ())
         if not self._stamped:
             return None
         with tf.device("/CPU:0"):
@@ -112,21 +110,22 @@ class Points:
         return self._paced or self._stamped
 
     def _call(
-        self, function: Callable[..., float], sizes: Sequence[Any], marker: Any, values: Any
+        self, function: Callable[..., float], marker: Any, values: Any, sizes: Sequence[Any] = ()
     ) -> Any:
-        """Calls the clock on the host when `marker` is there; returns `values`, on a paced device
-        after the call.
+        """Calls the clock on the host when `marker` is there; returns `values`.
 
-        On a GPU nothing waits for the call, or measuring would slow the step.
+        A paced device has them after the call. On a GPU nothing waits for it, or measuring would
+        slow the step.
         """
+
+        def call(*numbers: Any) -> float:
+            *sizes, _ = numbers
+            return function(*sizes)
+
         # Stamps wait for the one before: on a busy host the first of two could be taken after the
         # second.
         with tf.device("/CPU:0"), tf.control_dependencies(self._stamps[-1:]):
-            stamp = _on_its_own(
-                tf.numpy_function(
-                    lambda *given: function(*given[:-1]), [*sizes, marker], tf.float64
-                )
-            )
+            stamp = _on_its_own(tf.numpy_function(call, [*sizes, marker], tf.float64))
         self._stamps.append(stamp)
         return _after(stamp, values) if self._paced else values
 
@@ -150,28 +149,29 @@ def _after(op: Any, values: Any) -> Any:
         )
 
 
-def _marker(loss: Any, done: Sequence[Any]) -> Any:
-    """A scalar on the replica's device that is available once all of `done` is.
+def _marker(loss: Any, values: Sequence[Any]) -> Any:
+    """A scalar on the replica's device that is available once all of these values are.
 
     The host's stamp takes it as *data*: on a GPU its copy to the host waits for the compute stream,
     whereas a bare control edge would only wait for the kernels to be queued. It must compute
     something, or it would be optimised away.
     """
-    with tf.control_dependencies(list(done)):
+    with tf.control_dependencies([value for value in values if value is not None]):
         return tf.negative(loss)
 
 
 def stamped_times(stamps: Any) -> dict[str, Any]:
-    """The seconds of a stamped step for a timing, from its stamps [replica, (began, computed,
-    summed, finished)].
+    """The seconds of a stamped step for a timing.
 
-    A replica begins its next step as soon as its own update is over. So a step's time is the
-    longest of any replica, not the time from the first beginning to the last end.
+    `stamps` are [replica, (began, computed, summed, finished)]. A replica begins its next step as
+    soon as its own update is over. So a step's time is the longest of any replica, not the time
+    from the first beginning to the last end.
     """
+    computes_s = stamps[:, COMPUTED] - stamps[:, BEGAN]
+    updates_s = stamps[:, FINISHED] - stamps[:, SUMMED]
+    steps_s = stamps[:, FINISHED] - stamps[:, BEGAN]
     return {
-        "compute_s": tuple(
-            max(_SHORTEST_S, float(s)) for s in stamps[:, COMPUTED] - stamps[:, BEGAN]
-        ),
-        "update_s": tuple(max(0.0, float(s)) for s in stamps[:, FINISHED] - stamps[:, SUMMED]),
-        "step_s": max(_SHORTEST_S, float((stamps[:, FINISHED] - stamps[:, BEGAN]).max())),
+        "compute_s": tuple(max(_SHORTEST_S, float(seconds)) for seconds in computes_s),
+        "update_s": tuple(max(0.0, float(seconds)) for seconds in updates_s),
+        "step_s": max(_SHORTEST_S, float(steps_s.max())),
     }

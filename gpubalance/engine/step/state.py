@@ -1,9 +1,11 @@
-"""What a step changes without gradients: layers' states, such as moving averages and counters, and
-metrics.
+"""What a step changes without gradients: the states of layers and of metrics.
+
+A layer's state is a moving average or a counter, for example.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -11,49 +13,49 @@ import tensorflow as tf
 
 from gpubalance.engine.keras_inside import is_keras_own
 from gpubalance.engine.step.points import number_of_replica
-from gpubalance.engine.step.sums import weighed, wide
+from gpubalance.engine.step.vectors import weighed, wide
 from gpubalance.results.decomposition import MEAN, SUM, Decomposition
 
 
 class State:
-    """The variables of layers that all replicas must keep alike, and metrics' variables, of which
-    each has its own.
-    """
+    """Variables of layers, which all replicas keep alike, and of metrics, each replica's own."""
 
-    def __init__(self, model: Any, verdict: Decomposition, *, whole: bool) -> None:
-        """Reads them on a replica before its step. If each has the batch `whole`, all weigh as a
-        mean does.
+    def __init__(self, model: Any, decomposition: Decomposition, *, whole: bool) -> None:
+        """Reads them on a replica before its step.
+
+        If each replica has the batch `whole`, all weigh as a mean does.
         """
-        self._whole, self._powers = whole, powers_of(model, verdict)
+        self._whole = whole
+        self._powers = powers_of(model, decomposition)
         # Copies, which are on the replica's device: TensorFlow would take what a variable's read
         # gives into a loop on the first one.
-        self._kept = [
-            (variable, tf.identity(variable.value)) for variable in kept_of(model, verdict)
-        ]
+        alike = alike_of(model, decomposition)
+        self._alike = [(variable, tf.identity(variable.value)) for variable in alike]
+        self._has_begun = False
         self._summed = summed_of(model)
-        of_metrics = (variable for metric in metrics_of(model) for variable in metric._variables)
-        self._weighed = [one for one in of_metrics if whole or self._power(one, SUM) != SUM]
+        self._weighed = []
+        for variable, _ in metric_variables(model):
+            if whole or self._power(variable, SUM) != SUM:
+                self._weighed.append(variable)
 
-    def begin(self, *, again: bool = False) -> None:
-        """Begins a part. Every other micro-batch begins `again`, with the layers' values before the
-        step.
-        """
-        for variable, before in self._kept if again else []:
-            variable.assign(before)
-        self._is_first = not again and number_of_replica() == 0
-        self._counted = [
-            (variable, tf.convert_to_tensor(variable.value)) for variable in self._weighed
-        ]
+    def begin(self) -> None:
+        """Begins a part. Each micro-batch begins with the layers' values before the step."""
+        if self._has_begun:
+            for variable, before in self._alike:
+                variable.assign(before)
+        self._is_first = not self._has_begun and number_of_replica() == 0
+        self._has_begun = True
+        values = [tf.convert_to_tensor(variable.value) for variable in self._weighed]
+        self._counted = list(zip(self._weighed, values, strict=True))
 
     def shares(self, weight: Any) -> list[Any]:
-        """What a part with that weight has changed in each layer's variable, in numbers to be
-        summed over all parts.
+        """What a part with that weight has changed in the layers' variables, to be summed over all.
 
         Weighs what it has counted in its own metrics, too.
         """
         for variable, before in self._counted:
             variable.assign(_changed(before, self._counted_once(variable, before, weight)))
-        return [self._share(variable, before, weight) for variable, before in self._kept]
+        return [self._share(variable, before, weight) for variable, before in self._alike]
 
     def counted(self) -> list[Any]:
         """What the replica's own metrics have counted by now, in the variables of `summed_of`."""
@@ -61,95 +63,34 @@ class State:
 
     def set(self, sums: list[Any]) -> None:
         """Gives the layers' variables their new values, from the sums of all parts' shares."""
-        for (variable, before), change in zip(self._kept, sums, strict=True):
+        for (variable, before), change in zip(self._alike, sums, strict=True):
             variable.assign(_changed(before, change))
 
     @property
     def shapes(self) -> list[Any]:
         """The shapes of the shares."""
-        return [before.shape for _, before in self._kept]
+        return [before.shape for _, before in self._alike]
 
     def _share(self, variable: Any, before: Any, weight: Any) -> Any:
-        change = _change(before, tf.convert_to_tensor(variable.value))
-        return weighed(change, weight, MEAN if self._whole else self._power(variable, MEAN))
+        power = MEAN if self._whole else self._power(variable, MEAN)
+        return weighed(_change(before, variable), weight, power)
 
     def _power(self, variable: Any, usual: int) -> int:
         return self._powers.get(id(variable), usual)
 
     def _counted_once(self, variable: Any, before: Any, weight: Any) -> Any:
-        """What a part adds to its own metric. A part of a whole number can't be added: the first
-        one adds all.
+        """What a part adds to its own metric.
+
+        Whole numbers can't be divided among the parts: the first part adds all.
         """
         if before.dtype.is_floating or self._whole:
             return self._share(variable, before, weight)
-        return _change(before, tf.convert_to_tensor(variable.value)) * float(self._is_first)
+        return _change(before, variable) * float(self._is_first)
 
 
-def kept_of(model: Any, verdict: Decomposition) -> list[Any]:
-    """The variables of layers that a step changes by itself: of Keras' own layers moving averages
-    of means.
-
-    Of a user's layers those that the parity check saw change; untried, all that are not whole
-    numbers.
-    """
-    known = powers_of(model, verdict)
-    return [
-        variable
-        for layer in model._flatten_layers()
-        for variable in layer._non_trainable_variables
-        if id(variable) in known
-        or (tf.as_dtype(variable.dtype).is_floating and (is_keras_own(layer) or not verdict.step))
-    ]
-
-
-def changing_of(model: Any) -> list[Any]:
-    """The variables that a step may change without gradients, in an order that all workers have
-    alike.
-    """
-    of_metrics = [variable for metric in metrics_of(model) for variable in metric._variables]
-    return [
-        *of_metrics,
-        *(one for layer in model._flatten_layers() for one in layer._non_trainable_variables),
-    ]
-
-
-def powers_of(model: Any, verdict: Decomposition) -> dict[int, int]:
-    """The powers of the variables' shares that the parity check has found, by the
-    variables' ids.
-    """
-    variables = changing_of(model)
-    return {id(variables[place]): power for place, power in verdict.variables.items()}
-
-
-def metrics_of(model: Any) -> list[Any]:
-    """All metrics of a model, those of its compiled loss and those inside others too."""
-    # A user's own property may leave some out.
-    found = (*model.metrics, *keras.Model.metrics.fget(model))
-    trackers = list(model._compile_loss.metrics) if model._compile_loss is not None else []
-    return list({id(metric): metric for metric in (*_all(found), *trackers)}.values())
-
-
-def summed_of(model: Any) -> list[Any]:
-    """The metrics' variables of which each replica has its own, and their sum counts: nearly all of
-    them.
-    """
-    variables = (variable for metric in metrics_of(model) for variable in metric._variables)
-    return [
-        one for one in variables if one.aggregation == "sum" and one.dtype in ("float32", "float64")
-    ]
-
-
-def _all(metrics: Any) -> list[Any]:
-    """The metrics and those inside them."""
-    return [
-        one
-        for metric in metrics
-        for one in (metric, *_all(getattr(metric, "metrics", metric._metrics)))
-    ]
-
-
-def _change(before: Any, now: Any) -> Any:
+def _change(before: Any, variable: Any) -> Any:
     """A change as a number that every device can add, also of whole numbers and truths."""
+    now = tf.convert_to_tensor(variable.value)
     if before.dtype.is_bool:
         return tf.cast(now, tf.float32) - tf.cast(before, tf.float32)
     return tf.cast(now - before, wide(before.dtype))
@@ -158,4 +99,82 @@ def _change(before: Any, now: Any) -> Any:
 def _changed(before: Any, change: Any) -> Any:
     if before.dtype.is_bool:
         return tf.cast(before, tf.float32) + change > 0.5
-    return before + tf.cast(change if before.dtype.is_floating else tf.round(change), before.dtype)
+    if not before.dtype.is_floating:
+        change = tf.round(change)
+    return before + tf.cast(change, before.dtype)
+
+
+def alike_of(model: Any, decomposition: Decomposition) -> list[Any]:
+    """The variables of layers that a step changes by itself.
+
+    They are moving averages of means in Keras' own layers, and in a user's those that the parity
+    check saw change; untried, all that are not whole numbers.
+    """
+    known = powers_of(model, decomposition)
+    is_untried = not decomposition.step
+    variables = []
+    for variable, layer in layer_variables(model):
+        is_floating = tf.as_dtype(variable.dtype).is_floating
+        is_average = is_floating and (is_keras_own(layer) or is_untried)
+        if is_average or id(variable) in known:
+            variables.append(variable)
+    return variables
+
+
+def changing_of(model: Any) -> list[Any]:
+    """The variables that a step may change without gradients; all workers have this order."""
+    return [variable for variable, _ in metric_variables(model) + layer_variables(model)]
+
+
+def powers_of(model: Any, decomposition: Decomposition) -> dict[int, int]:
+    """The powers that the parity check has found for variables, by the variables' ids."""
+    variables = changing_of(model)
+    return {id(variables[place]): power for place, power in decomposition.variables.items()}
+
+
+def layer_variables(model: Any) -> list[tuple[Any, Any]]:
+    """The variables of layers that are not trained, each with its layer."""
+    layers = model._flatten_layers()
+    return [(variable, layer) for layer in layers for variable in layer._non_trainable_variables]
+
+
+def metric_variables(model: Any) -> list[tuple[Any, Any]]:
+    """The variables of all metrics, each with its metric."""
+    return [(variable, metric) for metric in metrics_of(model) for variable in metric._variables]
+
+
+def metrics_of(model: Any) -> list[Any]:
+    """All metrics of a model, those of its compiled loss and those inside others too."""
+    # A user's own property may leave some out.
+    metrics = _with_inner([*model.metrics, *keras.Model.metrics.fget(model)])
+    if model._compile_loss is not None:
+        metrics += model._compile_loss.metrics
+    return list({id(metric): metric for metric in metrics}.values())
+
+
+def _with_inner(metrics: Iterable[Any]) -> list[Any]:
+    """The metrics and those inside them."""
+    found = []
+    for metric in metrics:
+        found.append(metric)
+        found += _with_inner(getattr(metric, "metrics", metric._metrics))
+    return found
+
+
+def summed_of(model: Any) -> list[Any]:
+    """The metrics' variables of which each replica has its own, and the sum counts: nearly all."""
+    return [
+        variable
+        for variable, _ in metric_variables(model)
+        if variable.aggregation == "sum" and variable.dtype in ("float32", "float64")
+    ]
+
+
+def handles(variables: Iterable[Any]) -> set[int]:
+    """The ids of the variables' handles, on every device."""
+    found = set()
+    for variable in variables:
+        value = variable._value  # its `value` may be one that a scope has for it
+        for local in getattr(value, "values", [value]):
+            found.add(id(local.handle))
+    return found

@@ -1,44 +1,43 @@
-"""What differs between two results besides the split, so that they do not compare like
-with like.
-"""
+"""What differs between two results besides the split, so that they are not like for like."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpubalance.jobs.compare.subject import Contender
+from gpubalance.jobs.compare.contender import Contender
 from gpubalance.results.common import shapes_text
 from gpubalance.results.comparison import Unlike
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.probe import Probe
+from gpubalance.results.records import AnyResult
 from gpubalance.results.run import Run
 from gpubalance.settings.device import Device
 from gpubalance.text import clean
 
 _UUID_SHOWN = 12
 Facts = Mapping[str, object]
+Places = tuple[int | None, int | None]
 
 
-def pair_devices(
-    baseline: Sequence[Device], other: Sequence[Device]
-) -> list[tuple[int | None, int | None]]:
-    """The places of each device in both results, matched by UUID or else by label; None where a
-    result lacks it.
+def pair_devices(baseline: Sequence[Device], other: Sequence[Device]) -> list[Places]:
+    """The places of each device in both results; None where a result lacks it.
 
-    A UUID that is shared by several devices does not count.
+    They are matched by UUID or else by label. A UUID that is shared by several devices does not
+    count.
     """
-    pairs = dict[int, int]()
+    matched: dict[int, int] = {}
     for name in ("uuid", "label"):
-        here, there = _places(baseline, name), _places(other, name)
-        for shared in here.keys() & there.keys():
-            if here[shared] not in pairs and there[shared] not in pairs.values():
-                pairs[here[shared]] = there[shared]
-    left = [place for place in range(len(other)) if place not in pairs.values()]
-    return [
-        *((place, pairs.get(place)) for place in range(len(baseline))),
-        *((None, place) for place in left),
-    ]
+        here = _places(baseline, name)
+        there = _places(other, name)
+        for value in here.keys() & there.keys():
+            if here[value] not in matched and there[value] not in matched.values():
+                matched[here[value]] = there[value]
+    pairs: list[Places] = [(place, matched.get(place)) for place in range(len(baseline))]
+    for place in range(len(other)):
+        if place not in matched.values():
+            pairs.append((None, place))
+    return pairs
 
 
 def _places(devices: Sequence[Device], name: str) -> dict[str, int]:
@@ -47,21 +46,22 @@ def _places(devices: Sequence[Device], name: str) -> dict[str, int]:
 
 
 def unlike(baseline: Contender, other: Contender) -> tuple[Unlike, ...]:
-    """The differences in settings, model, devices, software and machine, in this order; a None in
-    one is unknown.
+    """The differences in settings, model, devices, software and machine, in this order.
+
+    A None in one is unknown.
     """
     return (
-        *_differences(_settings(baseline), _settings(other)),
+        *_differences(_settings(baseline.source), _settings(other.source)),
         *_devices(baseline.devices, other.devices),
-        *_differences(_software(baseline), _software(other)),
+        *_differences(_software(baseline.source), _software(other.source)),
     )
 
 
-def _settings(subject: Contender) -> Facts:
-    """What was measured, and how, by the name to tell it under; without what is not known or is no
-    matter.
+def _settings(source: AnyResult) -> Facts:
+    """What was measured, and how, by the name that a reader knows.
+
+    Without what is not known or does not matter.
     """
-    source = subject.source
     facts: dict[str, object] = {name.replace("_", "-"): value for name, value in source.settings}
     if source.model is not None:
         facts["the model's parameters"] = source.model.parameters
@@ -69,20 +69,23 @@ def _settings(subject: Contender) -> Facts:
         if source.model.input_shapes is not None:
             facts["the model's input shapes"] = shapes_text(source.model.input_shapes)
     if isinstance(source, Probe):
-        facts |= {"--parallel": source.parallel, "--margin": source.margin_bytes}
-        facts |= {"--batch-multiple": source.batch_multiple, "--max-batch": source.max_batch}
+        facts["--parallel"] = source.parallel
+        facts["--margin"] = source.margin_bytes
+        facts["--batch-multiple"] = source.batch_multiple
+        facts["--max-batch"] = source.max_batch
     kinds = {Layers: "one model cut over all", Independent: "a model of its own on each device"}
     facts["training"] = kinds.get(type(source), "one model on all")
     if source.settings.data is not None:
-        is_piped = isinstance(source, Independent) or (
-            isinstance(source, Run) and source.pipeline is not None
-        )
-        facts["samples"] = "from the pipeline" if is_piped else "held on the devices"
+        is_piped = isinstance(source, Run) and source.pipeline is not None
+        if is_piped or isinstance(source, Independent):
+            facts["samples"] = "from the pipeline"
+        else:
+            facts["samples"] = "held on the devices"
     return facts
 
 
-def _software(subject: Contender) -> Facts:
-    return {name.replace("_", " "): value for name, value in subject.source.environment or ()}
+def _software(source: AnyResult) -> Facts:
+    return {name.replace("_", " "): value for name, value in source.environment or ()}
 
 
 def _differences(before: Facts, after: Facts) -> Iterator[Unlike]:
@@ -97,21 +100,17 @@ def _devices(baseline: Sequence[Device], other: Sequence[Device]) -> Iterator[Un
         before = None if mine is None else baseline[mine]
         after = None if theirs is None else other[theirs]
         if before and after and before.uuid == after.uuid:
-            yield from _differences(
-                _of_device(before, before.label), _of_device(after, before.label)
-            )
+            label = before.label
+            yield from _differences(_of_device(before, label), _of_device(after, label))
         else:
-            yield Unlike(
-                what=(before or after or other[0]).label,
-                baseline=_named(before),
-                other=_named(after),
-            )
+            label = (before or after or other[0]).label
+            yield Unlike(what=label, baseline=_name(before), other=_name(after))
 
 
-def _named(device: Device | None) -> str:
-    return (
-        clean(f"{device.name} ({clean(device.uuid, _UUID_SHOWN + 1)})") if device else "not in use"
-    )
+def _name(device: Device | None) -> str:
+    if device is None:
+        return "not in use"
+    return clean(f"{device.name} ({clean(device.uuid, _UUID_SHOWN + 1)})")
 
 
 def _of_device(device: Device, label: str) -> Facts:
@@ -124,8 +123,8 @@ def _of_device(device: Device, label: str) -> Facts:
 
 
 def _text(value: object) -> str | None:
+    if value is None:
+        return None
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return (
-        None if value is None else f"{value:g}" if isinstance(value, float) else clean(str(value))
-    )
+    return f"{value:g}" if isinstance(value, float) else clean(str(value))

@@ -12,7 +12,7 @@ from gpubalance.results.checkup import Check, Status
 
 T = TypeVar("T")
 
-_A_NEW_DRIVER = ("no-driver", "driver-too-old")  # mends these
+_MENDED_BY_A_DRIVER = ("no-driver", "driver-too-old")  # a new one
 
 # Of codes that are not what they are called.
 _WHAT = {
@@ -57,10 +57,11 @@ def skipped(code: str, why: str) -> Check:
 
 def explained(code: str, row: str, detail: str, status: Status = "failure") -> Check:
     """A fault, with the cause and the remedy from this row of known errors."""
-    remedy = known_error(row).remedy
-    if row in _A_NEW_DRIVER and (command := install_command()):
-        remedy = f"{remedy}\n{command}"
-    return check(code, status, f"{detail}: {known_error(row).cause}", remedy)
+    known = known_error(row)
+    remedy = known.remedy
+    if row in _MENDED_BY_A_DRIVER:
+        remedy = f"{remedy}\n{install_command()}".strip()
+    return check(code, status, f"{detail}: {known.cause}", remedy)
 
 
 def failed(code: str, error: Exception, where: str = "") -> Check:
@@ -75,11 +76,9 @@ def failed(code: str, error: Exception, where: str = "") -> Check:
     return check(code, "failure", detail, row.remedy if row else None)
 
 
-def guarded(code: str, found: Iterable[T], where: str = "") -> Iterator[T | Check]:
-    """What is found, and a failed check if that raises: one check is no reason to lose
-    the others.
-    """
+def guarded(code: str, findings: Iterable[T], where: str = "") -> Iterator[T | Check]:
+    """What is found, and a failed check if that raises: it is no reason to lose the others."""
     try:
-        yield from found
+        yield from findings
     except Exception as error:  # noqa: BLE001
         yield failed(code, error, where)

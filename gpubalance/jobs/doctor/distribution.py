@@ -16,13 +16,16 @@ _INSTALLS = {
 
 
 def install_command(release: Mapping[str, str] | None = None) -> str:
-    """The command, with `release` instead of this machine's /etc/os-release; empty for another
-    distribution.
+    """The command; empty for another distribution.
+
+    `release` takes the place of this machine's /etc/os-release.
     """
     if release is None:
         try:
             release = platform.freedesktop_os_release()
         except OSError:
             return ""
-    names = [release.get("ID", ""), *release.get("ID_LIKE", "").split()]
-    return next((_INSTALLS[name] for name in names if name in _INSTALLS), "")
+    for name in [release.get("ID", ""), *release.get("ID_LIKE", "").split()]:
+        if name in _INSTALLS:
+            return _INSTALLS[name]
+    return ""

@@ -1,5 +1,4 @@
-"""A journal: one line on disk for each finished thing, so that `--resume` does not measure it
-again.
+"""A journal: one line on disk for each finished thing, so that `--resume` does not repeat it.
 
 Two commands that would measure the same share a key. A job that is resumed simply runs again: what
 it made under a key before is not made again, and its decisions follow from its measurements, which
@@ -11,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import threading
 import time
 from collections import Counter
@@ -22,33 +20,22 @@ from typing import IO, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from gpubalance._version import __version__
-from gpubalance.devices.hosts import typed_for_hosts
-from gpubalance.errors import RESUME, BadInput, GpubalanceError, InUse
+from gpubalance.errors import RESUME, BadInput, GpubalanceError
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.settings.requests import IndependentRequest, MeasureRequest, ProbeRequest
 from gpubalance.system.lock import Lock
 from gpubalance.system.state import delete_oldest, state_folder, sync_folder
-from gpubalance.system.versions import software
-from gpubalance.workers.code import code_key
 
 _KEPT = 100
-# How long and how carefully it is measured, and what else does not change a measurement.
-_BESIDE = {"tracing", "for_split", "fresh", "force", "ahead", "least_samples", "rounds"}
-_BESIDE |= {"deadline_s", "time_limit_s"}
-_MEASURING = {"windows", "deadline_s", "time_limit_s"}
 
 R = TypeVar("R", bound=BaseModel)
 
 
 def content_key(*parts: BaseModel | str | int | float | None) -> str:
-    """A short hash that is equal for equal devices, settings and options: it is of
-    their contents.
-    """
-    plain = [
-        part.model_dump(mode="json") if isinstance(part, BaseModel) else part for part in parts
-    ]
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+    """A short hash that is equal for equal devices, settings and options."""
+    contents = []
+    for part in parts:
+        contents.append(part.model_dump(mode="json") if isinstance(part, BaseModel) else part)
+    return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class Journal:
@@ -61,32 +48,34 @@ class Journal:
     error keeps it, and its remedy says so, unless what was kept no longer `helps`.
 
     `watch` is told where new things follow those that were left, as a job tells both alike, and
-    when nothing more can be kept. `again` counts the records that were left and are used, by their
+    when nothing more can be kept. `reused` counts the records that were left and are used, by their
     kind.
     """
 
     def __init__(self, key: str, what: str, *, resume: bool) -> None:
         self.path = _path(key)
         self.resume = resume
-        self.stays, self.helps = False, True
+        self.stays = False
+        self.helps = True
         self.watch: Watch = lambda _: None
-        self.again: Counter[type[BaseModel]] = Counter()
-        self._held = Lock(str(self.path), what)
-        found = list(_read(self.path))
-        self._entries = found if resume else []
+        self.reused: Counter[type[BaseModel]] = Counter()
+        self._lock = Lock(str(self.path), what)
+        entries = list(_read(self.path))
+        self._entries = entries if resume else []
         self.resumed = bool(self._entries)  # it continues what an interrupted command left
-        self.passes_over = bool(found) and not resume
+        self.passes_over = bool(entries) and not resume
         self._threads = threading.Lock()
         self._file: IO[str] | None = None
         self.is_full = False
-        self._holds = self.resumed
-        self._left: dict[type[BaseModel], dict[str, Any]] = {}
-        self._is_new = False
+        self._is_worth_resuming = self.resumed
+        self._earlier: dict[type[BaseModel], dict[str, Any]] = {}  # loaded so far, by kind
+        self._has_new = False
 
     @staticmethod
     def left_at(key: str) -> float:
-        """When an interrupted command last left anything under the key, in seconds since 1970; 0 if
-        none did.
+        """When an interrupted command last left anything under the key; 0 if none did.
+
+        In seconds since 1970.
         """
         path = _path(key)
         return path.stat().st_mtime if any(_read(path)) else 0.0
@@ -98,58 +87,56 @@ class Journal:
         if error is None and not self.stays:
             self.path.unlink(missing_ok=True)
         # Mended input has another key.
-        helps = self._holds and self.helps and not isinstance(error, BadInput)
+        helps = self._is_worth_resuming and self.helps and not isinstance(error, BadInput)
         if helps and isinstance(error, GpubalanceError) and RESUME not in error.remedy:
             error.remedy = f"{error.remedy}\n{RESUME}".strip()
         self.close()
 
     def begin_anew(self) -> None:
-        """Forgets what is not continued, if nothing is kept yet: resuming this command must not
-        find that.
+        """Deletes what is not continued, if nothing is kept yet.
+
+        Resuming this command must not find that.
         """
         if not self.resumed and self._file is None:
             self.path.unlink(missing_ok=True)
 
     def get_or_make(self, key: str, kind: type[R], make: Callable[[], R]) -> R:
-        """The record that was left under the key, else the one that `make` returns,
-        which is kept.
-        """
-        found = self.load(key, kind)
-        if found is None:
-            found = make()
-            self.keep(key, found)
-        return found
+        """The record that was left under the key, else a new one, which is kept."""
+        record = self.load(key, kind)
+        if record is None:
+            record = make()
+            self.keep(key, record)
+        return record
 
     def load(self, key: str, kind: type[R]) -> R | None:
         """The last record of that kind that was left under the key, or None."""
-        if kind not in self._left:
-            self._left[kind] = self.load_all(kind)
-        found: R | None = self._left[kind].get(key)
-        self.again[kind] += found is not None
-        return found
+        if kind not in self._earlier:
+            self._earlier[kind] = self.load_all(kind)
+        record: R | None = self._earlier[kind].get(key)
+        if record is not None:
+            self.reused[kind] += 1
+        return record
 
     def keep(self, key: str, record: BaseModel) -> None:
-        """Adds a record that follows those that were left."""
-        if not self._is_new and any(self.again.values()):
+        """Adds a record, and says so if it is the first that follows reused ones."""
+        if self.reused and not self._has_new:
             self.watch(Doing("what was told so far was measured before the interruption"))
-        self._is_new = True
+        self._has_new = True
         self.add(key, record)
 
     def add(self, key: str, record: BaseModel, *, helps: bool = True) -> None:
-        """Appends a finished record; returns when it is on disk. One that `helps` is worth resuming
-        the command.
+        """Appends a finished record; returns when it is on disk.
 
-        If the disk is full it says so once and keeps nothing more; the measurement goes on.
+        One that `helps` is worth resuming the command. If the disk is full it says so once and
+        keeps nothing more; the measurement goes on.
         """
-        entry = {
-            "kind": type(record).__name__,
-            "key": key,
-            "record": record.model_dump(mode="json"),
-        }
+        kind = type(record).__name__
+        entry = {"kind": kind, "key": key, "record": record.model_dump(mode="json")}
         with self._threads:
             if not self.is_full:
                 self._append(json.dumps(entry))
-                self._holds |= helps and not self.is_full
+                if helps and not self.is_full:
+                    self._is_worth_resuming = True
 
     def _append(self, line: str) -> None:
         try:
@@ -171,24 +158,25 @@ class Journal:
         return file
 
     def load_all(self, kind: type[R]) -> dict[str, R]:
-        """The last record of that kind that was left under each key. Skips lines that are no such
-        record.
+        """The last record of that kind that was left under each key.
 
-        Records of some time are moved, each to follow the one before, the last to end now: a boot
-        resets the clock.
+        Skips lines that are no such record. Records of some time are moved, each to follow the one
+        before, the last to end now: a boot resets the clock.
         """
-        found: dict[str, Any] = {}
+        records: dict[str, Any] = {}
         for entry in self._entries:
             if entry.get("kind") == kind.__name__:
                 with suppress(ValidationError):
-                    key, record = str(entry.get("key")), json.dumps(entry.get("record"))
-                    found[key] = kind.model_validate_json(record)
+                    record = kind.model_validate_json(json.dumps(entry.get("record")))
+                    records[str(entry.get("key"))] = record
+        if not hasattr(kind, "span_s"):
+            return records
         end_s = time.monotonic()
-        for key, timed in reversed(found.items()) if hasattr(kind, "span_s") else ():
-            began_s, ended_s = timed.span_s
-            found[key] = timed.later(end_s - ended_s)
+        for key, record in reversed(records.items()):
+            began_s, ended_s = record.span_s
+            records[key] = record.later(end_s - ended_s)
             end_s -= ended_s - began_s
-        return found
+        return records
 
     def tell_resumed(self) -> None:
         """Says whether the command continues what was measured before, or could."""
@@ -198,10 +186,8 @@ class Journal:
         elif self.resumed:
             text = "continuing an unfinished measurement"
         elif self.resume:
-            text = (
-                "nothing unfinished was found for these devices and settings: starting from the "
-                "beginning"
-            )
+            nothing = "nothing unfinished was found for these devices and settings"
+            text = f"{nothing}: starting from the beginning"
         if text:
             self.watch(Doing(text, stays=True))
 
@@ -210,7 +196,7 @@ class Journal:
         with suppress(OSError):  # `add` said what could not be written
             if self._file is not None:
                 self._file.close()
-        self._held.release()
+        self._lock.release()
 
 
 def _path(key: str) -> Path:
@@ -218,61 +204,16 @@ def _path(key: str) -> Path:
 
 
 def _read(path: Path) -> Iterator[dict[str, Any]]:
-    """The entries that can be read: the last line may have been cut off, and others may be
-    anything.
+    """The entries that can be read.
+
+    The last line may have been cut off, and others may be anything.
     """
-    with suppress(OSError):
-        lines = (
-            path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else []
-        )
-        for line in lines:
-            with suppress(ValueError, RecursionError):
-                entry = json.loads(line)
-                if isinstance(entry, dict):
-                    yield entry
-
-
-def journal_of(request: MeasureRequest, *, resume: bool) -> Journal:
-    """The journal of a command, the same for more rounds, more windows or another time limit.
-
-    Raises InUse if another process is making the same probe; other commands have a journal each.
-    """
-    beside: dict[str, bool | set[str]] = {**dict.fromkeys(_BESIDE, True), "measuring": _MEASURING}
-    models = [request.settings.model]
-    models += request.models if isinstance(request, IndependentRequest) else ()
-    key = content_key(
-        type(request).__name__,
-        request.model_dump_json(exclude=beside),
-        request.driver,
-        *(software_key(model, request.settings.data) for model in models),
-        *typed_for_hosts(),
-    )
-    if isinstance(request, ProbeRequest):
-        return Journal(key, "a probe of the same devices and settings", resume=resume)
-    return free_journal(key, resume)
-
-
-def software_key(model: str, data: str | None = None) -> str:
-    """What a step's speed depends on besides devices and settings: the host, versions, the user's
-    own files.
-    """
-    return " ".join(
-        [platform.node(), __version__, *(one or "" for one in software()), code_key(model, data)]
-    )
-
-
-def free_journal(key: str, resume: bool) -> Journal:
-    """The first journal of this key that no process holds: on simulated devices equal commands may
-    run at once.
-
-    With `resume`, journals in which something was left come first, the newest before the others.
-    """
-    keys = [key, *(f"{key}-{number}" for number in range(1, 100))]
-    for one in sorted(keys, key=Journal.left_at, reverse=True) if resume else keys:
-        try:
-            return Journal(one, "the journal of this command", resume=resume)
-        except InUse:
-            continue
-    raise InUse(
-        "this command runs a hundred times already", remedy="wait until one of them has ended"
-    )
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # such as none
+        return
+    for line in text.split("\n"):
+        with suppress(ValueError, RecursionError):
+            entry = json.loads(line)
+            if isinstance(entry, dict):
+                yield entry

@@ -1,6 +1,4 @@
-"""What the parity check has found of models: a command checks each once, and with --resume none
-again.
-"""
+"""What the parity check has found of models, so that a command checks each only once."""
 
 from __future__ import annotations
 
@@ -23,24 +21,25 @@ class KeptVerdicts:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._found = journal.load_all(Decomposition)
+        self._verdicts = journal.load_all(Decomposition)
         self._checking = defaultdict[str, threading.Lock](threading.Lock)
 
     def turn(self, settings: Settings) -> AbstractContextManager[Any]:
-        """Within it no other worker checks the model in these settings. One without a user's code
-        is not checked.
+        """Within it no other worker checks the model in these settings.
+
+        A model without a user's code is not checked.
         """
         return self._checking[_key(settings)] if ":" in settings.model else nullcontext()
 
     def of(self, settings: Settings) -> Decomposition | None:
         """That of the model in these settings, if it was checked."""
-        return self._found.get(_key(settings))
+        return self._verdicts.get(_key(settings))
 
     def note(self, settings: Settings, verdict: Decomposition) -> None:
         """Takes what a worker has found, and keeps what is new."""
         key = _key(settings)
-        if key not in self._found and (verdict.step or verdict.refused):
-            self._found[key] = verdict
+        if key not in self._verdicts and (verdict.step or verdict.refused):
+            self._verdicts[key] = verdict
             self._journal.add(key, verdict, helps=False)
 
 

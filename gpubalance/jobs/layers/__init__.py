@@ -1,5 +1,5 @@
-"""`layers`: cuts a model over several devices: does it fit alone, what do its blocks take, where to
-cut, and the proof.
+"""`layers`: cuts a model over several devices.
 
-planning/pipeline/ has the arithmetic of cuts and orders.
+Does it fit alone, what do its blocks take, where to cut, and the proof. planning/pipeline/ has the
+arithmetic of cuts and orders.
 """

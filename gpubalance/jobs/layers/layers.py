@@ -41,7 +41,7 @@ from gpubalance.jobs.measure.party import party_for
 from gpubalance.jobs.measure.stamps import stamp_cost
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.turns import in_turns
-from gpubalance.jobs.measure.warnings import of_figures, resumed, warning
+from gpubalance.jobs.measure.warnings import of_figures, resumed
 from gpubalance.numbers.stats import mean
 from gpubalance.planning.pipeline.place import Placement
 from gpubalance.planning.pipeline.timeline import bubble_bound
@@ -53,6 +53,7 @@ from gpubalance.results.layers import (
     PredictedStep,
     SplitBaseline,
 )
+from gpubalance.results.warnings import warning
 from gpubalance.settings.requests import LayersRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Ready

@@ -1,6 +1,4 @@
-"""Finds out whether the whole model trains on one device, what that gives, and what its batch split
-would give.
-"""
+"""What the uncut model gives: on the best device alone, and by a batch split over all of them."""
 
 from __future__ import annotations
 
@@ -25,39 +23,46 @@ _NONE_HOLDS = "no device holds the whole model"
 def uncut(
     request: LayersRequest, limit: TimeLimit, watch: Watch, journal: Journal
 ) -> LayersBaselines:
-    """What the uncut model gives, by a probe and a balance that used it. Raises what a probe does,
-    but NothingFits.
+    """What the uncut model gives, by a probe and a balance that used it.
 
-    Raises UsageError if all devices hold it, and the best that layers could give with their rates
-    is not more.
+    Raises what a probe does, but NothingFits; and UsageError if all devices hold it, and the best
+    that layers could give with their rates is not more.
     """
     try:
         probe = probe_for(request.uncut, limit, watch, journal)
     except NothingFits as error:
         return LayersBaselines(solo_best_why_not=error.message, split_why_not=_NONE_HOLDS)
-    bests = [(one.device, one.solo_best) for one in probe.probes if one.solo_best is not None]
-    solo = [SoloBest(device=device, **best.model_dump()) for device, best in bests]
+    solo = []
+    failures = []
+    for entry in probe.probes:
+        failures += [failure.message for failure in entry.failures]
+        if entry.solo_best is not None:
+            solo.append(SoloBest(device=entry.device, **entry.solo_best.model_dump()))
     if not solo:
-        told = (failure.message for one in probe.probes for failure in one.failures)
-        none = "; ".join(dict.fromkeys(told)) or _NONE_HOLDS
-        return LayersBaselines(solo_best_why_not=none, split_why_not=_NONE_HOLDS)
-    split, why_not = _split(request, probe, solo)
-    best = max(solo, key=lambda one: one.throughput)
-    found = LayersBaselines(solo_best=best, split=split, split_why_not=why_not)
+        why_not = "; ".join(dict.fromkeys(failures)) or _NONE_HOLDS
+        return LayersBaselines(solo_best_why_not=why_not, split_why_not=_NONE_HOLDS)
+    split, split_why_not = _split(request, probe, solo)
+    baselines = LayersBaselines(
+        solo_best=max(solo, key=lambda best: best.throughput),
+        split=split,
+        split_why_not=split_why_not,
+    )
     if len(solo) == len(request.devices):
-        rates = [one.throughput for one in solo]
-        refuse_what_is_faster_uncut(request, found, pipeline_throughput(rates, request.in_a_step))
-    return found
+        rates = [best.throughput for best in solo]
+        at_most = pipeline_throughput(rates, request.in_a_step)
+        refuse_what_is_faster_uncut(request, baselines, at_most)
+    return baselines
 
 
 def _split(
     request: LayersRequest, probe: Probe, solo: Sequence[SoloBest]
 ) -> tuple[SplitBaseline | None, str | None]:
     """The batch split over all devices, or why there is none."""
-    holding = {one.device for one in solo}
-    missing = [
-        device.label for number, device in enumerate(request.devices) if number not in holding
-    ]
+    holding = {best.device for best in solo}
+    missing = []
+    for number, device in enumerate(request.devices):
+        if number not in holding:
+            missing.append(device.label)
     if missing:
         do_not = "do not" if len(missing) > 1 else "does not"
         return None, f"{' and '.join(missing)} {do_not} hold the whole model"
@@ -65,31 +70,38 @@ def _split(
         planned = plan(probe, request.devices, request.uncut.plan, request.joint)
     except (NothingFits, BadInput, UsageError) as error:
         return None, error.message
-    sizes = {"batches": planned.batches, "micro_batches": planned.micro_batches}
-    return SplitBaseline(**sizes, throughput=planned.predicted.throughput, measured=False), None
+    split = SplitBaseline(
+        batches=planned.batches,
+        micro_batches=planned.micro_batches,
+        throughput=planned.predicted.throughput,
+        measured=False,
+    )
+    return split, None
 
 
 def refuse_what_is_faster_uncut(
-    request: LayersRequest, found: LayersBaselines, layers_at_most: float
+    request: LayersRequest, baselines: LayersBaselines, layers_at_most: float
 ) -> None:
     """Raises UsageError if layers can't give more than the uncut model, unless they are forced."""
-    if request.force or layers_at_most > found.throughput:
+    if request.force or layers_at_most > baselines.throughput:
         return
     bubble = format_percent(bubble_bound(len(request.devices), request.in_a_step), 1)
-    best, split, told, parts = found.solo_best, found.split, [], ""
+    uncut_rates = []
+    accumulate = ""
+    best = baselines.solo_best
     if best is not None:
-        told.append(
-            f"{request.devices[best.device].label} alone gives {format_rate(best.throughput)}"
-        )
+        label = request.devices[best.device].label
+        uncut_rates.append(f"{label} alone gives {format_rate(best.throughput)}")
+    split = baselines.split
     if split is not None:
-        told.append(f"the batch split {split.split} {format_rate(split.throughput)} by prediction")
-        parts = " --accumulate auto" if split.split.accumulates else ""
+        rate = format_rate(split.throughput)
+        uncut_rates.append(f"the batch split {split.split} {rate} by prediction")
+        if split.split.accumulates:
+            accumulate = " --accumulate auto"
     raise UsageError(
         f"{request.settings.model} is better off uncut: layers would give "
         f"{format_rate(layers_at_most)} samples/s at "
-        f"best, as {bubble} of each step is bubble; {', '.join(told)}",
-        remedy=(
-            f"gpubalance balance{parts} finds the best batch split; --force cuts the model all "
-            "the same"
-        ),
+        f"best, as {bubble} of each step is bubble; {', '.join(uncut_rates)}",
+        remedy=f"gpubalance balance{accumulate} finds the best batch split; --force cuts the model "
+        "all the same",
     )

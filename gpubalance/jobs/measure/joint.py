@@ -15,7 +15,7 @@ from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.pipeline import ROUND_S, held_against, measure_pipeline
 from gpubalance.jobs.measure.subject import Subject
 from gpubalance.jobs.measure.turns import in_turns
-from gpubalance.jobs.measure.warnings import batches_joined, of_figures, resumed, warning
+from gpubalance.jobs.measure.warnings import batches_joined, of_figures, resumed
 from gpubalance.numbers.ratio import Ratio, ratio
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.run import (
@@ -26,6 +26,7 @@ from gpubalance.results.run import (
     SoloBest,
     alone_in_use,
 )
+from gpubalance.results.warnings import warning
 from gpubalance.settings.requests import RunRequest
 from gpubalance.settings.shares import Shares
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from gpubalance.devices.hosts import are_reached
 from gpubalance.errors import GpubalanceError
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.jobs.measure.warnings import warning
 from gpubalance.results.common import Warning_
+from gpubalance.results.warnings import warning
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.requests import Tracing
 from gpubalance.settings.shares import Shares

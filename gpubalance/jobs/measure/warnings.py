@@ -1,4 +1,4 @@
-"""The warnings of all that measures: a row each, of its code, the message, and what to do next."""
+"""Which of the warnings about figures hold, and the facts in them."""
 
 from __future__ import annotations
 
@@ -11,129 +11,13 @@ from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH
 from gpubalance.numbers.units import format_percent
 from gpubalance.planning.parts import SLOW
 from gpubalance.results.common import Warning_
+from gpubalance.results.warnings import COOLER, warning
 from gpubalance.settings.choices import names_file_or_code
 from gpubalance.settings.device import Device
 
 _STAMPS_CHEAP = 0.03
 LATE = 0.1
 _FEWEST_SLOW = 2
-_COOLER = "look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE)"
-
-# The code is what comes before a slash. In braces stand the facts that `warning` is given.
-_ROWS = {
-    "throttled": (
-        "{slowed} while it was measured, and measured once more after that",
-        f"{_COOLER}, and measure again",
-    ),
-    "throttled/speed": (
-        "{device} became {part} {slower} while it was measured: the split is for its speed at "
-        "the end",
-        "{advice}",
-    ),
-    "slower-than-profile": (
-        "in {late} of the steps the real compute took longer than the profile's time, "
-        "so the figures are this machine's and not the profile's",
-        "{advice}",
-    ),
-    "wide-interval": (
-        "{wide}",
-        "measure longer (--windows, --duration), with nothing else running",
-    ),
-    "not-steady": (
-        "the step time still had a trend when the warm-up ended",
-        "run it again: clocks that rise or fall, or another program, may be the cause",
-    ),
-    "not-steady/machine": (
-        "the machine is not steady: {split} gave {least} to {most} samples/s in {count} "
-        "measurements, "
-        "of which the median counts",
-        "close other programs, and balance again",
-    ),
-    "slow-steps": (
-        "{slow}",
-        "close other programs, or move them to another machine. "
-        "If that does not help, see whether data or a checkpoint makes a step wait",
-    ),
-    "stamps-cost": (
-        "steps in which the devices were timed took {costs} longer. "
-        "Total throughput is from the others, but compute, wait and sync are only that exact",
-        "larger batches reduce it",
-    ),
-    "parts-exceed-step": (
-        "the slowest device's compute, timed in some steps, is {excess} longer than a whole "
-        "step of the others, "
-        "so compute, wait and sync are only that exact",
-        "measure longer, with nothing else running",
-    ),
-    "loss-not-finite": (
-        "the loss became infinite or NaN while it was measured, which changes nothing about a "
-        "step's work and time",
-        "nothing to do for a measurement on random data",
-    ),
-    "resumed": (
-        "{count} of its {what} measured before it was interrupted{since}",
-        "nothing to do, unless the machine was changed in between: then measure without --resume",
-    ),
-    "not-exact": ("{text}", "gpubalance guide refused says what a split trains exactly"),
-    "not-for-a-split": ("gpubalance balance will refuse this model: {why}", "{advice}"),
-    "even-split-out-of-memory": (
-        "{what}, in turns with the run's split: there is no even split to compare with",
-        "compare with smaller batches, or measure with --baseline none",
-    ),
-    "even-is-faster": (
-        "{split} gave {rate} samples/s and the even split {even} beside it {even_rate}: the "
-        "faster of them counts",
-        "close other programs, and balance again: the devices were not as fast as when they "
-        "were planned for",
-    ),
-    "even-is-faster/not-asked": (
-        "{split} gave {rate} samples/s and the even split {even} beside it {even_rate}, "
-        "but that is not what --global-batch, --batch-multiple or --margin asks for",
-        "balance again without them, or run it: gpubalance run --batches {even_batches}",
-    ),
-    "batches-joined": (
-        "the dataset's own batches have {own} samples and differ in shape: batches of {size} "
-        "were made from them, "
-        "each padded to its longest sample, but split.fit leaves such batches as they are",
-        "let the dataset make batches of {size}: padded_batch({size})",
-    ),
-    "batches-differ": (
-        "the batches differ in shape: a step time is the mean over several of them, and plans "
-        "use that mean. "
-        "The batch limit was tried with the longest of the first batches",
-        "keep some memory free with --margin if longer ones may come",
-    ),
-    "trace-without-gpu": (
-        "{where}the trace has the host's part, and not that of every GPU: {missing}",
-        # https://developer.nvidia.com/ERR_NVGPUCTRPERM
-        "CUPTI must be there (it comes with the extra cuda) and open to all users: "
-        "`options nvidia NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d/, then restart; "
-        "in a container --cap-add=SYS_ADMIN",
-    ),
-    "measured-in-parallel": (
-        "the devices were measured at the same time: they may have disturbed each other",
-        "leave out --parallel for what each can do alone",
-    ),
-    "pipeline-unknown": ("the input pipeline was not measured alone: {why}", "{advice}"),
-    "sync-unknown": (
-        "the plan assumes that sync takes no time: no balance by this probe that measured it "
-        "is kept here",
-        "gpubalance balance measures it and plans again; or give --sync, in seconds",
-    ),
-    "not-traced": ("{where}no trace was recorded: {why}", "{advice}"),
-    "shares-assumed": (
-        "a block's part of its device's profile is assumed to be its part of the model's "
-        "operations, "
-        "weights and activations",
-        "nothing to do: real devices are measured block by block",
-    ),
-}
-
-
-def warning(row: str, **facts: object) -> Warning_:
-    """The warning of that row, with these facts in its text."""
-    message, following = (text.format(**facts) for text in _ROWS[row])
-    return Warning_(code=row.split("/")[0], message=message, next=following)
 
 
 def of_figures(
@@ -243,7 +127,7 @@ def speed_changed(device: Device, change: float) -> Warning_:
 def to_keep_speed(device: Device) -> str:
     """What to do so that a device keeps its speed."""
     if not device.simulated:
-        return _COOLER
+        return COOLER
     if device.profile is not None and device.profile.drift:
         return "use a profile without drift"
     return "close other programs: it is simulated with this machine's processor"

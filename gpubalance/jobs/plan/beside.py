@@ -1,6 +1,4 @@
-"""The splits that a plan reports beside its own: the even one, others by global batch, and what
-each is worth.
-"""
+"""The splits that a plan reports beside its own, and what each is worth."""
 
 from __future__ import annotations
 
@@ -20,21 +18,22 @@ _GLOBAL_BATCHES = 24
 
 
 def even_split(problem: Problem, split: Shares, sync_s: float) -> SplitPrediction | None:
-    """The even split of that split's devices and global batch, or the largest equal shares that fit
-    in one piece.
+    """The even split of that split's devices and global batch, in one piece a device.
 
-    None if the split has one device, or the devices hold less than a sample each.
+    Where that does not fit, the largest equal shares that do. None if the split has one device, or
+    the devices hold less than a sample each.
     """
-    loads = tuple(problem.loads[i] for i in split.used)
+    loads = [problem.loads[device] for device in split.used]
     limit = min(load.limit for load in loads)
     if len(loads) == 1 or not limit or split.global_batch < len(loads):
         return None
     even = Shares.even(split.global_batch, len(loads))
     if max(even.batches) > limit:
         even = Shares((limit,) * len(loads))
-    parts = zip(loads, even.batches, strict=True)
-    busy_s = max(load.compute_s(batch, batch) + load.update_s for load, batch in parts)
-    return _foretold(even, sync_s + busy_s)
+    busy_s = 0.0
+    for load, batch in zip(loads, even.batches, strict=True):
+        busy_s = max(busy_s, load.compute_s(batch, batch) + load.update_s)
+    return _predicted(even, sync_s + busy_s)
 
 
 def best_at(
@@ -45,17 +44,88 @@ def best_at(
     None if that is unknown or the global batch of `split`, or if the devices can't take it. If the
     problem's multiple does not divide it, their greatest common divisor replaces that.
     """
-    if global_batch in (None, split.global_batch):
+    if global_batch is None or global_batch == split.global_batch:
         return None
-    asked = replace(
+    wanted = replace(
         _of_some(problem, used),
         multiple=math.gcd(problem.multiple, global_batch),
         global_batch=global_batch,
         max_global_batch=None,
         micro_batches=1,
     )
-    best = allocated(asked)
-    return _foretold(best.split, best.step_time_s) if best else None
+    best = allocated(wanted)
+    return _predicted(best.split, best.step_time_s) if best else None
+
+
+def by_global_batch(problem: Problem) -> Iterator[SplitPrediction]:
+    """The fastest split at each of some global batches up to the largest.
+
+    They are a quarter of an octave apart.
+    """
+    if problem.global_batch is not None or len(problem.loads) > _MOST_DEVICES:
+        return
+    largest = problem.micro_batches * sum(load.limit for load in problem.loads)
+    largest = min(largest, problem.max_global_batch or largest)
+    totals = set()
+    for step in range(_GLOBAL_BATCHES):
+        total = int(largest / 2 ** (step / 4))
+        totals.add(total // problem.multiple * problem.multiple)
+    free = replace(problem, max_global_batch=None, within=0.0, objective=throughput)
+    for total in sorted(totals - {0}):
+        best = allocated(replace(free, global_batch=total))
+        if best is not None:
+            yield _predicted(best.split, best.step_time_s)
+
+
+def by_goodput(
+    problem: Problem,
+    planned: Allocation,
+    even: SplitPrediction | None,
+    devices: Sequence[Device],
+    noise_scale: float,
+) -> Iterator[Goodput]:
+    """What several splits are worth.
+
+    The chosen one, the one with the most samples/s, the even split, and the best device alone.
+    """
+    yield _goodput("chosen", planned.split.batches, planned.throughput, noise_scale)
+    fastest = allocated(replace(problem, objective=throughput))
+    if fastest is not None and fastest.split != planned.split:
+        batches = fastest.split.batches
+        yield _goodput("most samples/s", batches, fastest.throughput, noise_scale)
+    if even is not None:
+        yield _goodput("even", even.batches, even.throughput, noise_scale)
+    alone = _best_alone(problem)
+    if alone is not None:
+        device, best = alone
+        name = f"{devices[device].label} alone"
+        yield _goodput(name, best.split.batches, best.throughput, noise_scale)
+
+
+def _goodput(name: str, batches: Sequence[int], rate: float, noise_scale: float) -> Goodput:
+    """The record of a split that gives `rate` samples/s."""
+    worth = efficiency(sum(batches), noise_scale)
+    return Goodput(
+        of=name,
+        batches=tuple(batches),
+        global_batch=sum(batches),
+        throughput=rate,
+        efficiency=worth,
+        goodput=rate * worth,
+    )
+
+
+def _best_alone(problem: Problem) -> tuple[int, Allocation] | None:
+    """The device that is worth the most alone, and what it does; None if there is but one."""
+    if len(problem.loads) == 1:
+        return None
+    alone = []
+    for device, load in enumerate(problem.loads):
+        if load.limit >= problem.multiple:
+            best = allocated(replace(_of_some(problem, [device]), global_batch=None))
+            if best is not None:
+                alone.append((device, best))
+    return max(alone, key=lambda pair: problem.value(pair[1]), default=None)
 
 
 def _of_some(problem: Problem, devices: Sequence[int]) -> Problem:
@@ -64,72 +134,10 @@ def _of_some(problem: Problem, devices: Sequence[int]) -> Problem:
     return replace(problem, loads=loads, sync=problem.sync.within(devices))
 
 
-def _foretold(split: Shares, step_s: float) -> SplitPrediction:
+def _predicted(split: Shares, step_s: float) -> SplitPrediction:
     return SplitPrediction(
         batches=split.batches,
         micro_batches=split.micro_batches if split.accumulates else None,
         step_time_s=step_s,
         throughput=split.global_batch / step_s,
     )
-
-
-def by_global_batch(problem: Problem) -> Iterator[SplitPrediction]:
-    """The fastest split at each of some global batches, a quarter of an octave apart, up to the
-    largest.
-    """
-    if problem.global_batch is not None or len(problem.loads) > _MOST_DEVICES:
-        return
-    most = problem.micro_batches * sum(load.limit for load in problem.loads)
-    most = min(most, problem.max_global_batch or most)
-    steps = {
-        int(most / 2 ** (step / 4)) // problem.multiple * problem.multiple
-        for step in range(_GLOBAL_BATCHES)
-    }
-    for total in sorted(steps - {0}):
-        wanted = replace(
-            problem, global_batch=total, max_global_batch=None, within=0.0, objective=throughput
-        )
-        best = allocated(wanted)
-        if best is not None:
-            yield _foretold(best.split, best.step_time_s)
-
-
-def by_goodput(
-    problem: Problem,
-    found: Allocation,
-    even: SplitPrediction | None,
-    devices: Sequence[Device],
-    noise_scale: float,
-) -> Iterator[Goodput]:
-    """What the chosen split, the one with the most samples/s, the even split and the best device
-    alone are worth.
-    """
-
-    def worth(name: str, batches: Sequence[int], rate: float) -> Goodput:
-        """The record of a split that gives `rate` samples/s."""
-        each = efficiency(sum(batches), noise_scale)
-        return Goodput(
-            of=name,
-            batches=tuple(batches),
-            global_batch=sum(batches),
-            throughput=rate,
-            efficiency=each,
-            goodput=rate * each,
-        )
-
-    yield worth("chosen", found.split.batches, found.throughput)
-    fastest = allocated(replace(problem, objective=throughput))
-    if fastest is not None and fastest.split != found.split:
-        yield worth("most samples/s", fastest.split.batches, fastest.throughput)
-    if even is not None:
-        yield worth("even", even.batches, even.throughput)
-    alone = [
-        (problem.value(best), device.label, best)
-        for number, (load, device) in enumerate(zip(problem.loads, devices, strict=True))
-        if load.limit >= problem.multiple
-        and (best := allocated(replace(_of_some(problem, [number]), global_batch=None)))
-        and len(devices) > 1
-    ]
-    if alone:
-        _, label, best = max(alone, key=lambda one: one[0])
-        yield worth(f"{label} alone", best.split.batches, best.throughput)

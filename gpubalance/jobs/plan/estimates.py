@@ -1,6 +1,4 @@
-"""What is known of devices: what their probe said, corrected by every measurement of
-them together.
-"""
+"""What is known of devices: what their probe said, corrected by every joint measurement."""
 
 from __future__ import annotations
 
@@ -8,14 +6,13 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
-from gpubalance.jobs.keep.saved import holds_nothing
+from gpubalance.jobs.keep.probes import holds_nothing
+from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.problem import find_probes, problem_of
-from gpubalance.numbers.stats import half_width, median
 from gpubalance.planning.model import Curve, Line
-from gpubalance.planning.problem import Allocation, Objective, Problem, throughput
+from gpubalance.planning.problem import Allocation, Problem
 from gpubalance.planning.sync import Syncs
 from gpubalance.results.gap import DeviceRun, SoloGap, divide_gap
 from gpubalance.results.probe import Probe
@@ -32,68 +29,6 @@ _MOVED = 0.05
 # that.
 WORTH_A_ROUND = 0.005
 _ALIKE = 0.001  # of throughput: splits that differ by less count as equal
-# Measurements of a split to tell it from another: on some machines that never succeeds.
-_MOST_SEEN = 3
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A split as planned, and its measurements; a `Run` among them is a proof.
-
-    Those before the number `since` are of another speed of its devices, and do not count.
-    """
-
-    planned: Allocation
-    all: tuple[Measurement, ...]
-    objective: Objective = throughput
-    since: int = 0
-
-    @property
-    def seen(self) -> tuple[Measurement, ...]:
-        """Its measurements at the devices' present speed."""
-        return self.all[self.since :]
-
-    @property
-    def run(self) -> Run | None:
-        """Its latest proof, or None."""
-        return next((one for one in reversed(self.seen) if isinstance(one, Run)), None)
-
-    @cached_property
-    def value(self) -> float:
-        """Its value by the objective, such as samples per second, over all its measurements.
-
-        Without rare slow steps: they are no split's own, and no model predicts them.
-        """
-        return float(self.objective(self.planned.split.global_batch, median(self._samples)))
-
-    @cached_property
-    def relative_half_width(self) -> float:
-        """Half the 95 % interval of its step time, as a part of it."""
-        return half_width(self._samples) or 0.0
-
-    @property
-    def may_be_seen_again(self) -> bool:
-        """Whether another measurement may still help."""
-        return len(self.seen) < _MOST_SEEN
-
-    def may_give(self, value: float) -> bool:
-        """Whether it may turn out to have this value if it is measured once more."""
-        return self.may_be_seen_again and value < (1 + self.relative_half_width) * self.value
-
-    @property
-    def _samples(self) -> list[float]:
-        usual = ((one, 1 - one.slow_s / one.step_time_s.median) for one in self.seen)
-        return [part * sample for one, part in usual for sample in one.step_time_s.samples]
-
-    @property
-    def as_measured(self) -> Allocation:
-        """The split with the times of its proof, else of its latest measurement."""
-        measured = self.run or self.seen[-1]
-        computes = {replica.device: replica.compute_s for replica in measured.replicas}
-        compute_s = tuple(
-            computes.get(device, 0.0) for device in range(len(self.planned.split.batches))
-        )
-        return replace(self.planned, compute_s=compute_s, step_time_s=measured.step_time_s.median)
 
 
 class DeviceEstimates:
@@ -104,13 +39,14 @@ class DeviceEstimates:
     """
 
     def __init__(self, probe: Probe, devices: Sequence[Device], request: PlanRequest) -> None:
-        self.probe, self.devices, self.request = probe, tuple(devices), request
+        self.probe = probe
+        self.devices = tuple(devices)
+        self.request = request
         self.probes = find_probes(probe, devices)
-        self._asked = problem_of(probe, self.probes, request)
-        self._alone = self._asked.loads
-        self._loads = list(self._alone)
+        self._by_probe = problem_of(probe, self.probes, request)
+        self._loads = list(self._by_probe.loads)
         self._syncs_s: dict[frozenset[int], float] = {}  # of each set of devices, as last measured
-        self._tried: dict[Shares, Tried] = {}
+        self._measured: dict[Shares, MeasuredSplit] = {}
         self._steady = True  # whether a device that changed its speed keeps the new one
         # For each device at its present speed, by micro-batch: its compute times together over
         # those alone.
@@ -121,183 +57,192 @@ class DeviceEstimates:
     def problem(self) -> Problem:
         """The solver's problem by what is known now."""
         syncs = Syncs(self._syncs_s, self.request.sync_s or 0.0)
-        return replace(self._asked, loads=tuple(self._loads), sync=syncs)
+        return replace(self._by_probe, loads=tuple(self._loads), sync=syncs)
 
     def sync_s(self, split: Shares) -> float | None:
-        """Seconds of sync of the devices that a split uses, of all devices if that is one; None if
-        it is unknown.
+        """Seconds of sync of the devices that a split uses; None if that is unknown.
+
+        For a split of one device it is that of all devices.
         """
         if self.request.sync_s is None and not self._syncs_s:
             return None
         used = split.used if len(split.used) > 1 else range(len(self.devices))
-        return self.problem.sync.of({*used})
+        return self.problem.sync.of(set(used))
 
     def tried_without(self, split: Shares) -> list[int]:
-        """The devices that a split leaves out of the smallest set around its own whose sync is
-        known.
-        """
-        used = {*split.used}
-        return sorted(self.problem.sync.around(used) - used) if len(used) > 1 else []
+        """The devices that a split leaves out of the smallest set around its own of known sync."""
+        used = set(split.used)
+        if len(used) < 2:
+            return []
+        return sorted(self.problem.sync.around(used) - used)
 
     def alone_s(self, device: int, split: Shares) -> float:
         """A device's compute time in seconds for its part of a split, by its own probe."""
-        return self._alone[device].compute_s(split.batches[device], split.micro_batches[device])
+        load = self._by_probe.loads[device]
+        return load.compute_s(split.batches[device], split.micro_batches[device])
 
     def has(self, split: Shares) -> bool:
         """Whether that split was measured at its devices' present speed."""
-        return split in self._tried and bool(self._tried[split].seen)
+        return split in self._measured and bool(self._measured[split].current)
 
-    def best(self, *, proven: bool = False) -> Tried | None:
-        """The fastest of the measured splits, or of the `proven` ones, at the present speed; None
-        if there is none.
+    def best(self, *, proven: bool = False) -> MeasuredSplit | None:
+        """The fastest of the measured splits, or of the `proven` ones, or None.
 
-        Among splits that measurements can't tell apart it is the one with the smallest global
-        batch: so chance does not decide, and a larger one costs learning progress that throughput
-        does not show.
+        Only what was measured at the devices' present speed counts. Among splits that measurements
+        can't tell apart it is the one with the smallest global batch: so chance does not decide,
+        and a larger one costs learning progress that throughput does not show.
 
         A split above the limits that are known by now no longer fits; a proven one did fit.
         """
-        tried = self._fitting(proven=proven)
-        fastest = max((one.value for one in tried), default=0.0)
-        alike = [one for one in tried if one.value >= (1 - _ALIKE) * fastest]
+        fitting = self._fitting(proven=proven)
+        fastest = max((measured.value for measured in fitting), default=0.0)
+        alike = [measured for measured in fitting if measured.value >= (1 - _ALIKE) * fastest]
         return min(
-            alike, key=lambda one: (one.planned.split.global_batch, -one.value), default=None
+            alike,
+            key=lambda measured: (measured.planned.split.global_batch, -measured.value),
+            default=None,
         )
 
-    def in_doubt(self) -> Tried | None:
-        """The split to measure once more, the least exactly known of the best and its rivals; None
-        without rivals.
+    def in_doubt(self) -> MeasuredSplit | None:
+        """The least exactly known of the best split and its rivals; None without rivals.
 
-        A rival may be faster than the best by more than is worth a round. If it measured faster, as
-        the best is not always the fastest, that difference counts too.
+        Another measurement of it may show which of them is the best.
         """
-        best, rivals = self.best(), []
+        best = self.best()
         if best is None:
             return None
-        for one in self._fitting():
-            relative_half_width, faster = (
-                math.hypot(one.relative_half_width, best.relative_half_width),
-                one.value / best.value - 1,
-            )
-            if (
-                one is not best
-                and relative_half_width + max(0.0, faster) > WORTH_A_ROUND
-                and -faster < relative_half_width
-            ):
-                rivals.append(one)
-        may_help = [one for one in (*rivals, best) if rivals and one.may_be_seen_again]
-        return max(may_help, key=lambda one: one.relative_half_width, default=None)
+        rivals = [split for split in self._fitting() if split is not best and _rivals(split, best)]
+        if not rivals:
+            return None
+        unclear = [split for split in [*rivals, best] if split.may_be_measured_again]
+        return max(unclear, key=lambda split: split.relative_half_width, default=None)
 
-    def _fitting(self, *, proven: bool = False) -> list[Tried]:
-        present = [one for one in self._tried.values() if one.seen]
-        return [one for one in present if one.run or (not proven and self.fits(one.planned.split))]
+    def _fitting(self, *, proven: bool = False) -> list[MeasuredSplit]:
+        fitting = []
+        for measured in self._measured.values():
+            counts = measured.run or (not proven and self.fits(measured.planned.split))
+            if measured.current and counts:
+                fitting.append(measured)
+        return fitting
 
     def fits(self, split: Shares) -> bool:
         """Whether no device is given more at a time than the planner allows it by now."""
-        return all(
-            size <= load.limit for size, load in zip(split.micro_batches, self._loads, strict=True)
-        )
+        pairs = zip(split.micro_batches, self._loads, strict=True)
+        return all(size <= load.limit for size, load in pairs)
 
     def ran_out(self, split: Shares, limits: Iterable[tuple[int, int]]) -> None:
-        """Forgets a split that ran out of memory, and lowers its devices' limits to (device,
-        micro-batch).
+        """Forgets a split that ran out of memory.
+
+        Lowers its devices' limits, given as (device, micro-batch).
         """
-        self._tried.pop(split, None)
+        self._measured.pop(split, None)
         for device, limit in limits:
             load = self._loads[device]
             self._loads[device] = replace(load, limit=min(load.limit, limit))
 
     def moved(self, split: Shares, measured: Measurement) -> dict[int, float]:
-        """The devices whose speed changed since an earlier measurement of this split: compute time
-        now over then.
+        """The devices whose speed changed since this split was measured before.
+
+        Their values are compute time now over then.
         """
-        found = {}
-        for before in self._tried[split].seen if self._steady and self.has(split) else ():
+        ratios: dict[int, float] = {}
+        if not self._steady or not self.has(split):
+            return ratios
+        for earlier in self._measured[split].current:
             relative_half_width = (
-                before.step_time_s.relative_half_width + measured.step_time_s.relative_half_width
+                earlier.step_time_s.relative_half_width + measured.step_time_s.relative_half_width
             )
-            for then, now in zip(before.replicas, measured.replicas, strict=True):
+            for then, now in zip(earlier.replicas, measured.replicas, strict=True):
                 ratio = now.compute_s / then.compute_s
                 if abs(ratio - 1) > _MOVED + relative_half_width:
-                    found[now.device] = ratio
-        return found
+                    ratios[now.device] = ratio
+        return ratios
 
     def learn(self, planned: Allocation, measured: Measurement) -> None:
         """Takes in what a split gave. What devices with another speed gave before is forgotten."""
         split = planned.split
         for device, ratio in self.moved(split, measured).items():
             self._forget(device, ratio)
-        tried = self._tried.get(split) or Tried(planned, (), self.problem.objective)
-        self._tried[split] = replace(tried, planned=planned, all=(*tried.all, measured))
+        known = self._measured.get(split) or MeasuredSplit(planned, (), self._by_probe.objective)
+        measurements = (*known.measurements, measured)
+        self._measured[split] = replace(known, planned=planned, measurements=measurements)
         for replica in measured.replicas:
             device = replica.device
             factor = replica.compute_s / self.alone_s(device, split)
             self._factors[device][split.micro_batches[device]].append(factor)
-            model, load = self._model(device), self._loads[device]
-            self._loads[device] = replace(load, model=model, update_s=replica.update_s)
+            model = self._model(device)
+            self._loads[device] = replace(
+                self._loads[device], model=model, update_s=replica.update_s
+            )
         if len(measured.replicas) > 1 and self.request.sync_s is None:
             usual_s = measured.step_time_s.median - measured.slow_s
-            sync_s = max(0.0, usual_s - max(r.busy_s for r in measured.replicas))
-            self._syncs_s[frozenset(split.used)] = sync_s
+            busiest_s = max(replica.busy_s for replica in measured.replicas)
+            self._syncs_s[frozenset(split.used)] = max(0.0, usual_s - busiest_s)
 
-    def too_often(self, split: Shares) -> Tried | None:
-        """All that was measured of a split, if another measurement of it would help no more; else
-        None.
-        """
-        tried = self._tried.get(split)
-        every = tried and replace(tried, since=0)
-        return None if every is None or every.may_be_seen_again else every
+    def too_often(self, split: Shares) -> MeasuredSplit | None:
+        """All that was measured of a split, if measuring it again would help no more; else None."""
+        if split not in self._measured:
+            return None
+        measured = replace(self._measured[split], since=0)
+        return None if measured.may_be_measured_again else measured
 
     def count_all(self) -> None:
-        """Takes the machine for one that is not steady: all measurements of a split count, at
-        whatever speed.
+        """Takes the machine for one that is not steady.
+
+        All measurements of a split count then, at whatever speed.
         """
         self._steady = False
         self._changes.clear()
-        self._tried = {split: replace(tried, since=0) for split, tried in self._tried.items()}
+        for split, measured in self._measured.items():
+            self._measured[split] = replace(measured, since=0)
 
     def forget_together(self) -> None:
-        """Forgets what splits of several devices gave: from now on their gradients are summed in
-        another way.
+        """Forgets what splits of several devices gave.
+
+        From now on their gradients are summed in another way.
         """
-        for split, tried in self._tried.items():
+        for split in self._measured:
             if len(split.used) > 1:
-                self._tried[split] = replace(tried, since=len(tried.all))
+                self._outdate(split)
         self._syncs_s.clear()
 
     def _forget(self, device: int, ratio: float) -> None:
         self._changes[device] = ratio * self._changes.get(device, 1.0)
         del self._factors[device]
-        for split, tried in self._tried.items():
+        for split in self._measured:
             if split.batches[device]:
-                self._tried[split] = replace(tried, since=len(tried.all))
+                self._outdate(split)
+
+    def _outdate(self, split: Shares) -> None:
+        measured = self._measured[split]
+        self._measured[split] = replace(measured, since=len(measured.measurements))
 
     def _model(self, device: int) -> Line | Curve:
-        """Its step time: measured sizes take what they took in joint runs, others their time alone
-        times the mean factor of those.
+        """A device's step time in joint runs.
 
+        Measured sizes take what they took, others their time alone times the mean factor of those.
         A size that is off the line says little about its neighbours: the curve bends only right
         beside it.
         """
-        alone, step, limit = (
-            self._alone[device].model,
-            self.problem.multiple,
-            self._loads[device].limit,
-        )
-        factors = {size: statistics.fmean(seen) for size, seen in self._factors[device].items()}
+        alone = self._by_probe.loads[device].model
+        limit = self._loads[device].limit
+        multiple = self._by_probe.multiple
+        factors = {size: statistics.fmean(each) for size, each in self._factors[device].items()}
         mean = statistics.fmean(factors.values())
-        known = alone.batches if isinstance(alone, Curve) else ()
-        beside = (size + by for size in factors for by in (-step, step))
-        sizes = sorted(
-            {size for size in (step, limit, *known, *beside) if 0 < size <= limit} | factors.keys()
-        )
-        return Curve(
-            tuple(sizes), tuple(factors.get(size, mean) * alone.step_time_s(size) for size in sizes)
-        )
+        sizes = {multiple, limit}
+        if isinstance(alone, Curve):
+            sizes.update(alone.batches)
+        for size in factors:
+            sizes.update([size - multiple, size + multiple])
+        possible = {size for size in sizes if 0 < size <= limit}
+        batches = sorted(possible | factors.keys())
+        times_s = [factors.get(size, mean) * alone.step_time_s(size) for size in batches]
+        return Curve(tuple(batches), tuple(times_s))
 
     def changed(self) -> Iterator[tuple[int, float]]:
-        """Each device whose speed changed since its first joint measurement, and the part by which
-        it is slower.
+        """Each device whose speed changed since its first joint measurement, and by which part.
+
+        The part is above 0 for a device that is slower now.
         """
         for device, ratio in sorted(self._changes.items()):
             if abs(ratio - 1) > _MOVED:
@@ -306,11 +251,22 @@ class DeviceEstimates:
     def solo_gap(self, split: Shares, run: Run) -> SoloGap | None:
         """Why a run gave less than the devices alone; None if a device's best alone is unknown."""
         busy_s = {replica.device: replica.busy_s for replica in run.replicas}
-        ran = []
-        for device, (one, batch) in enumerate(zip(self.probes, split.batches, strict=True)):
-            if one.solo_best is None and not holds_nothing(one):
+        devices = []
+        for device, probe in enumerate(self.probes):
+            if probe.solo_best is None and not holds_nothing(probe):
                 return None
-            best = one.solo_best.throughput if one.solo_best else 0.0
-            alone_s = self.alone_s(device, split) + self._alone[device].update_s
-            ran.append(DeviceRun(best, batch, alone_s, busy_s.get(device, 0.0)))
-        return divide_gap(ran, run.step_time_s.median, run.slow_s)
+            best = probe.solo_best.throughput if probe.solo_best else 0.0
+            alone_s = self.alone_s(device, split) + self._by_probe.loads[device].update_s
+            batch = split.batches[device]
+            devices.append(DeviceRun(best, batch, alone_s, busy_s.get(device, 0.0)))
+        return divide_gap(devices, run.step_time_s.median, run.slow_s)
+
+
+def _rivals(other: MeasuredSplit, best: MeasuredSplit) -> bool:
+    """Whether the other may be faster than the best by more than is worth a round.
+
+    If it measured faster, as the best is not always the fastest, that difference counts too.
+    """
+    doubt = math.hypot(other.relative_half_width, best.relative_half_width)
+    faster = other.value / best.value - 1
+    return faster > -doubt and doubt + max(0.0, faster) > WORTH_A_ROUND

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpubalance.errors import BadInput, NothingFits, UsageError
-from gpubalance.jobs.keep.saved import find_device, holds_nothing
+from gpubalance.jobs.keep.probes import find_device, holds_nothing
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.allocate import allocate, allocated
 from gpubalance.planning.memory import joint_bytes, joint_limit
@@ -19,7 +19,6 @@ from gpubalance.planning.problem import (
     NoSplitError,
     Problem,
     TooFineError,
-    throughput,
 )
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.settings.device import Device, hosts_of
@@ -32,109 +31,119 @@ _MOST_UPDATE = 0.99
 # gain, under `auto` and when asked for: a larger global batch costs learning progress that
 # throughput does not show.
 AUTO_MICRO_BATCHES = 8
-AUTO_WITHIN, _WITHIN = 0.05, 0.01
+AUTO_WITHIN = 0.05
+_WITHIN = 0.01
 
 
 def check_asked(request: ProbeRequest | BalanceRequest) -> None:
-    """Raises UsageError, or NothingFits for the margin, if no probe of the devices could make it
-    possible.
-    """
-    margin_bytes = (
-        request.margin_bytes if isinstance(request, ProbeRequest) else request.plan.margin_bytes
-    )
-    memory = [device.memory_bytes for device in request.devices]
-    known = [size for size in memory if size is not None]
-    if margin_bytes and len(known) == len(memory) and margin_bytes >= max(known):
-        kept, has = format_bytes(margin_bytes), format_bytes(max(known))
-        raise NothingFits(
-            f"no device can keep {kept} free: the largest has {has}", remedy="a smaller --margin"
-        )
+    """Raises UsageError, or NothingFits for the margin, if no probe could make it possible."""
     if isinstance(request, ProbeRequest):
+        _check_margin(request.margin_bytes, request.devices)
         return
-    asked, multiple = request.plan, request.probe.batch_multiple
-    wanted, most = asked.global_batch, asked.max_global_batch
+    _check_margin(request.plan.margin_bytes, request.devices)
+    multiple = request.probe.batch_multiple
+    wanted = request.plan.global_batch
+    most = request.plan.max_global_batch
     # One device with room for all shows what is possible.
     load = Load(Line(1.0, 0.0, 0.0), max(wanted or 0, most or 0) + multiple)
     best_split(Problem((load,), multiple=multiple, global_batch=wanted, max_global_batch=most))
 
 
+def _check_margin(margin_bytes: int, devices: Sequence[Device]) -> None:
+    sizes = [device.memory_bytes for device in devices if device.memory_bytes is not None]
+    if margin_bytes and len(sizes) == len(devices) and margin_bytes >= max(sizes):
+        margin = format_bytes(margin_bytes)
+        raise NothingFits(
+            f"no device can keep {margin} free: the largest has {format_bytes(max(sizes))}",
+            remedy="a smaller --margin",
+        )
+
+
 def find_probes(probe: Probe, devices: Sequence[Device]) -> tuple[DeviceProbe, ...]:
-    """The probe's entry for each device. Raises BadInput for a device that it lacks, or did not
-    finish.
-    """
-    found = []
+    """The probe's entry for each device. Raises BadInput for one it lacks or did not finish."""
+    entries = []
     for device in devices:
-        one = find_device(probe, device)
-        if one is None:
+        entry = find_device(probe, device)
+        if entry is None:
             raise BadInput(
                 f"the probe has no {device.label} ({device.name})",
                 remedy="gpubalance probe measures it",
             )
+        limit = entry.batch_limit
         # A device on which nothing fits has a limit but no step time: it gets no samples.
-        if one.batch_limit is None or (one.batch_limit.fits is not None and _model(one) is None):
+        if limit is None or (limit.fits is not None and _model(entry) is None):
             raise BadInput(
                 f"the probe of {device.label} ({device.name}) ended before its batch limit "
                 "and step time were known",
                 remedy="gpubalance probe --resume",
             )
-        found.append(one)
-    return tuple(found)
+        entries.append(entry)
+    return tuple(entries)
 
 
-def _load(one: DeviceProbe, extra_bytes: int, multiple: int, host: int) -> Load:
-    limit, model = one.batch_limit, _model(one)
+def _load(entry: DeviceProbe, extra_bytes: int, multiple: int, host: int) -> Load:
+    limit = entry.batch_limit
+    model = _model(entry)
     if limit is None or limit.fits is None or model is None:
         return Load(Line(1.0, 0.0, 0.0), 0, host=host)
-    points = [(p.batch, p.memory_peak_bytes) for p in one.curve if p.memory_peak_bytes is not None]
+    peaks = []
+    for point in entry.curve:
+        if point.memory_peak_bytes is not None:
+            peaks.append((point.batch, point.memory_peak_bytes))
     largest = joint_limit(
-        sorted(points), limit.fits, memory_bytes=limit.memory_bytes, extra_bytes=extra_bytes
+        sorted(peaks), limit.fits, memory_bytes=limit.memory_bytes, extra_bytes=extra_bytes
     )
-    update_s = min(one.update_s or 0.0, _MOST_UPDATE * model.step_time_s(0))
+    update_s = min(entry.update_s or 0.0, _MOST_UPDATE * model.step_time_s(0))
     return Load(model.less(update_s), largest // multiple * multiple, update_s, host)
 
 
-def _model(one: DeviceProbe) -> Line | Curve | None:
-    """A device's step time by batch, None if none was measured; a curve of one point if only one
-    size was.
+def _model(entry: DeviceProbe) -> Line | Curve | None:
+    """A device's step time by batch, None if none was measured.
+
+    If only one size was measured it is a curve of one point.
     """
-    if one.step_time_model is not None:
-        return one.step_time_model.planned
-    return Curve((one.curve[0].batch,), (one.curve[0].step_time_s.median,)) if one.curve else None
+    if entry.step_time_model is not None:
+        return entry.step_time_model.planned
+    if not entry.curve:
+        return None
+    point = entry.curve[0]
+    return Curve((point.batch,), (point.step_time_s.median,))
 
 
 def problem_of(probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest) -> Problem:
-    """The solver's problem for this request, without sync. Raises NothingFits if the probe looked
-    at no batch so large.
+    """The solver's problem for this request, without sync.
 
     A load is a device's compute, update, and batch limit less the margin and the memory that a
-    joint run takes.
+    joint run takes. Raises NothingFits if the probe looked at no batch so large.
     """
-    multiple, most_probed = request.batch_multiple or probe.batch_multiple, probe.max_batch
-    if most_probed is not None and most_probed < multiple:
+    multiple = request.batch_multiple or probe.batch_multiple
+    if probe.max_batch is not None and probe.max_batch < multiple:
         raise NothingFits(
-            f"the probe of {probe.created} looked no further than --max-batch {most_probed}, "
-            "and batches are multiples "
-            f"of {multiple}",
+            f"the probe of {probe.created} looked no further than --max-batch {probe.max_batch}, "
+            f"and batches are multiples of {multiple}",
             remedy="gpubalance probe without --max-batch, or a smaller --batch-multiple",
         )
-    asked = request.accumulate
-    most, within = (AUTO_MICRO_BATCHES, AUTO_WITHIN) if asked == "auto" else (asked, _WITHIN)
-    extra, hosts = request.margin_bytes, hosts_of(probe.devices)
+    extra_bytes = request.margin_bytes
     if probe.model is not None:
-        together = sum(not holds_nothing(one) for one in probes)
-        extra += joint_bytes(probe.model.gradient_bytes, together, _most_pack_bytes(probe.settings))
-    return Problem(
-        loads=tuple(
-            _load(one, extra, multiple, hosts.index(probe.devices[one.device].host))
-            for one in probes
-        ),
+        together = sum(not holds_nothing(entry) for entry in probes)
+        pack_bytes = _most_pack_bytes(probe.settings)
+        extra_bytes += joint_bytes(probe.model.gradient_bytes, together, pack_bytes)
+    hosts = hosts_of(probe.devices)
+    loads = []
+    for entry in probes:
+        host = hosts.index(probe.devices[entry.device].host)
+        loads.append(_load(entry, extra_bytes, multiple, host))
+    problem = Problem(
+        loads=tuple(loads),
         multiple=multiple,
         global_batch=request.global_batch,
         max_global_batch=request.max_global_batch,
-        micro_batches=most,
-        within=within,
-        objective=throughput if request.noise_scale is None else goodput(request.noise_scale),
     )
+    if request.noise_scale is not None:
+        problem = replace(problem, objective=goodput(request.noise_scale))
+    if request.accumulate == "auto":
+        return replace(problem, micro_batches=AUTO_MICRO_BATCHES, within=AUTO_WITHIN)
+    return replace(problem, micro_batches=request.accumulate, within=_WITHIN)
 
 
 def _most_pack_bytes(settings: Settings) -> int:
@@ -158,19 +167,19 @@ def best_split(problem: Problem) -> Allocation:
     try:
         return allocate(problem)
     except NoSplitError as error:
-        nearest = [batch for batch in (error.below, error.above) if batch is not None]
-        remedies = (
-            [f"the nearest that is possible: {' or '.join(map(str, nearest))}"] if nearest else []
-        )
+        remedies = []
+        nearest = [str(batch) for batch in (error.below, error.above) if batch is not None]
+        if nearest:
+            remedies.append(f"the nearest that is possible: {' or '.join(nearest)}")
         if error.above is None and allocated(replace(problem, micro_batches=AUTO_MICRO_BATCHES)):
             remedies.append("--accumulate auto does it, in micro-batches")
         raise UsageError(_why_not(problem, error), remedy="; or ".join(remedies)) from None
     except TooFineError as error:
-        remedy = (
-            "a larger --batch-multiple, fewer micro-batches with --accumulate, or a "
-            "--max-global-batch"
-        )
-        raise UsageError(str(error), remedy=remedy) from None
+        raise UsageError(
+            str(error),
+            remedy="a larger --batch-multiple, fewer micro-batches with --accumulate, or a "
+            "--max-global-batch",
+        ) from None
 
 
 def _why_not(problem: Problem, error: NoSplitError) -> str:

@@ -37,7 +37,8 @@ from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Build, Ready
-from gpubalance.workers.party import Party, Verdicts
+from gpubalance.workers.party import Party
+from gpubalance.workers.verdicts import Verdicts
 from gpubalance.workers.worker import Worker
 
 _UPDATES = 7

@@ -24,23 +24,23 @@ from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.keep.verdicts import KeptVerdicts
 from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
 from gpubalance.jobs.measure.trace import not_traced, trace
-from gpubalance.jobs.measure.warnings import warning
-from gpubalance.jobs.phases import phase_names, queues, stand_ins
 from gpubalance.jobs.plan.problem import check_asked
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.jobs.probe.bench import Bench
+from gpubalance.jobs.probe.order import phase_names, queues, stand_ins
 from gpubalance.jobs.probe.result import device_probe, nothing_fits, taken_over, what_failed
 from gpubalance.jobs.probe.warnings import probe_warnings
 from gpubalance.render.probe import not_probed_text
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.run import InputPipeline
+from gpubalance.results.warnings import warning
+from gpubalance.settings.code import code_key
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
-from gpubalance.workers.code import code_key
+from gpubalance.system.signals import signals_held
 from gpubalance.workers.party import Party
-from gpubalance.workers.process import signals_held
 
 
 def probe(

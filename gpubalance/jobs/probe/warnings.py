@@ -1,15 +1,16 @@
-"""The warnings that a probe's result carries."""
+"""Which warnings a probe's result carries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpubalance.jobs.measure.warnings import LATE, to_keep_speed, warning
+from gpubalance.jobs.measure.warnings import LATE, to_keep_speed
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.results.common import Warning_
 from gpubalance.results.probe import CurvePoint
 from gpubalance.results.telemetry import passing
+from gpubalance.results.warnings import warning
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.workers.messages import Ready
 
@@ -23,9 +24,8 @@ def probe_warnings(
     if request.parallel and sum(alone.began for alone in devices) > 1:
         yield warning("measured-in-parallel")
     for alone in devices:
-        for code, holds, message, advice in _rows(alone):
-            if holds:
-                yield Warning_(code=code, message=f"{alone.device.label}{message}", next=advice)
+        yield from _speed_warnings(alone)
+        yield from _figures_warnings(alone)
     for alone in devices:
         yield from alone.trace_warnings
     refused = facts.verdict.refused if facts else None
@@ -35,72 +35,61 @@ def probe_warnings(
         yield warning("batches-differ")
 
 
-def _rows(alone: Alone) -> Iterator[tuple[str, object, str, str]]:
-    """Of a device: code, whether it holds, the message after the label, and what to do."""
-    device, request, facts = alone.device, alone.bench.request, alone.bench.facts
-    points = [point for _, point in sorted(alone.points.items())]
-    keep_speed = f"{to_keep_speed(device)}, and probe again"
-
-    before = [point for point in points if not point.measured_again]
-    why = f" ({_reasons(points)})" if _reasons(points) else ""
-    left = ", and the figures are of the changed speed"
-    if before:
-        left = f", but not batch {_batches(before)}"
-    yield (
-        "throttled",
-        not alone.steady,
-        f" changed its speed{why} while it was measured: batches were measured once more after "
-        f"that{left}",
-        keep_speed,
-    )
-
+def _speed_warnings(alone: Alone) -> Iterator[Warning_]:
+    """Whether the device kept its speed."""
+    points = _in_order(alone)
+    device = alone.device.label
+    advice = to_keep_speed(alone.device)
+    if not alone.steady:
+        reasons = _reasons(points)
+        why = f" ({reasons})" if reasons else ""
+        before = [point for point in points if not point.measured_again]
+        left = ", and the figures are of the changed speed"
+        if before:
+            left = f", but not batch {_batches(before)}"
+        yield warning("throttled/probe", device=device, why=why, left=left, advice=advice)
+        return
     unsteady = [point for point in points if not point.steady]
-    slowed = _reasons(unsteady)
-    code, why = "not-steady", "rose or fell while it was measured"
-    advice = "probe again with nothing else running"
-    if slowed:
-        code, why = "throttled", f"was of a throttled device ({slowed})"
-        advice = keep_speed
-    yield (
-        code,
-        alone.steady and unsteady,
-        f": the step time at batch {_batches(unsteady)} {why}, and was measured once more",
-        advice,
-    )
+    if unsteady:
+        reasons = _reasons(unsteady)
+        yield warning(
+            "throttled/points" if reasons else "not-steady/points",
+            device=device,
+            batches=_batches(unsteady),
+            reasons=reasons,
+            advice=advice,
+        )
 
-    largest = alone.largest
-    wide = [point for point in points if point.half_width > wanted_precision(point.batch, largest)]
-    yield (
-        "wide-interval",
-        wide,
-        f": the step time at batch {_batches(wide)} is not known within ± 1 % (95 %), or "
-        "within ± 3 % up to half of the largest batch",
-        "measure longer (--duration), with nothing else running",
-    )
 
+def _figures_warnings(alone: Alone) -> Iterator[Warning_]:
+    """How far the figures of the device can be relied on."""
+    points = _in_order(alone)
+    device = alone.device.label
+    wide = []
+    for point in points:
+        if point.half_width > wanted_precision(point.batch, alone.largest):
+            wide.append(point)
+    if wide:
+        yield warning("wide-interval/points", device=device, batches=_batches(wide))
     late = [point for point in points if point.late_part > LATE]
-    advice = "use --model small"
-    if request.settings.model == "small":
-        advice = "use a profile with longer steps, or close other programs"
-    yield (
-        "slower-than-profile",
-        late,
-        f": at batch {_batches(late)} the real compute took longer than the profile's time: "
-        "the figures are this machine's, not the profile's",
-        advice,
-    )
-    yield (
-        "smaller-batch-failed",
-        alone.skipped,
-        f": batch {_listed(alone.skipped)} failed though a larger one trains",
-        "nothing to do: memory in pieces, or a slower algorithm near the limit, can be the cause",
-    )
-    yield (
-        "margin-unknown",
-        request.margin_bytes and facts is not None and alone.bench.usable_bytes is None,
-        ": TensorFlow does not report its memory, so no margin could be kept free",
-        "give the profile a memory, or leave out --margin",
-    )
+    if late:
+        advice = "use --model small"
+        if alone.bench.request.settings.model == "small":
+            advice = "use a profile with longer steps, or close other programs"
+        batches = _batches(late)
+        yield warning("slower-than-profile/points", device=device, batches=batches, advice=advice)
+    if alone.skipped:
+        yield warning("smaller-batch-failed", device=device, batches=_listed(alone.skipped))
+    if (
+        alone.bench.request.margin_bytes
+        and alone.bench.facts is not None
+        and alone.bench.usable_bytes is None
+    ):
+        yield warning("margin-unknown", device=device)
+
+
+def _in_order(alone: Alone) -> list[CurvePoint]:
+    return [point for _, point in sorted(alone.points.items())]
 
 
 def _reasons(points: Sequence[CurvePoint]) -> str:

@@ -1,10 +1,9 @@
-"""Cuts blocks in a row over unlike devices: every cut whose step may be short enough, by a lower
-bound of it.
-"""
+"""Cuts blocks in a row over unlike devices: all cuts that may be short enough, by a lower bound."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +20,9 @@ _NO_LINK = -1.0
 
 
 class Chain(NamedTuple):
-    """Segments in the blocks' order, each on a device of its own. No order of their tasks takes
-    less than `least_s`.
+    """Segments in the blocks' order, each on a device of its own.
+
+    No order of their tasks takes less than `least_s`.
     """
 
     segments: tuple[Segment, ...]
@@ -49,21 +49,24 @@ def chains(problem: CutProblem, below_s: float, most: int) -> list[Chain]:
     of segments, those are kept that take the least from their first block on and with their
     devices: the best for each pair first.
     """
-    blocks, devices = len(problem.graph.blocks), len(problem.loads)
+    blocks = len(problem.graph.blocks)
+    devices = len(problem.loads)
     before = _Before(problem)
-    nothing, found = np.zeros(1), list[Chain]()
-    tails = _Tails(np.array([[blocks]]), np.zeros((1, 0), np.intp), nothing, nothing, nothing)
+    no_time = np.zeros(1)
+    tails = _Tails(np.array([[blocks]]), np.zeros((1, 0), np.intp), no_time, no_time, no_time)
+    whole: list[Chain] = []
     for count in range(1, min(devices, blocks) + 1):
-        grown = [before.put(tails, device, below_s) for device in range(devices)]
-        tails = _Tails._make(map(np.concatenate, zip(*grown, strict=True))).best(most)
+        by_device = [before.put(tails, device, below_s) for device in range(devices)]
+        tails = _Tails._make(map(np.concatenate, zip(*by_device, strict=True))).best(most)
         if count > 1:
-            found += tails.chains()
-    return sorted(found, key=lambda chain: chain.least_s)
+            whole += tails.chains()
+    return sorted(whole, key=attrgetter("least_s"))
 
 
 class _Tails(NamedTuple):
-    """Segments from some block to the last, a row each. `least_s` bounds the whole step, with
-    blocks before them.
+    """Segments from some block to the last, a row each.
+
+    `least_s` bounds the whole step, with the blocks before them.
     """
 
     starts: _Numbers  # the last column is the number of blocks
@@ -76,9 +79,7 @@ class _Tails(NamedTuple):
         return _Tails._make(column[which] for column in self)
 
     def best(self, most: int) -> _Tails:
-        """At most so many: the best with each first block and devices, then the second best with
-        them, and so on.
-        """
+        """At most so many: the best with each first block and devices, then the second best, …"""
         used = (1 << self.devices).sum(axis=1)  # a bit for each device
         begun = used * (self.starts.max(initial=0) + 1) + self.starts[:, 0]
         order = np.lexsort((self.least_s, begun))
@@ -90,19 +91,16 @@ class _Tails(NamedTuple):
     def chains(self) -> Iterator[Chain]:
         """Those that begin with the first block."""
         whole = self.rows(np.flatnonzero(self.starts[:, 0] == 0))
-        for starts, devices, least_s in zip(
-            whole.starts, whole.devices, whole.least_s, strict=True
-        ):
-            lasts = (starts[1:] - 1).tolist()
-            yield Chain(
-                tuple(map(Segment, starts.tolist(), lasts, devices.tolist())), float(least_s)
-            )
+        firsts = whole.starts[:, :-1].tolist()
+        lasts = (whole.starts[:, 1:] - 1).tolist()
+        devices = whole.devices.tolist()
+        for number, least_s in enumerate(whole.least_s.tolist()):
+            segments = map(Segment, firsts[number], lasts[number], devices[number])
+            yield Chain(tuple(segments), least_s)
 
 
 class _Before:
-    """Puts segments before tails, by what each run of blocks takes: at [its first block, the one
-    after its last].
-    """
+    """Puts segments before tails, by what runs of blocks take, at [first, one after the last]."""
 
     def __init__(self, problem: CutProblem) -> None:
         self._problem = problem
@@ -112,43 +110,61 @@ class _Before:
         self._sent_s = _sent(problem)
 
     def put(self, tails: _Tails, device: int, below_s: float) -> _Tails:
-        """The tails with a segment on this device before them, where it fits and the step may be
-        below `below_s`.
+        """The tails with a segment on this device before them.
+
+        Only those that fit and whose step may be below `below_s`.
         """
-        load, count = self._problem.loads[device], self._problem.micro_batches
+        load = self._problem.loads[device]
+        count = self._problem.micro_batches
         behind = tails.devices.shape[1]
         is_free = ~(tails.devices == device).any(axis=1)
         fits = self._fits(load, min(behind + 1, count))[:, tails.starts[:, 0]].T
         which, first = np.nonzero(is_free[:, None] & fits)
         old = tails.rows(which)
-        after, last = old.starts[:, 0], old.starts[:, min(1, behind)]
-        forward_s, backward_s = (_runs(one)[first, after] for one in self._passes_s[device])
-        passes_s, sent_s = forward_s + backward_s, self._sent_s[first, after, last]
-        is_linked = sent_s != _NO_LINK
-        back_s = np.where(is_linked, 2 * sent_s + old.trip_s, 0.0)
-        ahead = min(MOST_AHEAD * behind, count - 1)
-        waits_s = [np.maximum(0.0, back_s - ahead * one_s) for one_s in (forward_s, backward_s)]
-        turns, left = divmod(count - 1, ahead + 1)
-        bounds_s = [
-            np.where(is_linked, passes_s + 2 * sent_s, 0.0) + old.whole_s,
-            count * passes_s
-            + (np.sum(waits_s, axis=0) if ahead <= count - 2 else np.max(waits_s, axis=0)),
-            (turns + 1) * (passes_s + back_s) + left * np.minimum(forward_s, backward_s),
-            np.where(is_linked, passes_s + (count + 1) * sent_s + old.trip_s, 0.0),
-        ]
-        whole_s = np.max(bounds_s, axis=0)
-        starts = np.column_stack([first, old.starts])
-        devices = np.column_stack([np.full_like(first, device), old.devices])
+        end = old.starts[:, 0]
+        forward_s, backward_s = (_runs(pass_s)[first, end] for pass_s in self._passes_s[device])
+        sent_s = self._sent_s[first, end, old.starts[:, min(1, behind)]]
+        whole_s, trip_s = self._times_s(old, forward_s, backward_s, sent_s)
+        update_s = np.where(first == 0, _runs(load.update_s)[first, end], 0.0)
         # Blocks before take at least their shortest times, and the busiest of the free devices the
         # mean of that.
         free = len(self._problem.loads) - behind - 1
-        spread_s = (
-            count * self._shortest_s[first] / free if free else np.where(first > 0, np.inf, 0.0)
-        )
-        update_s = np.where(first == 0, _runs(load.update_s)[first, after], 0.0)
+        spread_s = np.where(first > 0, np.inf, 0.0)
+        if free:
+            spread_s = count * self._shortest_s[first] / free
         least_s = np.maximum(whole_s + update_s, spread_s)
-        grown = _Tails(starts, devices, whole_s, passes_s + back_s, least_s)
+        grown = _Tails(
+            starts=np.column_stack([first, old.starts]),
+            devices=np.column_stack([np.full_like(first, device), old.devices]),
+            whole_s=whole_s,
+            trip_s=trip_s,
+            least_s=least_s,
+        )
         return grown.rows(np.flatnonzero(least_s < below_s))
+
+    def _times_s(
+        self, behind: _Tails, forward_s: _Floats, backward_s: _Floats, sent_s: _Floats
+    ) -> tuple[_Floats, _Floats]:
+        """W and R of tails with segments of these times before them: see `chains`."""
+        count = self._problem.micro_batches
+        passes_s = forward_s + backward_s
+        is_linked = sent_s != _NO_LINK
+        back_s = np.where(is_linked, 2 * sent_s + behind.trip_s, 0.0)
+        ahead = min(MOST_AHEAD * behind.devices.shape[1], count - 1)
+        first_wait_s = np.maximum(0.0, back_s - ahead * forward_s)
+        last_wait_s = np.maximum(0.0, back_s - ahead * backward_s)
+        waits_s = np.maximum(first_wait_s, last_wait_s)
+        if ahead <= count - 2:
+            waits_s = first_wait_s + last_wait_s
+        turns, left = divmod(count - 1, ahead + 1)
+        bounds_s = [
+            np.where(is_linked, passes_s + 2 * sent_s, 0.0) + behind.whole_s,
+            count * passes_s + waits_s,
+            (turns + 1) * (passes_s + back_s) + left * np.minimum(forward_s, backward_s),
+            np.where(is_linked, passes_s + (count + 1) * sent_s + behind.trip_s, 0.0),
+        ]
+        whole_s: _Floats = np.max(bounds_s, axis=0)
+        return whole_s, passes_s + back_s
 
     def _fits(self, load: BlockLoad, held: int) -> NDArray[np.bool_]:
         """Whether the device holds a run of blocks with so many micro-batches in flight."""
@@ -166,9 +182,7 @@ def _runs(values: ArrayLike) -> _Floats:
 
 
 def _sent(problem: CutProblem) -> _Floats:
-    """Seconds to send what blocks j … k−1 take from blocks i … j−1, at [i, j, k]; `_NO_LINK` if
-    that is nothing.
-    """
+    """Seconds to send what blocks j … k−1 take from i … j−1, at [i, j, k], or `_NO_LINK`."""
     n = len(problem.graph.blocks)
     taken = np.full((n + 1, n + 1, n + 1), _NO_LINK)
     for edge in problem.graph.edges:

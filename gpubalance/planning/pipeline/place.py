@@ -1,13 +1,12 @@
-"""Finds the best placing of a graph's blocks on devices, and their order of tasks, by simulating
-the step.
-"""
+"""Finds the best placing of a graph's blocks on devices, and their tasks' order, by simulation."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
+from operator import attrgetter
 from typing import TypeAlias
 
 from gpubalance.planning.pipeline.chains import chains
@@ -15,8 +14,7 @@ from gpubalance.planning.pipeline.problem import Cut, CutProblem, Graph, Segment
 from gpubalance.planning.pipeline.schedule import MOST_AHEAD, depths_of, simulate, tasks_of
 from gpubalance.planning.pipeline.timeline import Task, Timeline
 
-# How many chains are looked at: few for a first good one, then all that may be better if they are
-# not more than that.
+# How many chains are looked at: few for a first good one, then all that may be better, up to this.
 _LOOKS = (5_000, 20_000)
 _MOST_PASSES = 150_000  # that are simulated after each look: a few seconds of one core
 _MOST_BRANCHED = 24
@@ -27,8 +25,7 @@ _MOST_DEPTHS = 24  # of one cut
 _WITHIN = 1.001
 
 
-# Branches next to each other in the blocks' order, as (first, last) blocks; no tensor passes
-# between them.
+# Branches next to each other, as (first, last) blocks; no tensor passes between them.
 Arms: TypeAlias = list[tuple[int, int]]
 
 
@@ -73,8 +70,8 @@ class Placement(Cut):
     @property
     def cost(self) -> tuple[float, ...]:
         """A sort key that puts the simplest of steps as short first."""
-        stages = len({one.device for one in self.segments})
-        return stages, len(self.segments), sum(self.in_flight), self.step_time_s
+        stages = {segment.device for segment in self.segments}
+        return len(stages), len(self.segments), sum(self.in_flight), self.step_time_s
 
 
 def place(problem: CutProblem) -> Placement:
@@ -84,41 +81,47 @@ def place(problem: CutProblem) -> Placement:
     step it chooses the one with the fewest devices, then the fewest segments, then the fewest
     micro-batches in flight.
     """
-    found = [
-        *_chained(problem),
-        *(placed for cut in _branched(problem) for placed in placings_of(cut)),
-    ]
-    if not found:
-        error = NoPlacementError("no cut fits")
-        blocks = range(len(problem.graph.blocks))
-        error.block = next(
-            (n for n in blocks if not any(load.holds(n) for load in problem.loads)), None
-        )
-        raise error
-    most_s = _WITHIN * min(placed.step_time_s for placed in found)
-    return min(
-        (placed for placed in found if placed.step_time_s <= most_s), key=lambda placed: placed.cost
-    )
+    placements = _chained(problem)
+    for cut in _branched(problem):
+        placements += placings_of(cut)
+    if not placements:
+        raise _no_placement(problem)
+    most_s = _WITHIN * min(placement.step_time_s for placement in placements)
+    short = [placement for placement in placements if placement.step_time_s <= most_s]
+    return min(short, key=attrgetter("cost"))
 
 
-def _chained(problem: CutProblem) -> Iterator[Placement]:
+def _no_placement(problem: CutProblem) -> NoPlacementError:
+    error = NoPlacementError("no cut fits")
+    for block in range(len(problem.graph.blocks)):
+        if not any(load.holds(block) for load in problem.loads):
+            error.block = block
+            break
+    return error
+
+
+def _chained(problem: CutProblem) -> list[Placement]:
     """Placements of chains, by their bounds, until no bound is below the best step.
 
     It stops sooner where bounds are so loose that it would take minutes, which is beyond 4 devices
     and 60 blocks.
     """
-    below_s, tried = math.inf, set[tuple[Segment, ...]]()
+    placements: list[Placement] = []
+    tried = set()
+    below_s = math.inf
     for look in _LOOKS:
         left = _MOST_PASSES // (2 * problem.micro_batches * len(problem.loads))
         for segments, least_s in chains(problem, below_s, look):
             if least_s > below_s or left <= 0:
                 break
-            if segments not in tried:
-                tried.add(segments)
-                found = list(placings_of(Cut(problem, segments)))
-                below_s = min([below_s, *(_WITHIN * placed.step_time_s for placed in found)])
-                left -= len(found)
-                yield from found
+            if segments in tried:
+                continue
+            tried.add(segments)
+            for placement in placings_of(Cut(problem, segments)):
+                below_s = min(below_s, _WITHIN * placement.step_time_s)
+                left -= 1
+                placements.append(placement)
+    return placements
 
 
 def _branched(problem: CutProblem) -> list[Cut]:
@@ -128,85 +131,79 @@ def _branched(problem: CutProblem) -> list[Cut]:
     several segments. Branches are not cut. One region of the graph is spread: that whose branches
     hide the most work behind each other, by the first device's times.
     """
-    load, devices = problem.loads[0], len(problem.loads)
-    passes_s = [sum(both) for both in zip(load.forward_s, load.backward_s, strict=True)]
+    load = problem.loads[0]
+    passes_s = [sum(passes) for passes in zip(load.forward_s, load.backward_s, strict=True)]
 
     def hidden_s(arms: Arms) -> float:
-        each = [sum(passes_s[first : last + 1]) for first, last in arms]
-        return sum(each) - max(each)
+        arms_s = [sum(passes_s[first : last + 1]) for first, last in arms]
+        return sum(arms_s) - max(arms_s)
 
-    ends = range(len(problem.graph.blocks) + 1)
-    regions = (_arms(problem.graph, first, after) for first in ends for after in ends[first + 1 :])
-    few = (
-        arms for arms in regions if len(arms) > 1 and devices ** (len(arms) + 2) <= _MOST_PLACINGS
-    )
-    arms = max(few, key=hidden_s, default=None)
-    return sorted(_placings(problem, arms), key=_busiest_s)[:_MOST_BRANCHED] if arms else []
+    regions = []
+    for first, end in combinations(range(len(problem.graph.blocks) + 1), 2):
+        arms = _arms(problem.graph, first, end)
+        if len(arms) > 1 and len(problem.loads) ** (len(arms) + 2) <= _MOST_PLACINGS:
+            regions.append(arms)
+    if not regions:
+        return []
+    cuts = _placings(problem, max(regions, key=hidden_s))
+    return sorted(cuts, key=_busiest_s)[:_MOST_BRANCHED]
 
 
-def _arms(graph: Graph, first: int, after: int) -> Arms:
-    """The runs of blocks between which no tensor passes, with tensors from outside the interval
-    left aside.
-    """
-    joined = [False] * len(graph.blocks)  # whether a block is joined with the one before it
+def _arms(graph: Graph, first: int, end: int) -> Arms:
+    """The runs of blocks first … end−1 between which no tensor of theirs passes."""
+    starts = set(range(first, end + 1))
     for edge in graph.edges:
-        inside = [target for target in edge.targets if first <= target < after]
-        for block in (
-            range(edge.source + 1, inside[-1] + 1) if inside and edge.source >= first else ()
-        ):
-            joined[block] = True
-    starts = [first, *(block for block in range(first + 1, after) if not joined[block]), after]
-    return [(begin, end - 1) for begin, end in pairwise(starts)]
+        if edge.source >= first:
+            inside = [target for target in edge.targets if target < end]
+            starts -= set(range(edge.source + 1, max(inside, default=0) + 1))
+    return [(start, following - 1) for start, following in pairwise(sorted(starts))]
 
 
 def _placings(problem: CutProblem, arms: Arms) -> Iterator[Cut]:
-    """Each choice of devices for the branches, on more than one, and for what is before and after
-    them.
-    """
-    around = [(0, arms[0][0] - 1), *arms, (arms[-1][1] + 1, len(problem.graph.blocks) - 1)]
-    runs = [run for run in around if run[0] <= run[1]]
+    """Each choice of devices, more than one for the branches, and any for what is around them."""
+    before = (0, arms[0][0] - 1)
+    after = (arms[-1][1] + 1, len(problem.graph.blocks) - 1)
+    runs = [(first, last) for first, last in [before, *arms, after] if first <= last]
     for placing in product(range(len(problem.loads)), repeat=len(runs)):
-        segments = tuple(Segment(*run, device) for run, device in zip(runs, placing, strict=True))
-        if len({one.device for one in segments if one[:2] in arms}) > 1:
-            yield Cut(problem, segments)
+        device_of = dict(zip(runs, placing, strict=True))
+        if len({device_of[arm] for arm in arms}) > 1:
+            yield Cut(problem, tuple(Segment(*run, device_of[run]) for run in runs))
 
 
 def _busiest_s(cut: Cut) -> float:
     work_s = [0.0] * len(cut.problem.loads)
-    for one, *passes_s in zip(cut.segments, cut.costs.forward_s, cut.costs.backward_s, strict=True):
-        work_s[one.device] += sum(passes_s)
+    for segment, forward_s, backward_s in zip(
+        cut.segments, cut.costs.forward_s, cut.costs.backward_s, strict=True
+    ):
+        work_s[segment.device] += forward_s + backward_s
     return max(work_s)
 
 
 def placings_of(cut: Cut) -> Iterator[Placement]:
-    """A cut in every order of tasks that is worth trying and fits; none if a block is kept off its
-    device.
-    """
+    """A cut in each order of tasks worth trying that fits; none if a device can't have a block."""
     if math.inf in cut.costs.forward_s:
         return
     problem = cut.problem
     for depths in _depths(cut):
-        queues = [
-            tasks_of(number, problem.micro_batches, depth) for number, depth in enumerate(depths)
-        ]
+        queues = []
+        for number, depth in enumerate(depths):
+            queues.append(tasks_of(number, problem.micro_batches, depth))
         timeline = simulate(cut, queues)
-        numbers = range(len(problem.loads))
-        orders = tuple(
-            tuple(one.task for one in timeline.tasks if one.device == device) for device in numbers
-        )
+        orders: list[list[Task]] = [[] for _ in problem.loads]
+        for timed in timeline.tasks:
+            orders[timed.device].append(timed.task)
         peak_bytes, in_flight = zip(*map(cut.held, orders), strict=True)
-        if all(
-            peak <= load.memory_bytes for load, peak in zip(problem.loads, peak_bytes, strict=True)
-        ):
-            yield Placement(problem, cut.segments, orders, peak_bytes, in_flight, timeline)
+        limits = [load.memory_bytes for load in problem.loads]
+        if all(peak <= limit for peak, limit in zip(peak_bytes, limits, strict=True)):
+            fixed_orders = tuple(map(tuple, orders))
+            yield Placement(problem, cut.segments, fixed_orders, peak_bytes, in_flight, timeline)
 
 
 def _depths(cut: Cut) -> Iterator[Sequence[int]]:
-    """All depths up to `MOST_AHEAD` times the plain ones, as far as memory allows: transfers hide
-    behind other work.
+    """All depths up to `MOST_AHEAD` times the plain ones, as far as memory allows.
 
-    Of more than `_MOST_DEPTHS` it is those that are as much deeper everywhere. A segment must be as
-    deep as each one behind it, or both wait for each other.
+    So transfers hide behind other work. Of more than `_MOST_DEPTHS` it is those that are as much
+    deeper everywhere. A segment must be as deep as each one behind it, or both wait for each other.
     """
     plain = depths_of(cut.segments, cut.links)
 
@@ -215,23 +212,15 @@ def _depths(cut: Cut) -> Iterator[Sequence[int]]:
         needs = cut.costs.fixed_bytes[number] + held * cut.costs.live_bytes[number]
         return needs <= cut.problem.loads[cut.segments[number].device].memory_bytes
 
-    ranges = [
-        [
-            least,
-            *(
-                deeper
-                for deeper in range(least + 1, MOST_AHEAD * least + 1)
-                if fits(number, deeper)
-            ),
-        ]
-        for number, least in enumerate(plain)
-    ]
+    ranges = []
+    for number, least in enumerate(plain):
+        deeper = range(least + 1, MOST_AHEAD * least + 1)
+        ranges.append([least] + [depth for depth in deeper if fits(number, depth)])
     choices: Iterable[Sequence[int]] = product(*ranges)
     if math.prod(map(len, ranges)) > _MOST_DEPTHS:
-        choices = (
-            [one[min(more, len(one) - 1)] for one in ranges]
-            for more in range(max(map(len, ranges)))
-        )
-    return (
-        one for one in choices if all(one[link.target] <= one[link.source] for link in cut.links)
-    )
+        most = max(map(len, ranges))
+        padded = [depths + depths[-1:] * (most - len(depths)) for depths in ranges]
+        choices = zip(*padded, strict=True)
+    for depths in choices:
+        if all(depths[link.target] <= depths[link.source] for link in cut.links):
+            yield depths

@@ -1,11 +1,9 @@
-"""A model's graph as a pipeline sees it, what its blocks cost on each device, and what a cut of it
-takes.
-"""
+"""A model's graph as a pipeline sees it, what its blocks cost on each device, and its cuts."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,9 +36,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Graph:
-    """Blocks in an order in which each comes after its inputs. It may be cut before
-    each of them.
-    """
+    """Blocks, each after those that it takes tensors from. A cut may come before each of them."""
 
     blocks: tuple[Block, ...]
     edges: tuple[Edge, ...]
@@ -48,20 +44,15 @@ class Graph:
     @cached_property
     def crossing_bytes(self) -> tuple[int, ...]:
         """For each block, the bytes per sample that a cut before it would send on."""
-        return tuple(
-            sum(
-                edge.bytes_per_sample
-                for edge in self.edges
-                if edge.source < cut <= edge.targets[-1]
-            )
-            for cut in range(len(self.blocks))
-        )
+        crossing = [0] * len(self.blocks)
+        for edge in self.edges:
+            for cut in range(edge.source + 1, edge.targets[-1] + 1):
+                crossing[cut] += edge.bytes_per_sample
+        return tuple(crossing)
 
 
 class Segment(NamedTuple):
-    """The blocks `first` to `last`, inclusive, on one device. A device's one or more segments are
-    its stage.
-    """
+    """The blocks `first` to `last`, inclusive, on one device: a stage or a part of it."""
 
     first: int
     last: int
@@ -74,9 +65,7 @@ class Segment(NamedTuple):
 
 
 class Link(NamedTuple):
-    """What one segment gives another, by their numbers; nothing is sent if both are on
-    one device.
-    """
+    """What one segment gives another, by their numbers; on one device nothing is sent."""
 
     source: int
     target: int
@@ -84,27 +73,28 @@ class Link(NamedTuple):
 
 
 def links_between(graph: Graph, segments: Sequence[Segment]) -> tuple[Link, ...]:
-    """A link for each pair of segments of which one takes tensors of the other; a tensor counts
-    once for a pair.
+    """A link for each pair of segments of which one takes tensors of the other.
+
+    A tensor counts once for a pair.
     """
-    owner = {
-        block: number
-        for number, one in enumerate(segments)
-        for block in range(one.first, one.last + 1)
-    }
-    sent: dict[tuple[int, int], int] = defaultdict(int)
+    owner = {}
+    for number, segment in enumerate(segments):
+        for block in range(segment.first, segment.last + 1):
+            owner[block] = number
+    sent: Counter[tuple[int, int]] = Counter()
     for edge in graph.edges:
-        source = owner.get(edge.source)
-        for target in {owner.get(block) for block in edge.targets} - {source, None}:
-            if source is not None and target is not None:
+        if edge.source not in owner:
+            continue
+        source = owner[edge.source]
+        for target in {owner[block] for block in edge.targets if block in owner}:
+            if target != source:
                 sent[source, target] += edge.bytes_per_sample
     return tuple(Link(*pair, size) for pair, size in sorted(sent.items()))
 
 
 @dataclass(frozen=True)
 class BlockLoad:
-    """What each block costs a device: seconds of a micro-batch's forward and backward, and of a
-    step's update.
+    """What each block costs a device: seconds of a micro-batch's passes and of a step's update.
 
     A block takes `fixed_bytes` of weights, gradients and slots, and `live_bytes` for each
     micro-batch in flight. `memory_bytes` is the memory that they may take. Infinite seconds keep a
@@ -128,18 +118,16 @@ class BlockLoad:
         backward pass two thirds; fixed bytes and the update go by its share of the weights, live
         bytes by that of the activations.
         """
-
-        def shares(name: str, of: float) -> tuple[float, ...]:
-            sizes = [getattr(block, name) for block in graph.blocks]
-            return tuple(of * size / (sum(sizes) or 1) for size in sizes)
-
+        operations = [block.share for block in graph.blocks]
+        weights = [block.weights_bytes for block in graph.blocks]
+        activations = [block.activation_bytes for block in graph.blocks]
         return cls(
-            shares("share", whole_s / 3),
-            shares("share", whole_s * 2 / 3),
-            shares("weights_bytes", profile.update_s),
-            shares("weights_bytes", profile.base_memory),
-            shares("activation_bytes", micro_batch * profile.memory_per_sample),
-            math.inf if profile.memory is None else profile.memory,
+            forward_s=_in_proportion(whole_s / 3, operations),
+            backward_s=_in_proportion(whole_s * 2 / 3, operations),
+            update_s=_in_proportion(profile.update_s, weights),
+            fixed_bytes=_in_proportion(profile.base_memory, weights),
+            live_bytes=_in_proportion(micro_batch * profile.memory_per_sample, activations),
+            memory_bytes=math.inf if profile.memory is None else profile.memory,
         )
 
     def holds(self, block: int) -> bool:
@@ -148,10 +136,15 @@ class BlockLoad:
         return math.isfinite(self.forward_s[block]) and needs <= self.memory_bytes
 
 
+def _in_proportion(total: float, sizes: Sequence[float]) -> tuple[float, ...]:
+    return tuple(total * size / (sum(sizes) or 1) for size in sizes)
+
+
 @dataclass(frozen=True)
 class CutProblem:
-    """A graph and the devices for it. A transfer takes `latency_s` plus its bytes / `bytes_per_s`,
-    no time if None.
+    """A graph and the devices for it.
+
+    A transfer takes `latency_s` plus its bytes / `bytes_per_s`, which take no time if that is None.
     """
 
     graph: Graph
@@ -187,10 +180,13 @@ class Cut:
     @cached_property
     def costs(self) -> BlockLoad:
         """What each segment costs its device."""
-        pairs = [(self.problem.loads[one.device], one.blocks) for one in self.segments]
 
         def sums(name: str) -> tuple[float, ...]:
-            return tuple(sum(getattr(load, name)[blocks]) for load, blocks in pairs)
+            totals = []
+            for segment in self.segments:
+                of_blocks = getattr(self.problem.loads[segment.device], name)
+                totals.append(sum(of_blocks[segment.blocks]))
+            return tuple(totals)
 
         return BlockLoad(
             sums("forward_s"),
@@ -201,14 +197,15 @@ class Cut:
         )
 
     def held(self, order: Sequence[Task]) -> tuple[float, int]:
-        """The most bytes that a device needs while it does these tasks, and the most micro-batches
-        in flight.
-        """
-        in_flight, most = Counter[int](), 0
-        live = most_live = 0.0
+        """The most bytes and the most micro-batches in flight of a device that does these tasks."""
+        in_flight = Counter[int]()
+        most_in_flight = 0
+        live_bytes = most_bytes = 0.0
         for number, kind, _ in order:
             change = 1 if kind == "forward" else -1
             in_flight[number] += change
-            live += change * self.costs.live_bytes[number]
-            most, most_live = max(most, in_flight[number]), max(most_live, live)
-        return sum(self.costs.fixed_bytes[number] for number in in_flight) + most_live, most
+            live_bytes += change * self.costs.live_bytes[number]
+            most_in_flight = max(most_in_flight, in_flight[number])
+            most_bytes = max(most_bytes, live_bytes)
+        fixed_bytes = sum(self.costs.fixed_bytes[number] for number in in_flight)
+        return fixed_bytes + most_bytes, most_in_flight

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from gpubalance.planning.pipeline.problem import Cut, Link, Segment
 from gpubalance.planning.pipeline.timeline import Orders, Pass, Task, Timed, Timeline, Updated
 
-MOST_AHEAD = 2  # so many times the devices behind it a segment may be ahead, to hide transfers
+# So many times the devices behind it a segment may be ahead, to hide transfers.
+MOST_AHEAD = 2
 
 
 class DeadlockError(ValueError):
@@ -52,21 +53,22 @@ def inputs_of(task: Task, links: Sequence[Link]) -> Iterator[Task]:
 
 
 def simulate(cut: Cut, queues: Orders) -> Timeline:
-    """The step that does each queue's tasks in order; a task begins once its device is free and its
-    inputs are there.
+    """The step that does each queue's tasks in order.
 
-    A queue holds a device's tasks. If it holds a segment's, and a device has several, the device
-    always takes the task that can begin first, a backward before a forward: so the orders of such
-    devices are found.
+    A task begins once its device is free and its inputs are there. A queue holds a device's tasks.
+    If it holds a segment's, and a device has several, the device always takes the task that can
+    begin first, a backward before a forward: so the orders of such devices are found.
 
     A transfer begins when the task that sends it ends, beside all other work; transfers from one
     device to another take turns. Raises DeadlockError.
     """
-    devices, costs = [one.device for one in cut.segments], cut.costs
-    lasts_s = {"forward": costs.forward_s, "backward": costs.backward_s}
+    devices = [segment.device for segment in cut.segments]
+    lasts_s = {"forward": cut.costs.forward_s, "backward": cut.costs.backward_s}
     free_s = dict.fromkeys(devices, 0.0)
     gives = _gives(cut)
-    needs = Counter((number, kind) for given in gives.values() for number, kind, _ in given)
+    needs = Counter[tuple[int, Pass]]()
+    for results in gives.values():
+        needs.update((number, kind) for number, kind, _ in results)
     come = Counter[Task]()
     sent_s = defaultdict[Task, float](float)
     ready_s = defaultdict[Task, float](float)
@@ -80,34 +82,34 @@ def simulate(cut: Cut, queues: Orders) -> Timeline:
         return max(free_s[devices[task.segment]], ready_s[task])
 
     while any(left):
-        heads = ((begins_s(queue[-1]), queue[-1][1:], queue) for queue in left if queue)
+        heads = [queue for queue in left if queue]
         # "backward" sorts before "forward".
-        start_s, _, queue = min(heads, key=lambda head: head[:2])
+        queue = min(heads, key=lambda queue: (begins_s(queue[-1]), *queue[-1][1:]))
+        task = queue.pop()
+        start_s = begins_s(task)
         if start_s == math.inf:
             raise DeadlockError("each device waits for another's later task")
-        task = queue.pop()
-        own = devices[task.segment]
-        free_s[own] = end_s = start_s + lasts_s[task.kind][task.segment]
-        timed.append(Timed(*task, own, sent_s[task], ready_s[task], start_s, end_s))
+        device = devices[task.segment]
+        free_s[device] = end_s = start_s + lasts_s[task.kind][task.segment]
+        timed.append(Timed(*task, device, sent_s[task], ready_s[task], start_s, end_s))
         for number, kind, seconds in gives[task[:2]]:
-            to, line = Task(number, kind, task.micro_batch), (own, devices[number])
+            receiver = Task(number, kind, task.micro_batch)
+            line = (device, devices[number])
             arrives_s = end_s
-            if own != devices[number]:
+            if device != devices[number]:
                 arrives_s = line_s[line] = max(line_s[line], end_s) + seconds
-            come[to] += 1
-            sent_s[to] = max(sent_s[to], end_s)
-            ready_s[to] = max(ready_s[to], arrives_s)
+            come[receiver] += 1
+            sent_s[receiver] = max(sent_s[receiver], end_s)
+            ready_s[receiver] = max(ready_s[receiver], arrives_s)
     update_s = defaultdict[int, float](float)
-    for own, seconds in zip(devices, costs.update_s, strict=True):
-        update_s[own] += seconds
-    updates = (Updated(device, at_s, at_s + update_s[device]) for device, at_s in free_s.items())
+    for device, seconds in zip(devices, cut.costs.update_s, strict=True):
+        update_s[device] += seconds
+    updates = [Updated(device, at_s, at_s + update_s[device]) for device, at_s in free_s.items()]
     return Timeline(tuple(timed), tuple(updates))
 
 
 def _gives(cut: Cut) -> dict[tuple[int, Pass], list[tuple[int, Pass, float]]]:
-    """The passes to which each segment's pass gives its results, with the seconds of the transfer
-    between devices.
-    """
+    """The passes that take the results of a segment's pass, with the seconds of the transfer."""
     gives: dict[tuple[int, Pass], list[tuple[int, Pass, float]]] = defaultdict(list)
     for number in range(len(cut.segments)):
         gives[number, "forward"].append((number, "backward", 0.0))

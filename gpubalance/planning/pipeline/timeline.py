@@ -25,7 +25,7 @@ class Timed(NamedTuple):
     """A task on its device, in seconds from the step's start.
 
     `sent_s` is when the last of its inputs was made, `ready_s` when all were on its device; 0 for a
-    task without.
+    task without inputs.
     """
 
     segment: int
@@ -53,9 +53,7 @@ class Updated(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """One step, its tasks in the order in which they began. It ends with its last
-    device's update.
-    """
+    """One step: tasks in the order in which they began, and updates, the last of which ends it."""
 
     tasks: tuple[Timed, ...]
     updates: tuple[Updated, ...]
@@ -63,13 +61,24 @@ class Timeline:
     @property
     def step_time_s(self) -> float:
         """When the step ended."""
-        return max(one.end_s for one in self.updates)
+        return max(update.end_s for update in self.updates)
 
     def lasting(self, seconds: float) -> Timeline:
         """The same step, all times in proportion, in so many seconds."""
         by = seconds / self.step_time_s
-        tasks = (Timed(*one[:4], *(by * at_s for at_s in one[4:])) for one in self.tasks)
-        updates = (Updated(one.device, by * one.start_s, by * one.end_s) for one in self.updates)
+        tasks = []
+        for task in self.tasks:
+            tasks.append(
+                task._replace(
+                    sent_s=by * task.sent_s,
+                    ready_s=by * task.ready_s,
+                    start_s=by * task.start_s,
+                    end_s=by * task.end_s,
+                )
+            )
+        updates = []
+        for update in self.updates:
+            updates.append(update._replace(start_s=by * update.start_s, end_s=by * update.end_s))
         return Timeline(tuple(tasks), tuple(updates))
 
 
@@ -79,11 +88,11 @@ def bubble_bound(stages: int, micro_batches: int) -> float:
 
 
 def pipeline_throughput(rates: Sequence[float], micro_batches: int) -> float:
-    """K/(K+S−1) · Σ rᵢ(m) samples/s, with each device's rate alone at the micro-batch m, for stages
-    of equal time.
+    """K/(K+S−1) · Σ rᵢ(m) samples/s, for stages of equal time.
 
-    Unequal stages give less: multiply by the mean over the largest of their times. A pipeline beats
-    the batch split if that is above Σ rᵢ(bᵢ) · T/(T + s/k), with T a piece's compute and one sync
-    of s for every k pieces: what a plan predicts.
+    rᵢ(m) is each device's rate alone at the micro-batch m. Unequal stages give less: multiply by
+    the mean over the largest of their times. A pipeline beats the batch split if that is above Σ
+    rᵢ(bᵢ) · T/(T + s/k), with T a piece's compute and one sync of s for every k pieces: what a plan
+    predicts.
     """
     return (1 - bubble_bound(len(rates), micro_batches)) * sum(rates)

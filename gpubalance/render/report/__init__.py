@@ -1,3 +1,1 @@
-"""Results as a page to look at: one self-contained HTML file with charts, and its tables as
-Markdown and CSV.
-"""
+"""Results as a page to look at, one HTML file with charts, and as Markdown and CSV."""

@@ -8,7 +8,7 @@ from importlib.resources import files
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from gpubalance.render.fields import rounded
+from gpubalance.render.cells import rounded
 from gpubalance.render.report.charts.chart import Charts
 from gpubalance.render.report.charts.style import NARROW, WIDE
 from gpubalance.render.report.tables import tables_of
@@ -22,9 +22,7 @@ _LONGEST_TEXT = 2000
 
 
 def html_page(subjects: Sequence[ReportSubject], charts: Sequence[Charts]) -> str:
-    """One page for all subjects, each with its charts. Text from results is escaped, whatever it
-    contains.
-    """
+    """One page for all subjects, each with its charts. Text from results is always escaped."""
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -33,16 +31,17 @@ def html_page(subjects: Sequence[ReportSubject], charts: Sequence[Charts]) -> st
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    sections: list[dict[str, object]] = []
+    for subject, its_charts in zip(subjects, charts, strict=True):
+        section = {
+            "id": f"result-{len(sections) + 1}",
+            "subject": subject,
+            "answer": answer_of(subject.result),
+            "charts": its_charts,
+        }
+        sections.append(section)
     return environment.get_template("page.html.j2").render(
-        sections=[
-            {
-                "id": f"result-{number}",
-                "subject": subject,
-                "answer": answer_of(subject.result),
-                "charts": of,
-            }
-            for number, (subject, of) in enumerate(zip(subjects, charts, strict=True), 1)
-        ],
+        sections=sections,
         title="gpubalance: " + ", ".join(subject.name for subject in subjects),
         terms=terms(),
         formulas=list(groups()),
@@ -59,11 +58,7 @@ def _source(name: str) -> str:
 
 
 def _shown(value: object) -> object:
-    """Puts text from outside on one line without control characters; Jinja escapes it
-    afterwards.
-    """
-    return (
-        clean(value, _LONGEST_TEXT)
-        if isinstance(value, str) and not isinstance(value, Markup)
-        else value
-    )
+    """Puts text from outside on one line without control characters; Jinja escapes it later."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return clean(value, _LONGEST_TEXT)
+    return value

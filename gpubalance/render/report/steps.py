@@ -6,19 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gpubalance.results.plan import Plan, Predicted, Share, SplitPrediction
-from gpubalance.results.run import Replica
+from gpubalance.results.run import Measurement, Replica
 from gpubalance.results.subject import ReportSubject
-from gpubalance.settings.shares import pieces
-
-# A device's share, the batch and micro-batch that it has in a split, and how long it computes for
-# them.
-_Part = tuple[Share, int, int, float]
+from gpubalance.settings.shares import Shares, pieces
 
 
 class StepBar(NamedTuple):
-    """A step of a split, measured or predicted; sync and input wait are the same for
-    all devices.
-    """
+    """A step of a split; sync and input wait are the same for all devices."""
 
     title: str
     throughput: float
@@ -33,73 +27,76 @@ class StepBar(NamedTuple):
         return tuple(part.batch for part in self.parts)
 
 
-def steps_of(subject: ReportSubject) -> tuple[StepBar, ...]:
-    """The steps of the even split and of the chosen one, as far as they are known; none for a
-    probe.
-    """
+def steps_of(subject: ReportSubject) -> list[StepBar]:
+    """The steps of the even split and of the chosen one, as far as known; none for a probe."""
     run = subject.run
     if run is None:
-        return tuple(_predicted(subject, subject.plan)) if subject.plan is not None else ()
+        if subject.plan is None:
+            return []
+        return list(_predicted_steps(subject, subject.plan))
+    steps = []
     even = run.baselines.even
     # For a run of the even split, the baseline is that run itself.
-    others = {"Even split": even} if even and even.step_time_s != run.step_time_s else {}
-    return tuple(
-        StepBar(
-            title,
-            one.throughput.median,
-            one.step_time_s.median,
-            one.sync_s,
-            one.input_wait_s,
-            one.replicas,
-        )
-        for title, one in {**others, "Chosen split": run}.items()
+    if even and even.step_time_s != run.step_time_s:
+        steps.append(_measured_step("Even split", even))
+    return [*steps, _measured_step("Chosen split", run)]
+
+
+def _measured_step(title: str, measured: Measurement) -> StepBar:
+    return StepBar(
+        title,
+        measured.throughput.median,
+        measured.step_time_s.median,
+        measured.sync_s,
+        measured.input_wait_s,
+        measured.replicas,
     )
 
 
-def _predicted(subject: ReportSubject, plan: Plan) -> Iterator[StepBar]:
-    even, shares = plan.predicted.even, [share for share in plan.shares if share.batch]
+def _predicted_steps(subject: ReportSubject, plan: Plan) -> Iterator[StepBar]:
+    shares = [share for share in plan.shares if share.batch]
+    even = plan.predicted.even
     if even is not None and even.split != plan.split.without_idle:
-        sizes = zip(shares, even.split.batches, even.split.micro_batches, strict=True)
-        parts = [
-            (share, batch, micro, compute_s)
-            for share, batch, micro in sizes
-            if (compute_s := _compute_s(subject, share, batch, micro)) is not None
-        ]
-        if len(parts) == len(shares):
-            yield _step("Even split, predicted", even, plan, parts)
-    parts = [(share, share.batch, share.micro_batch, share.compute_s) for share in shares]
-    yield _step("Chosen split, predicted", plan.predicted, plan, parts)
+        even_shares = _even_shares(subject, shares, even.split)
+        if len(even_shares) == len(shares):
+            yield _predicted_step("Even split, predicted", even, plan, even_shares)
+    yield _predicted_step("Chosen split, predicted", plan.predicted, plan, shares)
 
 
-def _compute_s(subject: ReportSubject, share: Share, batch: int, micro: int) -> float | None:
-    """What the device's probe says of that batch; None without one."""
-    one = subject.probes[share.device]
-    model = one and one.step_time_model
-    if not model:
-        return None
-    return sum(
-        count * (model.planned.step_time_s(size) - share.update_s)
-        for count, size in pieces(batch, micro)
-    )
+def _even_shares(subject: ReportSubject, shares: Sequence[Share], even: Shares) -> list[Share]:
+    """The shares with the batches of the even split, of devices with a probe to predict it by."""
+    even_shares = []
+    for share, batch, micro in zip(shares, even.batches, even.micro_batches, strict=True):
+        probe = subject.probes[share.device]
+        if probe is None or probe.step_time_model is None:
+            continue
+        compute_s = 0.0
+        for count, size in pieces(batch, micro):
+            step_s = probe.step_time_model.planned.step_time_s(size)
+            compute_s += count * (step_s - share.update_s)
+        sizes = {"batch": batch, "micro_batch": micro, "compute_s": compute_s}
+        even_shares.append(share.model_copy(update=sizes))
+    return even_shares
 
 
-def _step(
-    title: str, of: Predicted | SplitPrediction, plan: Plan, parts: Sequence[_Part]
+def _predicted_step(
+    title: str, predicted: Predicted | SplitPrediction, plan: Plan, shares: Sequence[Share]
 ) -> StepBar:
     """Each device waits for the slowest."""
-    slowest_s = max(compute_s + share.update_s for share, *_, compute_s in parts)
-    told = [
+    step_s = predicted.step_time_s
+    slowest_s = max(share.compute_s + share.update_s for share in shares)
+    replicas = [
         Replica(
             device=share.device,
-            batch=batch,
-            micro_batch=micro,
-            throughput=batch / of.step_time_s,
-            compute_s=compute_s,
+            batch=share.batch,
+            micro_batch=share.micro_batch,
+            throughput=share.batch / step_s,
+            compute_s=share.compute_s,
             update_s=share.update_s,
-            wait_s=slowest_s - compute_s - share.update_s,
-            utilisation=compute_s / of.step_time_s,
+            wait_s=slowest_s - share.compute_s - share.update_s,
+            utilisation=share.compute_s / step_s,
             memory_peak_bytes=None,
         )
-        for share, batch, micro, compute_s in parts
+        for share in shares
     ]
-    return StepBar(title, of.throughput, of.step_time_s, plan.predicted.sync_s, 0.0, told)
+    return StepBar(title, predicted.throughput, step_s, plan.predicted.sync_s, 0.0, replicas)

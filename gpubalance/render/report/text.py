@@ -6,14 +6,21 @@ import csv
 import io
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from gpubalance.render.fields import Cell, Column, short
+from gpubalance.render.cells import short
+from gpubalance.render.columns import Cell, Column
 from gpubalance.render.report.tables import Table, tables_of
 from gpubalance.render.report.words import answer_of, groups, terms
 from gpubalance.render.table import TextTable
 from gpubalance.results.subject import ReportSubject, warnings_of
 from gpubalance.text import clean
+
+_SPECIAL = re.compile(r"([\\`*_\[\]~|])")
+_LONGEST = 500  # characters of a text
+# These begin a formula, also in their wide forms: at the start of a cell, and after the characters
+# that separate cells in the spreadsheets of other countries.
+_FORMULA = re.compile(r"(^|[;,|])(?=[=+\-@＝＋－＠])")
 
 
 def csv_text(subjects: Sequence[ReportSubject]) -> str:
@@ -25,17 +32,22 @@ def csv_text(subjects: Sequence[ReportSubject]) -> str:
     tables = defaultdict[str, list[dict[str, Cell]]](list)
     for subject in subjects:
         for table in tables_of(subject):
-            first = (table.kind.id, subject.name, subject.kind, subject.result.created)
-            head = dict(zip(_FIRST, first, strict=True))
+            first: dict[str, Cell] = {
+                "table": table.kind.id,
+                "file": subject.name,
+                "kind": subject.kind,
+                "created": subject.result.created,
+            }
             names = [column.key for column in table.columns]
-            tables[table.kind.id] += [
-                {**head, **dict(zip(names, row, strict=True))} for row in table.rows
-            ]
+            for row in table.rows:
+                tables[table.kind.id].append(first | dict(zip(names, row, strict=True)))
     return "\n\n".join(map(_csv_table, tables.values()))
 
 
 def _csv_table(rows: Sequence[Mapping[str, Cell]]) -> str:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
+    columns: dict[str, None] = {}
+    for row in rows:
+        columns |= dict.fromkeys(row)
     file = io.StringIO()
     writer = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     writer.writerow(columns)
@@ -50,47 +62,37 @@ def _csv_cell(cell: Cell) -> str | int | float | None:
 
 
 def spreadsheet_text(text: str) -> str:
-    """The text, with an apostrophe where a spreadsheet would begin a formula. Numbers are no text:
-    −1 stays one.
-    """
-    return _FORMULA.sub(r"\1'", clean(text, LONGEST))
-
-
-_SPECIAL = re.compile(r"([\\`*_\[\]~|])")
-LONGEST = 500  # characters of a text
-# These begin a formula, also in their wide forms: at the start of a cell, and after the characters
-# that separate cells in the spreadsheets of other countries.
-_FORMULA = re.compile(r"(^|[;,|])(?=[=+\-@＝＋－＠])")
-_FIRST = ("table", "file", "kind", "created")
+    """The text, with an apostrophe where a spreadsheet would begin a formula."""
+    return _FORMULA.sub(r"\1'", clean(text, _LONGEST))
 
 
 def markdown(subjects: Sequence[ReportSubject]) -> str:
     """One document for all results, ending with what the words in their tables mean."""
-    lines = [line for subject in subjects for line in _section(subject)]
-    return "\n".join([*lines, *_words(subjects)]).rstrip("\n")
+    lines: list[str] = []
+    for subject in subjects:
+        lines += _section(subject)
+    lines += _glossary(subjects)
+    return "\n".join(lines).rstrip("\n")
 
 
-def _words(subjects: Sequence[ReportSubject]) -> Iterator[str]:
-    labels = {
-        column.label
-        for subject in subjects
-        for table in _short_tables(subject)
-        for column in table.columns
-    }
+def _glossary(subjects: Sequence[ReportSubject]) -> Iterator[str]:
+    labels: set[str] = set()
+    for subject in subjects:
+        for table in _short_tables(subject):
+            labels.update(column.label for column in table.columns)
     yield "## What the words mean"
     yield ""
     yield markdown_text(terms())
     yield ""
-    for one in (formula for _, formulas in groups() for formula in formulas):
-        if one.number in labels:
-            yield (
-                f"- **{markdown_text(one.number)}**, {markdown_text(one.formula)}: "
-                f"{markdown_text(one.meaning)}"
-            )
+    for _, formulas in groups():
+        for formula in formulas:
+            if formula.number in labels:
+                number, term, meaning = map(markdown_text, formula)
+                yield f"- **{number}**, {term}: {meaning}"
 
 
-def _short_tables(subject: ReportSubject) -> Iterator[Table]:
-    return (table for table in tables_of(subject) if not table.kind.long)
+def _short_tables(subject: ReportSubject) -> list[Table]:
+    return [table for table in tables_of(subject) if not table.kind.long]
 
 
 def _section(subject: ReportSubject) -> Iterator[str]:
@@ -99,26 +101,26 @@ def _section(subject: ReportSubject) -> Iterator[str]:
     yield ""
     for part in answer.parts:
         if isinstance(part, TextTable):
-            yield from _grid([map(markdown_cell, row) for row in part.rows], part.left)
+            yield from _grid([list(map(markdown_cell, row)) for row in part.rows], part.left)
         else:
-            yield from (markdown_text(part), "")
+            yield markdown_text(part)
+            yield ""
     for warning in warnings_of(subject.result):
-        code, message, then = (
-            markdown_text(text) for text in (warning.code, warning.message, warning.next)
-        )
-        yield f"- **warning {code}**: {message} → {then}"
+        code, message, remedy = map(markdown_text, (warning.code, warning.message, warning.next))
+        yield f"- **warning {code}**: {message} → {remedy}"
         yield ""
     for table in _short_tables(subject):
         yield f"### {markdown_text(table.kind.title)}"
         yield ""
-        yield from _grid(
-            *table.grid(_cell, [markdown_cell(_head(column)) for column in table.columns])
-        )
+        heads = [markdown_cell(_head(column)) for column in table.columns]
+        yield from _grid(*table.grid(_cell, heads))
 
 
 def _head(column: Column) -> str:
     """The title, with the unit if `short` leaves it out."""
-    return column.label if column.unit in ("s", "ms", "µs", "GiB", "%") else column.head
+    if column.unit in ("s", "ms", "µs", "GiB", "%"):
+        return column.label
+    return column.head
 
 
 def _cell(cell: Cell, column: Column) -> str:
@@ -127,21 +129,20 @@ def _cell(cell: Cell, column: Column) -> str:
     return markdown_cell(shown) if isinstance(cell, str) else shown
 
 
-def _grid(rows: Sequence[Iterable[str]], left: Sequence[int]) -> Iterator[str]:
-    heads, *others = map(list, rows)
+def _grid(rows: Sequence[Sequence[str]], left: Sequence[int]) -> Iterator[str]:
+    heads, *others = rows
     sides = [":--" if column in left else "--:" for column in range(len(heads))]
-    yield from (f"| {' | '.join(cells)} |" for cells in (heads, sides, *others))
+    for cells in (heads, sides, *others):
+        yield f"| {' | '.join(cells)} |"
     yield ""
 
 
 def markdown_cell(text: str) -> str:
-    """Text for a table's cell. People paste such tables into spreadsheets, so it must not begin a
-    formula either.
-    """
+    """Text for a table's cell, which begins no formula: people paste tables into spreadsheets."""
     return markdown_text(spreadsheet_text(text))
 
 
 def markdown_text(text: str) -> str:
     """The text with everything escaped that Markdown and HTML interpret."""
-    plain = clean(text, LONGEST).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    plain = clean(text, _LONGEST).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _SPECIAL.sub(r"\\\1", plain)

@@ -7,34 +7,29 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from gpubalance.guide.chapters import read_chapter
-from gpubalance.render.independent import independent_told
-from gpubalance.render.layers import layers_told
-from gpubalance.render.plan import plan_headline, plan_told
-from gpubalance.render.probe import probe_headline, probe_told
-from gpubalance.render.queue import queue_told
-from gpubalance.render.run import run_headline, run_told
+from gpubalance.render.independent import independent_summary
+from gpubalance.render.layers import layers_summary
+from gpubalance.render.plan import plan_headline, plan_summary
+from gpubalance.render.probe import probe_headline, probe_summary
+from gpubalance.render.queue import queue_summary
+from gpubalance.render.run import run_headline, run_summary
 from gpubalance.render.table import BLANK, Part, TextTable
-from gpubalance.results.independent import Independent
-from gpubalance.results.layers import Layers
-from gpubalance.results.plan import Plan
-from gpubalance.results.probe import Probe
-from gpubalance.results.queue import Queue
 from gpubalance.results.records import Reported
-from gpubalance.results.run import Run
 
-_TOLD: dict[type[Reported], Callable[[Any], Iterator[Part]]] = {
-    Probe: probe_told,
-    Plan: plan_told,
-    Run: run_told,
-    Independent: independent_told,
-    Layers: layers_told,
-    Queue: queue_told,
+# By the kind of the result, as are the headlines.
+_SUMMARIES: dict[str, Callable[[Any], Iterator[Part]]] = {
+    "probe": probe_summary,
+    "plan": plan_summary,
+    "run": run_summary,
+    "independent": independent_summary,
+    "layers": layers_summary,
+    "queue": queue_summary,
 }
-# Of these a terminal may tell first what the user's input pipeline gives.
-_HEADLINES: dict[type[Reported], Callable[[Any], str]] = {
-    Probe: probe_headline,
-    Plan: plan_headline,
-    Run: run_headline,
+# Of these a terminal may show first what the user's input pipeline gives.
+_HEADLINES: dict[str, Callable[[Any], str]] = {
+    "probe": probe_headline,
+    "plan": plan_headline,
+    "run": run_headline,
 }
 _CHAPTERS = ("numbers", "batch")
 _TABLE = re.compile(
@@ -44,39 +39,31 @@ _TABLE = re.compile(
 
 
 class Answer(NamedTuple):
-    """The sentence for a reader who stops after ten seconds, and the others, with the devices'
-    table among them.
-    """
+    """The sentence for a reader who stops after ten seconds, and the others with their table."""
 
     headline: str
     parts: tuple[str | TextTable, ...]
 
 
-def told_of(result: Reported) -> Iterator[Part]:
+def summary_of(result: Reported) -> Iterator[Part]:
     """What a terminal shows of a result."""
-    return _TOLD[type(result)](result)
+    return _SUMMARIES[result.kind](result)
 
 
 def answer_of(result: Reported) -> Answer:
-    """The same without pictures, which are charts in a report, and beginning with what the devices
-    gave.
-    """
-    parts = [
-        part
-        for part in told_of(result)
-        if isinstance(part, str | TextTable) and part not in ("", BLANK)
-    ]
-    headline = str(parts[0])
-    if type(result) in _HEADLINES:
-        headline = _HEADLINES[type(result)](result)
+    """The same without pictures, beginning with what the devices gave."""
+    parts = []
+    for part in summary_of(result):
+        if isinstance(part, str | TextTable) and part not in ("", BLANK):
+            parts.append(part)
+    headline_of = _HEADLINES.get(result.kind)
+    headline = headline_of(result) if headline_of else str(parts[0])
     parts.remove(headline)
     return Answer(headline, tuple(parts))
 
 
 class Formula(NamedTuple):
-    """A number, its formula in the signs of `terms`, and how it is measured or where it
-    comes from.
-    """
+    """A number, its formula in the signs of `terms`, and how it is measured or whence it comes."""
 
     number: str
     formula: str
@@ -92,8 +79,8 @@ def groups() -> Iterator[tuple[str, list[Formula]]]:
     """Each table of formulas under its title."""
     for chapter in _CHAPTERS:
         for title, lead, rows in _TABLE.findall(read_chapter(chapter).text):
-            cells = (re.split(r"(?<!\\) \| ", row.strip("| ")) for row in rows.splitlines())
-            yield (
-                (title or lead).replace("`", ""),
-                [Formula(*(c.replace(r"\|", "|") for c in row)) for row in cells],
-            )
+            formulas = []
+            for row in rows.splitlines():
+                cells = re.split(r"(?<!\\) \| ", row.strip("| "))
+                formulas.append(Formula(*[cell.replace(r"\|", "|") for cell in cells]))
+            yield (title or lead).replace("`", ""), formulas

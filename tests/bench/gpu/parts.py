@@ -116,6 +116,8 @@ def _nvml(module: Any, marked: str, limits: Sequence[int]) -> None:
 
 def divide(module: Any, uuid: str) -> None:
     """Changes gpubalance.engine.runtime to set the parts of a GPU up as devices."""
+    from gpubalance.engine import memory
+
     limits: dict[str, int] = {}
 
     def set_up_parts(devices: Sequence[Any], **_: bool) -> tuple[str, ...]:
@@ -124,5 +126,5 @@ def divide(module: Any, uuid: str) -> None:
         limits.update(zip(names, (device.memory_bytes for device in devices), strict=True))
         return names
 
-    module._set_up_gpus = set_up_parts
-    module.memory_limit_bytes = limits.get
+    module.set_up_gpus = set_up_parts
+    memory.memory_limit_bytes = limits.get  # type: ignore[assignment]

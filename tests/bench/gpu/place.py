@@ -15,12 +15,12 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpubalance.devices.environment import worker_environment
 from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.nvml import with_gpu
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.requests import Settings
-from gpubalance.workers.process import worker_environment
 from gpubalance.workers.serve import lean_import
 from tests.cli.program import QUICK_PAIR, TINY, start
 

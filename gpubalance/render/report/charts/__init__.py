@@ -3,47 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpubalance.render.report.charts import bars
+from gpubalance.render.report.charts import device_bars, split_bars
 from gpubalance.render.report.charts.chart import Chart, Charts, Drawing
 from gpubalance.render.report.charts.course import course
 from gpubalance.render.report.charts.curves import curves
 from gpubalance.results.subject import ReportSubject
 
-_MEMORY = ("memory", "Memory of each device against its limit", bars.memory)
-_COURSE = ("course", "Step time over the measurement", course)
-# The problem and its solution first, then why not more, then what the result is based on. Each
-# function returns the drawing, or a text that says why there is none; an empty text if nobody would
-# look for it.
+_DrawingOf = Callable[[ReportSubject], Drawing | str]
+
+
+class _ChartKind(NamedTuple):
+    """A chart's name and title, and what makes it.
+
+    The function returns the drawing, or a text that says why there is none; an empty text if nobody
+    would look for it.
+    """
+
+    id: str
+    title: str
+    drawing_of: _DrawingOf
+
+
+def _of_result(drawing_of: Callable[[Any], Drawing | str]) -> _DrawingOf:
+    return lambda subject: drawing_of(subject.result)
+
+
+_MEMORY = _ChartKind("memory", "Memory of each device against its limit", device_bars.memory)
+_COURSE = _ChartKind("course", "Step time over the measurement", course)
+# The problem and its solution first, then why not more, then what the result is based on.
 _CHARTS = (
-    ("step", "Where a step's time goes", bars.steps),
-    ("gap", "Where the distance from the solo sum goes", bars.gap),
-    ("curves", "Throughput over batch size, each device alone", curves),
-    (
+    _ChartKind("step", "Where a step's time goes", split_bars.steps),
+    _ChartKind("gap", "Where the distance from the solo sum goes", split_bars.gap),
+    _ChartKind("curves", "Throughput over batch size, each device alone", curves),
+    _ChartKind(
         "goodput",
         "Throughput, what a sample is worth, and goodput over the global batch",
-        bars.goodput,
+        split_bars.goodput,
     ),
     _MEMORY,
-    ("course", "Step time over the run", course),
-    ("rounds", "The search for the split", bars.rounds),
+    _ChartKind("course", "Step time over the run", course),
+    _ChartKind("rounds", "The search for the split", split_bars.rounds),
 )
-_OF_KIND: Mapping[str, Sequence[tuple[str, str, Callable[[Any], Drawing | str]]]] = {
-    "queue": [("commands", "What each device ran, and when", lambda of: bars.commands(of.result))],
+_OF_KIND: Mapping[str, Sequence[_ChartKind]] = {
+    "queue": [
+        _ChartKind("commands", "What each device ran, and when", _of_result(device_bars.commands)),
+    ],
     # Models that train independently share no step, and nothing was searched for.
     "independent": [
-        (
+        _ChartKind(
             "at-once",
             "Each device alone, and at once with the others",
-            lambda of: bars.at_once(of.result),
+            _of_result(device_bars.at_once),
         ),
         _MEMORY,
         _COURSE,
     ],
     "layers": [
-        ("timeline", "One step, task by task", lambda of: bars.timeline(of.result)),
-        ("stages", "Where a step's time goes, device by device", lambda of: bars.stages(of.result)),
+        _ChartKind("timeline", "One step, task by task", _of_result(device_bars.timeline)),
+        _ChartKind(
+            "stages",
+            "Where a step's time goes, device by device",
+            _of_result(device_bars.stages),
+        ),
         _MEMORY,
         _COURSE,
     ],
@@ -52,10 +75,12 @@ _OF_KIND: Mapping[str, Sequence[tuple[str, str, Callable[[Any], Drawing | str]]]
 
 def charts_of(subject: ReportSubject) -> Charts:
     """The charts that can be drawn from this result."""
-    found = [
-        (name, title, chart(subject)) for name, title, chart in _OF_KIND.get(subject.kind, _CHARTS)
-    ]
-    drawn = [Chart(name, title, *one) for name, title, one in found if not isinstance(one, str)]
-    return Charts(
-        tuple(drawn), {title: one for _, title, one in found if isinstance(one, str) and one}
-    )
+    drawn: list[Chart] = []
+    missing: dict[str, str] = {}
+    for kind in _OF_KIND.get(subject.kind, _CHARTS):
+        drawing = kind.drawing_of(subject)
+        if not isinstance(drawing, str):
+            drawn.append(Chart(kind.id, kind.title, *drawing))
+        elif drawing:
+            missing[kind.title] = drawing
+    return Charts(tuple(drawn), missing)

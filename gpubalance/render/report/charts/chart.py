@@ -39,22 +39,19 @@ class Chart(NamedTuple):
     draw: Callable[[int], Figure]
 
     def svg(self, section: str, width: int) -> str:
-        """The chart with its title and description, in the page's colours, with ids that are unique
-        on the page.
-        """
-        prefix, file = f"{section}-{self.id}-{width}", io.StringIO()
+        """The chart with its title, in the page's colours, with ids that are unique on the page."""
+        prefix = f"{section}-{self.id}-{width}"
+        file = io.StringIO()
         with drawing(prefix):
             self.draw(width).savefig(file, format="svg", transparent=True, metadata=_NO_METADATA)
         head, body = re.split(r"(?<=>)", file.getvalue().partition("<svg")[2], maxsplit=1)
         view = re.search(r'viewBox="[^"]*"', head)
-        drawn = re.sub(
-            r"<[^>]*>", lambda tag: _tag(tag[0], prefix), re.sub(_NEEDLESS, "", body.strip())
-        )
-        told = f'<title id="{prefix}-title">{escape(self.title)}</title>'
-        return (
-            f'<svg {view[0] if view else ""} role="img" aria-labelledby="{prefix}-title" '
-            f'width="100%">{told}{drawn}'
-        )
+        view_box = view[0] if view else ""
+        body = re.sub(_NEEDLESS, "", body.strip())
+        body = re.sub(r"<[^>]*>", lambda tag: _tag(tag[0], prefix), body)
+        title = f'<title id="{prefix}-title">{escape(self.title)}</title>'
+        attributes = f'{view_box} role="img" aria-labelledby="{prefix}-title" width="100%"'
+        return f"<svg {attributes}>{title}{body}"
 
     def png(self, width: int) -> bytes:
         """The chart with its title on white, at twice its size on a page."""
@@ -71,7 +68,7 @@ class Chart(NamedTuple):
 def _tag(tag: str, prefix: str) -> str:
     for pattern, page in _IN_TAGS:
         tag = re.sub(pattern, page.format(prefix), tag)
-    return re.sub(r"#[0-9a-fA-F]{6}\b", lambda found: _variable(found[0]), tag)
+    return re.sub(r"#[0-9a-fA-F]{6}\b", lambda colour: _variable(colour[0]), tag)
 
 
 def _variable(colour: str) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpubalance.render.report.charts.chart import Drawing
-from gpubalance.render.report.charts.style import CHOSEN, EVEN, NARROW, figure, legend, look
+from gpubalance.render.report.charts.style import CHOSEN, EVEN, NARROW, legend, look, new_figure
 from gpubalance.results.common import StepTime
-from gpubalance.results.independent import Independent
+from gpubalance.results.independent import Independent, OwnModel
 from gpubalance.results.layers import Layers
 from gpubalance.results.subject import ReportSubject
 from gpubalance.results.telemetry import Moment
@@ -26,6 +26,7 @@ _PANELS = {
     "throttle_reasons": "throttled",
 }
 Courses = Mapping[int, Sequence[Moment]]  # by device
+Readings = dict[int, list[tuple[float, float]]]  # by device: when, and the value
 
 
 class TimingLine(NamedTuple):
@@ -45,86 +46,98 @@ def course(subject: ReportSubject) -> Drawing | str:
     lines = [line for line in _lines(subject) if line.times.samples]
     if not lines:
         return "the result keeps no timings"
-    courses: dict[int, list[Moment]] = {}
-    for one in subject.ran:
-        for told in (one.telemetry, getattr(one, "solo_telemetry", None)):
-            courses.setdefault(one.device, []).extend(told.course if told else ())
-    known = {
-        i: sorted(moments, key=lambda moment: moment.at_s)
-        for i, moments in courses.items()
-        if moments
-    }
-    labels = {i: subject.label(i) for i in known}
-    why = (
-        "a simulated device has none"
-        if subject.devices[0].simulated
-        else "the result does not keep them"
-    )
-    note = "" if known else f"Temperature, power, clocks and throttling are not under it: {why}."
-    return note, lambda width: _draw(lines, known, labels, width)
+    courses = _courses(subject)
+    note = ""
+    if not courses:
+        why = "the result does not keep them"
+        if subject.devices[0].simulated:
+            why = "a simulated device has none"
+        note = f"Temperature, power, clocks and throttling are not under it: {why}."
+    labels = [device.label for device in subject.devices]
+    return note, lambda width: _draw(lines, courses, labels, width)
+
+
+def _courses(subject: ReportSubject) -> Courses:
+    """The readings of the devices that have any, in order of time."""
+    courses: dict[int, Sequence[Moment]] = {}
+    for part in subject.ran:
+        moments: list[Moment] = []
+        for telemetry in (part.telemetry, getattr(part, "solo_telemetry", None)):
+            if telemetry is not None:
+                moments += telemetry.course
+        if moments:
+            courses[part.device] = sorted(moments, key=lambda moment: moment.at_s)
+    return courses
 
 
 def _lines(subject: ReportSubject) -> Iterator[TimingLine]:
-    if (run := subject.run) is not None:
+    run = subject.run
+    result = subject.result
+    if run is not None:
         yield TimingLine("chosen split", run.step_time_s, CHOSEN, "o")
         even = run.baselines.even
         if even is not None and even.step_time_s != run.step_time_s:
             yield TimingLine("even split", even.step_time_s, EVEN, "s", filled=False)
-    result = subject.result
-    if isinstance(result, Layers):
+    elif isinstance(result, Layers):
         yield TimingLine("stages", result.step_time_s, CHOSEN, "o")
-    for one in result.replicas if isinstance(result, Independent) else ():
-        label, style = subject.label(one.device), look(one.device)
-        for how, times in (("at once", one.step_time_s), ("alone", one.solo_step_time_s)):
-            if times is not None:
-                yield TimingLine(
-                    f"{label} {how}", times, style["color"], style["marker"], how == "at once"
-                )
+    elif isinstance(result, Independent):
+        for replica in result.replicas:
+            yield from _own_lines(replica, result.label(replica.device))
+
+
+def _own_lines(replica: OwnModel, label: str) -> Iterator[TimingLine]:
+    style = look(replica.device)
+    colour, marker = style["color"], style["marker"]
+    if replica.step_time_s is not None:
+        yield TimingLine(f"{label} at once", replica.step_time_s, colour, marker)
+    if replica.solo_step_time_s is not None:
+        times = replica.solo_step_time_s
+        yield TimingLine(f"{label} alone", times, colour, marker, filled=False)
 
 
 def _draw(
-    lines: Sequence[TimingLine], courses: Courses, labels: Mapping[int, str], width: int
+    lines: Sequence[TimingLine], courses: Courses, labels: Sequence[str], width: int
 ) -> Figure:
-    panels = [
-        name
-        for name in _PANELS
-        if any(_value(m, name) is not None for one in courses.values() for m in one)
-    ]
+    readings = {name: _readings(courses, name) for name in _PANELS}
+    panels = [name for name in _PANELS if readings[name]]
     heights = [2.4, *[1.1] * len(panels)]
-    made, axes = figure(width, 70 + 80 * sum(heights), heights)
+    figure, axes = new_figure(width, 70 + 80 * sum(heights), heights)
     _draw_timings(axes[0], lines)
     for panel, name in zip(axes[1:], panels, strict=True):
-        _draw_panel(panel, courses, name, labels)
+        _draw_panel(panel, readings[name], labels)
+        panel.set_ylabel(_PANELS[name])
     axes[-1].set_xlabel("time since the first timing began, s")
-    legend(made, 1 if width <= NARROW else 2)
-    return made
+    legend(figure, 1 if width <= NARROW else 2)
+    return figure
 
 
-def _value(moment: Moment, name: str) -> float | None:
-    """A reading; of throttling, how many reasons there were."""
-    value = getattr(moment, name)
-    return len(value) if isinstance(value, tuple) else value
+def _readings(courses: Courses, name: str) -> Readings:
+    """The readings of that name; of throttling, how many reasons there were."""
+    readings: Readings = {}
+    for device, moments in courses.items():
+        for moment in moments:
+            value = getattr(moment, name)
+            if isinstance(value, tuple):
+                value = len(value)
+            if value is not None:
+                readings.setdefault(device, []).append((moment.at_s, value))
+    return readings
 
 
 def _draw_timings(axes: Axes, lines: Sequence[TimingLine]) -> None:
-    for name, kept, colour, marker, filled in lines:
-        at, times, label = (
-            np.array(kept.at_s),
-            np.array(kept.samples) * 1e3,
-            f"{name} (line: its median)",
-        )
+    for name, step_time, colour, marker, filled in lines:
+        at = np.array(step_time.at_s)
+        times = np.array(step_time.samples) * 1e3
+        label = f"{name} (line: its median)"
         if len(times) > _MOST_POINTS:
             at, low, middle, high = _binned(at, times)
             axes.fill_between(at, low, high, color=colour, alpha=0.25, linewidth=0)
             axes.plot(at, middle, color=colour, linewidth=1.2, label=label)
         else:
-            inside = colour if filled else "none"
-            axes.plot(
-                at, times, marker, color=colour, markersize=4.5, markerfacecolor=inside, label=label
-            )
-        axes.axhline(
-            kept.median * 1e3, color=colour, linewidth=1.0, linestyle="-" if filled else "--"
-        )
+            style: dict[str, Any] = {"markersize": 4.5, "color": colour, "label": label}
+            axes.plot(at, times, marker, markerfacecolor=colour if filled else "none", **style)
+        median_style = "-" if filled else "--"
+        axes.axhline(step_time.median * 1e3, color=colour, linewidth=1.0, linestyle=median_style)
     axes.set_ylabel("step time, ms")
     bottom, top = axes.get_ylim()
     usual = lines[0].times.median * 1e3
@@ -139,19 +152,12 @@ def _binned(at: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, ...]:
     return (np.array([at[b].mean() for b in bins]), *spread.T)
 
 
-def _draw_panel(axes: Axes, courses: Courses, name: str, labels: Mapping[int, str]) -> None:
-    for i, moments in courses.items():
-        told = [
-            (moment.at_s, value)
-            for moment in moments
-            if (value := _value(moment, name)) is not None
-        ]
-        if told:
-            every = max(1, len(told) // 8)
-            at, values = zip(*told, strict=True)
-            style = {**look(i), "linewidth": 1.4, "markersize": 4, "markevery": every}
-            axes.plot(at, values, **style, label=labels[i])
-    axes.set_ylabel(_PANELS[name])
+def _draw_panel(axes: Axes, readings: Readings, labels: Sequence[str]) -> None:
+    for device, points in readings.items():
+        at, values = zip(*points, strict=True)
+        every = max(1, len(points) // 8)
+        style = {**look(device), "linewidth": 1.4, "markersize": 4, "markevery": every}
+        axes.plot(at, values, **style, label=labels[device])
     low, high = axes.get_ylim()
     if high - low < 2:
         axes.set_ylim(low - 1, high + 1)

@@ -1,16 +1,13 @@
-"""Rows of bars over one axis, each under its own line of text, so that labels of any length fit,
-even on a phone.
-"""
+"""Rows of bars over one axis, each under a line of text, so that labels fit even on a phone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpubalance.render.report.charts.chart import Drawing
-from gpubalance.render.report.charts.style import HATCHES, MUTED, NARROW, PAPER, figure, legend
+from gpubalance.render.report.charts.style import HATCHES, MUTED, NARROW, PAPER, legend, new_figure
 from gpubalance.render.table import shorten
 
 if TYPE_CHECKING:
@@ -28,11 +25,10 @@ _MOST_ROWS = 100  # of a picture that one still looks at
 
 
 class Key(NamedTuple):
-    """The legend's name for a bar, or for a mark, which has a line's style."""
+    """The legend's name for a bar or a mark."""
 
     name: str
     colour: str
-    line: Literal["", "-"] = ""
 
 
 class Bar(NamedTuple):
@@ -45,9 +41,7 @@ class Bar(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Bars, and `marks` across the row, under a text at the left and one at the right; a heading
-    has none.
-    """
+    """Bars, and `marks` across the row, under a text at the left and one at the right."""
 
     left: str
     right: str = ""
@@ -60,47 +54,44 @@ class Row(NamedTuple):
         return not self.bars and not self.marks
 
     @property
-    def ends(self) -> list[float]:
-        """Where bars begin and end, and where marks are."""
-        return [
-            0.0,
-            *(end for bar in self.bars for end in (bar.start, bar.start + bar.length)),
-            *self.marks.values(),
-        ]
+    def height(self) -> float:
+        """The height, where that of a row of bars is 1."""
+        return _HEADING_PX / _ROW_PX if self.is_heading else 1.0
 
 
-def stacked(pieces: Mapping[Key, float]) -> list[Bar]:
+def stacked(lengths: Mapping[Key, float]) -> list[Bar]:
     """Bars of these lengths that follow each other from 0."""
-    return [*map(Bar, pieces, accumulate(pieces.values(), initial=0.0), pieces.values())]
+    bars = []
+    start = 0.0
+    for key, length in lengths.items():
+        bars.append(Bar(key, start, length))
+        start += length
+    return bars
 
 
 def rows_chart(rows: Sequence[Row], label: str, note: str = "") -> Drawing:
     """The rows over an axis with that label, under the note."""
-    more = (
-        f" The first {_MOST_ROWS} of {len(rows)} rows are drawn." if len(rows) > _MOST_ROWS else ""
-    )
-    return (note + more).strip(), lambda width: _draw(rows[:_MOST_ROWS], width, label)
+    if len(rows) > _MOST_ROWS:
+        note = f"{note} The first {_MOST_ROWS} of {len(rows)} rows are drawn.".lstrip()
+    return note, lambda width: _draw(rows[:_MOST_ROWS], width, label)
 
 
 def _draw(rows: Sequence[Row], width: int, label: str) -> Figure:
-    """Draws the rows from top to bottom over one axis, which includes 0, with a legend of their
-    keys.
-    """
-    heights = [(_HEADING_PX if row.is_heading else _ROW_PX) / _ROW_PX for row in rows]
-    ends = [end for row in rows for end in row.ends]
-    low, high = min(ends), max(ends)
+    """Draws the rows from top to bottom over one axis, which includes 0, with a legend."""
+    low, high = _range(rows)
     wide = high - low or 1.0
-    keys = {bar.key for row in rows for bar in row.bars if abs(bar.length) > _SEEN * wide}
-    keys |= {key for row in rows for key in row.marks}
-    made, (axes,) = figure(width, sum(heights) * _ROW_PX + _REST_PX)
-    axes.set_xlim(low - 0.02 * wide * (low < 0), low + 1.02 * wide)
+    keys: set[Key] = set()
+    for row in rows:
+        keys.update(bar.key for bar in row.bars if abs(bar.length) > _SEEN * wide)
+        keys.update(row.marks)
+    figure, (axes,) = new_figure(width, sum(row.height for row in rows) * _ROW_PX + _REST_PX)
+    axes.set_xlim(low - 0.02 * wide if low < 0 else low, low + 1.02 * wide)
     top = 0.0
-    for row, height in zip(rows, heights, strict=True):
-        _draw_text(
-            axes, row, top - (height - 0.1 if row.is_heading else 0.44), int(width / _LETTER_PX)
-        )
+    for row in rows:
+        text_bottom = top - (row.height - 0.1 if row.is_heading else 0.44)
+        _draw_text(axes, row, text_bottom, int(width / _LETTER_PX))
         _draw_bars(axes, row, top - 0.5 - _BAR / 2, keys, wide * _NUMBER_PX / width)
-        top -= height
+        top -= row.height
     axes.set_ylim(top, 0.0)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
@@ -108,8 +99,18 @@ def _draw(rows: Sequence[Row], width: int, label: str) -> Figure:
     axes.axvline(0.0, color=MUTED, linewidth=0.8)
     axes.set_xlabel(label)
     if len(keys) > 1:
-        legend(made, 2 if width <= NARROW and len(keys) > 3 else len(keys))
-    return made
+        legend(figure, 2 if width <= NARROW and len(keys) > 3 else len(keys))
+    return figure
+
+
+def _range(rows: Sequence[Row]) -> tuple[float, float]:
+    """The first and last place of a bar or mark, or 0."""
+    places = [0.0]
+    for row in rows:
+        places += row.marks.values()
+        for bar in row.bars:
+            places += [bar.start, bar.start + bar.length]
+    return min(places), max(places)
 
 
 def _draw_text(axes: Axes, row: Row, bottom: float, letters: int) -> None:
@@ -123,18 +124,20 @@ def _draw_text(axes: Axes, row: Row, bottom: float, letters: int) -> None:
 
 def _draw_bars(axes: Axes, row: Row, middle: float, keys: set[Key], least: float) -> None:
     """Bars and marks; `least` is the length of a bar that has room for its number."""
-    for (name, colour, _), start, length, number in row.bars:
-        hatch = HATCHES.get(colour, "")
+    for key, start, length, number in row.bars:
         if length:
-            edge = PAPER if hatch else colour
-            label = name if (name, colour, "") in keys else ""
-            look: dict[str, Any] = {"facecolor": colour, "edgecolor": edge, "linewidth": 0.5}
-            axes.barh(middle, length, left=start, height=_BAR, label=label, hatch=hatch, **look)
+            hatch = HATCHES.get(key.colour, "")
+            look: dict[str, Any] = {
+                "label": key.name if key in keys else "",
+                "hatch": hatch,
+                "facecolor": key.colour,
+                "edgecolor": PAPER if hatch else key.colour,
+                "linewidth": 0.5,
+            }
+            axes.barh(middle, length, left=start, height=_BAR, **look)
         if number and length >= least:
             at = start + length / 2
             axes.text(at, middle, number, ha="center", va="center", color=PAPER, fontsize=8)
     for key, value in row.marks.items():
         ends = [middle - _BAR / 2 - 0.05, middle + _BAR / 2]
-        axes.plot(
-            [value] * 2, ends, color=key.colour, linewidth=2.2, linestyle=key.line, label=key.name
-        )
+        axes.plot([value, value], ends, color=key.colour, linewidth=2.2, label=key.name)

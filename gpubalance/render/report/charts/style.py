@@ -8,6 +8,7 @@ light and a dark page.
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -65,13 +66,19 @@ def look(device: int) -> dict[str, Any]:
 
 def device_name(device: Device, width: int = WIDE) -> str:
     """`GPU:0 GeForce GTX 1080 Ti`, short enough for a legend; `GPU:0` in a narrow chart."""
-    return device.label if width <= NARROW else f"{device.label} {clean(device.name, _NAME_LENGTH)}"
+    if width <= NARROW:
+        return device.label
+    return f"{device.label} {clean(device.name, _NAME_LENGTH)}"
+
+
+def long_name(device: Device, what: str) -> str:
+    """`GPU:0, batch 820, GeForce GTX 1080 Ti`: what a narrow chart leaves out stands last."""
+    return f"{device.label}, {what}, {clean(device.name, _NAME_LENGTH)}"
 
 
 @contextmanager
 def drawing(salt: str) -> Iterator[None]:
-    """Draws with our settings over matplotlib's defaults, not the user's, and restores the user's
-    at the end.
+    """Draws with our settings over matplotlib's defaults, and restores the user's at the end.
 
     The salt makes the names within an SVG the same each time, but different in each chart.
     """
@@ -121,24 +128,24 @@ def _settings(salt: str) -> dict[Any, Any]:
     }
 
 
-def figure(width: int, height: float, rows: Sequence[float] = (1,)) -> tuple[Figure, list[Axes]]:
+def new_figure(
+    width: int, height: float, rows: Sequence[float] = (1,)
+) -> tuple[Figure, list[Axes]]:
     """A figure of axes above each other, with these relative heights and a shared x axis."""
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(width / _PX_PER_INCH, height / _PX_PER_INCH), layout="constrained")
-    found = made.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=list(rows))
-    return made, [row[0] for row in found]
+    figure = Figure(figsize=(width / _PX_PER_INCH, height / _PX_PER_INCH), layout="constrained")
+    axes = figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=list(rows))
+    return figure, list(axes[:, 0])
 
 
-def legend(made: Figure, columns: int) -> None:
-    """What each label stands for, below the axes, where it covers nothing; the figure grows by as
-    much.
-    """
-    named = {
-        label: mark
-        for axes in made.axes
-        for mark, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    columns = min(columns, len(named))
-    made.set_figheight(made.get_figheight() + -(-len(named) // columns) * _LEGEND_PX / _PX_PER_INCH)
-    made.legend(named.values(), named.keys(), loc="outside lower left", ncols=columns)
+def legend(figure: Figure, columns: int) -> None:
+    """What each label stands for, below the axes; the figure grows by as much."""
+    marks = {}
+    for axes in figure.axes:
+        for mark, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            marks[label] = mark
+    columns = min(columns, len(marks))
+    lines = math.ceil(len(marks) / columns)
+    figure.set_figheight(figure.get_figheight() + lines * _LEGEND_PX / _PX_PER_INCH)
+    figure.legend(marks.values(), marks.keys(), loc="outside lower left", ncols=columns)

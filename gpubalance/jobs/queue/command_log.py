@@ -10,7 +10,8 @@ from gpubalance.jobs.events import Doing, Watch
 from gpubalance.remedies import known_error
 from gpubalance.text import clean
 
-_TAIL_LINES, _LONGEST_LINE = 10, 300
+_TAIL_LINES = 10
+_LONGEST_LINE = 300
 _NO_MEMORY = re.compile("|".join(known_error("out-of-memory").signs))
 
 
@@ -21,22 +22,24 @@ class CommandLog:
     memory ran out.
     """
 
-    def __init__(self, path: Path, watch: Watch, *, again: bool) -> None:
+    def __init__(self, path: Path, watch: Watch, *, append: bool) -> None:
+        self.path: str | None = str(path)
         self.lacks_memory = False
         self._lines = deque[str](maxlen=_TAIL_LINES)
-        self.path: str | None = str(path)
-        self._said = ""
+        self._last = ""
         self._watch = watch
         try:
-            self._file = path.open("a" if again else "w", encoding="utf-8", buffering=1)
+            self._file = path.open("a" if append else "w", encoding="utf-8", buffering=1)
         except OSError as error:
             self._give_up(error)
 
     def take(self, line: str, *_: str) -> None:
         """Takes a line that the command printed."""
         self._lines.append(line)
-        self.lacks_memory = self.lacks_memory or bool(_NO_MEMORY.search(line))
-        self._said = line if line.strip() else self._said
+        if _NO_MEMORY.search(line):
+            self.lacks_memory = True
+        if line.strip():
+            self._last = line
         try:
             if self.path:
                 self._file.write(line + "\n")
@@ -44,18 +47,14 @@ class CommandLog:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        self._watch(
-            Doing(
-                f"can't write {self.path}: {error.strerror}: the command goes on without a log",
-                stays=True,
-            )
-        )
+        why = f"can't write {self.path}: {error.strerror}"
+        self._watch(Doing(f"{why}: the command goes on without a log", stays=True))
         self.path = None
 
     @property
     def last(self) -> str:
-        """The last line that says anything."""
-        return clean(self._said)
+        """The last line that is not blank."""
+        return clean(self._last)
 
     def tail(self) -> tuple[str, ...]:
         """The last lines."""

@@ -1,0 +1,42 @@
+"""What time it is for this process's devices: by their profiles if they are simulated, else now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from gpubalance.engine.pace import Clock, PacedClock
+
+
+class DeviceTime:
+    """The clocks of a process's devices, which all follow a profile or none does."""
+
+    def __init__(self, clocks: Sequence[Clock]) -> None:
+        self._paced = [clock for clock in clocks if isinstance(clock, PacedClock)]
+        self.is_simulated = bool(self._paced)
+
+    @property
+    def now_s(self) -> float:
+        """When the devices ended their last step, once they have nothing left to do."""
+        if self.is_simulated:
+            return max(clock.free_s for clock in self._paced)
+        return time.perf_counter()
+
+    def pause(self, seconds: float) -> None:
+        """Simulated devices have nothing to do for so long, which is none of their time."""
+        for clock in self._paced:
+            clock.free_s += seconds
+
+    def begin_measurement(self, *, at_once: bool) -> None:
+        """Counts steps from now on; `at_once`: other devices compute meanwhile."""
+        for clock in self._paced:
+            clock.steps = clock.late_steps = 0
+            clock.at_once = at_once
+
+    def late_part(self) -> float | None:
+        """The worst device's part of the counted steps whose real compute was too slow.
+
+        That is, longer than the profile's time.
+        """
+        parts = [clock.late_steps / clock.steps for clock in self._paced if clock.steps]
+        return max(parts, default=None)

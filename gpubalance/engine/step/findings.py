@@ -1,0 +1,236 @@
+"""What the runs of a traced step tell: how its parts make the whole, and what is not exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpubalance.engine.keras_inside import function_of, is_keras_own, name_of
+from gpubalance.engine.sources import is_sum, reaches
+from gpubalance.engine.step.logs import NOT_FROM_PARTS, log_warning
+from gpubalance.engine.step.part import Added, ReducedLoss
+from gpubalance.engine.step.runs import Runs
+from gpubalance.engine.step.state import changing_of
+from gpubalance.engine.step.traced_step import TracedStep, state_name
+from gpubalance.errors import BadInput
+from gpubalance.results.decomposition import MEAN, SUM, Decomposition
+
+UNKNOWN = "so it is not known whether it takes a mean over samples, as a split needs"
+NEITHER = (
+    "not a mean over samples: the losses of a batch's parts are averaged, weighted by samples, "
+    "so the result is not exactly that of one device"
+)
+_IS_A_MEAN = (
+    "which is taken for a mean when a batch is divided (a sum divided by a fixed number is one, "
+    "too)"
+)
+_UNLIKE = (
+    "takes gradients that are not a mean over samples: they are clipped, or something is computed "
+    "from the batch as a whole. A split adds up the gradients of a batch's parts, so the result is "
+    "not exactly that of one device"
+)
+_DIVIDED = (
+    "is divided by a sum or a mean over the batch, as of weights or a mask: a split divides each "
+    "part's loss by that of the part, so the result is not exactly that of one device"
+)
+
+
+class Findings:
+    """Finds how each quantity of a step is made from parts, and collects the warnings.
+
+    `training` is what the warnings call the step; `own_code` names layers and losses with code of
+    the user's.
+    """
+
+    def __init__(self, step: TracedStep, training: str, own_code: list[str]) -> None:
+        self._step = step
+        self._training = training
+        self._own_code = own_code
+        self._runs = Runs(step, chooses=bool(own_code) or _has_own_loss_or_step(step))
+        self._warnings = list(step.probing.warnings)
+        self._is_known = True
+
+    def decomposition(self) -> Decomposition:
+        """All that the runs tell. Raises BadInput for what a split can't train."""
+        step = self._step
+        added = enumerate(step.probing.added)
+        exponents = tuple(self._exponent(f"added {place}", loss) for place, loss in added)
+        if any(exponents):
+            self._runs.run_parts(exponents)
+        for place, reduced in enumerate(step.probing.losses):
+            self._judge_loss(f"loss {place}", reduced)
+        if self._has_silent_metric():
+            self._is_known = False
+        if step.trains:
+            self._judge_gradients(added_alike=not any(exponents))
+        powers = self._powers_of_metrics() | self._powers_of_layers()
+        variables = {}
+        for place, variable in enumerate(changing_of(step.model)):
+            if id(variable) in powers:
+                variables[place] = powers[id(variable)]
+        return Decomposition(
+            variables=variables,
+            logs={name: self._power_of_log(name) for name in step.logs},
+            exponents=exponents,
+            warned=tuple(dict.fromkeys(self._warnings)),
+            least=self._runs.least(),
+            is_known=self._is_known,
+            step=step.operations,
+        )
+
+    def _exponent(self, name: str, added: Added) -> int:
+        """The exponent for what a layer adds. Raises BadInput for a sum, taken for a mean."""
+        is_number = not added.loss.shape.rank
+        power = self._runs.power(name)
+        if power == SUM and is_number and not added.is_regularizer:
+            raise BadInput(
+                f"the layer {added.layer} adds a sum over the batch to the loss: it is taken "
+                "for a mean when a batch is divided",
+                remedy="add_loss(ops.mean(loss)), or a value for each sample",
+            )
+        if is_number and self._runs.is_zero(name):
+            self._warnings.append(
+                f"what the layer {added.layer} adds to the loss is 0 for the samples tried, "
+                f"{UNKNOWN}"
+            )
+            self._is_known = False
+        if power is None:
+            return 0
+        return power - MEAN + int(added.divided)
+
+    def _judge_loss(self, name: str, reduced: ReducedLoss) -> None:
+        """Warns of one of Keras' losses, or one that is given to it. Raises BadInput for a sum."""
+        loss = f"the loss of the model {self._step.model.name} ({name_of(reduced.loss)})"
+        is_by_sample = bool(reduced.result.shape.rank)
+        power = MEAN if is_by_sample else self._runs.power(name)
+        if power == SUM or (power != MEAN and self._runs.is_of_sum(name)):
+            raise BadInput(
+                f"{loss} sums over the batch and returns one number, {_IS_A_MEAN}",
+                remedy="return a value for each sample; keras.losses.Loss with reduction='sum' "
+                "sums them",
+            )
+        is_own = not is_keras_own(function_of(reduced.loss))
+        # Else it is what the user's own code gives to it.
+        if power != MEAN and (is_own or not self._own_code):
+            self._warnings.append(f"{loss} is {NEITHER}")
+        elif is_own and self._runs.is_zero(name):
+            self._warnings.append(f"{loss} is 0 for the samples tried, {UNKNOWN}")
+
+    def _has_silent_metric(self) -> bool:
+        """Whether a metric with code of the user's counts 0 for the samples tried."""
+        for variable, metric in self._changed(self._step.of_metrics):
+            is_own = not is_keras_own(getattr(metric, "_fn", metric))
+            if is_own and self._runs.is_zero(state_name(variable)):
+                return True
+        return False
+
+    def _changed(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Those of the variables, each with its owner, that the step changes."""
+        return [pair for pair in pairs if id(pair[0]) in self._step.changed]
+
+    def _judge_gradients(self, *, added_alike: bool) -> None:
+        """Warns of gradients that are not a mean, unless there is a warning that says why.
+
+        Raises BadInput for those of a sum.
+        """
+        power = self._runs.power("gradient")
+        if self._runs.has_no_gradients():
+            self._is_known = False
+            warning = f"{self._training} has no gradients for the samples tried: {UNKNOWN}"
+        elif power == SUM or (power != MEAN and added_alike and self._runs.is_of_sum("gradient")):
+            raise BadInput(
+                f"{self._training} takes the gradients of a sum over the batch, {_IS_A_MEAN}",
+                remedy="take the mean over samples, or give self.optimizer.scale_loss a value for "
+                "each sample",
+            )
+        elif power != MEAN:
+            warning = f"{self._training} {_UNLIKE}"
+        elif self._is_divided():
+            warning = f"the loss of the model {self._step.model.name} {_DIVIDED}"
+        else:
+            return
+        if not self._warnings:
+            self._warnings.append(warning)
+
+    def _is_divided(self) -> bool:
+        """Whether a loss is divided by what is computed from samples.
+
+        The samples tried may have the same divisor by chance. Keras' own losses that do so are
+        brought to their share of such a divisor, or are tried.
+        """
+        probing = self._step.probing
+        samples = self._step.samples
+        results = {id(reduced.result) for reduced in probing.losses}
+        for reduced in probing.losses:
+            is_own = not is_keras_own(function_of(reduced.loss))
+            if is_own and reaches(reduced.values, samples, results - {id(reduced.values)}):
+                return True
+        return any(reaches(target, samples, results) for target in probing.targets)
+
+    def _powers_of_layers(self) -> dict[int, int]:
+        """The powers of variables that the user's layers change; warns of what is not exact."""
+        powers = {}
+        for variable, layer in self._changed(self._step.of_layers):
+            if is_keras_own(layer):
+                continue
+            name = state_name(variable)
+            power = self._runs.power(name)
+            powers[id(variable)] = MEAN if power is None else power
+            if self._runs.is_zero(name):
+                self._warnings.append(
+                    f"the layer {layer.name} changes {variable.name} by 0 for the samples tried, "
+                    f"{UNKNOWN}"
+                )
+            elif power is None:
+                self._warnings.append(
+                    f"the layer {layer.name} updates {variable.name} from its samples to what is "
+                    "neither a mean nor a sum over them: the devices' values are averaged, "
+                    "weighted by samples"
+                )
+        return powers
+
+    def _powers_of_metrics(self) -> dict[int, int]:
+        """The powers of metrics' variables; warns of what is not exact.
+
+        Where a variable does not tell, the metric's others do, as its count does.
+        """
+        has_warned = bool(self._warnings)
+        adding = self._runs.adding_states()
+        changed = self._changed(self._step.of_metrics)
+        powers: dict[int, int] = {}
+        for variable, _ in changed:
+            name = state_name(variable)
+            power = self._runs.power(name)
+            if power is not None and name in adding and not self._runs.is_zero(name):
+                powers[id(variable)] = power
+        for variable, metric in changed:
+            if id(variable) in powers:
+                continue
+            siblings = [id(other) for other, owner in changed if owner is metric]
+            known = {powers[key] for key in siblings if key in powers}
+            power = known.pop() if len(known) == 1 else SUM
+            powers[id(variable)] = power
+            is_silent = self._runs.is_zero(state_name(variable))
+            if not is_silent and not (has_warned and is_keras_own(metric)):
+                combined = "averaged" if power == MEAN else "summed"
+                self._warnings.append(
+                    f"the metric {metric.name} does not only add to {variable.name} a mean or a "
+                    f"sum over samples: the devices' values are {combined}, which is not what one "
+                    "device would log"
+                )
+        return powers
+
+    def _power_of_log(self, name: str) -> int:
+        """The power of a log; warns of one that is not exact."""
+        if self._runs.is_zero(f"log {name}"):  # as a count may be
+            return SUM if is_sum(self._step.logs[name]) else MEAN
+        power = self._runs.power(f"log {name}")
+        if power is None:
+            self._warnings.append(log_warning(self._step.model, name, NOT_FROM_PARTS))
+            return MEAN
+        return power
+
+
+def _has_own_loss_or_step(step: TracedStep) -> bool:
+    """Whether the user has written the model's `train_step` or one of its losses."""
+    functions = [function_of(reduced.loss) for reduced in step.probing.losses]
+    return not all(is_keras_own(function) for function in [type(step.model).train_step, *functions])

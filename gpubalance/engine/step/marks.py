@@ -1,0 +1,63 @@
+"""Marks: three numbers that stand for a quantity of a step; and the power that they tell.
+
+They are the quantity's norm, and its products with two fixed vectors of random numbers, which add
+up as the quantity's values do. Arrays of marks have them in the last axis: [..., 3].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from gpubalance.results.decomposition import MEAN, MEAN_AGAIN, SUM
+
+_FLOOR = 1e-5  # of the norm of several quantities: how near each of them need not come
+_SEEDS = (1, 2)  # of the two vectors
+
+
+def marks_of(values: Iterable[Any]) -> Any:
+    """The marks of these tensors: float32 [values, 3]."""
+    return tf.reshape([_marks(value) for value in values], (-1, 1 + len(_SEEDS)))
+
+
+def _marks(value: Any) -> Any:
+    # Each row in its place, which other samples would give another order.
+    if isinstance(value, tf.IndexedSlices):
+        value = tf.math.unsorted_segment_sum(value.values, value.indices, value.dense_shape[0])
+    value = tf.cast(value, tf.float32)
+    marks = [tf.norm(value)]
+    for seed in _SEEDS:
+        fixed = tf.random.stateless_normal(tf.shape(value), (seed, 0))
+        marks.append(tf.reduce_sum(value * fixed))
+    return tf.stack(marks)
+
+
+def norms(marks: Any) -> Any:
+    """The norms of quantities."""
+    return marks[..., 0]
+
+
+def products(marks: Any) -> Any:
+    """Their products with the fixed vectors, in the last axis."""
+    return marks[..., 1:]
+
+
+def power_of(whole: Any, parts: Sequence[tuple[float, Any]], near: float) -> int | None:
+    """The power with which the parts make the whole, as in `Decomposition`; None if none does.
+
+    A part is its weight and its marks. They agree within `near` of the largest norm, and of several
+    quantities within a little of all together. What is 0 everywhere counts as a mean.
+    """
+    largest = reduce(np.maximum, [norms(marks) for _, marks in parts], norms(whole))
+    within = near * largest
+    if whole.ndim > 1:
+        within = within + _FLOOR * np.linalg.norm(norms(whole))
+    for power in (MEAN, SUM, MEAN_AGAIN):
+        made = sum(weight**power * marks for weight, marks in parts)
+        if np.all(np.abs(products(made - whole)) <= within[..., None]):
+            return power
+    return None

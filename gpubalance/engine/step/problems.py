@@ -1,0 +1,125 @@
+"""What a split can't train of a `train_step`, found once a part of its step has been traced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from gpubalance.engine.sources import SAMPLES, sources
+from gpubalance.engine.step.part import Change, Part
+from gpubalance.engine.step.state import handles
+from gpubalance.errors import BadInput
+
+_IN_A_CALLBACK = "change it in a callback: on_train_batch_end"
+
+
+def refuse_problems(model: Any, part: Part) -> None:
+    """Raises BadInput if a split can't train what the part's step did."""
+    step = f"the train_step of the model {model.name}"
+    if part.taken_inside:
+        raise BadInput(
+            f"{step} applies gradients under a condition or in a loop, but a split applies them "
+            "once in each step",
+            remedy="apply them outside of it; to accumulate gradients, give a Split micro_batches=",
+        )
+    if len(part.taken) > 1:
+        raise BadInput(
+            f"{step} applies gradients {len(part.taken)} times, not once",
+            remedy="such a model can't be trained with a split",
+        )
+    if part.behind_masks:
+        raise BadInput(
+            f"the layer {part.behind_masks[0]} gets a mask: there Keras does not synchronise "
+            "batch normalisation",
+            remedy="with synchronized=False each device normalises its own samples; "
+            "LayerNormalization is exact",
+        )
+    _refuse_changes(model, part, step)
+    if part.taken:
+        _refuse_gradients(model, part, step)
+
+
+def _refuse_changes(model: Any, part: Part, step: str) -> None:
+    """Raises BadInput if the step changes variables in a way that parts can't."""
+    late = _changed_late(model, part)
+    if late:
+        raise BadInput(
+            f"{step} changes {late[0].path} after it applies gradients, but a split applies them "
+            "when the train_step is over",
+            remedy=_IN_A_CALLBACK,
+        )
+    by_samples = changed_by_samples(part, model.optimizer.variables)
+    if by_samples:
+        raise BadInput(
+            f"{step} sets {by_samples[0].path} by what it computes from samples: each device "
+            "would set its own",
+            remedy=_IN_A_CALLBACK,
+        )
+    if not part.taken and changed_by_samples(part, model.trainable_variables):
+        raise BadInput(
+            f"{step} changes weights without its optimizer: each device would get weights of "
+            "its own",
+            remedy="self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))",
+        )
+
+
+def _changed_late(model: Any, part: Part) -> list[Any]:
+    """The variables that a step changes too late, after the gradients were applied.
+
+    They are trained weights, the optimizer's variables, and other weights that are changed by what
+    was trained.
+    """
+    trained = handles(model.trainable_variables)
+    always = {id(variable) for variable in model.trainable_variables}
+    always |= {id(variable) for variable in model.optimizer.variables}
+    weights = {id(variable) for variable in model.weights}
+
+    def is_too_late(change: Change) -> bool:
+        key = id(change.variable)
+        return key in always or (key in weights and bool(trained & sources(change.value)))
+
+    return [change.variable for change in part.changes if change.late and is_too_late(change)]
+
+
+def changed_by_samples(part: Part, variables: Sequence[Any]) -> list[Any]:
+    """Those of the variables that a step assigns what it computes from samples."""
+    known = {id(variable) for variable in variables}
+    states = part.probing.states if part.probing else ()
+    return [
+        change.variable
+        for change in part.changes
+        if id(change.variable) in known and SAMPLES in sources(change.value, states)
+    ]
+
+
+def _refuse_gradients(model: Any, part: Part, step: str) -> None:
+    """Raises BadInput if there are none, or if the loss should have been scaled before."""
+    gradients, _ = part.taken[0]
+    if all(gradient is None for gradient in gradients):
+        raise BadInput(
+            f"{step} gets no gradient for any weight",
+            remedy="compute the loss inside the tape, and scale it there: "
+            "loss = self.optimizer.scale_loss(loss)",
+        )
+    needing = "" if part.is_scaled else _what_needs_scaling(model)
+    if needing:
+        raise BadInput(
+            f"{step} does not scale its loss, which {needing}",
+            remedy="loss = self.optimizer.scale_loss(loss), before the gradients are taken",
+        )
+
+
+def _what_needs_scaling(model: Any) -> str:
+    """What a `train_step` without `optimizer.scale_loss` must not have; empty if it has none.
+
+    The gradients of such a step are those of a mean.
+    """
+    if any(getattr(layer, "synchronized", False) for layer in model._flatten_layers()):
+        return "synchronised layers need"
+    if model._compile_loss is not None:
+        for loss in keras.tree.flatten(model._compile_loss._user_loss):
+            if getattr(loss, "reduction", "") in ("none", None):
+                return "a loss without a reduction needs"
+    return ""

@@ -1,0 +1,205 @@
+"""A model's step as the parity check runs it: on a few samples, as a part of any weight.
+
+It is the model's own `train_step` or `test_step`, traced once, on the first device, for any number
+of samples and any states. No variable changes: what the step assigns is dropped. What can't be
+alike in parts of a batch is made so: random numbers are the same for every sample, batch
+normalisation takes fixed moments, and a divisor that a loss takes over all devices is the whole
+batch's. Sample weights are made unlike, as those of the first batch may be alike by chance.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from gpubalance.engine.step.built import unchanged
+from gpubalance.engine.step.fixed_draws import fixed_draws
+from gpubalance.engine.step.gradients import gradients_of
+from gpubalance.engine.step.logs import Logs
+from gpubalance.engine.step.marks import marks_of
+from gpubalance.engine.step.part import ParityProbe, part_of
+from gpubalance.engine.step.state import layer_variables, metric_variables
+from gpubalance.engine.step.step import dividing
+
+_MOST = 64  # losses with divisors of their own, and losses that layers add
+# Operations that don't tell one step from another.
+_PLUMBING = {
+    "Const",
+    "Identity",
+    "NoOp",
+    "Placeholder",
+    "Cast",
+    "ReadVariableOp",
+    "StopGradient",
+    "PreventGradient",
+}
+
+
+@dataclass(frozen=True)
+class StepRun:
+    """What one run gives: the marks of each quantity, and what the next run may take from it."""
+
+    marks: dict[str, Any]  # by the quantity's name; all gradients are one quantity
+    states: dict[int, Any]  # the new values of the states, by their variables' ids
+    divisors: Any  # of the losses
+
+
+class TracedStep:
+    """The step for up to `count` samples of a batch."""
+
+    def __init__(self, model: Any, batch: Any, device: str, count: int, *, trains: bool) -> None:
+        self.model = model
+        self.trains = trains
+        self._batch = batch
+        self._tensors = _with_unlike_weights(batch)
+        samples = int(self._tensors[0].shape[0])
+        self.count = min(count, samples)
+        # The first ones in a row, as samples that belong together may be, and others from all of
+        # the batch.
+        row = self.count // 2
+        others = self.count - row
+        self._spread = np.r_[:row, row + np.arange(others) * ((samples - row) // others)]
+        # Each variable with its metric or layer.
+        self.of_metrics = metric_variables(model)
+        self.of_layers = layer_variables(model)
+        states = {id(variable): variable for variable, _ in self.of_metrics + self.of_layers}
+        self._states = list(states.values())
+        self._trace(device)
+
+    def states(self) -> dict[int, Any]:
+        """The states as they are, by their variables' ids."""
+        return {id(variable): tf.convert_to_tensor(variable.value) for variable in self._states}
+
+    def run(
+        self,
+        states: dict[int, Any],
+        places: Any = slice(None),
+        *,
+        divisors: Any = None,
+        exponents: Sequence[int] = (),
+        copies: int = 1,
+    ) -> StepRun:
+        """Runs the step on the samples at these places as a part of all, or on copies of them.
+
+        The gradients are those of a mean. Without `divisors` losses have their own. `exponents` are
+        as in `Decomposition`.
+        """
+        spread = self._spread[places]
+        weight = len(spread) / self.count
+        with tf.device("/CPU:0"):  # where the whole batch is
+            samples = [tf.gather(tensor, np.tile(spread, copies)) for tensor in self._tensors]
+        all_exponents = np.zeros(_MOST, np.float32)
+        all_exponents[: len(exponents)] = exponents
+        gradients, others, divided, *after = self._function(
+            tf.constant(weight, tf.float32),
+            tf.zeros(_MOST) if divisors is None else divisors,
+            tf.constant(all_exponents),
+            *states.values(),
+            *samples,
+        )
+        marks = dict(zip(self._names, others.numpy(), strict=True))
+        marks["gradient"] = gradients.numpy() / weight
+        return StepRun(marks, dict(zip(states, after, strict=True)), divided)
+
+    def _trace(self, device: str) -> None:
+        several = tf.TensorSpec((_MOST,), tf.float32)
+        specs = [tf.TensorSpec((), tf.float32), several, several]
+        for variable in self._states:
+            specs.append(tf.TensorSpec(variable.shape, variable.dtype))
+        for tensor in self._tensors:
+            specs.append(tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype))
+        with tf.device(device):
+            function = tf.compat.v1.wrap_function(self._traced, specs)
+        # Without what only changes variables, writes summaries or prints.
+        self._function = function.prune(function.inputs[: len(specs)], function.outputs)
+        self.operations = dict(_operations(function.graph))  # their numbers, by type
+
+    def _traced(self, weight: Any, divisors: Any, exponents: Any, *values: Any) -> list[Any]:
+        """The marks of all quantities, the losses' divisors, and the new states."""
+        before = values[: len(self._states)]
+        self.samples = values[len(before) :]
+        samples = iter(self.samples)
+        data = tf.nest.map_structure(
+            lambda tensor: None if tensor is None else next(samples), self._batch
+        )
+        self.probing = ParityProbe(divisors, exponents, frozenset(map(id, before)))
+        with (
+            unchanged(self.model, zip(self._states, before, strict=True)) as scope,
+            dividing(self.model, trains=self.trains),
+            part_of(weight, probing=self.probing) as part,
+        ):
+            grads: list[Any] = []
+            with fixed_draws():
+                if self.trains:
+                    grads, _, logs = gradients_of(self.model, part, data)
+                else:
+                    logs = self.model.test_step(data)
+            self.logs = Logs(self.model).note(logs, part)
+            after = [scope.get_current_value(variable) for variable in self._states]
+        self.changed = {id(change.variable) for change in part.changes}
+        quantities = self._quantities(before, after)
+        self._names = list(quantities)
+        divided = self.probing.divided
+        unused = [tf.zeros(())] * (_MOST - len(divided))
+        return [
+            marks_of(grad for grad in grads if grad is not None),
+            marks_of(quantities.values()),
+            tf.stack(divided + unused),
+            *map(tf.identity, after),
+        ]
+
+    def _quantities(self, before: Sequence[Any], after: Sequence[Any]) -> dict[str, Any]:
+        """What the step gives beside gradients, by name."""
+        quantities = {}
+        for place, added in enumerate(self.probing.added):
+            quantities[f"added {place}"] = tf.reduce_sum(added.loss)
+        for place, reduced in enumerate(self.probing.losses):
+            quantities[f"loss {place}"] = reduced.result
+        for name, value in self.logs.items():
+            quantities[f"log {name}"] = value
+        for variable, old, new in zip(self._states, before, after, strict=True):
+            change = tf.cast(new, tf.float32) - tf.cast(old, tf.float32)
+            quantities[state_name(variable)] = change
+        return quantities
+
+
+def state_name(variable: Any) -> str:
+    """The name of the quantity that a step adds to a variable."""
+    return f"state {id(variable)}"
+
+
+def _with_unlike_weights(batch: Any) -> list[Any]:
+    """The tensors of a batch, with sample weights from a half to three halves of its own."""
+    tensors = _tensors_in(batch)
+    _, _, weights = keras.utils.unpack_x_y_sample_weight(batch)
+    first = len(tensors) - len(_tensors_in(weights))
+    for place in range(first, len(tensors)):
+        if tensors[place].dtype.is_floating:
+            tensors[place] = _unlike(tensors[place])
+    return tensors
+
+
+def _tensors_in(values: Any) -> list[Any]:
+    return [tf.convert_to_tensor(value) for value in tf.nest.flatten(values) if value is not None]
+
+
+def _unlike(weights: Any) -> Any:
+    """The weights times a factor for each sample: the golden ratio spreads any number of them."""
+    factors = 0.5 + np.arange(int(weights.shape[0])) * 0.6180339887 % 1
+    by_sample = tf.cast(tf.transpose(weights), tf.float64) * factors
+    return tf.cast(tf.transpose(by_sample), weights.dtype)
+
+
+def _operations(graph: Any) -> Counter[str]:
+    """How many operations of each type a graph has, and the functions that it calls."""
+    definition = graph.as_graph_def()
+    types = [node.op for node in definition.node]
+    for function in definition.library.function:
+        types += [node.op for node in function.node_def]
+    return Counter(kind for kind in types if kind not in _PLUMBING)

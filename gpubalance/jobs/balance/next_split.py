@@ -1,0 +1,45 @@
+"""Which split a balance measures next."""
+
+from __future__ import annotations
+
+from gpubalance.errors import NothingFits, UsageError
+from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
+from gpubalance.jobs.plan.problem import best_split
+from gpubalance.planning.leaving import without_some
+from gpubalance.planning.problem import Allocation
+
+
+def next_split(known: DeviceEstimates, *, ran_out: bool) -> Allocation | None:
+    """The next split to measure; None if another round would gain nothing.
+
+    One that promises more; one whose devices may need much less sync than all that are in use; or
+    one whose place among the best is in doubt. The best itself is measured once more while it may
+    give what another promises.
+
+    Raises what `best_split` does if no split was measured; once splits `ran_out` of memory it is
+    NothingFits, as the devices have stepped back from what was asked for.
+    """
+    best = known.best()
+    try:
+        promised = best_split(known.problem)
+    except (UsageError, NothingFits) as error:
+        if best is not None:
+            promised = best.planned
+        elif ran_out:
+            message = f"{error.message} that fits in a joint run"
+            raise NothingFits(message, remedy=error.remedy) from None
+        else:
+            raise
+    if best is None:
+        return promised
+    worth_a_round = (1 + WORTH_A_ROUND) * best.value
+    value = known.problem.value(promised)
+    if value > worth_a_round and not known.has(promised.split):
+        return best.planned if best.may_give(value) else promised
+    # A hierarchical all-reduce can't sum an odd number of devices.
+    if known.probe.settings.all_reduce != "hierarchical":
+        fewer = without_some(known.problem, worth_a_round)
+        if fewer is not None:
+            return fewer
+    doubtful = known.in_doubt()
+    return doubtful.planned if doubtful else None

@@ -1,0 +1,177 @@
+"""The rounds of a balance: each measures a split for a moment, or finds out what fits instead."""
+
+from __future__ import annotations
+
+from gpubalance.errors import OutOfMemory
+from gpubalance.jobs.balance.together import Together, TriedSplit
+from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone, Watch
+from gpubalance.jobs.keep.journal import Journal, content_key
+from gpubalance.jobs.plan.estimates import DeviceEstimates
+from gpubalance.jobs.plan.measured_split import MeasuredSplit
+from gpubalance.jobs.plan.record import plan_of
+from gpubalance.numbers.units import format_rate
+from gpubalance.planning.problem import Allocation
+from gpubalance.results.common import Warning_
+from gpubalance.results.plan import Round
+from gpubalance.results.probe import Probe
+from gpubalance.results.run import InputPipeline
+from gpubalance.results.warnings import warning
+from gpubalance.settings.requests import BalanceRequest
+from gpubalance.settings.shares import Shares
+from gpubalance.workers.party import Party
+
+
+class BalanceRounds:
+    """What a balance has done and found so far: its rounds, its proofs, what is known of devices.
+
+    `party` is regrouped for each split; its owner ends it. A new probe has told what it found of
+    the model.
+    """
+
+    def __init__(
+        self,
+        request: BalanceRequest,
+        probe: Probe,
+        party: Party,
+        watch: Watch,
+        journal: Journal,
+        *,
+        model_is_told: bool = True,
+    ) -> None:
+        self.request = request
+        self.probe = probe
+        self.watch = watch
+        self.journal = journal
+        # The probe's own settings do not say how gradients are summed, which takes memory.
+        as_asked = probe.model_copy(update={"settings": request.settings})
+        self.known = DeviceEstimates(as_asked, request.devices, request.plan)
+        self.together = Together(request, probe.model, party, watch, journal, model_is_told)
+        self.records: list[Round] = []
+        self.failed: set[Shares] = set()
+        self.proofs = 0
+        self.pipeline: InputPipeline | None = None
+        self.warnings: list[Warning_] = []
+
+    @property
+    def ran_out(self) -> int:
+        """How many of them ran out of memory."""
+        return sum(record.measured is None for record in self.records)
+
+    @property
+    def are_over(self) -> bool:
+        """Whether no more splits may be measured.
+
+        One a device may run out of memory without counting: it tells what fits.
+        """
+        counted = len(self.records) - min(self.ran_out, len(self.request.devices))
+        return counted >= self.request.rounds
+
+    def key(self, what: str, split: Shares) -> str:
+        """Under which what comes now is kept.
+
+        Rounds and proofs come in the same order when the balance runs again.
+        """
+        return content_key(what, self.probe.created, str(split), len(self.records), self.proofs)
+
+    def try_split(self, planned: Allocation) -> None:
+        """Measures a split for a moment; if it runs out of memory, the devices step back.
+
+        Where measuring it once more would not help, all that was measured of it counts instead.
+        """
+        # What becomes of the user's own batches, if they have another size.
+        if not self.records and self.probe.own_batch not in (None, planned.split.global_batch):
+            self.watch(Planned(plan_of(self.known, planned)))
+        often = self.known.too_often(planned.split)
+        if often is not None:
+            self._count_all(often)
+            return
+        key = self.key("round", planned.split)
+        self.take(planned, self.journal.get_or_make(key, TriedSplit, lambda: self._round(planned)))
+
+    def _count_all(self, often: MeasuredSplit) -> None:
+        """Goes on with the median of all measurements, as the devices' speed comes and goes."""
+        rates = [measured.throughput.median for measured in often.current]
+        self.warn(
+            "not-steady/machine",
+            split=often.planned.split,
+            least=format_rate(min(rates)),
+            most=format_rate(max(rates)),
+            count=len(rates),
+        )
+        self.known.count_all()
+
+    def warn(self, row: str, **facts: object) -> None:
+        """Adds the warning of that row, and says it at once."""
+        self.warnings.append(warning(row, **facts))
+        self.watch(Doing(self.warnings[-1].message))
+
+    def _round(self, planned: Allocation) -> TriedSplit:
+        split = planned.split
+        self.watch(PhaseBegun("rounds"))
+        why = " once more" if self.known.has(split) else ""
+        left_out = self.known.tried_without(split)
+        if left_out:
+            labels = ", ".join(self.request.devices[device].label for device in left_out)
+            why = f", as sync may be less without {labels}"
+        self.watch(Doing(f"round {len(self.records) + 1}: {split}{why}"))
+        tried = self._measured(split)
+        if not self.records:
+            self.journal.get_or_make("probe", Probe, lambda: self.probe)
+        return tried
+
+    def _measured(self, split: Shares) -> TriedSplit:
+        try:
+            measured = self.together.measure(split, self.request.round_s)
+        except OutOfMemory as error:
+            return self.out_of_memory(split, error)
+        return TriedSplit(split=split, measured=measured)
+
+    def out_of_memory(self, split: Shares, error: OutOfMemory) -> TriedSplit:
+        """The round of a split that ran out of memory, with what its devices hold.
+
+        The first time, if memory contradicts that and the split fits when it is tried once more, it
+        is measured.
+        """
+        fitting = self.together.fitting(split, error, believed=split in self.failed)
+        self.failed.add(split)
+        if not fitting:
+            return self._measured(split)
+        limits = []
+        for device, fits in fitting:
+            below = split.micro_batches[device]
+            limits.append((device, self._largest_fitting(device, fits, below)))
+        return TriedSplit(split=split, measured=None, limits=tuple(limits))
+
+    def _largest_fitting(self, device: int, fits: int, below: int) -> int:
+        """The largest micro-batch that fitted before, or was found to fit now, below that size."""
+        sizes = [fits]
+        for record in self.records:
+            if record.measured is not None:
+                sizes.append(record.micro_batches[device])
+        largest = max((size for size in sizes if size < below), default=0)
+        multiple = self.known.problem.multiple
+        return largest // multiple * multiple
+
+    def take(self, planned: Allocation, tried: TriedSplit) -> None:
+        """Notes what a split gave, or lowers the limits of devices that ran out of memory."""
+        split = planned.split
+        measured = tried.measured
+        record = Round(
+            number=len(self.records) + 1,
+            batches=split.batches,
+            micro_batches=split.micro_batches,
+            predicted_throughput=planned.throughput,
+            outcome="oom" if measured is None else "measured",
+            measured=measured,
+        )
+        self.records.append(record)
+        self.watch(RoundDone(record, self.request.devices))
+        if measured is not None:
+            self.known.learn(planned, measured)
+            return
+        self.failed.add(split)
+        self.known.ran_out(split, tried.limits)
+        for device, limit in tried.limits:
+            ran_out = f"{self.request.devices[device].label} ran out of memory"
+            where = f"at batch {split.micro_batches[device]} in the joint run"
+            self.watch(Doing(f"{ran_out} {where}: planning with up to {limit}"))

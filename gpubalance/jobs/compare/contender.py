@@ -1,0 +1,125 @@
+"""A result to compare: its figures, and the step times that ratios are computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpubalance.errors import BadInput
+from gpubalance.jobs.compare.figures import (
+    UsedDevice,
+    device_figures,
+    figures_of,
+    used_devices,
+)
+from gpubalance.numbers.steady import unquiet
+from gpubalance.results.common import Warning_
+from gpubalance.results.comparison import ComparedResult
+from gpubalance.results.independent import Independent, OwnModel
+from gpubalance.results.layers import Layers
+from gpubalance.results.plan import Plan
+from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.results.records import AnyResult, read_result
+from gpubalance.results.run import Run
+from gpubalance.settings.device import Device
+from gpubalance.text import clean
+
+# Warnings that do not concern the compared figures.
+_BESIDE = ("even-split-out-of-memory", "stamps-cost", "margin-unknown")
+
+# Samples/s, and the step times that they are from, in order.
+Timed = tuple[float, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """`source` is what the file holds, or the run of a plan that was run.
+
+    `devices` are those of `result.devices`. `parts` add up to the result's throughput, and are
+    without step times if nothing ran. `alone` has what each device gave by itself: by batch if it
+    was probed, under 0 if it trained a model of its own.
+    """
+
+    result: ComparedResult
+    source: AnyResult
+    devices: tuple[Device, ...]
+    parts: list[Timed]
+    alone: list[dict[int, Timed]]
+
+
+def read_contender(path: Path) -> Contender:
+    """Reads a result.
+
+    The BadInput for any other file says what it is instead, or which field is damaged.
+    """
+    source = read_result(path)
+    name = clean(str(path), 500)
+    warnings = source.warnings
+    limits = {}
+    if isinstance(source, Plan):
+        limits = {share.device: share.limit for share in source.shares}
+        if source.run is not None:
+            source = source.run
+            warnings = (*source.warnings, *warnings)
+    if isinstance(source, Independent) and source.throughput is None:
+        raise BadInput(
+            f"{name}: nothing was measured at once before it was interrupted",
+            remedy="measure it to the end: gpubalance independent … -o FILE --resume",
+        )
+    used = used_devices(source)
+    devices = tuple(source.devices[part.device] for part in used)
+    alone = [_alone(part) for part in used]
+    if isinstance(source, Run | Layers):
+        parts = [(source.throughput.median, source.step_time_s.samples)]
+    else:
+        parts = [rates.get(0, (0.0, ())) for rates in alone]
+    compared = []
+    timed: list[Timed] = []
+    for device, part, rates in zip(devices, used, alone, strict=True):
+        compared.append(device_figures(device, part, limits.get(part.device), source))
+        timed += rates.values()
+    figures = figures_of(source)
+    figures["file"] = name
+    figures["kind"] = "prediction" if isinstance(source, Plan) else source.kind
+    figures["devices"] = tuple(compared)
+    figures["not_quiet"] = _not_quiet(timed or parts, probed=isinstance(source, Probe))
+    figures["warnings"] = _concerning(warnings)
+    return Contender(ComparedResult(**figures), source, devices, parts, alone)
+
+
+def _concerning(warnings: Sequence[Warning_]) -> tuple[Warning_, ...]:
+    """The warnings that concern the compared figures, each once: a plan repeats its run's."""
+    concerning = {}
+    for warning in warnings:
+        if warning.code not in _BESIDE:
+            concerning[warning.code, warning.message] = warning
+    return tuple(concerning.values())
+
+
+def _alone(part: UsedDevice) -> dict[int, Timed]:
+    if isinstance(part, DeviceProbe):
+        rates = {}
+        for point in part.curve:
+            rates[point.batch] = (point.throughput.median, point.step_time_s.samples)
+        return rates
+    if isinstance(part, OwnModel) and part.throughput and part.step_time_s:
+        return {0: (part.throughput, part.step_time_s.samples)}
+    return {}
+
+
+def _not_quiet(timed: Sequence[Timed], *, probed: bool) -> str | None:
+    """How the timings show that the machine had other work to do."""
+    doubts = []
+    for _, samples in timed:
+        doubt = unquiet(samples)
+        if doubt:
+            doubts.append(doubt)
+    if not doubts:
+        return None
+    if not probed:
+        return doubts[0]
+    # Among many points one may look unquiet by chance.
+    if 2 * len(doubts) <= len(timed):
+        return None
+    return f"at {len(doubts)} of {len(timed)} batch sizes {doubts[0]}"

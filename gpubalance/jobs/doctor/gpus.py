@@ -1,0 +1,166 @@
+"""Checks of the driver, and of how each GPU is set and doing. They change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpubalance.devices.gpus import Gpu, Reading
+from gpubalance.devices.health import Health, nvidia_cards, read_health
+from gpubalance.jobs.doctor.check import check, explained, ok, skipped
+from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes
+from gpubalance.remedies import match
+from gpubalance.results.checkup import Check, Status
+from gpubalance.system.deadlines import within_or
+
+_OFTEN_HARMLESS = ("hidden", "mig")  # somebody may have chosen it
+_FINE = ("ok", "skipped")
+
+
+def driver_checks(reading: Reading) -> Iterator[Check]:
+    """The checks of the driver and NVML.
+
+    NVML's version is CUDA's major one, then the driver's: 12.550.54.14.
+    """
+    if reading.problem is not None:
+        cards = nvidia_cards()
+        here = f" (there is a card at {', '.join(cards)})" if cards else ""
+        yield explained("driver", reading.code or "nvml-broken", f"{reading.problem}{here}")
+        return
+    driver = reading.driver_version
+    detail = driver or f"version {NOT_AVAILABLE}"
+    if reading.cuda_driver_version:
+        detail += f", for CUDA up to {reading.cuda_driver_version}"
+    yield ok("driver", detail)
+    nvml = reading.nvml_version
+    if nvml and driver and nvml.partition(".")[2] != driver:
+        detail = f"{nvml} belongs to another driver than {driver}"
+        yield explained("nvml", "driver-mismatch", detail, "warning")
+    else:
+        gpus = "1 GPU" if len(reading.gpus) == 1 else f"{len(reading.gpus)} GPUs"
+        yield ok("nvml", f"{nvml or NOT_AVAILABLE}, {gpus}")
+
+
+def gpu_checks(gpus: Sequence[Gpu]) -> list[Check]:
+    """The checks of each topic on each GPU, its faults first.
+
+    GPUs with the same result share a line.
+    """
+    labels: dict[Check, list[str]] = {}
+    for gpu in gpus:
+        for outcome in _checks(gpu):
+            labels.setdefault(outcome, []).append(f"GPU:{gpu.index}")
+    topics = list(dict.fromkeys(outcome.code for outcome in labels))
+    checks = []
+    for outcome in sorted(
+        labels, key=lambda outcome: (topics.index(outcome.code), _is_fine(outcome))
+    ):
+        where = ", ".join(labels[outcome])
+        detail = f"{outcome.detail} ({where})" if _is_fine(outcome) else f"{where} {outcome.detail}"
+        checks.append(outcome.model_copy(update={"detail": detail}))
+    return checks
+
+
+def _is_fine(outcome: Check) -> bool:
+    return outcome.status in _FINE
+
+
+def _checks(gpu: Gpu) -> Iterator[Check]:
+    if gpu.unusable is None:
+        yield ok("gpu", "can be used")
+    else:
+        row = match(gpu.unusable)
+        status: Status = "failure"
+        remedy = "see what `nvidia-smi` says of it"
+        if row:
+            remedy = row.remedy.replace("-i N", f"-i {gpu.index}")
+            if row.code in _OFTEN_HARMLESS:
+                status = "warning"
+        yield check("gpu", status, f"can't be used: {gpu.unusable}", remedy)
+    if not gpu.uuid.startswith("unknown-"):  # it answers
+        health = within_or(None, lambda: read_health(gpu.uuid)) or Health()
+        yield _processes(gpu)
+        yield from _settings(gpu, health)
+        yield _memory_errors(gpu, health)
+
+
+def _processes(gpu: Gpu) -> Check:
+    if gpu.processes is None:
+        return _unknown("processes")
+    if not gpu.processes:
+        return ok("processes", "none")
+    held = []
+    for process in gpu.processes:
+        held.append(f"PID {process.pid} holds {format_bytes(process.memory_bytes)}")
+    return check(
+        "processes",
+        "warning",
+        f"is not alone: {', '.join(held)}",
+        "`gpubalance devices` lists them. End those that you do not need",
+    )
+
+
+def _settings(gpu: Gpu, health: Health) -> Iterator[Check]:
+    """The checks of what slows a GPU down that is whole."""
+    smi = f"nvidia-smi -i {gpu.index}"
+    yield _judged(
+        "display",
+        health.display,
+        "none",
+        "drives a display, which takes memory and time, and whose watchdog ends long kernels",
+        "plug the display in elsewhere, or `sudo systemctl isolate multi-user.target`",
+    )
+    yield _judged(
+        "persistence",
+        None if health.persistence is None else not health.persistence,
+        "on",
+        "has persistence off: the driver restarts it for each process, which takes seconds",
+        f"sudo {smi} -pm 1",
+    )
+    cap = health.power_cap_w or 0.0
+    default = health.power_default_w or 0.0
+    yield _judged(
+        "power-cap",
+        cap < default if cap else None,
+        f"{cap:.0f} W",
+        f"is capped at {cap:.0f} W of {default:.0f} W: slower, but perhaps on purpose",
+        f"sudo {smi} -pl {default:.0f}",
+    )
+    reasons = ", ".join(health.throttle_reasons or ())
+    remedy = "check its power cables and supply"
+    if "thermal" in reasons:
+        remedy = "cool it: fans, dust, room between the cards"
+    yield _judged(
+        "throttling",
+        health.throttle_reasons,
+        "none now",
+        f"is throttled now: {reasons}",
+        f"{remedy}. `{smi} -q -d PERFORMANCE,TEMPERATURE,POWER` says more",
+    )
+
+
+def _judged(code: str, fault: object, good: str, bad: str, remedy: str) -> Check:
+    """A warning if there is a `fault`; skipped if that is None, as NVML does not say."""
+    if fault is None:
+        return _unknown(code)
+    return check(code, "warning", bad, remedy) if fault else ok(code, good)
+
+
+def _unknown(code: str) -> Check:
+    return skipped(code, "the driver does not say")
+
+
+def _memory_errors(gpu: Gpu, health: Health) -> Check:
+    if health.ecc_uncorrected is None:
+        return skipped("ecc", "the GPU has no ECC, or it is off")
+    if health.ecc_uncorrected:
+        errors = f"has {health.ecc_uncorrected} uncorrected memory errors"
+        return check(
+            "ecc",
+            "failure",
+            f"{errors} since the driver was loaded: results may be wrong",
+            f"reboot. `nvidia-smi -i {gpu.index} -q -d ECC,ROW_REMAPPER` shows whether it goes on",
+        )
+    detail = "no uncorrected errors"
+    if health.ecc_corrected:
+        detail += f", {health.ecc_corrected} corrected"
+    return ok("ecc", detail)

@@ -1,0 +1,109 @@
+"""About how long the phases of a command take: as long as last time here, else as usual."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from gpubalance.jobs.keep.journal import content_key
+from gpubalance.jobs.probe.order import phase_names, queues, stand_ins
+from gpubalance.results.estimate import PhaseEstimate
+from gpubalance.settings.record import Seconds
+from gpubalance.settings.requests import (
+    BalanceRequest,
+    IndependentRequest,
+    LayersRequest,
+    MeasureRequest,
+    ProbeRequest,
+    RunRequest,
+)
+from gpubalance.system.state import state_folder, write_whole
+
+# What is usual, for small models on a machine with two cores.
+_START_S = 10.0  # until the first window: loads TensorFlow, builds the model, warms up
+_PROBE_S = 15.0
+_SIZES = 10
+_BLOCKS_S = 12.0
+_WINDOW_S = 5.0
+_ROUNDS = 2
+_KEPT = 500
+_DURATIONS = TypeAdapter(dict[str, Seconds])  # by the phases' keys
+# These fields change nothing about how long a phase takes.
+_BESIDE: dict[str, bool | dict[str, bool]] = {
+    "tracing": True,
+    "fresh": True,
+    "force": True,
+    "deadline_s": True,
+    "time_limit_s": True,
+    "for_split": True,
+    "least_samples": True,
+    "measuring": {"deadline_s": True, "time_limit_s": True},
+}
+
+
+def phases_of(request: MeasureRequest) -> list[PhaseEstimate]:
+    """The phases of a command, those of a probe that it may have to make first."""
+    phases: list[PhaseEstimate] = []
+    uncut = request.uncut if isinstance(request, LayersRequest) else request
+    if isinstance(uncut, BalanceRequest):
+        phases += phases_of(uncut.probe)
+    as_json = request.model_dump_json(exclude=_BESIDE)
+    last_s = _last_durations()
+    for name, usual_s in _usual_s(request).items():
+        key = content_key(name, as_json)
+        seconds = max(1, round(last_s.get(key, usual_s)))
+        phases.append(PhaseEstimate(name=name, seconds=seconds, key=key))
+    return phases
+
+
+def keep_durations(took_s: dict[str, float]) -> None:
+    """Keeps how long phases took, by their keys, for the next time."""
+    durations = list({**_last_durations(), **took_s}.items())
+    with suppress(OSError):
+        write_whole(_path(), _DURATIONS.dump_json(dict(durations[-_KEPT:]), indent=1))
+
+
+def _usual_s(request: MeasureRequest) -> dict[str, float]:
+    """The seconds that the phases of a command usually take, without those of a probe."""
+    if isinstance(request, ProbeRequest):
+        return _usual_of_probe_s(request)
+    devices = len(request.devices)
+    measuring = request.measuring
+    windows_s = measuring.windows * (measuring.duration_s or _WINDOW_S)
+    splits = 2 if measuring.baseline == "even" and devices > 1 else 1
+    match request:
+        case BalanceRequest():
+            rounds_s = _START_S + _ROUNDS * (request.round_s or _WINDOW_S)
+            return {"rounds": rounds_s, "proof": splits * windows_s}
+        case LayersRequest():
+            rounds_s = _START_S + _ROUNDS * (request.round_s + _WINDOW_S)
+            return {"blocks": devices * _BLOCKS_S, "rounds": rounds_s, "proof": windows_s}
+        case IndependentRequest():
+            return {"independent": devices * _START_S + (devices + 1) * windows_s}
+        case RunRequest():
+            if request.settings.data is not None:
+                splits += 1
+            return {"run": _START_S + splits * windows_s}
+
+
+def _usual_of_probe_s(request: ProbeRequest) -> dict[str, float]:
+    names = phase_names(request)
+    device_s = _PROBE_S + _SIZES * (request.duration_s or 0.0)
+    if len(set(names)) > 1:  # a phase for each device
+        return dict.fromkeys(names, device_s)
+    probed = set(stand_ins(request))
+    longest = max(len(probed.intersection(queue)) for queue in queues(request))
+    return dict.fromkeys(names, longest * device_s)
+
+
+def _path() -> Path:
+    return state_folder("durations") / "phases.json"
+
+
+def _last_durations() -> dict[str, float]:
+    """The seconds that phases took last on this machine, by their keys."""
+    with suppress(OSError, ValueError):  # none yet, or damaged
+        return _DURATIONS.validate_json(_path().read_bytes())
+    return {}

@@ -1,0 +1,217 @@
+"""The record of a planned split, with what is predicted for it and for others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpubalance.devices.hosts import reached_by
+from gpubalance.jobs.keep.probes import holds_nothing
+from gpubalance.jobs.plan.beside import best_at, by_global_batch, by_goodput, even_split
+from gpubalance.jobs.plan.estimates import DeviceEstimates
+from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_WITHIN
+from gpubalance.planning.allocate import allocated, gain, requiring
+from gpubalance.planning.noise import efficiency, learning_rate_factor
+from gpubalance.planning.problem import Allocation, Load, Problem
+from gpubalance.results.common import Warning_, now
+from gpubalance.results.plan import (
+    Accumulation,
+    Goodput,
+    LearningRate,
+    LeftOut,
+    Plan,
+    Predicted,
+    Share,
+)
+from gpubalance.results.probe import DeviceProbe
+from gpubalance.results.warnings import warning
+
+# The most devices without samples for which the gain is computed: each costs two runs of the
+# solver.
+_MOST_EXPLAINED = 16
+# The part of throughput that accumulation must gain to be suggested.
+_WORTH_OFFERING = 0.05
+
+
+def plan_of(known: DeviceEstimates, planned: Allocation) -> Plan:
+    """The record of a split, with what is predicted for it by what is known."""
+    probe = known.probe
+    problem = known.problem
+    sync_s = known.sync_s(planned.split)
+    return Plan(
+        created=now(),
+        probed=probe.created,
+        settings=probe.settings,
+        code=probe.code,
+        own_batch=probe.own_batch,
+        environment=probe.environment,
+        model=probe.model,
+        devices=known.devices,
+        batches=planned.split.batches,
+        micro_batches=planned.split.micro_batches,
+        global_batch=planned.split.global_batch,
+        batch_multiple=problem.multiple,
+        margin_bytes=known.request.margin_bytes,
+        sync_s=sync_s,
+        shares=_shares(problem, planned, known.probes),
+        predicted=_predicted(known, problem, planned),
+        left_out=_left_out(problem, planned),
+        accumulation=_accumulation(problem, planned),
+        learning_rate=_learning_rate(known, planned.split.global_batch),
+        pipeline=probe.pipeline,
+        reached_by=reached_by(),
+        warnings=_warnings(known, planned, sync_s),
+    )
+
+
+def _warnings(
+    known: DeviceEstimates, planned: Allocation, sync_s: float | None
+) -> tuple[Warning_, ...]:
+    warnings = []
+    if sync_s is None and len(planned.split.used) > 1:
+        warnings.append(warning("sync-unknown"))
+    if any(point.unlike for probe in known.probes for point in probe.curve):
+        warnings.append(warning("batches-differ"))
+    return tuple(warnings)
+
+
+def _shares(
+    problem: Problem, planned: Allocation, probes: Sequence[DeviceProbe]
+) -> tuple[Share, ...]:
+    shares = []
+    for device, load in enumerate(problem.loads):
+        batch = planned.split.batches[device]
+        binds = planned.binds[device]
+        is_memory = _is_memory(probes[device], load, problem.multiple)
+        share = Share(
+            device=device,
+            batch=batch,
+            micro_batch=planned.split.micro_batches[device],
+            limit=load.limit,
+            compute_s=planned.compute_s[device],
+            update_s=load.update_s if batch else 0.0,
+            utilisation=planned.compute_s[device] / planned.step_time_s,
+            binds="max batch" if binds == "memory" and not is_memory else binds,
+        )
+        shares.append(share)
+    return tuple(shares)
+
+
+def _is_memory(probe: DeviceProbe, load: Load, multiple: int) -> bool:
+    """Whether memory sets the device's limit.
+
+    Either a larger batch failed, or a joint run's memory was subtracted.
+    """
+    limit = probe.batch_limit
+    if limit is None or limit.fails is not None:
+        return True
+    return load.limit < (limit.fits or 0) // multiple * multiple
+
+
+def _predicted(known: DeviceEstimates, problem: Problem, planned: Allocation) -> Predicted:
+    split = planned.split
+    busy_s = [planned.compute_s[device] + problem.loads[device].update_s for device in split.used]
+    sync_s = planned.step_time_s - max(busy_s)
+    even = even_split(problem, split, sync_s)
+    even_batch = even.split.global_batch if even else None
+    solo_sum = _solo_sum(known.probes)
+    noise_scale = known.request.noise_scale
+    goodputs: tuple[Goodput, ...] = ()
+    if noise_scale:
+        goodputs = tuple(by_goodput(problem, planned, even, known.devices, noise_scale))
+    return Predicted(
+        step_time_s=planned.step_time_s,
+        throughput=planned.throughput,
+        sync_s=sync_s,
+        imbalance=max(busy_s) * len(busy_s) / sum(busy_s),
+        even=even,
+        best_at_even=best_at(problem, split.used, even_batch, split),
+        best_at_own=best_at(problem, range(len(problem.loads)), known.probe.own_batch, split),
+        speedup_over_even=even and planned.throughput / even.throughput,
+        solo_sum=solo_sum,
+        scaling_efficiency=solo_sum and planned.throughput / solo_sum,
+        by_global_batch=tuple(by_global_batch(problem)),
+        noise_scale=noise_scale,
+        efficiency=noise_scale and efficiency(split.global_batch, noise_scale),
+        goodput=noise_scale and problem.value(planned),
+        by_goodput=goodputs,
+    )
+
+
+def _solo_sum(probes: Sequence[DeviceProbe]) -> float | None:
+    """The sum of what the devices give alone; None if a device's best is unknown."""
+    total = 0.0
+    for probe in probes:
+        if probe.solo_best is not None:
+            total += probe.solo_best.throughput
+        elif not holds_nothing(probe):
+            return None
+    return total
+
+
+def _accumulation(problem: Problem, planned: Allocation) -> Accumulation | None:
+    """What accumulation would gain; None if little, or if it is not for us to choose.
+
+    It is to choose if it was not asked for, and the global batch is free to grow.
+    """
+    if problem.micro_batches > 1 or problem.global_batch is not None:
+        return None
+    best = allocated(replace(problem, micro_batches=AUTO_MICRO_BATCHES, within=AUTO_WITHIN))
+    if best is None or not best.split.accumulates:
+        return None
+    gain = problem.value(best) / problem.value(planned) - 1
+    if gain < _WORTH_OFFERING:
+        return None
+    return Accumulation(
+        batches=best.split.batches,
+        micro_batches=best.split.micro_batches,
+        global_batch=best.split.global_batch,
+        gain=gain,
+    )
+
+
+def _left_out(problem: Problem, planned: Allocation) -> tuple[LeftOut, ...]:
+    # Allow the same number of micro-batches with a device as without it, or their gain would be
+    # taken for the device's.
+    problem = replace(problem, micro_batches=max(planned.split.counts), within=0.0)
+    used = frozenset(planned.split.used)
+    left_out: list[LeftOut] = []
+    for device in range(len(problem.loads)):
+        if device in used:
+            continue
+        gain = None
+        if len(left_out) < _MOST_EXPLAINED:
+            gain = _gain_beside(problem, used, device)
+        sync_s = problem.sync.measured.get(used | {device})
+        left_out.append(LeftOut(device=device, gain=gain, sync_s=sync_s))
+    return tuple(left_out)
+
+
+def _gain_beside(problem: Problem, used: frozenset[int], device: int) -> float | None:
+    """What a device adds to those in use; None for nothing.
+
+    It takes the place of one of them if the global batch is too small for all.
+    """
+    beside = gain(requiring(problem, used), device)
+    return gain(problem, device) if beside is None else beside
+
+
+def _learning_rate(known: DeviceEstimates, to_batch: int) -> LearningRate | None:
+    """From the batch that is asked for, else that of the user's data, else the best device's."""
+    from_batch = known.request.from_batch or known.probe.own_batch
+    if not from_batch:
+        bests = [probe.solo_best for probe in known.probes if probe.solo_best is not None]
+        if not bests:
+            return None
+        from_batch = max(bests, key=lambda best: (best.throughput, best.batch)).batch
+    noise_scale = known.request.noise_scale
+    return LearningRate(
+        from_batch=from_batch,
+        to_batch=to_batch,
+        # SGD: Goyal et al. 2017, arXiv:1706.02677, with a warm-up over the first epochs.
+        linear=to_batch / from_batch,
+        # Adam: Malladi et al. 2022, arXiv:2205.10287.
+        square_root=math.sqrt(to_batch / from_batch),
+        measured=noise_scale and learning_rate_factor(from_batch, to_batch, noise_scale),
+    )

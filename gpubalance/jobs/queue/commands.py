@@ -1,0 +1,240 @@
+"""The commands of a queue while they run: which wait, which run where, and how the others ended."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpubalance.devices.environment import worker_environment
+from gpubalance.jobs.events import CommandBegun, CommandEnded, Doing, QueueSeen, Watch
+from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.probes import find_device, kept_probes
+from gpubalance.jobs.queue.command_log import CommandLog
+from gpubalance.jobs.queue.result import ended_seconds, result_of
+from gpubalance.planning.queue import Outlook, outlook, relative_times
+from gpubalance.results.queue import Queue, QueuedCommand, RunningCommand, Try
+from gpubalance.settings.device import Device
+from gpubalance.settings.requests import QueueRequest
+from gpubalance.system.signals import signals_held
+from gpubalance.workers.hosts import Script
+from gpubalance.workers.keeper import GRACE_S
+
+_LOOKS_EVERY_S = 0.25
+_SHELL = "import os, sys; os.dup2(1, 2); os.execv('/bin/sh', ['sh', '-c', sys.argv[1]])"
+_FROM_WORKERS = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED")
+
+
+@dataclass(frozen=True)
+class _Running:
+    command: QueuedCommand
+    script: Script
+    log: CommandLog
+    began_s: float
+    code: Future[int]
+
+
+class Commands:
+    """Runs the commands of a queue, and knows how each of them stands."""
+
+    def __init__(
+        self,
+        request: QueueRequest,
+        logs: Path,
+        watch: Watch,
+        journal: Journal,
+        threads: ThreadPoolExecutor,
+    ) -> None:
+        self._request = request
+        self._devices = request.devices
+        self._logs = logs
+        self._watch = watch
+        self._journal = journal
+        journal.watch = watch
+        self._threads = threads
+        self._began_s = time.monotonic()
+        self._commands = self._with_earlier()  # as they stand, by number
+        self._waiting = deque(command for command in self._commands.values() if not command.resumed)
+        self._retries = deque[QueuedCommand]()  # on the device with the most memory
+        self._running: dict[int, _Running] = {}  # by device
+        self._rates = _rates_by_probe(self._devices)
+        self._memory = [device.memory_bytes or 0 for device in self._devices]
+        self._largest = self._memory.index(max(self._memory))
+
+    def _with_earlier(self) -> dict[int, QueuedCommand]:
+        """All commands; those that ended well in an earlier run as they ended then."""
+        earlier = self._journal.load_all(QueuedCommand)
+        devices = self._journal.load_all(Device)
+        commands = {}
+        for number, text in enumerate(self._request.commands, 1):
+            command = QueuedCommand(number=number, command=text)
+            key = _key(command)
+            if key in earlier:
+                command = self._resumed(earlier[key], devices.get(key))
+            commands[number] = command
+        return commands
+
+    def _resumed(self, earlier: QueuedCommand, device: Device | None) -> QueuedCommand:
+        """A command that ended well before, with its last try if that device is here too."""
+        tries = []
+        if device in self._devices and earlier.tries:
+            place = self._devices.index(device)
+            tries = [earlier.tries[-1].model_copy(update={"device": place})]
+        return earlier.model_copy(update={"resumed": True, "tries": tuple(tries)})
+
+    def run(self) -> None:
+        """Runs all of them.
+
+        An interrupt is passed on to those that run, which have ended when it is raised on.
+        """
+        resumed = sum(command.resumed for command in self._commands.values())
+        if resumed:
+            text = f"{resumed} of {len(self._commands)} commands ended well before"
+            self._watch(Doing(text, stays=True))
+        try:
+            while self._waiting or self._retries or self._running:
+                self._start()
+                wait(self._exit_codes(), _LOOKS_EVERY_S, FIRST_COMPLETED)
+                self._report()
+                self._end_finished()
+        except KeyboardInterrupt as interrupt:
+            for running in self._running.values():
+                running.script.signal(getattr(interrupt, "number", signal.SIGINT))
+            wait(self._exit_codes(), GRACE_S + 1)
+            raise
+        finally:
+            for running in self._running.values():
+                running.script.end()
+
+    def result(self) -> Queue:
+        """What has come of them so far."""
+        running_s = time.monotonic() - self._began_s if self._running else None
+        return result_of(self._devices, list(self._commands.values()), self._rates, running_s)
+
+    def _exit_codes(self) -> list[Future[int]]:
+        return [running.code for running in self._running.values()]
+
+    def _start(self) -> None:
+        """Starts commands on free devices, unless all ends sooner without one there."""
+        while True:
+            free = [n for n in range(len(self._devices)) if n not in self._running]
+            if self._retries and self._largest in free:
+                self._begin(self._largest, self._retries.popleft())
+                continue
+            if not free or not self._waiting:
+                return
+            device: int | None = free[0]
+            if not self._request.pull:
+                device = self._outlook().starts(free, len(self._waiting))
+            if device is None:
+                return
+            self._begin(device, self._waiting.popleft())
+
+    def _begin(self, number: int, command: QueuedCommand) -> None:
+        device = self._devices[number]
+        text = command.command.replace("{device}", device.label)
+        text = text.replace("{number}", str(command.number))
+        path = self._logs / f"{command.number:03}.log"
+        log = CommandLog(path, self._watch, append=bool(command.tries))
+        with signals_held():
+            script = Script([device])
+            script.start(_environment(device), ["-c", _SHELL, text])
+            code = self._threads.submit(script.code, log.take)
+            self._running[number] = _Running(command, script, log, time.monotonic(), code)
+        self._commands[command.number] = command.model_copy(update={"log": log.path})
+        self._watch(CommandBegun(device, command))
+
+    def _end_finished(self) -> None:
+        for device, running in list(self._running.items()):
+            if running.code.done():
+                with signals_held():
+                    self._end(device, running)
+
+    def _end(self, device: int, running: _Running) -> None:
+        """Takes note of how a command ended.
+
+        It is tried once more if it lacked memory that another device has.
+        """
+        running.script.end()
+        code = running.code.result()
+        lacked_memory = code != 0 and running.log.lacks_memory
+        last = Try(
+            device=device,
+            start_s=running.began_s - self._began_s,
+            end_s=time.monotonic() - self._began_s,
+            exit=code,
+            out_of_memory=lacked_memory,
+        )
+        changes = {
+            "tries": (*running.command.tries, last),
+            "log": running.log.path,
+            "tail": running.log.tail() if code else (),
+        }
+        command = running.command.model_copy(update=changes)
+        self._commands[command.number] = command
+        del self._running[device]
+        if command.ended_well:
+            self._journal.add(_key(command), self._devices[device])
+            self._journal.add(_key(command), command)
+        next_on = None
+        is_first = not running.command.tries
+        if lacked_memory and is_first and self._memory[self._largest] > self._memory[device]:
+            self._retries.append(command)
+            next_on = self._devices[self._largest]
+        self._watch(CommandEnded(self._devices[device], command, next_on))
+
+    def _ended_s(self) -> list[list[float]]:
+        return ended_seconds(len(self._devices), self._commands.values())
+
+    def _outlook(self) -> Outlook:
+        """What to expect of the devices.
+
+        The largest is not free before what is tried once more there.
+        """
+        ended_s = self._ended_s()
+        running_s: list[float | None] = [None] * len(self._devices)
+        for device, running in self._running.items():
+            running_s[device] = time.monotonic() - running.began_s
+        expected = outlook(ended_s, running_s, relative_times(ended_s, self._rates))
+        free_s = list(expected.free_s)
+        free_s[self._largest] += len(self._retries) * (expected.each_s[self._largest] or 0.0)
+        return Outlook(free_s, expected.each_s)
+
+    def _report(self) -> None:
+        now_running = []
+        for device, running in sorted(self._running.items()):
+            command = RunningCommand(device, running.command, running.began_s, running.log.last)
+            now_running.append(command)
+        waiting = len(self._waiting) + len(self._retries)
+        ended = len(self._commands) - waiting - len(now_running)
+        left_s = None
+        if any(self._ended_s()):
+            left_s = self._outlook().rest_s(len(self._waiting))
+        self._watch(QueueSeen(self._devices, waiting, ended, tuple(now_running), left_s))
+
+
+def _key(command: QueuedCommand) -> str:
+    return f"{command.number} {command.command}"
+
+
+def _rates_by_probe(devices: Sequence[Device]) -> tuple[float, ...] | None:
+    """The best that each device gave alone in the latest probe of all of them; None without one."""
+    for probe in kept_probes():
+        rates = []
+        for device in devices:
+            record = find_device(probe, device)
+            if record and record.solo_best:
+                rates.append(record.solo_best.throughput)
+        if len(rates) == len(devices):
+            return tuple(rates)
+    return None
+
+
+def _environment(device: Device) -> dict[str, str | None]:
+    """What shows a command its device alone, and lets its output be seen as it comes."""
+    worker = worker_environment([device])
+    return {**{name: worker[name] for name in _FROM_WORKERS}, "GPUBALANCE_DEVICE": device.label}

@@ -1,0 +1,188 @@
+"""The best split by deadlines, for one sync: how `allocate` finds it for a set of devices."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gpubalance.planning.deadline import Value, best_deadline
+from gpubalance.planning.fleet import TIE, Fleet, Floats, Ints
+from gpubalance.planning.problem import Allocation, Binds, NoSplitError, Problem
+from gpubalance.settings.shares import Shares
+
+# Rounding in a sum of times; well below TIE.
+_ROUNDING = 1e-13
+
+
+class Solver:
+    """One problem, in granules, as if every set of devices took `sync_s`.
+
+    Raises NoSplitError if no split meets the request.
+    """
+
+    def __init__(self, problem: Problem, sync_s: float) -> None:
+        self._problem = problem
+        self._sync_s = sync_s
+        self._multiple = problem.multiple
+        most = math.inf
+        for batch in (problem.global_batch, problem.max_global_batch):
+            if batch is not None:
+                # One more, to name the next possible one.
+                most = min(most, batch // self._multiple + 1)
+        self._fleet = Fleet(
+            problem.loads,
+            multiple=self._multiple,
+            micro_batches=problem.micro_batches,
+            most=most,
+        )
+        self._first_s = self._fleet.first_s
+        self._least = max(1.0, self._fleet.required)
+        self._most = float(self._fleet.count @ self._fleet.largest)
+        if problem.max_global_batch is not None:
+            self._most = min(self._most, problem.max_global_batch // self._multiple)
+        self._check()
+        if problem.global_batch is not None:
+            self._least = self._most = problem.global_batch / self._multiple
+
+    def best(self) -> Allocation:
+        """The solution; `allocate` states the problem and the method."""
+        deadline_s, worth = best_deadline(self._fleet, self._value(self._sync_s))
+        above = worth * (1 + TIE)
+        alone_s, worth_alone = best_deadline(self._fleet, self._value(0.0), alone=True, above=above)
+        if worth_alone:
+            return self._allocation(alone_s, alone=True)
+        return self._allocation(deadline_s, alone=False)
+
+    def _allocation(self, deadline_s: float, *, alone: bool) -> Allocation:
+        deadline_s = max(deadline_s, self._first_s)  # a required device counts from 0 s on
+        units = self._units(deadline_s, alone=alone)
+        deadline_s *= 1 + _ROUNDING
+        sizes, times_s = self._fleet.micro_batches(units, deadline_s)
+        used = units > 0
+        computes_s = np.where(used, times_s - self._fleet.update_s[self._fleet.kind_of], 0.0)
+        step_time_s = float(times_s.max())
+        if used.sum() > 1:
+            step_time_s += self._sync_s
+        return Allocation(
+            split=Shares(self._samples(units), self._samples(sizes)),
+            compute_s=tuple(computes_s.tolist()),
+            step_time_s=step_time_s,
+            binds=tuple(self._binds(units, sizes, deadline_s)),
+        )
+
+    def _units(self, deadline_s: float, *, alone: bool) -> Floats:
+        """The granules of each device by a deadline, as even as possible.
+
+        But a device that is as fast with more keeps what it can do before the deadline. `alone`
+        gives all to the first device of the first kind that can do so many.
+        """
+        kinds = self._fleet.kind_of
+        before, by = self._fleet.most(deadline_s * np.array([1 - _ROUNDING, 1 + _ROUNDING]))
+        if alone:
+            by *= self._fleet.may_be_alone
+            total = min(self._most, by.max())
+            able = np.argmax(by >= total)
+            units = np.zeros(len(kinds))
+            units[np.argmax(kinds == able)] = total
+            return units
+        low = before[kinds]
+        high = by[kinds]
+        total = min(self._most, high.sum())
+        if low.sum() > total:
+            low = self._fleet.floor[kinds]
+        return _levelled(low, high, total, kinds)
+
+    def _samples(self, granules: Floats) -> tuple[int, ...]:
+        return tuple((granules * self._multiple).astype(np.int64).tolist())
+
+    def _binds(self, units: Floats, sizes: Floats, deadline_s: float) -> list[Binds]:
+        """What keeps each device from one granule more in as many micro-batches.
+
+        "memory": its limit, though the granule would be in time, or the global batch is free.
+        "speed": the others would wait for it. "granularity": they would wait for a granule, but not
+        for a sample. "global batch": neither, but all samples that were asked for are given.
+        "sync": one device alone is faster.
+        """
+        kinds = self._fleet.kind_of
+        k = np.ceil(units / np.maximum(sizes, 1)).clip(1)
+        larger = np.maximum(sizes, np.ceil((units + 1) / k))
+        granule_in_time = self._fleet.pieces_s(units + 1, larger, kinds) <= deadline_s
+        # An update follows only the last of k pieces.
+        later_s = deadline_s + (k - 1) * self._fleet.update_s[kinds]
+        sample_s = k * self._fleet.piece_s((units + 1 / self._multiple) / k, kinds)
+        # With a free global batch the limits alone stop a device at the best deadline.
+        is_free = self._problem.global_batch is None
+        all_given = not is_free
+        if self._problem.max_global_batch is not None:
+            all_given |= bool(units.sum() >= self._most)
+        is_full = units + 1 > k * self._fleet.limit[kinds]
+        is_alone = np.count_nonzero(units) == 1
+        nobody_waits = granule_in_time | (is_alone & (units > 0))
+        binds: list[Binds] = np.select(
+            [
+                is_full & (granule_in_time | is_free),
+                granule_in_time & is_alone & (units == 0),
+                all_given & nobody_waits,
+                (sample_s <= later_s) & ~is_full,
+            ],
+            ["memory", "sync", "global batch", "granularity"],
+            "speed",
+        ).tolist()
+        return binds
+
+    def _value(self, sync_s: float) -> Value:
+        """The objective of granules by a deadline; granules above the wanted number don't count."""
+
+        def value(granules: Floats, deadlines_s: Floats) -> Floats:
+            counted = np.minimum(granules, self._most)
+            step_times_s = np.maximum(deadlines_s, self._first_s) + sync_s
+            worth = self._problem.objective(counted * self._multiple, step_times_s)
+            return np.where(counted >= self._least, worth, 0.0)
+
+        return value
+
+    def _check(self) -> None:
+        """Raises NoSplitError if no split meets the request."""
+        problem = self._problem
+        multiple = self._multiple
+        least = int(self._least) * multiple
+        if math.isinf(self._first_s):
+            raise NoSplitError(f"no device's batch limit allows a batch of {multiple}")
+        if self._most < self._least:
+            raise NoSplitError(
+                f"a global batch of at most {problem.max_global_batch} is less than the least "
+                f"batch, {least}",
+                above=least if problem.global_batch is None else None,
+            )
+        if problem.global_batch is None:
+            return
+        wanted, rest = divmod(problem.global_batch, multiple)
+        if rest or not self._least <= wanted <= self._most:
+            below = min(wanted, int(self._most))
+            above = max(int(self._least), wanted + 1)
+            raise NoSplitError(
+                f"no split has a global batch of {problem.global_batch}",
+                below * multiple if below >= self._least else None,
+                above * multiple if above <= self._most else None,
+            )
+
+
+def _levelled(low: Floats, high: Floats, total: float, kinds: Ints) -> Floats:
+    """`total` granules, as even as possible: all devices at one level within `low` and `high`.
+
+    The rest goes to the first devices.
+    """
+    level = 0
+    above = int(high.max()) + 1
+    while above - level > 1:
+        middle = (level + above) // 2
+        if np.clip(middle, low, high).sum() <= total:
+            level = middle
+        else:
+            above = middle
+    units: Floats = np.clip(float(level), low, high)
+    more = np.nonzero((low <= level) & (level < high))[0]
+    first = more[np.lexsort((more, kinds[more]))]
+    units[first[: int(total - units.sum())]] += 1
+    return units

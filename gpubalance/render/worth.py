@@ -1,0 +1,136 @@
+"""Whether another device is worth it, and how long an epoch takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from gpubalance.numbers.units import format_percent, format_rate, three_digits
+from gpubalance.results.common import Throughput
+from gpubalance.results.run import InputPipeline, Run, SoloBest
+
+# Of the best device alone: a smaller gain is hardly worth another device.
+_CLEARLY = 0.05
+_WORTH, _NOT_WORTH = "worth it", "not worth it"
+_SAMPLES = 1000
+
+
+def worth_sentences(
+    run: Run, epoch: int | None = None, pipeline: InputPipeline | None = None
+) -> Iterator[str]:
+    """What the devices gain over the best one alone, with a verdict; and the duration of an epoch.
+
+    `epoch` is its number of samples. `pipeline` is the user's own, by default the run's; it feeds
+    one device no faster than several.
+    """
+    most = most_fed(pipeline or run.pipeline)
+    rate = run.throughput.median
+    rates = {}
+    bests = run.baselines.solo_best
+    if bests and len(run.replicas) > 1:
+        best = max(bests, key=lambda best: best.throughput)
+        rates[f"{run.label(best.device)} alone"] = best.throughput
+        yield _worth(run, best, most)
+        if max(best.throughput, rate) <= most:
+            yield from _energy(run, best)
+    if epoch is not None:
+        if run.baselines.even is not None:
+            rates["the even split"] = run.baselines.even.throughput.median
+        yield epoch_text(epoch, {**rates, "this split": rate}, most)
+
+
+def most_fed(pipeline: InputPipeline | None) -> float:
+    """Samples per second that the devices can be fed; infinite if the pipeline does not bind."""
+    if pipeline and pipeline.binds:
+        return pipeline.alone.median
+    return math.inf
+
+
+def _worth(run: Run, best: SoloBest, most: float) -> str:
+    """The gain over the device that is best alone, with a verdict.
+
+    Where that is better only because its batch is larger than the run's global batch, the verdict
+    is by what a device gives alone at that.
+    """
+    label = run.label(best.device)
+    alone = best.throughput
+    if most <= alone:
+        takes = f"{label} alone takes {format_rate(alone)} (at batch {best.batch})"
+        why = "another device is not worth it until that gives more"
+        return f"{takes}, more than your input pipeline gives: {why}"
+    rate = run.throughput
+    behind = ""
+    if most <= rate.median:
+        rate = Throughput(median=most, ci95=None)
+        behind = " behind your input pipeline"
+    more, word = _gain(rate, alone)
+    gain = f"{more}{behind} than {label} alone at its best"
+    text = f"{gain} ({format_rate(alone)} at batch {best.batch})"
+    # Of equal devices the last one.
+    bests = reversed(run.baselines.solo_best or (best,))
+    other = max(bests, key=lambda other: other.at_global_batch or 0.0)
+    at_batch = other.at_global_batch or 0.0
+    is_for_its_batch = best.batch > run.global_batch and 0 < at_batch < (1 - _CLEARLY) * alone
+    if word == _WORTH or not is_for_its_batch:
+        if word == _NOT_WORTH:
+            return f"{text}: {word}, use {label} alone"
+        return f"{text}: {word}"
+    more, word = _gain(rate, at_batch)
+    batch = f"this global batch of {run.global_batch} ({format_rate(at_batch)})"
+    larger = "a larger one may give more"
+    if word == _NOT_WORTH:
+        larger = "with a larger one it may be"
+    than = f"{more} than {run.label(other.device)} alone at {batch}"
+    return f"{text}; {than}: {word} at this global batch; {larger}"
+
+
+def _gain(rate: Throughput, alone: float) -> tuple[str, str]:
+    """`34 % more` or `5 % less` than one device gives alone, and whether that is worth another."""
+    gain = rate.median / alone - 1
+    low, high = rate.ci95 or (rate.median, rate.median)
+    if low < alone < high and high > (1 + _CLEARLY) * alone:
+        word = "measured too roughly to say whether it is worth it"
+    elif gain >= _CLEARLY:
+        word = _WORTH
+    else:
+        word = "hardly worth it" if gain > 0 else _NOT_WORTH
+    part = format_percent(abs(gain))
+    if part == "0 %":
+        return "no more", word
+    return f"{part} more" if gain >= 0 else f"{part} less", word
+
+
+def _energy(run: Run, best: SoloBest) -> Iterator[str]:
+    """The energy of some samples, alone and together; nothing if a device reports no power."""
+    if not best.samples_per_joule:
+        return
+    together_j = 0.0
+    for replica in run.replicas:
+        telemetry = replica.telemetry
+        per_joule = telemetry and telemetry.samples_per_joule(run.throughput.median)
+        if not per_joule:
+            return
+        together_j += _SAMPLES / per_joule
+    label = run.label(best.device)
+    alone = three_digits(_SAMPLES / best.samples_per_joule)
+    together = three_digits(together_j)
+    yield f"energy of {_SAMPLES:,} samples: {alone} J with {label} alone, {together} J together"
+
+
+def epoch_text(epoch: int, rates: Mapping[str, float], most: float = math.inf) -> str:
+    """`an epoch of 50,000 samples: 37.2 s with GPU:0 alone, 22.7 s with this split`.
+
+    `most` is the samples per second that the devices can be fed.
+    """
+    times = [f"{_time(epoch / min(rate, most))} with {name}" for name, rate in rates.items()]
+    text = f"an epoch of {epoch:,} samples: {', '.join(times)}"
+    if max(rates.values()) > most:
+        text += "; your input pipeline gives them no faster"
+    return text
+
+
+def _time(seconds: float) -> str:
+    for unit_s, unit in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * unit_s:
+            return f"{three_digits(seconds / unit_s)} {unit}"
+    return f"{three_digits(seconds)} s"

@@ -1,0 +1,101 @@
+"""A split on its devices: what its steps and its monitor know of it, and may change."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from gpubalance.errors import BadInput
+from gpubalance.settings.choices import Precision
+from gpubalance.settings.cluster import Cluster
+from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.shares import Shares
+from gpubalance.settings.summing import AS_USUAL, Summing
+from gpubalance.settings.together import refuse_together
+from gpubalance.training.keras_functions import Trainer
+from gpubalance.training.sizes import Simulate
+
+if TYPE_CHECKING:
+    from gpubalance.engine.place import Place
+    from gpubalance.results.plan import Plan
+
+
+class DeviceSplit(Trainer):
+    """The devices that have samples, their shares, and how they train together.
+
+    `shares` may change between epochs; `limits` are the most samples that each device may get.
+    """
+
+    models_kept = 4
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        shares: Shares,
+        joint: JointProfile,
+        summing: Summing = AS_USUAL,
+        cluster: Cluster | None = None,
+    ) -> None:
+        super().__init__()
+        self.devices = tuple(devices[i] for i in shares.used)
+        refuse_together(self.devices, summing.all_reduce, devices)
+        self._cluster = cluster
+        self._joint = joint
+        self._summing = summing
+        self.shares = shares.without_idle
+        self.limits = (self.global_batch,) * len(self.devices)
+        self.of_any_batch = False
+        self.precision: Precision | None = None  # that the scope sets
+        self.plan: Plan | None = None
+        self.simulate: Simulate = None  # what the plan was loaded with
+        self.stamping: Any = None  # the Monitor of the steps that train
+        self.warned: set[str] = set()
+        if len(self.devices) > 1 and "keras" in sys.modules:  # else the scope will load it
+            from gpubalance.training import own_fit
+
+            own_fit.expect(self)
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Samples of each device in a step."""
+        return self.shares.batches
+
+    @property
+    def micro_batches(self) -> tuple[int, ...]:
+        """Samples that each device takes at a time: its whole batch unless it accumulates."""
+        return self.shares.micro_batches
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of all devices in a step."""
+        return self.shares.global_batch
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that writes: the only one, or the first of several."""
+        return self._cluster is None or self._cluster.rank == 0
+
+    @cached_property
+    def place(self) -> Place:
+        """The devices' place; the first use sets TensorFlow up."""
+        from gpubalance.engine.place import place_of, take_names
+
+        here = self.devices
+        if self._cluster is not None:
+            here = (self.devices[self._cluster.rank],)
+        names = take_names(here)
+        return place_of(self.devices, names, self._joint, self._summing, self._cluster)
+
+    def stamp_for(self, monitor: Any) -> None:
+        """Tells the monitor of the steps of the model that trains, until that ends.
+
+        Raises BadInput if none trains.
+        """
+        if not any(steps.is_open for steps in self._steps):
+            raise BadInput(
+                "the monitor's split is not what trains the model",
+                remedy="split.fit(model, …, callbacks=[split.monitor()]), both of one split",
+            )
+        self.stamping = monitor
