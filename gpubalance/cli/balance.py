@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from gpubalance.cli.options import Devices, Epoch, Reporting, RunControl, Scripting, asked_of
 from gpubalance.cli.parameters import Without
-from gpubalance.settings.requests import BalanceRequest, PlanRequest, Proof, Rounds, Settings
+from gpubalance.settings.measuring import Proof
+from gpubalance.settings.planning import PlanRequest, Rounds
+from gpubalance.settings.requests import BalanceRequest
+from gpubalance.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -19,7 +19,7 @@ from gpubalance.errors import EnvironmentFault
 from gpubalance.jobs import events
 from gpubalance.jobs.events import Watch
 from gpubalance.render.tensorboard import Summaries, Summary
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.text import clean_lines
 
 # TensorBoard looks for this in a file's name. Other programs append the host's name; results name

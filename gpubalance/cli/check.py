@@ -8,7 +8,9 @@ from typing import Annotated
 from gpubalance.cli.options import Devices, Unwatched, asked_of
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import UsageError
-from gpubalance.settings.requests import Measuring, RunRequest, Settings
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.requests import RunRequest
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 
 

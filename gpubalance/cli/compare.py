@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from pydantic import BeforeValidator, Field
 
-from gpubalance.cli.options import Printed, output_option
+from gpubalance.cli.options import Printed
+from gpubalance.settings.options import output_option
 from gpubalance.settings.record import Record
 
 Baseline = Annotated[

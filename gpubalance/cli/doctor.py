@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from gpubalance.cli.options import Devices, Unwatched
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import EnvironmentFault
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 
 if TYPE_CHECKING:
     from gpubalance.render.doctor import Paint

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from gpubalance.cli.options import Devices, Reporting, RunControl, asked_of, split_option
+from gpubalance.cli.options import Devices, Reporting, RunControl, asked_of
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import UsageError
-from gpubalance.settings.record import Record, option
-from gpubalance.settings.requests import Count, IndependentRequest, Measuring, Name, Settings
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.options import split_option, training_option
+from gpubalance.settings.record import Count, Name, Record
+from gpubalance.settings.requests import IndependentRequest
+from gpubalance.settings.settings import Settings
 
 if TYPE_CHECKING:
     from gpubalance.cli.next_command import Following
@@ -25,8 +28,7 @@ class OwnModels(Record):
         "1024 512. Default: the "
         "smallest within 5 % of its best by its probe, else 64.",
     )
-    models: tuple[Name, ...] = option(
-        "Training",
+    models: tuple[Name, ...] = training_option(
         "--model NAME…",
         "What each device trains a copy of, named as for run. Several, one a device in the "
         "order of --gpus, train "

@@ -8,7 +8,10 @@ from gpubalance.cli.options import Devices, RunControl, Unwatched, asked_of
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import UsageError
 from gpubalance.settings.device import Device, hosts_of
-from gpubalance.settings.requests import Cutting, LayersRequest, Proof, Settings
+from gpubalance.settings.measuring import Proof
+from gpubalance.settings.planning import Cutting
+from gpubalance.settings.requests import LayersRequest
+from gpubalance.settings.settings import Settings
 
 
 def layers(

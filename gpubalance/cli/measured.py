@@ -25,6 +25,7 @@ from gpubalance.results.common import Warning_
 from gpubalance.results.estimate import Estimate
 from gpubalance.results.records import is_estimate
 from gpubalance.settings.choices import TRACES
+from gpubalance.settings.measuring import Tracing
 from gpubalance.settings.requests import (
     BalanceRequest,
     IndependentRequest,
@@ -32,7 +33,6 @@ from gpubalance.settings.requests import (
     MeasureRequest,
     ProbeRequest,
     RunRequest,
-    Tracing,
 )
 from gpubalance.workers.hosts import connected
 

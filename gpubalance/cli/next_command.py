@@ -20,7 +20,7 @@ from gpubalance.text import clean_lines
 if TYPE_CHECKING:
     from gpubalance.results.plan import Plan
     from gpubalance.settings.device import Device
-    from gpubalance.settings.requests import Settings
+    from gpubalance.settings.settings import Settings
 
 # A command, and the lines of a training script: empty if there is none.
 Following = tuple[str, tuple[str, ...]]

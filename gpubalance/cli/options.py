@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,15 +20,18 @@ from gpubalance.settings.choices import (
     refuse_unknown_model,
 )
 from gpubalance.settings.device import Device
-from gpubalance.settings.record import Record, option
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.options import (
+    devices_option,
+    measuring_option,
+    output_option,
+    split_option,
+)
+from gpubalance.settings.record import Record
+from gpubalance.settings.settings import Settings
 from gpubalance.text import clean
 
 if TYPE_CHECKING:
     from gpubalance.devices.machine import Machine
-
-devices_option, split_option = partial(option, "Devices"), partial(option, "Split")
-measuring_option, output_option = partial(option, "Measuring"), partial(option, "Output")
 
 
 class Devices(Record):

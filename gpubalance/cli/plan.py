@@ -10,7 +10,8 @@ import typer
 from gpubalance.cli.options import Devices, Epoch, Printed, settings_on
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import BadInput
-from gpubalance.settings.requests import PlanRequest, Settings
+from gpubalance.settings.planning import PlanRequest
+from gpubalance.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from gpubalance.cli.options import Devices, Reporting, RunControl, asked_of
 from gpubalance.cli.parameters import Without
-from gpubalance.settings.requests import ProbeRequest, Probing, Settings
+from gpubalance.settings.measuring import Probing
+from gpubalance.settings.requests import ProbeRequest
+from gpubalance.settings.settings import Settings
 
 if TYPE_CHECKING:
     from gpubalance.cli.next_command import Following

@@ -11,7 +11,7 @@ import typer
 
 from gpubalance.cli.options import Devices, Unwatched
 from gpubalance.cli.parameters import Without
-from gpubalance.settings.requests import Queueing, QueueRequest
+from gpubalance.settings.queueing import Queueing, QueueRequest
 
 _MOST_BYTES = 16 << 20
 _WRITE = "write one command a line, as you type them in a shell: gpubalance guide queue"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubalance.cli.options import output_option
 from gpubalance.errors import EnvironmentFault, UsageError
+from gpubalance.settings.options import output_option
 from gpubalance.settings.record import Record
 from gpubalance.text import clean_lines
 

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from gpubalance.cli.options import Devices, Epoch, Reporting, RunControl, asked_of, split_option
+from gpubalance.cli.options import Devices, Epoch, Reporting, RunControl, asked_of
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import BadInput, PlanMismatch, UsageError
 from gpubalance.settings.choices import DEFAULT_BATCH, names_file_or_code
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.options import split_option
 from gpubalance.settings.record import Record
-from gpubalance.settings.requests import Measuring, RunRequest, Settings
+from gpubalance.settings.requests import RunRequest
+from gpubalance.settings.settings import Settings
 
 if TYPE_CHECKING:
     from gpubalance.devices.machine import Machine

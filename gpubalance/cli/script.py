@@ -16,7 +16,7 @@ from gpubalance.text import clean, clean_lines
 
 if TYPE_CHECKING:
     from gpubalance.results.plan import Plan
-    from gpubalance.settings.requests import Settings
+    from gpubalance.settings.settings import Settings
 
 _SCRIPT = '''"""Trains {build} of {place} with the split that gpubalance found.
 

@@ -24,7 +24,7 @@ from gpubalance.remedies import known_error
 from gpubalance.settings.choices import AllReduce, names_file_or_code
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.system import versions
 
 _BUS_ID = re.compile(r"pci bus id: ([0-9a-fA-F:.]+)")

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.settings.choices import TRACES
-from gpubalance.settings.requests import Tracing
+from gpubalance.settings.measuring import Tracing
 
 _GPU_PLANE = "/device:GPU:"
 

@@ -27,7 +27,7 @@ from gpubalance.planning.queue import Outlook, outlook, relative_times
 from gpubalance.results.common import now
 from gpubalance.results.queue import Queue, QueuedCommand, QueueShare, RunningCommand, Try
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import QueueRequest
+from gpubalance.settings.queueing import QueueRequest
 from gpubalance.system.state import current_folder, delete_oldest, state_folder
 from gpubalance.workers.hosts import Script
 from gpubalance.workers.keeper import GRACE_S

@@ -22,7 +22,7 @@ from gpubalance.results.probe import CurvePoint
 from gpubalance.results.run import Measurement
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 
 _PREFIX = "gpubalance"
 # The tag and title of each figure shown beside a split's hyperparameters.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from gpubalance.errors import GpubalanceError, OutOfMemory
 from gpubalance.results.decomposition import Decomposition
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.workers.messages import Build, Ready
 from gpubalance.workers.process import signals_held

@@ -19,7 +19,7 @@ from gpubalance.errors import (
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.record import Record
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.code import code_key

@@ -33,7 +33,8 @@ from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.timings import Window
 from gpubalance.jobs.probe.bench import Attempt
 from gpubalance.results.records import read_result
-from gpubalance.settings.requests import Measuring, Settings
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build, CountFlops, Flops
 from gpubalance.workers.party import Party

@@ -17,7 +17,7 @@ from gpubalance.errors import BadInput, UsageError
 from gpubalance.jobs.events import Event, RoundDone
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.workers.code import code_key
 from tests.cli.program import QUICK_PAIR
 from tests.jobs.probes import probe_of

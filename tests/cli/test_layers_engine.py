@@ -14,7 +14,7 @@ from gpubalance.errors import BadInput
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.layers import Layers
 from gpubalance.settings.device import JointProfile
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.workers.code import code_key
 from tests.cli.program import QUICK_PAIR, ROOT, here
 from tests.cli.test_layers import profile

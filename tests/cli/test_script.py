@@ -15,7 +15,7 @@ from gpubalance.cli.script import write_script
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.plan import Plan
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.planning import PlanRequest
 from tests.cli.program import QUICK_PAIR, here
 from tests.jobs.probes import probe_of
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.settings.requests import Tracing
+from gpubalance.settings.measuring import Tracing
 
 
 def test_so_many_steps_are_traced_and_waited_for_within_the_trace(tmp_path: Path) -> None:

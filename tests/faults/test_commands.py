@@ -200,7 +200,7 @@ def of_rank(rank: object) -> str:
         (json.dumps({"cluster": CLUSTER["cluster"]}), "task: Field required"),
         ("{" * 100_000, "Invalid JSON"),
         # Addresses where no two processes can listen.
-        (with_workers("a:1", "a:1"), "cluster: two processes have one address"),
+        (with_workers("a:1", "a:1"), "cluster: two processes share an address"),
         (
             with_workers("a:0", "b:2"),
             "addresses are HOST:PORT, with a port of 1 to 65535, not a:0, b:2",

@@ -25,7 +25,7 @@ from gpubalance.jobs.doctor.work import DoctorSteps, links, memory_growth, tenso
 from gpubalance.remedies import known_error
 from gpubalance.results.checkup import Check, Checkup
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.system import versions
 from gpubalance.system.versions import numbers
 from gpubalance.workers.messages import Inspected, Surveyed

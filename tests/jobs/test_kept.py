@@ -26,13 +26,10 @@ from gpubalance.jobs.run import raise_what_fits
 from gpubalance.results.plan import Plan, Round
 from gpubalance.results.probe import Failure
 from gpubalance.results.run import Run
-from gpubalance.settings.requests import (
-    BalanceRequest,
-    Measuring,
-    PlanRequest,
-    RunRequest,
-    Settings,
-)
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.planning import PlanRequest
+from gpubalance.settings.requests import BalanceRequest, RunRequest
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Party

@@ -11,7 +11,9 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft
 from gpubalance.jobs.phases import Phases, estimate, phases_of
-from gpubalance.settings.requests import BalanceRequest, Measuring, ProbeRequest, Settings
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.requests import BalanceRequest, ProbeRequest
+from gpubalance.settings.settings import Settings
 from gpubalance.system.state import state_folder
 
 REQUEST = BalanceRequest(

@@ -13,7 +13,8 @@ import pytest
 
 from gpubalance.jobs.measure.series import Series
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.settings.requests import Measuring, Settings
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party

@@ -9,7 +9,9 @@ import pytest
 from gpubalance.jobs.balance.balance import Balancing
 from gpubalance.jobs.balance.together import Together
 from gpubalance.numbers.stats import half_width
-from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.planning import PlanRequest
+from gpubalance.settings.requests import BalanceRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, noisy_devices, nothing_kept

@@ -10,7 +10,7 @@ import pytest
 
 from gpubalance.render.tensorboard import Summaries, Summary
 from gpubalance.results.telemetry import Moment, Telemetry
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from tests.render.measurements import PAIR, measurement, step_time
 
 SETTINGS = Settings(model="small", precision="tf32")

@@ -10,7 +10,7 @@ import pytest
 
 from gpubalance.errors import BadInput, EnvironmentFault, UsageError
 from gpubalance.jobs.plan.plan import plan
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.planning import PlanRequest
 from gpubalance.training.load import load_layers, load_plan
 from gpubalance.training.split import Split
 from tests.jobs.probes import QUICK, devices_of, probe_of

@@ -29,7 +29,8 @@ from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan, Round
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import InputPipeline, Measurement, Run, alone_in_use
-from gpubalance.settings.requests import BalanceRequest, Settings
+from gpubalance.settings.requests import BalanceRequest
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Party

@@ -18,7 +18,7 @@ from gpubalance.results.checkup import AllReduceTime, Check, Checkup, Checkups, 
 from gpubalance.results.common import now
 from gpubalance.settings.choices import default_model
 from gpubalance.settings.device import Device, Host, JointProfile, hosts_of
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.workers.hosts import ask
 from gpubalance.workers.messages import Inspect, Inspected, Survey, Surveyed
 from gpubalance.workers.party import Party

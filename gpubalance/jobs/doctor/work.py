@@ -18,7 +18,7 @@ from gpubalance.remedies import known_error, match
 from gpubalance.results.checkup import AllReduceTime, Check, CopyTime
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import within_or
 from gpubalance.workers.messages import Build, Copied, Copy, Reduce, Reduced, Surveyed

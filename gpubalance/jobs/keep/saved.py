@@ -21,7 +21,8 @@ from gpubalance.results.records import read_record
 from gpubalance.results.run import Run, SoloBest
 from gpubalance.settings.choices import DEFAULT_BATCH
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.requests import BalanceRequest, Settings
+from gpubalance.settings.requests import BalanceRequest
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.state import delete_oldest, state_folder, sweep, write_whole
 from gpubalance.workers.code import code_key

@@ -10,7 +10,7 @@ from gpubalance.jobs.measure.warnings import HOPELESS, PRECISE_ENOUGH
 from gpubalance.numbers.stats import half_width
 from gpubalance.numbers.steady import has_trend
 from gpubalance.results.timing import Timing
-from gpubalance.settings.requests import Measuring
+from gpubalance.settings.measuring import Measuring
 
 # Long enough that the devices' short idle times at both ends of a timing do not count.
 TIMING_S = 0.5

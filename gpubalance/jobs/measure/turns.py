@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from gpubalance.jobs.events import Doing, TimeLeft, Watch
 from gpubalance.jobs.measure.warnings import HOPELESS, PRECISE_ENOUGH, Slowed, slowed_text
 from gpubalance.numbers.units import format_percent
-from gpubalance.settings.requests import Measuring
+from gpubalance.settings.measuring import Measuring
 
 
 class Subject(Protocol):

@@ -22,7 +22,7 @@ from gpubalance.results.common import now
 from gpubalance.results.plan import Accumulation, LearningRate, LeftOut, Plan, Predicted, Share
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.together import refuse_together
 
 # The most devices without samples for which the gain is computed: each costs two runs of the
