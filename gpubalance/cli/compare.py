@@ -25,8 +25,9 @@ Others = Annotated[
 
 
 def _per_cent(text: str) -> str:
-    """The number of per cent. `0.05` without a sign is refused: some read it as 5 %, others as 0.05
-    %.
+    """The number of per cent.
+
+    `0.05` without a sign is refused: some read it as 5 %, others as 0.05 %.
     """
     number = text.strip("% ")
     if text.startswith("0.") and number == text.strip():
@@ -46,15 +47,15 @@ class Gate(Record):
     )
 
 
-def compare(baseline: Baseline, others: Others, gate: Gate, output: Printed) -> None:
+def compare(baseline: Baseline, others: Others, gate: Gate, reporting: Printed) -> None:
     """Example: gpubalance compare before.json after.json --fail-slower 5%"""
     from gpubalance.cli.output import Output, width
     from gpubalance.jobs.compare.compare import check_regression
     from gpubalance.jobs.compare.compare import compare as compare_job
     from gpubalance.render.compare import comparison_text
 
-    out = Output(output, quiet=True)
+    output = Output(reporting, quiet=True)
     comparison = compare_job([baseline, *others])
-    out.give(comparison, lambda found: comparison_text(found, width()))
+    output.give(comparison, lambda result: comparison_text(result, width()))
     if gate.fail_slower is not None:
         check_regression(comparison, gate.fail_slower / 100)

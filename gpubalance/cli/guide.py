@@ -52,7 +52,8 @@ def _list() -> str:
     chapters = read_chapters()
     width = max(len(chapter.name) for chapter in chapters)
     lines = [f"{chapter.name:{width}}  {chapter.summary}" for chapter in chapters]
-    return "\n".join([*lines, "", "next: gpubalance guide CHAPTER"])
+    lines += ["", "next: gpubalance guide CHAPTER"]
+    return "\n".join(lines)
 
 
 def _show(text: str) -> None:
@@ -62,14 +63,13 @@ def _show(text: str) -> None:
     from rich.table import Table
 
     class Folded(TableElement):
-        """A table that breaks long words: Rich would cut them, and with them the names
-        of fields.
-        """
+        """A table that breaks long words: Rich would cut the names of fields."""
 
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
             for part in super().__rich_console__(console, options):
-                for column in part.columns if isinstance(part, Table) else ():
-                    column.overflow = "fold"
+                if isinstance(part, Table):
+                    for column in part.columns:
+                        column.overflow = "fold"
                 yield part
 
     class Chapter(Markdown):
@@ -79,8 +79,7 @@ def _show(text: str) -> None:
 
     console = Console()
     console.width = min(console.width, _WIDEST)
-    styled = console.color_system is not None
     # As git does: colours, and no pager for text that fits the screen.
     os.environ.setdefault("LESS", "-FRX")
-    with console.pager(styles=styled):
+    with console.pager(styles=console.color_system is not None):
         console.print(Chapter(text))

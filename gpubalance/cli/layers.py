@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from gpubalance.cli.options import Devices, RunControl, Unwatched, asked_of
+from gpubalance.cli.options import Devices, RunControl, Unwatched
 from gpubalance.cli.parameters import Without
+from gpubalance.cli.selection import request_fields
 from gpubalance.errors import UsageError
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.measuring import Proof
@@ -19,7 +20,7 @@ def layers(
     settings: Annotated[Settings, Without("xla", "input", "data", "all_reduce")],
     cutting: Cutting,
     measuring: Annotated[Proof, Without("baseline")],
-    care: RunControl,
+    control: RunControl,
     reporting: Unwatched,
 ) -> None:
     """Example: gpubalance layers --gpus 0 1 -o layers.json"""
@@ -29,19 +30,18 @@ def layers(
     from gpubalance.render.layers import layers_told
 
     machine = gpus.machine()
-    request = LayersRequest(
-        **asked_of(machine, gpus, settings, least=2), measuring=measuring, **dict(cutting)
-    )
+    fields = request_fields(machine, gpus, settings, least=2)
+    request = LayersRequest(**fields, measuring=measuring, **dict(cutting))
     _check_one_host(request.devices)
     following = layers_uses(reporting.output, gpus.simulate, request.settings)
-    measured(machine, request, care, reporting, job, layers_told, lambda _: following)
+    measured(machine, request, control, reporting, job, layers_told, lambda _: following)
 
 
 def _check_one_host(devices: tuple[Device, ...]) -> None:
     """Raises UsageError for devices of several hosts."""
     if len(hosts_of(devices)) > 1:
         raise UsageError(
-            "layers are cut over the devices of one host: what they send each other is too "
-            "much for a network",
+            "layers are cut over the devices of one host: they send each other too much for a "
+            "network",
             remedy="name the devices of one host: --gpus",
         )

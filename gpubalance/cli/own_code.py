@@ -1,10 +1,12 @@
-"""Finds what is wrong with the name of a user's function by its file: that is read, not run, before
-a worker starts.
+"""Finds what is wrong with the name of a user's function before a worker starts.
+
+The function's file is read for that, not run.
 """
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpubalance.errors import BadInput
@@ -17,8 +19,7 @@ _MAKES_NAMES = {"globals", "vars", "setattr", "exec", "__getattr__"}
 
 
 def refuse_unusable(option: str, name: str) -> None:
-    """Raises BadInput if a file of Python is no Python, or if the name has no function of it that
-    can be called.
+    """Raises BadInput if a file is not valid Python, or has no such function that can be called.
 
     A function that the file may get in another way, such as by an import, is left to the worker.
     """
@@ -28,24 +29,29 @@ def refuse_unusable(option: str, name: str) -> None:
         return
     module = _parsed(option, Path(file))
     functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
-    there = f"it has: {', '.join(map(clean, functions)) or 'none'}"
+    listed = f"it has: {', '.join(map(clean, functions)) or 'none'}"
     if not (place and wanted):
-        likely = [one for one in functions if any(word in one for word in _LIKELY[option])]
-        first = next(iter(likely or functions), "function")
+        likely = _likeliest(list(functions), _LIKELY[option])
         raise BadInput(
             f"{option} {clean(name)} names no function of that file",
-            remedy=f"name the function: {option} {clean(file)}:{clean(first)}; {there}",
+            remedy=f"name the function: {option} {clean(file)}:{clean(likely)}; {listed}",
         )
     if wanted in functions:
         _refuse_arguments(option, name, functions[wanted])
     elif not _may_have(module, wanted):
-        raise BadInput(f"{clean(place)} has no function {clean(wanted)!r}", remedy=there)
+        raise BadInput(f"{clean(place)} has no function {clean(wanted)!r}", remedy=listed)
+
+
+def _likeliest(functions: Sequence[str], words: Sequence[str]) -> str:
+    """The first function with one of these words in its name, else the first of all."""
+    for function in functions:
+        if any(word in function for word in words):
+            return function
+    return functions[0] if functions else "function"
 
 
 def as_data(name: str) -> str:
-    """What a line of Python has for the data of that name: a call of the function, or what the file
-    has made.
-    """
+    """The data of that name in a line of Python: a call of the function, or the file's value."""
     place, _, wanted = name.rpartition(":")
     try:
         module = ast.parse(Path(place).read_bytes())
@@ -58,10 +64,10 @@ def as_data(name: str) -> str:
 
 
 class _Binding(ast.NodeVisitor):
-    """Whether what a file last binds to a name is a function, by its statements that an import
-    would run.
+    """Whether what a file last binds to a name is a function.
 
-    So is a name that it may have from elsewhere, as by an import.
+    Only the statements count that an import would run. A name from elsewhere, as by an import, is
+    taken for a function.
     """
 
     is_function = True
@@ -79,13 +85,12 @@ class _Binding(ast.NodeVisitor):
     visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = visit_comprehension = _has_own_names
 
     def visit_Assign(self, node: ast.Assign | ast.AnnAssign) -> None:
-        """One to the name alone may give it a function, any other one gives it a value."""
+        """One to the name alone may bind a function, any other one binds a value."""
         self.generic_visit(node)
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if node.value is not None and self._name in map(ast.unparse, targets):
-            self.is_function = isinstance(node.value, ast.Lambda) or "partial(" in ast.unparse(
-                node.value
-            )
+            is_lambda = isinstance(node.value, ast.Lambda)
+            self.is_function = is_lambda or "partial(" in ast.unparse(node.value)
 
     visit_AnnAssign = visit_Assign
 
@@ -110,21 +115,18 @@ def _parsed(option: str, file: Path) -> ast.Module:
 def _refuse_arguments(option: str, name: str, function: ast.FunctionDef) -> None:
     if function.decorator_list:  # which may give what it needs
         return
-    given = function.args
-    positional = [*given.posonlyargs, *given.args]
-    needed = positional[: len(positional) - len(given.defaults)]
-    needed += [
-        one
-        for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
-        if default is None
-    ]
+    arguments = function.args
+    positional = arguments.posonlyargs + arguments.args
+    needed = positional[: len(positional) - len(arguments.defaults)]
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        if default is None:
+            needed.append(argument)
     if needed:
         raise BadInput(
-            f"{option} {clean(name)} needs arguments: {', '.join(one.arg for one in needed)}",
-            remedy=(
-                "it must be callable without arguments: give them defaults, or wrap it in a "
-                "function"
-            ),
+            f"{option} {clean(name)} needs arguments: "
+            f"{', '.join(argument.arg for argument in needed)}",
+            remedy="it must be callable without arguments: give them defaults, or wrap it in a "
+            "function",
         )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from gpubalance.cli.options import Devices, Reporting, RunControl, asked_of
+from gpubalance.cli.options import Devices, Reporting, RunControl
 from gpubalance.cli.parameters import Without
+from gpubalance.cli.selection import request_fields
 from gpubalance.settings.measuring import Probing
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.settings import Settings
@@ -19,7 +20,7 @@ def probe(
     gpus: Devices,
     settings: Annotated[Settings, Without("all_reduce")],
     probing: Probing,
-    care: RunControl,
+    control: RunControl,
     reporting: Reporting,
 ) -> None:
     """Example: gpubalance probe --gpus 0 1"""
@@ -30,11 +31,10 @@ def probe(
 
     def following(result: Probe) -> Following:
         refused = any(warning.code == "not-for-a-split" for warning in result.warnings)
-        goes_on = result.complete and not refused
-        return command(
-            "balance", result.devices, result.settings, gpus.simulate
-        ) if goes_on else "", ()
+        if refused or not result.complete:
+            return "", ()
+        return command("balance", result.devices, result.settings, gpus.simulate), ()
 
     machine = gpus.machine()
-    request = ProbeRequest(**asked_of(machine, gpus, settings), **dict(probing))
-    measured(machine, request, care, reporting, job, probe_told, following)
+    request = ProbeRequest(**request_fields(machine, gpus, settings), **dict(probing))
+    measured(machine, request, control, reporting, job, probe_told, following)

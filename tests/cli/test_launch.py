@@ -220,7 +220,7 @@ def test_its_options_stand_before_the_plan_and_the_plan_names_the_devices(script
     simulated = here("launch", "--simulate", "2", PAIR, script, code=2)
     assert simulated.stderr.startswith("error: no such option: --simulate")
     assert (
-        "--simulate stands after the plan"
+        "--simulate comes after the plan"
         in here("launch", PAIR, "--simulate", "2", script, code=2).stderr
     )
 

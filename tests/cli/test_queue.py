@@ -274,7 +274,7 @@ def test_a_command_that_is_killed_takes_its_children_along_and_a_killed_child_on
             "train \\\n --lr 1\n",
             PAIR,
             4,
-            "trials.txt: the shell can't read `train \\`: it goes on in the next line",
+            "trials.txt: the shell can't read `train \\`: it continues on the next line",
         ),
         (b"\xff\xfe", PAIR, 4, "trials.txt is not text"),
         (b"a\0b", PAIR, 4, "trials.txt is not text"),

@@ -147,7 +147,7 @@ def test_what_no_script_can_be_written_for_is_told_first() -> None:
         (
             ("--model", "my/train.py:build", *own[2:]),
             "go.py",
-            "my/train.py and my/code/train.py have one name",
+            "my/train.py and my/code/train.py share a name",
         ),
     ):
         done = here("balance", "--simulate", QUICK_PAIR, *options, "--script", script, code=2)

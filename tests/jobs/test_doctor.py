@@ -434,7 +434,7 @@ def test_without_a_driver_it_says_so_first_and_checks_the_rest(tmp_path: Path) -
     assert told.count("libnvidia-ml.so.1 was not found") == 1
     assert install_command() in told
     assert done.stderr.endswith(
-        "error: this failed: driver\n  → fix it first: what to do stands with it above\n"
+        "error: this failed: driver\n  → fix it first, as described above\n"
     )
 
 
