@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gpubalance.cli.options import Devices, Epoch, Reporting, RunControl, Scripting
@@ -14,7 +13,6 @@ from gpubalance.settings.requests import BalanceRequest
 from gpubalance.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from gpubalance.cli.next_command import Following
     from gpubalance.results.plan import Plan
 
 
@@ -36,6 +34,7 @@ def balance(
     # a dry run.
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import uses
+    from gpubalance.cli.output import summed_up
     from gpubalance.cli.script import check_script, following_script, write_script
     from gpubalance.jobs.balance.balance import balance as job
     from gpubalance.render.plan import plan_told
@@ -46,12 +45,12 @@ def balance(
     if scripting.script is not None:
         check_script(scripting.script, request.settings)
 
-    def following(plan: Plan) -> Following:
+    def text(plan: Plan) -> str:
         command, lines = uses(plan, gpus.simulate, reporting.output)
-        return command, following_script(scripting.script) or lines
+        following = (command, following_script(scripting.script) or lines)
+        return summed_up(plan, plan_told(plan, epoch.epoch), following)
 
-    parts = partial(plan_told, epoch=epoch.epoch)
-    plan = measured(machine, request, control, reporting, job, parts, following, watch=watch)
+    plan = measured(machine, request, control, reporting, job, text, watch=watch)
     if plan is not None and scripting.script is not None:
         write_script(scripting.script, plan, reporting.output, gpus.simulate)
     return plan

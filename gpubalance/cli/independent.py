@@ -15,7 +15,6 @@ from gpubalance.settings.requests import IndependentRequest
 from gpubalance.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from gpubalance.cli.next_command import Following
     from gpubalance.devices.machine import Machine
     from gpubalance.results.independent import Independent
 
@@ -76,15 +75,17 @@ def independent(
     """Example: gpubalance independent --gpus 0 1 --batches 1024 512"""
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import command
+    from gpubalance.cli.output import summed_up
     from gpubalance.jobs.independent.independent import independent as job
     from gpubalance.render.independent import independent_told
 
-    def following(result: Independent) -> Following:
-        """Without a joint split to compare with, the command that finds one."""
-        if not result.complete or result.joint is not None or result.model is None:
-            return "", ()
-        return command("balance", result.devices, result.settings, gpus.simulate), ()
+    def text(result: Independent) -> str:
+        following = ""
+        # Without a joint split to compare with, the command that finds one.
+        if result.complete and result.joint is None and result.model is not None:
+            following = command("balance", result.devices, result.settings, gpus.simulate)
+        return summed_up(result, independent_told(result), (following, ()))
 
     machine = gpus.machine()
     request = own.request(machine, gpus, settings, measuring)
-    measured(machine, request, control, reporting, job, independent_told, following)
+    measured(machine, request, control, reporting, job, text)

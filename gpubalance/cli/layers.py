@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from gpubalance.cli.options import Devices, RunControl, Unwatched
 from gpubalance.cli.parameters import Without
@@ -13,6 +13,9 @@ from gpubalance.settings.measuring import Proof
 from gpubalance.settings.planning import Cutting
 from gpubalance.settings.requests import LayersRequest
 from gpubalance.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from gpubalance.results.layers import Layers
 
 
 def layers(
@@ -26,6 +29,7 @@ def layers(
     """Example: gpubalance layers --gpus 0 1 -o layers.json"""
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import layers_uses
+    from gpubalance.cli.output import summed_up
     from gpubalance.jobs.layers.layers import layers as job
     from gpubalance.render.layers import layers_told
 
@@ -33,8 +37,12 @@ def layers(
     fields = request_fields(machine, gpus, settings, least=2)
     request = LayersRequest(**fields, measuring=measuring, **dict(cutting))
     _check_one_host(request.devices)
-    following = layers_uses(reporting.output, gpus.simulate, request.settings)
-    measured(machine, request, control, reporting, job, layers_told, lambda _: following)
+
+    def text(result: Layers) -> str:
+        following = layers_uses(reporting.output, gpus.simulate, request.settings)
+        return summed_up(result, layers_told(result), following)
+
+    measured(machine, request, control, reporting, job, text)
 
 
 def _check_one_host(devices: tuple[Device, ...]) -> None:

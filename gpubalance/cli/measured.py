@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpubalance.cli.board import board_in
 from gpubalance.cli.dry_run import dry_run
-from gpubalance.cli.next_command import Following
 from gpubalance.cli.options import Reporting, RunControl
-from gpubalance.cli.output import Output, summed_up
+from gpubalance.cli.output import Output
 from gpubalance.cli.progress import Progress
 from gpubalance.cli.traces import name_now, tracing_to
 from gpubalance.devices.machine import Machine, held
 from gpubalance.jobs.events import Event, Watch
 from gpubalance.jobs.keep.journal import journal_of
 from gpubalance.jobs.phases import Phases
-from gpubalance.render.table import Part
 from gpubalance.results.common import Warning_
 from gpubalance.settings.requests import IndependentRequest, MeasureRequest, RunRequest
 from gpubalance.workers.hosts import connected
@@ -28,17 +26,15 @@ def measured(
     control: RunControl,
     reporting: Reporting,
     job: Callable[..., Any],
-    parts: Callable[[Any], Iterable[Part]],
-    following: Callable[[Any], Following],
+    text: Callable[[Any], str],
     noted: Sequence[Warning_] = (),
     watch: Watch | None = None,
 ) -> Any:
     """Locks the GPUs that the job uses, runs it, shows its progress, and outputs its result.
 
-    The text has the `parts` about the result, its warnings, and what can follow: a command, and the
-    lines of a script. The result, which is returned, gets the `noted` warnings and those of the
-    machine. `watch` gets the same events as the progress, and no text is shown then. A dry run only
-    outputs the estimate, and returns None. Raises whatever ends the job.
+    The result, which is returned, gets the `noted` warnings and those of the machine. `watch` gets
+    the same events as the progress, and no text is shown then. A dry run only outputs the estimate,
+    and returns None. Raises whatever ends the job.
     """
     used = request.without_idle.devices if isinstance(request, RunRequest) else request.devices
     warnings = [*machine.warnings(used, strict=control.strict), *noted]
@@ -46,8 +42,8 @@ def measured(
         dry_run(request, reporting)
         return None
 
-    def text(result: Any) -> str:
-        return "" if watch else summed_up(result, parts(result), following(result))
+    def shown(result: Any) -> str:
+        return "" if watch else text(result)
 
     output = Output(reporting, quiet=reporting.quiet, resumed=control.resume)
     name = name_now(type(request).__name__.removesuffix("Request").lower(), reporting)
@@ -60,7 +56,7 @@ def measured(
     ):
         output.check_continues(journal)
         with (
-            output.left_by_an_error(text, warnings),
+            output.left_by_an_error(shown, warnings),
             Progress(quiet=reporting.quiet) as progress,
         ):
             listeners = [listener for listener in (progress, watch, board) if listener is not None]
@@ -72,4 +68,4 @@ def measured(
             phases = Phases(request, notify, resumed=journal.resumed)
             result = job(request, phases, journal)
             phases.keep()
-        return output.give(result, text, warnings, journal)
+        return output.give(result, shown, warnings, journal)

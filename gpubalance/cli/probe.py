@@ -12,7 +12,6 @@ from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from gpubalance.cli.next_command import Following
     from gpubalance.results.probe import Probe
 
 
@@ -26,15 +25,17 @@ def probe(
     """Example: gpubalance probe --gpus 0 1"""
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import command
+    from gpubalance.cli.output import summed_up
     from gpubalance.jobs.probe.probe import probe as job
     from gpubalance.render.probe import probe_told
 
-    def following(result: Probe) -> Following:
+    def text(result: Probe) -> str:
+        following = ""
         refused = any(warning.code == "not-for-a-split" for warning in result.warnings)
-        if refused or not result.complete:
-            return "", ()
-        return command("balance", result.devices, result.settings, gpus.simulate), ()
+        if result.complete and not refused:
+            following = command("balance", result.devices, result.settings, gpus.simulate)
+        return summed_up(result, probe_told(result), (following, ()))
 
     machine = gpus.machine()
     request = ProbeRequest(**request_fields(machine, gpus, settings), **dict(probing))
-    measured(machine, request, control, reporting, job, probe_told, following)
+    measured(machine, request, control, reporting, job, text)

@@ -29,6 +29,7 @@ def run(
     """Example: gpubalance run --gpus 0 1 --batches 820 568"""
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import command
+    from gpubalance.cli.output import summed_up
     from gpubalance.devices.planned import forced
     from gpubalance.jobs.keep.saved import refuse_what_failed, solo_bests
     from gpubalance.jobs.run import run as job
@@ -57,8 +58,7 @@ def run(
         control,
         reporting,
         partial(job, solo=solo, planned=model),
-        partial(run_told, epoch=epoch.epoch),
-        lambda _: (following, ()),
+        lambda result: summed_up(result, run_told(result, epoch.epoch), (following, ())),
         noted,
     )
 
