@@ -47,8 +47,8 @@ def balance(
 
     def text(plan: Plan) -> str:
         command, lines = uses(plan, gpus.simulate, reporting.output)
-        following = (command, following_script(scripting.script) or lines)
-        return summed_up(plan, plan_told(plan, epoch.epoch), following)
+        script = following_script(scripting.script) or lines
+        return summed_up(plan, plan_told(plan, epoch.epoch), command, script)
 
     plan = measured(machine, request, control, reporting, job, text, watch=watch)
     if plan is not None and scripting.script is not None:

@@ -37,7 +37,6 @@ def check(
     fields = request_fields(machine, gpus, settings)
     fields["devices"] = fields["devices"][:1]  # what holds for one holds for all
     request = RunRequest(**fields, split=Shares((1,)))
-    output = Output(reporting, quiet=reporting.quiet)
 
     def text(check: ModelCheck) -> str:
         following = ""
@@ -46,8 +45,9 @@ def check(
             if request.settings.data:
                 names += ["--data", request.settings.data]
             following = f"{program()} balance {shlex.join(names)}"
-        return summed_up(check, check_told(check), (following, ()))
+        return summed_up(check, check_told(check), following)
 
-    with output.left_by_an_error(text), Progress(quiet=reporting.quiet) as progress:
+    output = Output(reporting, text)
+    with output.left_by_an_error(), Progress(quiet=reporting.quiet) as progress:
         result = job(request, progress)
-    output.give(result, text)
+    output.give(result)

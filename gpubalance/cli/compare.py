@@ -54,8 +54,10 @@ def compare(baseline: Baseline, others: Others, gate: Gate, reporting: Printed) 
     from gpubalance.jobs.compare.compare import compare as compare_job
     from gpubalance.render.compare import comparison_text
 
-    output = Output(reporting, quiet=True)
+    output = Output(
+        reporting, lambda result: comparison_text(result, width()), shows_progress=False
+    )
     comparison = compare_job([baseline, *others])
-    output.give(comparison, lambda result: comparison_text(result, width()))
+    output.give(comparison)
     if gate.fail_slower is not None:
         check_regression(comparison, gate.fail_slower / 100)

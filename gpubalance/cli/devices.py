@@ -19,29 +19,29 @@ def devices(
     from gpubalance.cli.output import Output
     from gpubalance.cli.progress import Progress
     from gpubalance.devices.hosts import connect_hosts
-    from gpubalance.jobs.devices import list_devices, list_devices_of
+    from gpubalance.jobs.devices import Listing, Listings, list_devices, list_devices_of
     from gpubalance.remedies import known_error
     from gpubalance.render.devices import gpus_text, hosts_text, simulated_text
 
-    output = Output(reporting, quiet=True)
+    def text(result: Listing | Listings) -> str:
+        if isinstance(result, Listings):
+            readings = [(str(host.host), host.nvidia) for host in result.hosts if host.nvidia]
+            return hosts_text(readings)
+        return gpus_text(result.nvidia) if result.nvidia else simulated_text(result.simulated or ())
+
+    output = Output(reporting, text, shows_progress=False)
     hosts = connect_hosts(selected.hosts, selected.via)
     if hosts and selected.simulate is None:
         listings, errors = list_devices_of(hosts)
-        readings = [
-            (str(listing.host), listing.nvidia) for listing in listings.hosts if listing.nvidia
-        ]
-        output.give(listings, lambda _: hosts_text(readings))
+        output.give(listings)
         if errors:
             raise errors[0]
         return
     listing = list_devices(selected.simulate, hosts, Progress(quiet=False))
     gpus = listing.nvidia
-    if gpus is None:
-        output.give(listing, lambda _: simulated_text(listing.simulated or ()))
-        return
-    if gpus.problem and not reporting.as_json:
+    if gpus is not None and gpus.problem and not reporting.as_json:
         cause = known_error(gpus.code).cause if gpus.code else ""
         raise EnvironmentFault(gpus.problem, cause=cause, remedy=gpus_text(gpus))
-    output.give(listing, lambda _: gpus_text(gpus))
-    if gpus.problem:
+    output.give(listing)
+    if gpus is not None and gpus.problem:
         raise typer.Exit(EnvironmentFault.exit_code)

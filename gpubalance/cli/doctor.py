@@ -32,14 +32,14 @@ def doctor(
     from gpubalance.render.doctor import checkup_text
 
     hosts = connect_hosts(gpus.hosts, gpus.via)
-    output = Output(reporting, quiet=reporting.quiet)
     progress = Progress(quiet=reporting.quiet)
     model = settings.model or None
 
     def text(result: Checkup | Checkups) -> str:
         return checkup_text(result, width(), _paint())
 
-    with output.left_by_an_error(text):
+    output = Output(reporting, text)
+    with output.left_by_an_error():
         result: Checkup | Checkups
         if hosts:
             words = []
@@ -51,7 +51,7 @@ def doctor(
         else:
             result = doctor_job(gpus.simulate, gpus.gpus, model, progress)
         _refuse_failures(result)
-    output.give(result, text)
+    output.give(result)
 
 
 def _refuse_failures(result: Checkup | Checkups) -> None:

@@ -22,8 +22,8 @@ def dry_run(request: ProbeRequest | BalanceRequest | LayersRequest, reporting: R
             remedy="give another -o",
         )
     place = f"; this estimate is in {path}" if path else ""
-    output = Output(reporting, quiet=True)
-    output.give(estimate(request), lambda estimated: _text(estimated) + place)
+    output = Output(reporting, lambda result: _text(result) + place, shows_progress=False)
+    output.give(estimate(request))
 
 
 def _text(estimated: Estimate) -> str:

@@ -75,7 +75,7 @@ class GivenSplit(Record):
         if gpus.gpus or self.batches or self.micro_batches or settings != only_names:
             raise UsageError(
                 "--plan has its own devices, batches and settings",
-                remedy="leave it out, or the others",
+                remedy="leave out --plan, or the other options",
             )
         self._refuse_unnamed(plan.settings, settings)
         if self.force:
@@ -105,7 +105,7 @@ class GivenSplit(Record):
             unnamed.append(f"--data {planned.data}")
         if unnamed:
             raise BadInput(
-                f"{self.plan} is for code of yours, and a plan runs no code and opens no file by "
+                f"{self.plan} is for your own code, and a plan runs no code and opens no file by "
                 "itself",
                 remedy=f"name what it is for: {' '.join(unnamed)}",
             )

@@ -51,7 +51,7 @@ class OwnModels(Record):
         models = self.models or (common.model,)
         if len(models) not in (1, len(devices)):
             raise UsageError(
-                f"the number of models is {len(models)}, that of devices {len(devices)}",
+                f"--model: {len(models)} given for {len(devices)} devices",
                 remedy="give one model for all, or one a device in the order of --gpus",
             )
         models *= len(devices) // len(models)
@@ -84,7 +84,7 @@ def independent(
         # Without a joint split to compare with, the command that finds one.
         if result.complete and result.joint is None and result.model is not None:
             following = command("balance", result.devices, result.settings, gpus.simulate)
-        return summed_up(result, independent_told(result), (following, ()))
+        return summed_up(result, independent_told(result), following)
 
     machine = gpus.machine()
     request = own.request(machine, gpus, settings, measuring)

@@ -40,7 +40,7 @@ def layers(
 
     def text(result: Layers) -> str:
         following = layers_uses(reporting.output, gpus.simulate, request.settings)
-        return summed_up(result, layers_told(result), following)
+        return summed_up(result, layers_told(result), *following)
 
     measured(machine, request, control, reporting, job, text)
 

@@ -42,10 +42,8 @@ def measured(
         dry_run(request, reporting)
         return None
 
-    def shown(result: Any) -> str:
-        return "" if watch else text(result)
-
-    output = Output(reporting, quiet=reporting.quiet, resumed=control.resume)
+    shown = text if watch is None else lambda _: ""
+    output = Output(reporting, shown, warnings, resumed=control.resume)
     name = name_now(type(request).__name__.removesuffix("Request").lower(), reporting)
     request = request.model_copy(update={"tracing": tracing_to(reporting.trace, name)})
     with (
@@ -55,10 +53,7 @@ def measured(
         journal_of(request, resume=control.resume) as journal,
     ):
         output.check_continues(journal)
-        with (
-            output.left_by_an_error(shown, warnings),
-            Progress(quiet=reporting.quiet) as progress,
-        ):
+        with output.left_by_an_error(), Progress(quiet=reporting.quiet) as progress:
             listeners = [listener for listener in (progress, watch, board) if listener is not None]
 
             def notify(event: Event) -> None:
@@ -68,4 +63,4 @@ def measured(
             phases = Phases(request, notify, resumed=journal.resumed)
             result = job(request, phases, journal)
             phases.keep()
-        return output.give(result, shown, warnings, journal)
+        return output.give(result, journal)

@@ -14,7 +14,6 @@ from gpubalance.cli.files import check_file, file_exists, write_file
 from gpubalance.errors import EnvironmentFault, GpubalanceError
 
 if TYPE_CHECKING:
-    from gpubalance.cli.next_command import Following
     from gpubalance.cli.options import Reporting
     from gpubalance.jobs.keep.journal import Journal
     from gpubalance.render.table import Part
@@ -24,16 +23,27 @@ if TYPE_CHECKING:
 class Output:
     """Where the options of a command want its result: on stdout, and whole or not at all in a file.
 
-    `quiet`: stderr gets no progress, so no empty line separates the result from it. A resumed
+    stdout gets JSON or the result's `text`; an empty one is not printed. The `noted` warnings come
+    before the result's own. An empty line separates the result from progress on stderr. A resumed
     command may replace its own unfinished result; every command may replace an estimate. Raises
     UsageError if the file exists, EnvironmentFault if it can't be written.
     """
 
-    def __init__(self, reporting: Reporting, *, quiet: bool, resumed: bool = False) -> None:
+    def __init__(
+        self,
+        reporting: Reporting,
+        text: Callable[[Any], str],
+        noted: Sequence[Warning_] = (),
+        *,
+        shows_progress: bool = True,
+        resumed: bool = False,
+    ) -> None:
         from gpubalance.results.records import is_estimate
 
+        self._text = text
+        self._noted = noted
         self._as_json = reporting.as_json
-        self._quiet = quiet
+        self._quiet = reporting.quiet or not shows_progress
         self._path = reporting.output
         self._replaces = reporting.overwrite
         self._continues = False
@@ -49,34 +59,25 @@ class Output:
             raise file_exists("-o", self._path)
 
     @contextlib.contextmanager
-    def left_by_an_error(
-        self, text: Callable[[Any], str], noted: Sequence[Warning_] = ()
-    ) -> Iterator[None]:
+    def left_by_an_error(self) -> Iterator[None]:
         """Outputs the partial result of an error that the block raises, and raises the error on."""
         try:
             yield
         except GpubalanceError as error:
             if error.partial is not None:
-                self.give(error.partial, text, noted)
+                self.give(error.partial)
             raise
 
-    def give(
-        self,
-        result: Any,
-        text: Callable[[Any], str],
-        noted: Sequence[Warning_] = (),
-        journal: Journal | None = None,
-    ) -> Any:
-        """Writes the result, then prints it as JSON or as `text`; returns it with its warnings.
+    def give(self, result: Any, journal: Journal | None = None) -> Any:
+        """Writes the result, then prints it; returns it with the noted warnings.
 
-        The `noted` warnings come before its own. If nobody reads it, the measurement's `journal` is
-        kept. If it can't be written, prints it all the same and raises EnvironmentFault. An empty
-        text is not printed.
+        If nobody reads it, the measurement's `journal` is kept. If it can't be written, prints it
+        all the same and raises EnvironmentFault.
         """
-        if noted:
-            result = result.model_copy(update={"warnings": (*noted, *result.warnings)})
+        if self._noted:
+            result = result.model_copy(update={"warnings": (*self._noted, *result.warnings)})
         document = result.model_dump_json(indent=2)
-        printed = document if self._as_json else text(result)
+        printed = document if self._as_json else self._text(result)
         self._print_beside("")
         try:
             if self._path is not None:
@@ -109,13 +110,18 @@ def width() -> int:
     return min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
 
 
-def summed_up(result: Any, parts: Iterable[Part], following: Following) -> str:
-    """The text about a result, its warnings and those of its proof, and what can follow."""
+def summed_up(
+    result: Any, parts: Iterable[Part], next_command: str = "", script: Sequence[str] = ()
+) -> str:
+    """The text about a result, its warnings and those of its proof, and what can follow.
+
+    That is a command, and the lines of a training script.
+    """
     from gpubalance.cli.next_command import typed
     from gpubalance.render.table import summary
     from gpubalance.results.subject import warnings_of
 
-    return summary(parts, warnings_of(result), *following, width(), typed)
+    return summary(parts, warnings_of(result), next_command, script, width(), typed)
 
 
 def say(text: str, stream: TextIO) -> bool:

@@ -17,6 +17,7 @@ from gpubalance.settings.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpubalance.results.plan import Plan
     from gpubalance.results.probe import Probe
     from gpubalance.settings.device import Device
 
@@ -48,7 +49,11 @@ def plan(
     from gpubalance.results.probe import Probe
     from gpubalance.results.records import read_record
 
-    output = Output(reporting, quiet=True)
+    def text(result: Plan) -> str:
+        following = uses(result, gpus.simulate, reporting.output)
+        return summed_up(result, plan_told(result, epoch.epoch), *following)
+
+    output = Output(reporting, text, shows_progress=False)
     joint = None
     if probe_file is not None:
         probe = read_record(probe_file, Probe)
@@ -59,9 +64,7 @@ def plan(
         devices = machine.select(gpus.gpus)
         joint = machine.joint
         probe = _kept_probe(devices, settings_on(devices, settings), gpus.simulate)
-    result = job(probe, devices, split, joint)
-    following = uses(result, gpus.simulate, reporting.output)
-    output.give(result, lambda plan: summed_up(plan, plan_told(plan, epoch.epoch), following))
+    output.give(job(probe, devices, split, joint))
 
 
 def _kept_probe(devices: Sequence[Device], settings: Settings, simulate: str | None) -> Probe:

@@ -34,7 +34,7 @@ def probe(
         refused = any(warning.code == "not-for-a-split" for warning in result.warnings)
         if result.complete and not refused:
             following = command("balance", result.devices, result.settings, gpus.simulate)
-        return summed_up(result, probe_told(result), (following, ()))
+        return summed_up(result, probe_told(result), following)
 
     machine = gpus.machine()
     request = ProbeRequest(**request_fields(machine, gpus, settings), **dict(probing))

@@ -41,7 +41,7 @@ def queue(
     from gpubalance.results.queue import Queue
 
     def text(result: Queue) -> str:
-        return summed_up(result, queue_told(result), ("", ()))
+        return summed_up(result, queue_told(result))
 
     lines = _read(commands)
     machine = gpus.machine()
@@ -52,17 +52,14 @@ def queue(
         source="-" if commands == "-" else str(Path(commands).absolute()),
     )
     warnings = machine.warnings(request.devices, strict=False)
-    output = Output(reporting, quiet=reporting.quiet, resumed=how.resume)
+    output = Output(reporting, text, warnings, resumed=how.resume)
     with held(request.devices), journal_of_queue(request) as journal:
         output.check_continues(journal)
         if how.logs is not None:
             _check_logs(how.logs, overwrite=reporting.overwrite or how.resume)
-        with (
-            output.left_by_an_error(text, warnings),
-            Progress(quiet=reporting.quiet) as progress,
-        ):
+        with output.left_by_an_error(), Progress(quiet=reporting.quiet) as progress:
             result = queue_job(request, logs_of(request, journal), progress, journal)
-        output.give(result, text, warnings, journal)
+        output.give(result, journal)
         journal.stays = True  # lines may be added, and only they are run by --resume
 
 

@@ -98,7 +98,7 @@ def _summary(subject: ReportSubject) -> str:
     from gpubalance.cli.output import summed_up
     from gpubalance.render.report.words import told_of
 
-    summary = summed_up(subject.result, told_of(subject.result), ("", ()))
+    summary = summed_up(subject.result, told_of(subject.result))
     return f"{clean_lines(subject.name)}:\n{summary}"
 
 

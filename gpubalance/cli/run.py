@@ -58,7 +58,7 @@ def run(
         control,
         reporting,
         partial(job, solo=solo, planned=model),
-        lambda result: summed_up(result, run_told(result, epoch.epoch), (following, ())),
+        lambda result: summed_up(result, run_told(result, epoch.epoch), following),
         noted,
     )
 

@@ -262,7 +262,7 @@ def queue(request: QueueRequest, logs: Path, watch: Watch, journal: Journal) -> 
     if result.failed:
         numbers = ", ".join(str(one.number) for one in result.failed)
         what = f"{len(result.failed)} of {len(result.commands)} commands failed: {numbers}"
-        raise PartialResult(what, remedy=f"fix these; {RESUME}", partial=result)
+        raise PartialResult(what, remedy=f"after fixing these, {RESUME}", partial=result)
     return result
 
 

@@ -56,9 +56,7 @@ def shares_of(
         if not isinstance(given, Iterable) or any(type(size) is not int for size in given):
             raise UsageError(f"{name} are a list of whole numbers, not {given!r}", remedy=each)
     if len(sizes) != devices:
-        raise UsageError(
-            f"the number of {what} is {len(sizes)}, that of devices {devices}", remedy=each
-        )
+        raise UsageError(f"{what}: {len(sizes)} given for {devices} devices", remedy=each)
     try:
         return Shares(tuple(sizes), tuple(micro_batches))
     except ValueError as error:

@@ -184,7 +184,7 @@ class Process:
             line = self._line(until_s - time.monotonic())
             self._limit.check()
             if not line and self._is_ended:
-                raise PartialResult("the worker was ended before it began")
+                raise PartialResult("the worker was stopped before it started")
             if not line:
                 how = (
                     f"did not answer within {_GREETS_WITHIN_S:g} s"

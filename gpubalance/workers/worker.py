@@ -203,7 +203,7 @@ class Worker:
             of_each = [reply.compute_s or (), reply.update_s or ()]
         if any(len(values) != len(self.devices) for values in of_each):
             raise PartialResult(
-                "the worker says less than it was asked", log=tail(self.process.log)
+                "the worker returned fewer timings than requested", log=tail(self.process.log)
             )
 
     @property

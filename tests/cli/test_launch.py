@@ -209,7 +209,11 @@ def test_hosts_that_a_plan_is_not_for_or_that_can_not_be_reached(
             3,
             "alpha can't be reached: no-such alpha can't be run: No such file",
         ),
-        (["--via", 'echo \'{"Hello":{"of":"{host}"}}\'', plan], 3, "alpha has another gpubalance"),
+        (
+            ["--via", 'echo \'{"Hello":{"of":"{host}"}}\'', plan],
+            3,
+            "alpha has another version of gpubalance",
+        ),
     ):
         found, _, err = in_process(["launch", *words, script])
         assert found == code, err

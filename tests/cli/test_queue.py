@@ -151,7 +151,7 @@ def test_a_speed_that_no_command_has_shown_says_so(tmp_path: Path) -> None:
         "the speed of GPU:0, GPU:1 is by a probe: no command has ended well there yet"
         in done.stdout
     )
-    assert "  → fix these; --resume continues it:\n" in done.stderr
+    assert "  → after fixing these, --resume continues it:\n" in done.stderr
     well = here("queue", written(tmp_path, "sleep 0.2", "sleep 0.2"), *PAIR, code=0, cwd=tmp_path)
     assert "is by a probe" not in well.stdout
 
@@ -184,7 +184,7 @@ def test_mended_lines_are_run_by_resume_also_on_fewer_devices_and_the_others_are
 
 def test_commands_that_a_shell_passes_are_resumed_by_what_was_typed(tmp_path: Path) -> None:
     for first, more, says in (
-        ("false", "", "fix these; --resume"),
+        ("false", "", "after fixing these, --resume"),
         ("true", "--resume", "1 of 2 commands"),
     ):
         line = f"{PROGRAM} queue <(echo {first}; echo true) --simulate {QUICK_PAIR} {more}"

@@ -28,8 +28,7 @@ REFUSED = {
         (
             "--batches 1 2 3",
             2,
-            "the number of batches is 3, that of devices 2\n  → give one whole number per "
-            "device, in --gpus",
+            "batches: 3 given for 2 devices\n  → give one whole number per device, in --gpus",
         ),
         (
             "--plan plan.json -o plan.json --overwrite",
@@ -154,11 +153,11 @@ REFUSED = {
         ),
     ],
     "independent --simulate {quick}": [
-        ("--gpus 0", 2, "this is for 2 devices or more, not for GPU:0 alone\n  → --gpus 0 1\n"),
+        ("--gpus 0", 2, "needs at least 2 devices; only GPU:0 selected\n  → --gpus 0 1\n"),
         (
             "--gpus 0 1 --model small small small",
             2,
-            "the number of models is 3, that of devices 2\n",
+            "--model: 3 given for 2 devices\n",
         ),
         ("--batches 8 0", 2, "--batches '0' should be greater than or equal to 1\n"),
     ],
@@ -181,7 +180,7 @@ REFUSED = {
         (
             "--all-reduce hierarchical",
             2,
-            "if their number is odd, and these are 3 devices\n  → use one-device\n",
+            "if their number is odd, and there are 3\n  → use one-device\n",
         ),
     ],
     "balance --simulate 3": [

@@ -326,7 +326,7 @@ def test_a_card_in_a_slot_of_fewer_lanes_is_told_by_its_link_under_load(tmp_path
                 time.sleep(0.05)
         good, slow = links([ti, plain], seen)
         assert (good.status, good.detail) == ("ok", "PCIe 3.0 x16 under load (GPU:0)")
-        told = "GPU:1 (card) ran at PCIe 3.0 x4 under load, and the card could PCIe 3.0 x16: "
+        told = "GPU:1 (card) ran at PCIe 3.0 x4 under load, but the card supports PCIe 3.0 x16: "
         assert (slow.status, slow.next) == ("warning", known_error("pcie-link").remedy)
         assert slow.detail.startswith(told)
         (unseen,) = links([plain], {})

@@ -115,7 +115,7 @@ def test_a_run_goes_on_after_its_last_whole_window(
     again = windows(told)
     assert sorted(windows(heard)[: len(again)]) == sorted(again)  # told once more, and not measured
     assert windows(heard)[len(again) :] == left
-    told_so_far = Doing("what was told so far was measured before the interruption")
+    told_so_far = Doing("everything so far was measured before the interruption")
     assert heard.count(told_so_far) == bool(left)
     assert not left or windows(heard[: heard.index(told_so_far)]) == windows(heard)[: len(again)]
     assert result.complete

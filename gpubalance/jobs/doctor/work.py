@@ -124,9 +124,8 @@ def links(devices: Sequence[Device], seen: Mapping[str, PcieLink]) -> Iterator[C
         if now is None or own is None:
             yield skipped("pcie-link", f"the driver does not say ({device.label})")
         elif now.width < own.width or now.generation < own.generation:
-            slow = (
-                f"{device.label} ({device.name}) ran at {now} under load, and the card could {own}"
-            )
+            name = f"{device.label} ({device.name})"
+            slow = f"{name} ran at {now} under load, but the card supports {own}"
             yield explained("pcie-link", "pcie-link", slow, "warning")
         else:
             yield ok("pcie-link", f"{now} under load ({device.label})")

@@ -131,7 +131,7 @@ class Journal:
     def keep(self, key: str, record: BaseModel) -> None:
         """Adds a record that follows those that were left."""
         if not self._is_new and any(self.again.values()):
-            self.watch(Doing("what was told so far was measured before the interruption"))
+            self.watch(Doing("everything so far was measured before the interruption"))
         self._is_new = True
         self.add(key, record)
 
@@ -274,5 +274,5 @@ def free_journal(key: str, resume: bool) -> Journal:
         except InUse:
             continue
     raise InUse(
-        "this command runs a hundred times already", remedy="wait until one of them has ended"
+        "this command is already running a hundred times", remedy="wait until one of them has ended"
     )

@@ -41,8 +41,7 @@ class Sensors:
                 row = known_error("ecc-error")
                 raise PartialResult(
                     f"{device.label} had {told.ecc_uncorrected} memory errors that ECC did "
-                    "not correct: what it "
-                    "computes can not be trusted",
+                    "not correct: its results can't be trusted",
                     cause=row.cause,
                     remedy=row.remedy,
                 )
