@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from gpubalance.cli import complete
 from gpubalance.cli.command import COMMANDS, Command
-from gpubalance.cli.config import ConfigOption, Given, HelpOption
+from gpubalance.cli.config import ConfigOption, HelpOption, Invocation
 from gpubalance.cli.failures import name_resuming, ours, show_error
 from gpubalance.cli.interrupts import handle_interrupts
 from gpubalance.cli.next_command import program, typed
@@ -104,18 +104,19 @@ def _run() -> int:
     if complete.is_asked():
         _complete()
     arguments = sys.argv[1:]
-    given = Given()
+    invocation = Invocation()
     try:
         _refuse_beside_completion(arguments)
-        code = app(arguments, program(), standalone_mode=False, obj=given)
+        code = app(arguments, program(), standalone_mode=False, obj=invocation)
     except typer.Abort:
         return _INTERRUPTED
     except Exception as error:  # noqa: BLE001  (a bug says so, and what to report)
-        verbose = "--verbose" in arguments or given.verbose  # the line itself may be unreadable
+        # Typer may not have come to --verbose before it met what it can't read.
+        verbose = "--verbose" in arguments or invocation.verbose
         our_error = ours(error, arguments)
         if our_error is None:
             return UsageError.exit_code
-        given.explain(our_error)
+        invocation.explain(our_error)
         our_error.remedy = typed(our_error.remedy)
         name_resuming(our_error, arguments)
         return show_error(our_error, verbose=verbose)

@@ -166,15 +166,15 @@ def spread(arguments: Sequence[str], lists: Container[str]) -> list[str]:
     Its values end at the next option; `-5` is a value, so that the error says what is wrong with
     it.
     """
-    found: list[str] = []
+    words: list[str] = []
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
         if argument == "--":
-            return [*found, argument, *rest]
+            return [*words, argument, *rest]
         name, equals, value = argument.partition("=")
         values = [value] if equals else []
         while name in lists and rest and (not rest[0].startswith("-") or _NUMBER.match(rest[0])):
             values.append(rest.pop(0))
-        found += [f"{name}={value}" for value in values] or [name]
-    return found
+        words += [f"{name}={value}" for value in values] or [name]
+    return words

@@ -26,7 +26,7 @@ _REMEDY = "--config takes a TOML file: see gpubalance guide shell"
 
 
 @dataclass
-class Given:
+class Invocation:
     """What the user asked for, as far as it is known when an error is shown.
 
     It is Typer's context object.
@@ -59,10 +59,10 @@ def take(context: typer.Context, path: Path | None) -> None:
     """The callback of --config: makes the file's values the defaults of the flags."""
     if context.resilient_parsing:  # a shell asks for completions
         return
-    given = context.ensure_object(Given)
-    given.context = context
+    invocation = context.ensure_object(Invocation)
+    invocation.context = context
     if path is not None:
-        given.config = path
+        invocation.config = path
         program = cast("TyperGroup", context.find_root().command)
         by_command = defaults(path, cast("Mapping[str, TyperCommand]", program.commands))
         if context.parent is None:

@@ -66,7 +66,7 @@ class OwnModels(Record):
 
 def independent(
     gpus: Devices,
-    own: OwnModels,
+    own_models: OwnModels,
     settings: Annotated[Settings, Without("model", "all_reduce")],
     measuring: Annotated[Measuring, Without("baseline")],
     control: Annotated[RunControl, Without("dry_run")],
@@ -87,5 +87,5 @@ def independent(
         return summed_up(result, independent_told(result), following)
 
     machine = gpus.machine()
-    request = own.request(machine, gpus, settings, measuring)
+    request = own_models.request(machine, gpus, settings, measuring)
     measured(machine, request, control, reporting, job, text)

@@ -142,13 +142,13 @@ def made_in_a_script(plan: Plan, simulate: str | None, path: Path | None) -> str
     return f"Split({arguments})"
 
 
-def _training(name: str, made: str, settings: Settings) -> tuple[str, ...]:
+def _training(name: str, call: str, settings: Settings) -> tuple[str, ...]:
     """The lines of a script that train with what is made, by the names of the user's functions."""
     place, _, build = settings.model.rpartition(":")
     model = f"{build}()  # of {place}" if place else "build_model()  # balance yours first"
     data = as_data(settings.data) if settings.data else "dataset"
     lines = (
-        f"{name} = gpubalance.{made}",
+        f"{name} = gpubalance.{call}",
         f"with {name}.scope(): model = {model}, compiled here too",
         f"{name}.fit(model, {data}, epochs=10)",
     )

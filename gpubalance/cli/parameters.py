@@ -76,7 +76,9 @@ def _record(annotation: Any) -> tuple[type[Record], list[str]] | None:
         record, *marks = get_args(annotation)
     if not (isinstance(record, type) and issubclass(record, Record)):
         return None
-    hidden = {name for mark in marks for name in mark.names}
+    hidden: set[str] = set()
+    for mark in marks:
+        hidden.update(mark.names)
     names = []
     for name in dict.fromkeys([*record.__annotations__, *record.model_fields]):  # its own first
         if record.model_fields[name].json_schema_extra and name not in hidden:

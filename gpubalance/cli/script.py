@@ -41,7 +41,7 @@ if __name__ == "__main__":
         model = {build}()
     if not model.compiled:
         sys.exit("compile the model in {build}: model.compile(optimizer, loss)")
-    data = {given}
+    data = {data_value}
     # Arrays are (x, y) or (x, y, sample_weight).
     parts = data if isinstance(data, tuple) else (data,)
     split.fit(model, **dict(zip(("x", "y", "sample_weight"), parts)), epochs=10)
@@ -109,7 +109,7 @@ def write_script(path: Path, plan: Plan, plan_file: Path | None, simulate: str |
         made=made_in_a_script(plan, simulate, plan_file),
         model_module=_module(place),
         data_module=_module(data_place),
-        given=as_data(plan.settings.data or ""),
+        data_value=as_data(plan.settings.data or ""),
     )
     write_file("--script", path, text)
 

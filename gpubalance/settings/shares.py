@@ -80,10 +80,8 @@ class Shares:
     @property
     def counts(self) -> tuple[int, ...]:
         """How many micro-batches each device takes in a step."""
-        return tuple(
-            -(-batch // max(1, micro))
-            for batch, micro in zip(self.batches, self.micro_batches, strict=True)
-        )
+        sizes = zip(self.batches, self.micro_batches, strict=True)
+        return tuple(-(-batch // max(1, micro)) for batch, micro in sizes)
 
     @property
     def first_micro_batches(self) -> tuple[int, ...]:
@@ -118,12 +116,12 @@ def pieces(batch: int, micro_batch: int) -> tuple[tuple[int, int], ...]:
     1000 in 300 is one of 100 and three of 300.
     """
     count, first = divmod(batch, max(1, micro_batch))
-    found = []
+    parts = []
     if first:
-        found.append((1, first))
+        parts.append((1, first))
     if count:
-        found.append((count, micro_batch))
-    return tuple(found)
+        parts.append((count, micro_batch))
+    return tuple(parts)
 
 
 def pieces_text(batch: int, micro_batch: int) -> str:

@@ -102,19 +102,23 @@ REFUSED = {
         (
             "--plan plan.json --batches 8 8",
             2,
-            "--plan has its own devices, batches and settings\n  → leave it out",
+            "--plan has its own devices, batches and settings\n  → leave out --plan",
         ),
         (
             "--plan plan.json --xla",
             2,
-            "--plan has its own devices, batches and settings\n  → leave it out, or ",
+            "--plan has its own devices, batches and settings\n  → leave out --plan, or ",
         ),
         ("--data mine:samples --input host", 2, "--input host is for random samples"),
         ("--tensorboard there.html/below", 3, "can't write to --tensorboard there.html/below"),
         ("--trace there.html", 3, "can't write to --trace there.html"),
     ],
     "probe --simulate {quick}": [
-        ("--margin 512", 2, "--margin: 512 is 512 bytes: say the unit, 512MiB, or 512B if meant\n"),
+        (
+            "--margin 512",
+            2,
+            "--margin: 512 is 512 bytes: give a unit, 512MiB, or 512B if you mean it\n",
+        ),
         ("--margin '5 GB'", 2, "--margin: '5 GB' is not a size"),
     ],
     "balance --simulate {quick}": [
@@ -187,7 +191,7 @@ REFUSED = {
         (
             "--all-reduce hierarchical",
             2,
-            "--all-reduce hierarchical drops the gradients of one of the devices if ",
+            "--all-reduce hierarchical drops the gradients of one device if ",
         ),
     ],
     "report plan.json": [
