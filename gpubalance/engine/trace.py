@@ -59,4 +59,4 @@ def missing_gpus(folder: Path, gpus: int) -> str | None:
         }
     if len(traced) >= gpus:
         return None
-    return "; ".join(errors) or f"CUPTI told of {len(traced)} of {gpus} GPUs"
+    return "; ".join(errors) or f"CUPTI reported {len(traced)} of {gpus} GPUs"

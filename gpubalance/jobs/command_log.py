@@ -46,7 +46,7 @@ class CommandLog:
     def _give_up(self, error: OSError) -> None:
         self._watch(
             Doing(
-                f"can't write {self.path}: {error.strerror}: the command goes on without a log",
+                f"can't write {self.path}: {error.strerror}: continuing without a log",
                 stays=True,
             )
         )

@@ -97,7 +97,7 @@ class _Commands:
         resumed = sum(one.resumed for one in self._found.values())
         if resumed:
             self._watch(
-                Doing(f"{resumed} of {len(self._found)} commands ended well before", stays=True)
+                Doing(f"{resumed} of {len(self._found)} commands had succeeded before", stays=True)
             )
         try:
             while self._waiting or self._again or self._running:

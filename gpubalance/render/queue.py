@@ -71,7 +71,7 @@ def queue_told(result: Queue) -> Iterator[Part]:
     commands, failed = result.commands, result.failed
     well = sum(one.ended_well for one in commands)
     counts = [
-        (well, "ended well"),
+        (well, "succeeded"),
         (len(failed), "failed"),
         (len(commands) - well - len(failed), "not done"),
     ]
@@ -81,7 +81,7 @@ def queue_told(result: Queue) -> Iterator[Part]:
     took = f"{many} command{'s' * (many != 1)} on {devices} device{'s' * (devices != 1)}"
     yield (
         f"{took} in {length_text(result.makespan_s)}: "
-        f"{told if well < len(commands) else 'all ended well'}"
+        f"{told if well < len(commands) else 'all succeeded'}"
     )
     yield f"{before} of them before the queue was resumed" if before else ""
     shared = sum(one.ended_well > 0 for one in result.shares) > 1
@@ -122,7 +122,7 @@ def _of_probes(result: Queue) -> str:
     ]
     labels = ", ".join(result.devices[device].label for device in guessed)
     return (
-        f"the speed of {labels} is by a probe: no command has ended well there yet"
+        f"the speed of {labels} is by a probe: no command has succeeded there yet"
         if guessed
         else ""
     )

@@ -63,7 +63,7 @@ class QueueShare(Record):
     """
 
     device: Count
-    ended_well: Annotated[Count, Shown("ended well", brief="ended well")]
+    ended_well: Annotated[Count, Shown("succeeded", brief="succeeded")]
     busy_s: Annotated[Number, Shown("busy", "s", brief="busy")]
     speed: Annotated[Ratio | None, Shown("speed", brief="speed")]
 

@@ -44,7 +44,7 @@ def test_a_step_that_fails_leaves_no_trace_and_no_profiler_running(tmp_path: Pat
     ("planes", "errors", "says"),
     [
         ((), ("host: Failed to load libcupti (is it installed and accessible?)",), "libcupti"),
-        (("/device:GPU:0",), (), "CUPTI told of 1 of 2 GPUs"),
+        (("/device:GPU:0",), (), "CUPTI reported 1 of 2 GPUs"),
         (("/device:GPU:0", "/device:GPU:1"), (), None),
     ],
 )

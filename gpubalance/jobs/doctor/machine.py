@@ -109,7 +109,7 @@ def _checks(gpu: Gpu) -> Iterator[Check]:
         remedy = (
             row.remedy.replace("-i N", f"-i {gpu.index}")
             if row
-            else "see what `nvidia-smi` says of it"
+            else "see what `nvidia-smi` says about it"
         )
         yield check("gpu", status, f"can't be used: {gpu.unusable}", remedy)
     if not gpu.uuid.startswith("unknown-"):  # it answers
@@ -158,7 +158,7 @@ def _health(gpu: Gpu, health: Health) -> Iterator[Check]:
             "ecc",
             "failure",
             bad,
-            f"reboot. `{smi} -q -d ECC,ROW_REMAPPER` shows whether it goes on",
+            f"reboot. `{smi} -q -d ECC,ROW_REMAPPER` shows whether it continues",
         )
     else:
         yield ok("ecc", f"no uncorrected errors{f', {mended} corrected' if mended else ''}")

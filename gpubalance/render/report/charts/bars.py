@@ -45,7 +45,7 @@ from gpubalance.text import clean
 
 _GIB = 2.0**30
 _LONG_UNITS, _GAP = (("h", 3600.0), ("min", 60.0)), 0.003
-_WELL, _FAILED = Key("ended well", BLUE), Key("failed", VERMILLION)
+_WELL, _FAILED = Key("succeeded", BLUE), Key("failed", VERMILLION)
 _PARTS = {
     "input_wait_s": Key("wait for input", INPUT),
     "compute_s": Key("compute", COMPUTE),
@@ -187,7 +187,7 @@ def memory(subject: ReportSubject) -> Drawing | str:
         return (
             "nothing was run: a probe goes up to the limit of each device, which is in its tables"
         )
-    return "no device told how much memory it took"
+    return "no device reported its memory use"
 
 
 def at_once(result: Independent) -> Drawing | str:
