@@ -62,8 +62,8 @@ def _show(text: str) -> None:
     from rich.markdown import Markdown, TableElement
     from rich.table import Table
 
-    class Folded(TableElement):
-        """A table that breaks long words: Rich would cut the names of fields."""
+    class FoldedTable(TableElement):
+        """A table that breaks long words, such as names of fields, which Rich would cut."""
 
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
             for part in super().__rich_console__(console, options):
@@ -72,14 +72,14 @@ def _show(text: str) -> None:
                         column.overflow = "fold"
                 yield part
 
-    class Chapter(Markdown):
+    class FoldedText(Markdown):
         """A text whose tables lose nothing, however narrow the terminal is."""
 
-        elements = {**Markdown.elements, "table_open": Folded}  # noqa: RUF012  (Rich declares it so)
+        elements = {**Markdown.elements, "table_open": FoldedTable}  # noqa: RUF012  (Rich declares it so)
 
     console = Console()
     console.width = min(console.width, _WIDEST)
     # As git does: colours, and no pager for text that fits the screen.
     os.environ.setdefault("LESS", "-FRX")
     with console.pager(styles=console.color_system is not None):
-        console.print(Chapter(text))
+        console.print(FoldedText(text))
