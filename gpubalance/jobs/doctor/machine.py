@@ -158,7 +158,7 @@ def _health(gpu: Gpu, health: Health) -> Iterator[Check]:
             "ecc",
             "failure",
             bad,
-            f"reboot. `{smi} -q -d ECC,ROW_REMAPPER` shows whether it continues",
+            f"reboot. `{smi} -q -d ECC,ROW_REMAPPER` shows if it continues",
         )
     else:
         yield ok("ecc", f"no uncorrected errors{f', {mended} corrected' if mended else ''}")
