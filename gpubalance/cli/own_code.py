@@ -6,7 +6,7 @@ The function's file is read for that, not run.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpubalance.errors import BadInput
@@ -14,6 +14,14 @@ from gpubalance.text import clean
 
 # What a name has that likely builds what the option is for.
 _LIKELY = {"--model": ("build", "model"), "--data": ("data",)}
+# What is bound within these is not bound in the file.
+_WITH_OWN_NAMES = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.Lambda,
+    ast.comprehension,
+)
 # Code that may make names which can't be read from it.
 _MAKES_NAMES = {"globals", "vars", "setattr", "exec", "__getattr__"}
 
@@ -58,46 +66,34 @@ def as_data(name: str) -> str:
     # A module's name, or a file that has gone.
     except (OSError, ValueError, SyntaxError, RecursionError):
         return f"{wanted}()"
-    binding = _Binding(wanted)
-    binding.visit(module)
-    return f"{wanted}()" if binding.is_function else wanted
+    return f"{wanted}()" if _is_function(module, wanted) else wanted
 
 
-class _Binding(ast.NodeVisitor):
-    """Whether what a file last binds to a name is a function.
+def _is_function(module: ast.Module, name: str) -> bool:
+    """Whether what a file last binds to a name is a function, as far as its text shows.
 
-    Only the statements count that an import would run. A name from elsewhere, as by an import, is
-    taken for a function.
+    A name from elsewhere, as by an import, is taken for a function.
     """
-
     is_function = True
+    for node in _run_by_import(module):
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            is_function = True
+        elif isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
+            is_function = False  # the target of an assignment, a loop or a `with`
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if name in map(ast.unparse, targets):
+                is_lambda = isinstance(node.value, ast.Lambda)
+                is_function = is_lambda or "partial(" in ast.unparse(node.value)
+    return is_function
 
-    def __init__(self, name: str) -> None:
-        self._name = name
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        """One of the file's own, whose inner names are not the file's."""
-        self.is_function |= node.name == self._name
-
-    def _has_own_names(self, node: ast.AST) -> None:
-        """What is bound within it is not bound in the file."""
-
-    visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = visit_comprehension = _has_own_names
-
-    def visit_Assign(self, node: ast.Assign | ast.AnnAssign) -> None:
-        """One to the name alone may bind a function, any other one binds a value."""
-        self.generic_visit(node)
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if node.value is not None and self._name in map(ast.unparse, targets):
-            is_lambda = isinstance(node.value, ast.Lambda)
-            self.is_function = is_lambda or "partial(" in ast.unparse(node.value)
-
-    visit_AnnAssign = visit_Assign
-
-    def visit_Name(self, node: ast.Name) -> None:
-        """As the target of an assignment, a loop or a `with`."""
-        if node.id == self._name and isinstance(node.ctx, ast.Store):
-            self.is_function = False
+def _run_by_import(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a file that an import runs, each after its children."""
+    if not isinstance(node, _WITH_OWN_NAMES):
+        for child in ast.iter_child_nodes(node):
+            yield from _run_by_import(child)
+    yield node
 
 
 def _parsed(option: str, file: Path) -> ast.Module:
