@@ -78,7 +78,8 @@ def _fill_standard_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
-    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115  (open until the process ends)
+    # They stay open until the process ends.
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 

@@ -91,7 +91,7 @@ class Command(TyperCommand):
         for param in self.params:
             # Whose Python type the help would show, such as <list[Path]>.
             if isinstance(param, TyperArgument):
-                vars(param)["display_type_rich"] = lambda ctx: None  # noqa: ARG005  (Typer names it)
+                vars(param)["display_type_rich"] = _no_type
         self.help = f"{self.short_help}\n\n{loaded.help}"
         return vars(self)[name]
 
@@ -116,7 +116,8 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Runs the command. Raises UsageError if -o would overwrite a file that it reads."""
         output = ctx.params.get("output")
-        if output is not None and os.path.isfile(output):  # noqa: PTH113  (no name is too long for it)
+        # Path.is_file raises for a name that is too long.
+        if output is not None and os.path.isfile(output):  # noqa: PTH113
             named = _files_named([value for value in ctx.params.values() if value is not output])
             if output.resolve() in named:
                 raise UsageError(
@@ -147,6 +148,10 @@ class Command(TyperCommand):
                 if isinstance(param, TyperOption) and flag in param.opts and not param.is_flag:
                     return param.shell_complete(ctx, incomplete)
         return super().shell_complete(ctx, incomplete or "-")
+
+
+def _no_type(ctx: Any) -> None:
+    """What the help shows as the Python type of an argument."""
 
 
 def _files_named(values: Sequence[Any]) -> set[Path]:

@@ -75,7 +75,8 @@ def _show(text: str) -> None:
     class FoldedText(Markdown):
         """A text whose tables lose nothing, however narrow the terminal is."""
 
-        elements = {**Markdown.elements, "table_open": FoldedTable}  # noqa: RUF012  (Rich declares it so)
+        # As Rich declares it.
+        elements = {**Markdown.elements, "table_open": FoldedTable}  # noqa: RUF012
 
     console = Console()
     console.width = min(console.width, _WIDEST)
